@@ -1,0 +1,1 @@
+"""What a topic means: append, diff, delete, floors, retention, recovery. One loop owns all of it."""

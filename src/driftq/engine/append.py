@@ -1,0 +1,326 @@
+"""The write path: dedupe, room, seqs and stamp, frame, commit point, apply, answer.
+
+Small writes of one loop turn to one topic share a frame: one stamp, contiguous seqs, each caller its own range. A write
+with an idempotency key, a node of its own or many records keeps its own frame.
+
+`disk` seqs are reserved ahead in synced frames (http-v0 §19.4): a write within its topic's reservation is acked when
+queued; one beyond it waits for the next reservation, which then is twice as wide.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from driftq.engine.apply import apply_append
+from driftq.engine.blocks import Usage
+from driftq.engine.frames import WatermarkBody, encode_body
+from driftq.engine.journal import Journal
+from driftq.engine.topic import Topic
+from driftq.errors import DriftQError, RecordTooLargeError, ThrottledError, TopicFullError
+from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS, RESERVE_MAX, RESERVE_MIN
+from driftq.model.topic import Discard, Durability, TopicConfig
+from driftq.seam.runtime import Pending
+from driftq.storage.block import Block, encode_block
+from driftq.storage.commit import Shard, Submission
+from driftq.storage.frame import Kind
+from driftq.storage.rows import Rows
+
+
+_UNSYNCED_KEPT = 64
+
+
+class Appended(Struct, frozen=True):
+    """The answer to a write."""
+
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    ts: int
+    created: bool = False
+    deduped: bool = False
+    sync_ns: int = 0
+
+    @property
+    def count(self) -> int:
+        """Records of this write."""
+        return self.last_seq - self.first_seq + 1
+
+
+class Write:
+    """One caller's records, on their way."""
+
+    __slots__ = ("created", "key", "pending", "rows")
+
+    def __init__(self, rows: Rows, key: bytes | None, *, created: bool) -> None:
+        self.rows = rows
+        self.key = key
+        self.created = created
+        self.pending: Pending[Appended] = Pending()
+
+
+class Appender:
+    """Gathers writes and sends them."""
+
+    def __init__(self, journal: Journal, published: Callable[[Topic], None], total_bytes_max: int) -> None:
+        self._journal = journal
+        self._published = published
+        self._total_bytes_max = total_bytes_max
+        self._inflight_payload = 0
+        self._gathered: dict[Topic, list[Write]] = {}
+        self._keys: dict[tuple[int, bytes], Pending[Appended]] = {}
+        journal.at_turn(self._send_gathered)
+
+    def append(self, topic: Topic, rows: Rows, key: bytes | None, *, created: bool) -> Pending[Appended]:
+        """Take a write in, or raise and change nothing."""
+        now = self._journal.time.now()
+        if key is not None:
+            earlier = self._same_key(topic, key, now)
+            if earlier is not None:
+                return earlier
+        topic.expire(now)
+        self._check_room(topic, rows)
+        if topic.durability is not Durability.EPHEMERAL:
+            self._journal.shard_of(topic).check_room()
+        write = Write(rows, key, created=created)
+        topic.inflight_records += rows.count
+        topic.inflight_payload += rows.payload_bytes
+        self._inflight_payload += rows.payload_bytes
+        if key is not None:
+            self._keys[topic.id, key] = write.pending
+        self._gathered.setdefault(topic, []).append(write)
+        self._journal.schedule()
+        return write.pending
+
+    def forget(self, topic: Topic, error: DriftQError) -> None:
+        """The topic is gone: what was gathered for it and not sent fails."""
+        for write in self._gathered.pop(topic, ()):
+            self._fail(topic, [write], error)
+
+    def _same_key(self, topic: Topic, key: bytes, now: int) -> Pending[Appended] | None:
+        """The answer of an earlier write with this key, committed or under way."""
+        found = topic.keys.find(key, now, topic.config.idempotency_window_ms)
+        answer: Pending[Appended] = Pending()
+        if found is not None:
+            first, count = found
+            last = first + count - 1
+            answer.resolve(Appended(first, last, last, now, deduped=True))
+            return answer
+        winner = self._keys.get((topic.id, key))
+        if winner is None:
+            return None
+
+        def settle(done: Pending[Appended]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+            else:
+                won = done.result()
+                answer.resolve(Appended(won.first_seq, won.last_seq, won.last_seq, won.ts, deduped=True))
+
+        winner.then(settle)
+        return answer
+
+    def check_new(self, config: TopicConfig, rows: Rows, usage: Usage) -> None:
+        """Refuse a write that the topic it is about to create could not take."""
+        self._check_size(config, rows)
+        self._check_quota(usage, rows)
+
+    def _check_size(self, config: TopicConfig, rows: Rows) -> None:
+        """A write larger than a whole rejecting topic will never fit."""
+        if config.discard is Discard.REJECT and (
+            _over(rows.count, config.cap_records) or _over(rows.payload_bytes, config.cap_bytes)
+        ):
+            raise RecordTooLargeError(
+                "this write is larger than the whole topic may be",
+                detail={"bytes": rows.payload_bytes, "max": config.cap_bytes or config.cap_records},
+            )
+
+    def _check_quota(self, usage: Usage, rows: Rows) -> None:
+        if _over(usage.payload + self._inflight_payload + rows.payload_bytes, self._total_bytes_max):
+            raise ThrottledError(
+                "the server holds as many bytes as it may",
+                detail={"limit": "max_total_bytes", "max": self._total_bytes_max},
+                retry_after_ms=1000,
+            )
+
+    def _check_room(self, topic: Topic, rows: Rows) -> None:
+        config = topic.config
+        self._check_size(config, rows)
+        if config.discard is Discard.REJECT:
+            records = topic.count + topic.inflight_records + rows.count
+            payload = topic.payload + topic.inflight_payload + rows.payload_bytes
+            if _over(records, config.cap_records) or _over(payload, config.cap_bytes):
+                raise TopicFullError(
+                    f"topic {topic.name!r} is full",
+                    detail={
+                        "topic": topic.name,
+                        "cap_records": config.cap_records,
+                        "cap_bytes": config.cap_bytes,
+                        "head_seq": topic.head,
+                        "earliest_seq": topic.earliest,
+                    },
+                )
+        self._check_quota(topic.usage, rows)
+
+    def _send_gathered(self) -> None:
+        gathered = self._gathered
+        self._gathered = {}
+        for topic, writes in gathered.items():
+            if topic.held:
+                self._gathered[topic] = writes
+            else:
+                self._send_all(topic, writes)
+
+    def _send_all(self, topic: Topic, writes: list[Write]) -> None:
+        together: list[Write] = []
+        records = payload = 0
+        for write in writes:
+            rows = write.rows
+            alone = write.key is not None or rows.batch_node is not None or rows.count >= OWN_BLOCK_RECORDS
+            full = records + rows.count > BLOCK_RECORDS_MAX or payload + rows.payload_bytes > BLOCK_BYTES_MAX
+            if together and (alone or full):
+                self._send(topic, together)
+                together, records, payload = [], 0, 0
+            if alone:
+                self._send(topic, [write])
+            else:
+                together.append(write)
+                records += rows.count
+                payload += rows.payload_bytes
+        if together:
+            self._send(topic, together)
+
+    def _send(self, topic: Topic, writes: list[Write]) -> None:
+        """One frame: seqs, stamp, and the commit point of the topic's class."""
+        rows = Rows.joined([write.rows for write in writes])
+        first = topic.next_seq
+        last = first + rows.count - 1
+        topic.next_seq = last + 1
+        ts = max(self._journal.time.now(), topic.last_ts)
+        durability = topic.durability
+        shard = self._journal.shard_of(topic)
+        if durability is Durability.EPHEMERAL:
+            frames: list[bytes] = []
+            records: Rows | Block = rows
+        else:
+            frame = encode_block(
+                rows, topic_id=topic.id, first_seq=first, ts=ts, synced_to=shard.synced_to, key=writes[0].key
+            )
+            frames = [frame]
+            records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
+        sync = durability is Durability.FSYNC or (durability is Durability.DISK and self._reserve(topic, first, last))
+        if sync or topic.waiting:
+            self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
+            return
+        apply_append(topic, records, ts, writes[0].key)
+        self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
+        if frames:
+            number = self._journal.submit(topic, frames, sync=False, done=partial(self._lost, topic, first))
+            note_unsynced(topic, shard, number, last)
+            topic.acked_since_reserve += rows.count
+
+    def _send_waiting(
+        self,
+        topic: Topic,
+        writes: list[Write],
+        frames: list[bytes],
+        records: Rows | Block,
+        ts: int,
+        first: int,
+        *,
+        sync: bool,
+    ) -> None:
+        topic.waiting += 1
+
+        def done(submission: Submission, error: DriftQError | None) -> None:
+            topic.waiting -= 1
+            if error is not None:
+                self._journal.give_back(topic)
+                self._fail(topic, writes, error)
+                return
+            assert topic.head + 1 == first, "commits of one topic come in the order of their seqs"
+            apply_append(topic, records, ts, writes[0].key)
+            if frames:
+                note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
+            self._answer(topic, writes, first, ts, submission.sync_ns)
+
+        self._journal.submit(topic, frames, sync=sync, done=done)
+
+    def _reserve(self, topic: Topic, first: int, last: int) -> bool:
+        """Reserve ahead where it is time. Returns whether this write must wait for a sync."""
+        count = last - first + 1
+        must_wait = last > topic.reserved
+        window = max(topic.reserve_window, RESERVE_MIN, count, 2 * topic.acked_since_reserve)
+        if must_wait and last > topic.reserve_asked:
+            window *= 2
+        topic.reserve_window = window = min(window, RESERVE_MAX)
+        if last > topic.reserve_asked - 3 * window // 4:
+            self.reserve(topic, max(last, min(last + window, first - 1 + RESERVE_MAX)))
+        return must_wait
+
+    def reserve(self, topic: Topic, reserved: int) -> None:
+        """Log a reservation; it counts from when it is synced, and the last one wins."""
+        before, topic.reserve_asked = topic.reserve_asked, reserved
+        # A lower one binds from now on: no write may lean on the higher one while it is being replaced.
+        topic.reserved = min(topic.reserved, reserved)
+
+        def apply(op: int, _: int) -> None:
+            topic.op = op
+            topic.reserved = reserved
+            topic.acked_since_reserve = 0
+            topic.changed = True
+
+        def settle(done: Pending[None]) -> None:
+            if done.error is not None and topic.reserve_asked == reserved:
+                topic.reserve_asked = min(before, topic.reserved)
+
+        body = encode_body(WatermarkBody(reserved))
+        self._journal.control(topic, Kind.HEAD_WATERMARK, body, apply, in_order=False).then(settle)
+
+    def _lost(self, topic: Topic, first: int, _: Submission, error: DriftQError | None) -> None:
+        """A frame that was acked when queued never reached the disk: a restart will show a hole."""
+        if error is not None and (topic.lost_from is None or first < topic.lost_from):
+            topic.lost_from = first
+
+    def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
+        for write in writes:
+            count = write.rows.count
+            self._settle(topic, write)
+            write.pending.resolve(
+                Appended(first, first + count - 1, topic.head, ts, created=write.created, sync_ns=sync_ns)
+            )
+            first += count
+        self._published(topic)
+
+    def _fail(self, topic: Topic, writes: list[Write], error: DriftQError) -> None:
+        for write in writes:
+            self._settle(topic, write)
+            write.pending.fail(error)
+
+    def _settle(self, topic: Topic, write: Write) -> None:
+        topic.inflight_records -= write.rows.count
+        topic.inflight_payload -= write.rows.payload_bytes
+        self._inflight_payload -= write.rows.payload_bytes
+        if write.key is not None:
+            self._keys.pop((topic.id, write.key), None)
+
+
+def _over(amount: int, cap: int) -> bool:
+    return cap > 0 and amount > cap
+
+
+def note_unsynced(topic: Topic, shard: Shard, number: int, last_seq: int) -> None:
+    """Seqs up to here are on stable storage once the shard has synced up to this submission."""
+    topic.unsynced.append((number, last_seq))
+    if len(topic.unsynced) > _UNSYNCED_KEPT:
+        synced_seq(topic, shard)
+
+
+def synced_seq(topic: Topic, shard: Shard) -> int:
+    """The highest seq known to be on stable storage."""
+    unsynced = topic.unsynced
+    while unsynced and unsynced[0][0] <= shard.synced_number:
+        topic.synced_seq = unsynced.popleft()[1]
+    if topic.lost_from is not None:
+        return min(topic.synced_seq, topic.lost_from - 1)
+    return topic.synced_seq

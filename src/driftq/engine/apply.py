@@ -1,0 +1,85 @@
+"""The only code that changes what a topic shows: one function per frame kind, the same live and in replay.
+
+A live write calls these when its commit point is reached, replay when it meets the frame. Both give the frame's own
+stamp as the present, so that what TTL and caps take is a pure function of the log.
+"""
+
+from driftq.engine.frames import DeleteBody, HoleBody, TopicBody
+from driftq.engine.tags import Match, TagIndexes, find_tagged
+from driftq.engine.topic import Topic
+from driftq.model.tombstone import Reason
+from driftq.model.topic import Durability
+from driftq.storage.block import Block
+from driftq.storage.rows import Rows
+
+
+def apply_append(topic: Topic, rows: Rows | Block, ts: int, key: bytes | None = None) -> None:
+    """The records of one frame, at the head. A `Block` becomes one of the topic's own, rows join the open block."""
+    topic.expire(ts)
+    if key is not None:
+        topic.keys.remember(key, ts, topic.head + 1, rows.count)
+        topic.keys.expire(ts, topic.config.idempotency_window_ms)
+    topic.add(rows, ts)
+    topic.evict()
+
+
+def apply_topic(topic: Topic, body: TopicBody, op: int, ts: int) -> None:
+    """A config, new or changed. What was true under the old one is settled first, retention under the new one then."""
+    changed_class = body.config.resolved_durability is not topic.durability
+    topic.expire(ts)
+    if changed_class and Durability.EPHEMERAL in (body.config.resolved_durability, topic.durability):
+        topic.seal_active()
+    # Live, the head is there already. In replay, seqs may be missing that only the old class knew of.
+    topic.skip_to(body.head, Reason.CRASH if topic.durability is Durability.DISK else None)
+    topic.config = body.config
+    topic.created_ts = body.created_ts
+    topic.cap_lost = max(topic.cap_lost, body.cap_lost)
+    topic.ttl_lost = max(topic.ttl_lost, body.ttl_lost)
+    topic.drop_below(body.earliest)
+    topic.reserved = body.reserved
+    topic.reserve_asked = body.reserved
+    topic.op = op
+    topic.changed = True
+    topic.expire(ts)
+    topic.evict()
+
+
+def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteBody, op: int, ts: int) -> int:
+    """A delete, bounded by the head at its call. Returns how many records were live."""
+    topic.expire(ts)
+    topic.op = op
+    topic.changed = True
+    bound = body.bound if body.before is None else min(body.bound, body.before)
+    deleted = 0
+    if body.seqs is not None:
+        deleted += _delete_seqs(topic, [seq for seq in sorted(body.seqs) if seq < bound])
+    elif body.tag is not None or body.prefix is not None:
+        match = Match(body.tag, False) if body.tag is not None else Match(body.prefix or b"", True)
+        for part, rows in list(find_tagged(topic, indexes, match, bound)):
+            deleted += topic.kill(part, rows)
+    elif body.before is not None:
+        deleted += topic.drop_below(bound)
+    return deleted
+
+
+def _delete_seqs(topic: Topic, seqs: list[int]) -> int:
+    deleted = place = 0
+    while place < len(seqs):
+        part = next(topic.parts(max(seqs[place], topic.earliest)), None)
+        if part is None:
+            break
+        rows = []
+        while place < len(seqs) and seqs[place] < part.end_seq:
+            if seqs[place] >= max(part.first_seq, topic.earliest):
+                rows.append(seqs[place] - part.first_seq)
+            place += 1
+        if rows:
+            deleted += topic.kill(part, rows)
+    return deleted
+
+
+def apply_hole(topic: Topic, body: HoleBody, op: int, ts: int) -> None:
+    """A block that was found damaged."""
+    topic.expire(ts)
+    topic.op = op
+    topic.lose(max(body.first, topic.earliest), body.last, body.reason)

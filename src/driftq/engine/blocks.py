@@ -1,0 +1,90 @@
+"""Where the bytes of a block are right now: in memory because they are new or were read lately, or in a segment file.
+
+Blocks that are not in their file yet stay in memory, whatever the budget says. The rest is a cache of `budget` bytes,
+least recently used out first. Every block that comes from a file is verified before anybody sees it.
+"""
+
+from collections import OrderedDict
+
+from driftq.engine.segment import Segment
+from driftq.storage.block import Block
+from driftq.storage.cold_store import ColdStore
+from driftq.storage.segment_store import SegmentStore
+
+
+class Usage:
+    """Live records and payload bytes of the whole server."""
+
+    __slots__ = ("payload", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.payload = 0
+
+
+class Blocks:
+    """The one door to blocks."""
+
+    def __init__(self, store: SegmentStore, cold: ColdStore | None, budget: int) -> None:
+        self.store = store
+        self.cold = cold
+        self.usage = Usage()
+        self._budget = budget
+        self._cached: OrderedDict[tuple[int, int], Block] = OrderedDict()
+        self._cached_bytes = 0
+
+    def nowait(self, topic_id: int, segment: Segment, number: int) -> Block | None:
+        """A block without waiting for the device, or None. Raises BlockDamagedError."""
+        found = self._in_memory(segment, number)
+        if found is None and not segment.cold:
+            found = self.store.read_block_nowait(topic_id, segment.first_seq, segment.index, number)
+            if found is not None:
+                self.keep(segment, number, found)
+        return found
+
+    def load(self, topic_id: int, segment: Segment, number: int) -> Block:
+        """A block, however long it takes. Raises BlockDamagedError or OSError."""
+        found = self._in_memory(segment, number)
+        if found is None:
+            found = self.read(topic_id, segment, number)
+            self.keep(segment, number, found)
+        return found
+
+    def read(self, topic_id: int, segment: Segment, number: int) -> Block:
+        """A block from its file, for a thread: touches no state. Raises BlockDamagedError or OSError."""
+        if segment.cold:
+            assert self.cold is not None
+            return self.cold.read_block(topic_id, segment.first_seq, segment.index, number)
+        return self.store.read_block(topic_id, segment.first_seq, segment.index, number)
+
+    def keep(self, segment: Segment, number: int, block: Block) -> None:
+        """Cache a block that can be read again."""
+        key = (segment.uid, number)
+        if key in self._cached:
+            return
+        self._cached[key] = block
+        self._cached_bytes += len(block.frame)
+        while self._cached_bytes > self._budget and len(self._cached) > 1:
+            _, dropped = self._cached.popitem(last=False)
+            self._cached_bytes -= len(dropped.frame)
+
+    def forget(self, topic_id: int, segment: Segment) -> None:
+        """A segment is gone, or its files are elsewhere now."""
+        for number in range(len(segment.index)):
+            dropped = self._cached.pop((segment.uid, number), None)
+            if dropped is not None:
+                self._cached_bytes -= len(dropped.frame)
+        self.store.forget(topic_id, segment.first_seq)
+
+    def cached(self, segment: Segment, number: int) -> Block | None:
+        """A block that happens to be in memory."""
+        return self._in_memory(segment, number)
+
+    def _in_memory(self, segment: Segment, number: int) -> Block | None:
+        found = segment.pending.get(number)
+        if found is None:
+            key = (segment.uid, number)
+            found = self._cached.get(key)
+            if found is not None:
+                self._cached.move_to_end(key)
+        return found

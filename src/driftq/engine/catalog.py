@@ -1,0 +1,248 @@
+"""Which topics there are: create, update, delete, look up. Logged and synced before anything is seen, in every class.
+
+A topic's name is held from the moment its creation is submitted, so that two creators of one name make one topic; it is
+visible once the creation is committed. Ids are never used twice, so a recreated name is another topic: `epoch` = id.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from driftq.engine.apply import apply_topic
+from driftq.engine.blocks import Blocks
+from driftq.engine.durable import DurableState
+from driftq.engine.frames import TopicBody, encode_body
+from driftq.engine.journal import Journal
+from driftq.engine.topic import Topic
+from driftq.errors import (
+    DriftQError,
+    ThrottledError,
+    TopicExistsIncompatibleError,
+    TopicNotEmptyError,
+    TopicNotFoundError,
+)
+from driftq.model.limits import RESERVE_MIN
+from driftq.model.names import check_topic_name
+from driftq.model.topic import Durability, TopicConfig
+from driftq.seam.runtime import Pending
+from driftq.storage.frame import Kind
+
+
+_A = TypeVar("_A")
+
+
+class Catalog:
+    """All topics, by name and by id."""
+
+    def __init__(self, blocks: Blocks, topics_max: int) -> None:
+        self._blocks = blocks
+        self.topics_max = topics_max
+        self.by_id: dict[int, Topic] = {}
+        self.by_name: dict[str, Topic] = {}
+        self.next_id = 1
+        self.features: list[DurableState] = []
+        self.deleted: list[Topic] = []
+        """Topics whose files wait to be removed."""
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of a name, if it is there for readers."""
+        topic = self.by_name.get(name)
+        return topic if topic is not None and topic.visible else None
+
+    def get(self, name: str) -> Topic:
+        """The topic of a name, or the error that there is none."""
+        topic = self.find(name)
+        if topic is None:
+            raise TopicNotFoundError(name)
+        return topic
+
+    def visible(self) -> Iterable[Topic]:
+        """Every topic that is there for readers."""
+        return [topic for topic in self.by_id.values() if topic.visible]
+
+    def adopt(self, topic_id: int, name: str, config: TopicConfig) -> Topic:
+        """A topic that the log or a checkpoint names."""
+        topic = Topic(topic_id, name, config, self._blocks)
+        self.by_id[topic_id] = topic
+        self.next_id = max(self.next_id, topic_id + 1)
+        return topic
+
+    def forget(self, topic: Topic) -> None:
+        """A topic is deleted: nothing of it is left but files, for a while."""
+        topic.visible = False
+        self.by_id.pop(topic.id, None)
+        if self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]
+        for feature in self.features:
+            feature.forget(topic)
+        usage = self._blocks.usage
+        usage.records -= topic.count
+        usage.payload -= topic.payload
+        for segment in topic.segments:
+            self._blocks.forget(topic.id, segment)
+        self.deleted.append(topic)
+
+
+class CatalogWriter:
+    """The logged operations on the catalog."""
+
+    def __init__(self, catalog: Catalog, journal: Journal, gone: Callable[[Topic, DriftQError], None]) -> None:
+        self._catalog = catalog
+        self._journal = journal
+        self._gone = gone
+        self._creating: dict[int, Pending[Topic]] = {}
+
+    def put(self, name: str, config: TopicConfig) -> Pending[bool]:
+        """Create a topic or replace its config. The answer says whether it was created."""
+        check_topic_name(name)
+        resolved = config.resolved(name)
+        answer: Pending[bool] = Pending()
+        existing = self._catalog.by_name.get(name)
+        if existing is None:
+            _settle_with(self.create(name, resolved), answer, lambda _: True)
+        elif existing.visible:
+            self._check_type(existing, resolved)
+            _settle_with(self._update(existing, resolved), answer, lambda _: False)
+        else:
+            # Its creation or its deletion is under way: what this call means is decided when that is over.
+            self._when_settled(existing, lambda: _forward(lambda: self.put(name, config), answer))
+        return answer
+
+    def create(self, name: str, config: TopicConfig) -> Pending[Topic]:
+        """Create a topic whose name is free."""
+        check_topic_name(name)
+        catalog = self._catalog
+        if 0 < catalog.topics_max <= len(catalog.by_name):
+            raise ThrottledError(
+                "there are as many topics as there may be",
+                detail={"limit": "max_topics", "max": catalog.topics_max},
+                retry_after_ms=1000,
+            )
+        topic_id = catalog.next_id
+        now = self._journal.time.now()
+        topic = catalog.adopt(topic_id, name, config)
+        topic.held += 1
+        catalog.by_name[name] = topic
+        reserved = RESERVE_MIN if config.resolved_durability is Durability.DISK else 0
+        body = TopicBody(name, config, now, reserved=reserved)
+
+        def apply(op: int, ts: int) -> Topic:
+            apply_topic(topic, body, op, ts)
+            topic.visible = True
+            return topic
+
+        try:
+            created = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply)
+        except DriftQError:
+            del catalog.by_id[topic_id], catalog.by_name[name]
+            raise
+        self._creating[topic_id] = created
+        created.then(lambda done: self._created(topic, done))
+        return created
+
+    def _created(self, topic: Topic, done: Pending[Topic]) -> None:
+        del self._creating[topic.id]
+        topic.held -= 1
+        if done.error is not None:
+            assert isinstance(done.error, DriftQError)
+            del self._catalog.by_id[topic.id]
+            del self._catalog.by_name[topic.name]
+            self._gone(topic, done.error)
+        self._journal.schedule()
+
+    def _check_type(self, topic: Topic, config: TopicConfig) -> None:
+        if config.type != topic.config.type:
+            raise TopicExistsIncompatibleError(
+                f"topic {topic.name!r} is a {topic.config.type} and stays one",
+                detail={"topic": topic.name, "existing_type": topic.config.type, "requested_type": config.type},
+            )
+
+    def _update(self, topic: Topic, config: TopicConfig) -> Pending[None]:
+        """Replace the config. Writes wait meanwhile: the frame says up to where the old class held."""
+        now = self._journal.time.now()
+        topic.expire(now)
+        head = topic.next_seq - 1
+        disk = config.resolved_durability is Durability.DISK
+        body = TopicBody(
+            topic.name,
+            config,
+            topic.created_ts,
+            head=head,
+            earliest=topic.earliest,
+            cap_lost=topic.cap_lost,
+            ttl_lost=topic.ttl_lost,
+            reserved=max(head + RESERVE_MIN, topic.reserved, topic.reserve_asked) if disk else 0,
+        )
+        topic.held += 1
+        try:
+            updated = self._journal.control(
+                topic, Kind.TOPIC, encode_body(body), lambda op, ts: apply_topic(topic, body, op, ts)
+            )
+        except DriftQError:
+            topic.held -= 1
+            raise
+        updated.then(lambda _: self._release(topic))
+        return updated
+
+    def _release(self, topic: Topic) -> None:
+        topic.held -= 1
+        self._journal.schedule()
+
+    def delete(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
+        """Delete a topic and everything that names it. The answer says whether it was there."""
+        answer: Pending[bool] = Pending()
+        topic = self._catalog.by_name.get(name)
+        if topic is None:
+            answer.resolve(False)
+            return answer
+        if not topic.visible:
+            self._when_settled(topic, lambda: _forward(lambda: self.delete(name, if_empty=if_empty), answer))
+            return answer
+        topic.expire(self._journal.time.now())
+        if if_empty and topic.count + topic.inflight_records:
+            raise TopicNotEmptyError(
+                f"topic {name!r} is not empty",
+                detail={"topic": name, "count": topic.count + topic.inflight_records},
+            )
+        topic.held += 1
+
+        def apply(_: int, __: int) -> bool:
+            self._catalog.forget(topic)
+            return True
+
+        try:
+            deleted = self._journal.control(topic, Kind.TOPIC_DELETE, b"", apply)
+        except DriftQError:
+            topic.held -= 1
+            raise
+
+        def settle(done: Pending[bool]) -> None:
+            if done.error is not None:
+                self._release(topic)
+                answer.fail(done.error)
+            else:
+                self._gone(topic, TopicNotFoundError(name))
+                answer.resolve(True)
+
+        deleted.then(settle)
+        return answer
+
+    def _when_settled(self, topic: Topic, then: Callable[[], None]) -> None:
+        self._creating[topic.id].then(lambda _: then())
+
+
+def _settle_with(inner: Pending[_A], answer: Pending[bool], value: Callable[[_A], bool]) -> None:
+    def settle(done: Pending[_A]) -> None:
+        if done.error is not None:
+            answer.fail(done.error)
+        else:
+            answer.resolve(value(done.result()))
+
+    inner.then(settle)
+
+
+def _forward(call: Callable[[], Pending[bool]], answer: Pending[bool]) -> None:
+    """Make a call later, on behalf of somebody who already has the answer's handle."""
+    try:
+        _settle_with(call(), answer, lambda value: value)
+    except DriftQError as error:
+        answer.fail(error)

@@ -1,0 +1,165 @@
+"""The checkpoint: capture the whole state in one loop turn, install it, trim the WAL behind it (http-v0 §19.5).
+
+    sync active segments, mark every shard → capture → install → remove older snapshots, WAL files, dropped segments
+
+Exactness. Frames before a mark are applied when the mark has settled. Frames behind it may be applied too, and are
+replayed over the capture: an Append at or below the captured head and a control frame at or below the captured `op` are
+skipped, so each frame counts once. A step that fails ends the checkpoint, and the one before it stays the truth.
+"""
+
+from functools import partial
+
+from msgspec import Struct, msgpack
+
+from driftq.engine.capture import capture_topic
+from driftq.engine.catalog import Catalog
+from driftq.engine.filing import FileThread, Filing
+from driftq.engine.segment import Segment
+from driftq.engine.time import EngineTime
+from driftq.engine.topic import Topic
+from driftq.errors import DriftQError
+from driftq.seam.runtime import Pending
+from driftq.storage.commit import Shard, Submission
+from driftq.storage.frame import Kind, encode_control
+from driftq.storage.layout import Layout
+from driftq.storage.shards import Shards
+from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot, remove_older
+
+ENGINE_SECTION = "engine"
+
+
+class EngineState(Struct, frozen=True, array_like=True):
+    """What belongs to no topic."""
+
+    next_topic_id: int
+    time_seen: int
+
+
+class Checkpointer:
+    """Takes one checkpoint at a time."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        shards: Shards,
+        catalog: Catalog,
+        filing: Filing,
+        thread: FileThread,
+        time: EngineTime,
+        last_number: int,
+    ) -> None:
+        self._layout = layout
+        self._shards = shards
+        self._catalog = catalog
+        self._filing = filing
+        self._thread = thread
+        self._time = time
+        self._number = last_number
+        self._captured: dict[Topic, bytes] = {}
+        self._running: Pending[bool] | None = None
+        self.bytes_written = 0
+        """Size of the last snapshot."""
+        self.wal_bytes_before = 0
+        """What the shards had written when the last checkpoint began."""
+
+    @property
+    def wal_bytes(self) -> int:
+        """WAL bytes since the last checkpoint."""
+        return sum(shard.counters.bytes for shard in self._shards.all) - self.wal_bytes_before
+
+    def run(self, *, clean: bool = False) -> Pending[bool]:
+        """Take a checkpoint; the answer says whether it was installed. A running one is shared."""
+        if self._running is not None:
+            return self._running
+        answer = self._running = Pending()
+        wal_bytes = self.wal_bytes_before + self.wal_bytes
+        self._filing.flip()
+        for topic in self._catalog.visible():
+            if topic.changed:
+                self._filing.settle(topic)
+                self._filing.sync_active(topic)
+        waiting = [len(self._shards.all) + 1]
+
+        def arrived(error: Exception | None) -> None:
+            waiting[0] -= 1
+            if error is not None:
+                waiting[0] = -1
+                self._end(answer, installed=False)
+            elif waiting[0] == 0:
+                self._install(answer, marks, wal_bytes, clean=clean)
+
+        def marked(_: Submission, error: DriftQError | None) -> None:
+            arrived(error)
+
+        marks = [Submission([self._mark(shard)], sync=True, done=marked) for shard in self._shards.all]
+        for shard, mark in zip(self._shards.all, marks, strict=True):
+            shard.submit(mark)
+            shard.flush()
+        # Jobs of the file thread answer in order: when this one does, the syncs before it are done.
+        self._thread.submit(lambda: None, lambda _, error: arrived(error))
+        return answer
+
+    def _mark(self, shard: Shard) -> bytes:
+        now = self._time.now()
+        return encode_control(Kind.CHECKPOINT_MARK, b"", topic_id=0, op=0, ts=now, synced_to=shard.synced_to)
+
+    def _install(self, answer: Pending[bool], marks: list[Submission], wal_bytes: int, *, clean: bool) -> None:
+        """All is synced and marked: capture in this very turn, write on the thread."""
+        run = min(mark.end for mark in marks) >> 32
+        positions = dict.fromkeys(self._layout.wal_dirs(), (run, 0))
+        for name, mark in zip(self._shards.names, marks, strict=True):
+            positions[name] = (mark.end >> 32, mark.end & 0xFFFFFFFF)
+        snapshot = Snapshot(positions, self._capture_sections(), self._capture_topics(clean=clean))
+        trash, self._filing.trash = self._filing.trash, []
+        number = self._number + 1
+
+        def done(size: int | None, error: Exception | None) -> None:
+            if size is None or error is not None:
+                self._filing.trash += trash
+                self._end(answer, installed=False)
+                return
+            self._number = number
+            self.bytes_written = size
+            self.wal_bytes_before = wal_bytes
+            self._end(answer, installed=True)
+
+        self._thread.submit(partial(self._write, number, snapshot, trash), done)
+
+    def _capture_sections(self) -> dict[str, bytes]:
+        engine = EngineState(self._catalog.next_id, self._time.now())
+        sections = {feature.name: feature.capture() for feature in self._catalog.features}
+        sections[ENGINE_SECTION] = msgpack.encode(engine)
+        return sections
+
+    def _capture_topics(self, *, clean: bool) -> list[bytes]:
+        """Every topic; those that have not changed since the last capture as they were captured then."""
+        captured: dict[Topic, bytes] = {}
+        for topic in self._catalog.visible():
+            topic.expire(self._time.now())
+            earlier = self._captured.get(topic)
+            if earlier is None or topic.changed or clean:
+                earlier = capture_topic(topic, clean=clean)
+                topic.changed = False
+            captured[topic] = earlier
+        self._captured = captured
+        return list(captured.values())
+
+    def _write(self, number: int, snapshot: Snapshot, trash: list[tuple[Topic, Segment]]) -> int:
+        """On the thread: install the snapshot, then remove what it makes superfluous."""
+        content = encode_snapshot(snapshot)
+        install_snapshot(self._layout, number, content)
+        try:
+            remove_older(self._layout, number)
+            for file, name in self._layout.wal_files():
+                if file < snapshot.positions.get(name, (0, 0))[0]:
+                    self._layout.disk.unlink(self._layout.wal_path(name, file))
+            self._filing.remove_files(trash)
+        except OSError:
+            # It is installed; what could not be removed is ignored by a start and removed by the next checkpoint.
+            self._filing.failures += 1
+        return len(content)
+
+    def _end(self, answer: Pending[bool], *, installed: bool) -> None:
+        self._running = None
+        if not answer.settled:
+            answer.resolve(installed)

@@ -1,0 +1,63 @@
+"""Idempotency keys of one topic: which seqs an earlier write with the same key got.
+
+A key is remembered while `now - t <= window`. It travels in the write's own frame and stands in checkpoints, so it lives
+exactly as long as the write's class promises. An entry is one integer, so that millions of keys are no garbage
+collector's business: commit time, first seq, count.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+_COUNT_BITS = 20
+_SEQ_BITS = 64
+
+
+class Keys:
+    """Key to the write that used it, oldest first."""
+
+    __slots__ = ("_entries", "_order")
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, int] = {}
+        self._order: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def remember(self, key: bytes, ts: int, first_seq: int, count: int) -> None:
+        """A write with this key was committed."""
+        self._entries.pop(key, None)
+        self._entries[key] = (ts << _SEQ_BITS | first_seq) << _COUNT_BITS | count
+        self._order.append((ts, key))
+
+    def find(self, key: bytes, now: int, window_ms: int) -> tuple[int, int] | None:
+        """First seq and count of the write that used the key, while it is remembered."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        ts, first_seq, count = _unpack(entry)
+        return (first_seq, count) if now - ts <= window_ms else None
+
+    def expire(self, now: int, window_ms: int) -> None:
+        """Forget what is out of its window."""
+        order, entries = self._order, self._entries
+        while order:
+            ts, key = order[0]
+            if now - ts <= window_ms:
+                return
+            order.popleft()
+            entry = entries.get(key)
+            # A key used again after its window stands in the order twice; its entry is the newer use.
+            if entry is not None and _unpack(entry)[0] == ts:
+                del entries[key]
+
+    def items(self) -> Iterator[tuple[bytes, int, int, int]]:
+        """Key, commit time, first seq and count, oldest first."""
+        for key, entry in self._entries.items():
+            yield (key, *_unpack(entry))
+
+
+def _unpack(entry: int) -> tuple[int, int, int]:
+    count = entry & ((1 << _COUNT_BITS) - 1)
+    rest = entry >> _COUNT_BITS
+    return rest >> _SEQ_BITS, rest & ((1 << _SEQ_BITS) - 1), count

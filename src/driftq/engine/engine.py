@@ -1,0 +1,304 @@
+"""`Engine`: puts the parts together, opens and closes them, and offers what callers do with topics.
+
+Everything runs on one loop. A call either raises at once and has changed nothing, or returns a `Pending` that settles at
+the commit point of its class. Reads never wait: where a block has to be fetched, the caller is told to (`Fetch`).
+"""
+
+from collections.abc import Callable
+
+from driftq.config import Settings
+from driftq.engine.append import Appended, Appender, synced_seq
+from driftq.engine.apply import apply_hole
+from driftq.engine.blocks import Blocks
+from driftq.engine.catalog import Catalog, CatalogWriter
+from driftq.engine.checkpoint import Checkpointer
+from driftq.engine.delete import Deleted, Deleter
+from driftq.engine.diff import Damaged, Missing, Page, Query, read_page
+from driftq.engine.durable import DurableState
+from driftq.engine.filing import FileThread, Filing, SegmentPolicy
+from driftq.engine.frames import HoleBody, encode_body
+from driftq.engine.journal import Journal
+from driftq.engine.recovery import Recovery, Report
+from driftq.engine.relocation import Relocation
+from driftq.engine.tags import Match, TagIndexes
+from driftq.engine.time import EngineTime
+from driftq.engine.topic import Topic
+from driftq.engine.upkeep import Upkeep
+from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
+from driftq.model.limits import KEY_BYTES_MAX
+from driftq.model.tombstone import Reason
+from driftq.model.topic import TopicConfig
+from driftq.seam.clock import Clock
+from driftq.seam.disk import Disk, Lock, LockHeldError
+from driftq.seam.runtime import Pending, Runtime, Worker
+from driftq.storage.block import Block
+from driftq.storage.cold_store import ColdStore
+from driftq.storage.frame import Kind
+from driftq.storage.layout import Layout
+from driftq.storage.rows import Rows
+from driftq.storage.segment_store import BlockDamagedError, SegmentStore
+from driftq.storage.shards import Shards
+
+_TAG_CACHE_SHARE = 4
+"""Tag indexes may take this part of the cache's bytes again."""
+
+
+class Fetch(Pending[None]):
+    """A read that has to wait; ask again when it has settled."""
+
+    __slots__ = ()
+
+
+class Engine:
+    """Topics, over a data directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        runtime: Runtime,
+        settings: Settings,
+        features: tuple[DurableState, ...] = (),
+        *,
+        pid: int = 0,
+    ) -> None:
+        self.settings = settings
+        self._runtime = runtime
+        self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
+        self._lock = self._take_lock(disk, pid)
+        try:
+            self._layout.prepare()
+            self._open(clock, features)
+        except (DriftQError, OSError) as error:
+            self._lock.release()
+            if isinstance(error, OSError):
+                raise StartError(f"{settings.data_dir} cannot be used: {error}") from error
+            raise
+
+    def _take_lock(self, disk: Disk, pid: int) -> Lock:
+        try:
+            return disk.lock(self._layout.lock_path, b"pid=%d\n" % pid)
+        except LockHeldError:
+            raise DataDirLockedError(
+                f"{self.settings.data_dir} is in use by another server; stop it or choose another data directory"
+            ) from None
+        except OSError as error:
+            raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
+
+    def _open(self, clock: Clock, features: tuple[DurableState, ...]) -> None:
+        """Recover, then begin to write, in the order of http-v0 §19.7."""
+        settings, runtime, layout = self.settings, self._runtime, self._layout
+        self.time = EngineTime(clock)
+        store = SegmentStore(layout)
+        cold = ColdStore(layout) if settings.cold_dir is not None else None
+        self.blocks = Blocks(store, cold, settings.cache_bytes)
+        self.indexes = TagIndexes(store, settings.cache_bytes // _TAG_CACHE_SHARE)
+        self.catalog = Catalog(self.blocks, settings.limits.topics_max)
+        self.catalog.features.extend(features)
+        self._thread = FileThread(runtime)
+        policy = SegmentPolicy(settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms)
+        self.filing = Filing(layout, self._thread, self.blocks, self.indexes, policy)
+        recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time)
+        self.recovered: Report = recovery.run()
+        self.shards = Shards(layout, runtime, clock, count=settings.wal_shards, file_bytes=settings.wal_file_bytes)
+        self.journal = Journal(runtime, self.time, self.shards)
+        self.listeners: list[Callable[[Topic], None]] = [self.filing.changed]
+        """Who hears that a topic has new records."""
+        self._appender = Appender(self.journal, self._published, settings.limits.total_bytes_max)
+        self._writer = CatalogWriter(self.catalog, self.journal, self._gone)
+        self._deleter = Deleter(self.journal, self.indexes)
+        self.checkpointer = Checkpointer(
+            layout, self.shards, self.catalog, self.filing, self._thread, self.time, self.recovered.snapshot
+        )
+        relocation = None if cold is None else Relocation(settings, self._thread, self.blocks, self.catalog)
+        self.upkeep = Upkeep(
+            runtime,
+            settings,
+            self.catalog,
+            self.journal,
+            self._appender,
+            self.filing,
+            self.checkpointer,
+            relocation,
+        )
+        self.relocation = relocation
+        self._readers: Worker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
+        self._closing: Pending[bool] | None = None
+        for topic in self.catalog.visible():
+            self.filing.changed(topic)
+        self._remove_deleted()
+        self.upkeep.start()
+
+    # Writing
+
+    def append(
+        self,
+        name: str,
+        rows: Rows,
+        *,
+        key: str | None = None,
+        create: bool | None = None,
+        config: TopicConfig | None = None,
+    ) -> Pending[Appended]:
+        """Write records. A topic that is absent is created unless `create`, or the config's `auto_create`, says no."""
+        self._check_open()
+        raw_key = None if key is None else key.encode()
+        assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
+        topic = self.catalog.by_name.get(name)
+        created = False
+        if topic is None:
+            inline = (config or TopicConfig()).resolved(name)
+            if create is False or (create is None and not inline.auto_create):
+                raise TopicNotFoundError(name)
+            topic = self._create_for(name, inline, rows)
+            created = True
+        return self._appender.append(topic, rows, raw_key, created=created)
+
+    def _create_for(self, name: str, config: TopicConfig, rows: Rows) -> Topic:
+        """Create a topic for a write that it can take: a refused write leaves no topic behind."""
+        self._appender.check_new(config, rows, self.blocks.usage)
+        self._writer.create(name, config)
+        return self.catalog.by_name[name]
+
+    def put_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
+        """Create a topic or replace its config; the answer says whether it was created."""
+        self._check_open()
+        return self._writer.put(name, config)
+
+    def delete_topic(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
+        """Delete a topic; the answer says whether it was there."""
+        self._check_open()
+        deleted = self._writer.delete(name, if_empty=if_empty)
+        deleted.then(lambda _: self._remove_deleted())
+        return deleted
+
+    def delete_records(
+        self, name: str, *, before_seq: int | None = None, match: Match | None = None, seqs: list[int] | None = None
+    ) -> Pending[Deleted]:
+        """Delete records that are there now."""
+        self._check_open()
+        topic = self.catalog.get(name)
+        deleted = self._deleter.delete(topic, before_seq=before_seq, match=match, seqs=seqs)
+        deleted.then(lambda _: self.filing.deleted_rows(topic))
+        return deleted
+
+    def log(self, topic: Topic, kind: int, body: bytes, feature: DurableState, *, sync: bool = True) -> Pending[None]:
+        """Log a frame of a feature's own kind; the feature applies it at its commit point."""
+        self._check_open()
+
+        def apply(op: int, ts: int) -> None:
+            topic.op = op
+            topic.changed = True
+            feature.apply(kind, topic, ts, body)
+
+        return self.journal.control(topic, kind, body, apply, sync=sync)
+
+    # Reading
+
+    def topic(self, name: str) -> Topic:
+        """The state of a topic, retention applied. Raises TopicNotFoundError."""
+        topic = self.catalog.get(name)
+        topic.expire(self.time.now())
+        return topic
+
+    def synced_seq(self, topic: Topic) -> int:
+        """The highest seq known to be on stable storage."""
+        return synced_seq(topic, self.journal.shard_of(topic))
+
+    def diff(self, name: str, query: Query) -> Page | Fetch:
+        """The page after a cursor, or what to wait for before asking again."""
+        topic = self.topic(name)
+        found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
+        if isinstance(found, Missing):
+            return self._fetch(topic, found)
+        if isinstance(found, Damaged):
+            return self._isolate(topic, found)
+        return found
+
+    def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
+        """Read a block on a thread. Whatever it finds, the reader asks again, and finds it too."""
+        answer = Fetch()
+        part = missing.part
+
+        def settle(block: Block | None) -> None:
+            if block is not None:
+                self.blocks.keep(part.segment, part.number, block)
+            else:
+                topic.source(part)
+            answer.resolve(None)
+
+        def read() -> None:
+            try:
+                block = self.blocks.read(topic.id, part.segment, part.number)
+            except (BlockDamagedError, OSError):
+                self._runtime.from_thread(lambda: settle(None))
+            else:
+                self._runtime.from_thread(lambda: settle(block))
+
+        self._readers.put(read)
+        return answer
+
+    def _isolate(self, topic: Topic, damaged: Damaged) -> Fetch:
+        """A damaged block becomes a hole, logged before anybody is told."""
+        answer = Fetch()
+        body = HoleBody(damaged.part.first_seq, damaged.part.end_seq - 1, Reason.CORRUPTION)
+
+        def settle(done: Pending[None]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+            else:
+                answer.resolve(None)
+
+        def apply(op: int, ts: int) -> None:
+            apply_hole(topic, body, op, ts)
+            self.filing.changed(topic)
+
+        self.journal.control(topic, Kind.HOLE, encode_body(body), apply).then(settle)
+        return answer
+
+    # The rest
+
+    def close(self) -> Pending[bool]:
+        """Take nothing more, finish what is under way, take a last checkpoint. The answer says whether it was taken."""
+        if self._closing is None:
+            self._closing = Pending()
+            self.upkeep.stop()
+            self._close_when_quiet()
+        return self._closing
+
+    def _close_when_quiet(self) -> None:
+        if any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values()):
+            if all(shard.stopped is None for shard in self.shards.all):
+                self._runtime.later(1, self._close_when_quiet)
+                return
+        self.checkpointer.run(clean=True).then(lambda done: self._closed(installed=done.result()))
+
+    def _closed(self, *, installed: bool) -> None:
+        self.shards.close()
+        self._thread.close()
+        self._readers.close()
+        self.blocks.store.close()
+        self._lock.release()
+        assert self._closing is not None
+        self._closing.resolve(installed)
+
+    def _published(self, topic: Topic) -> None:
+        for listener in self.listeners:
+            listener(topic)
+
+    def _gone(self, topic: Topic, error: DriftQError) -> None:
+        self._appender.forget(topic, error)
+
+    def _remove_deleted(self) -> None:
+        deleted, self.catalog.deleted = self.catalog.deleted, []
+        for topic in deleted:
+            self.filing.remove_topic(topic)
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+
+
+def _run_all(jobs: list[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()

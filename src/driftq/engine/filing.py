@@ -1,0 +1,306 @@
+"""Keeps the files behind the memory: writes closed blocks, seals, flips flags, drops, one thread for all of it.
+
+Nothing here decides what a topic shows; a failure leaves payloads in memory and serving, and the WAL as the truth, and
+is tried again by the next `tick`. Jobs run in the order they were given, so a flag is flipped after its block is written
+and a file is removed after everything that was to be done to it.
+
+Invariant: a file that the newest durable checkpoint names, or the one being written, is removed only after a later
+checkpoint that no longer names it (`trash`); everything else is in the WAL and may go at once.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import Struct
+
+from driftq.engine.blocks import Blocks
+from driftq.engine.segment import Segment
+from driftq.engine.tags import TagIndexes
+from driftq.engine.topic import Topic
+from driftq.seam.runtime import Runtime, Worker
+from driftq.storage.block import Block
+from driftq.storage.layout import Layout
+from driftq.storage.segment_store import BlockDamagedError, SegmentStore
+from driftq.storage.tag_index import TagIndex, tag_rows
+
+T = TypeVar("T")
+Work = Callable[[], None]
+
+
+class SegmentPolicy(Struct, frozen=True):
+    """When a segment is sealed; 0 turns a rule off."""
+
+    events_max: int = 10_000
+    bytes_max: int = 64 << 20
+    age_max_ms: int = 3_600_000
+
+
+class FileThread:
+    """One thread for blocking file work, answers on the loop."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.jobs = 0
+        """Jobs that have not answered yet."""
+        self._worker: Worker[Work] = runtime.worker("driftq-files", self._handle)
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        """Run `work` on the thread; `done` hears its value or its error on the loop."""
+        self.jobs += 1
+
+        def answer(value: T | None, error: Exception | None) -> None:
+            self.jobs -= 1
+            done(value, error)
+
+        def run() -> None:
+            try:
+                value = work()
+            except (OSError, BlockDamagedError) as failure:
+                error = failure
+                self._runtime.from_thread(lambda: answer(None, error))
+            else:
+                self._runtime.from_thread(lambda: answer(value, None))
+
+        self._worker.put(run)
+
+    def close(self) -> None:
+        """Finish what is queued."""
+        self._worker.close()
+
+    def _handle(self, jobs: list[Work]) -> None:
+        for job in jobs:
+            job()
+
+
+class Filing:
+    """What happens to blocks and segments behind the scenes."""
+
+    def __init__(
+        self, layout: Layout, thread: FileThread, blocks: Blocks, indexes: TagIndexes, policy: SegmentPolicy
+    ) -> None:
+        self._layout = layout
+        self._thread = thread
+        self._blocks = blocks
+        self._store: SegmentStore = blocks.store
+        self._indexes = indexes
+        self._policy = policy
+        self._flipping: set[Topic] = set()
+        self._unsettled: set[Topic] = set()
+        self.trash: list[tuple[Topic, Segment]] = []
+        self.failures = 0
+
+    def changed(self, topic: Topic) -> None:
+        """A topic's log has changed: roll, write, and let go of what is no more."""
+        self.roll(topic)
+        if topic.segments and (topic.segments[-1].pending or topic.segments[-1].sealing):
+            self.settle(topic)
+        if topic.dropped:
+            self.drop(topic)
+
+    def deleted_rows(self, topic: Topic) -> None:
+        """Some flags may have to be flipped."""
+        self._flipping.add(topic)
+        self.changed(topic)
+
+    def roll(self, topic: Topic) -> None:
+        """Seal the active segment when it is large enough."""
+        if not topic.segments:
+            return
+        active = topic.segments[-1]
+        if active.sealing:
+            return
+        policy = self._policy
+        opened = topic.open
+        size = active.data_bytes + (opened.payload_bytes if opened is not None else 0)
+        if topic.head + 1 - active.first_seq >= policy.events_max or 0 < policy.bytes_max <= size:
+            topic.seal_active()
+
+    def roll_by_age(self, topic: Topic, now: int) -> None:
+        """Seal the active segment when it is old enough."""
+        age = self._policy.age_max_ms
+        if age and topic.segments and not topic.segments[-1].sealing:
+            active = topic.segments[-1]
+            if (topic.open is not None or len(active.index)) and now - active.begun_ms >= age:
+                topic.seal_active()
+                self.changed(topic)
+
+    def settle(self, topic: Topic) -> None:
+        """Write what is closed and not written, then seal what is complete."""
+        for segment in topic.segments:
+            if segment.resident or segment.sealed or segment.writing:
+                continue
+            if segment.written_blocks < len(segment.index):
+                self._write(topic, segment)
+            elif segment.sealing and len(segment.index):
+                self._seal(topic, segment)
+
+    def write_now(self, topic: Topic) -> None:
+        """Write closed blocks on the calling thread: for recovery, before anybody is served."""
+        for segment in topic.segments:
+            if not segment.resident and segment.written_blocks < len(segment.index):
+                frames = self._unwritten(segment)
+                self._store.write(topic.id, segment.first_seq, frames)
+                self._wrote(segment, len(segment.index))
+
+    def _unwritten(self, segment: Segment) -> list[tuple[int, bytes]]:
+        numbers = range(segment.written_blocks, len(segment.index))
+        return [(segment.index.place(number)[0], segment.pending[number].frame) for number in numbers]
+
+    def _write(self, topic: Topic, segment: Segment) -> None:
+        segment.writing = True
+        blocks = len(segment.index)
+        frames = self._unwritten(segment)
+
+        def done(_: None, error: Exception | None) -> None:
+            segment.writing = False
+            if error is None:
+                self._wrote(segment, blocks)
+                self.settle(topic)
+            else:
+                self._failed(topic)
+
+        self._thread.submit(lambda: self._store.write(topic.id, segment.first_seq, frames), done)
+
+    def _wrote(self, segment: Segment, blocks: int) -> None:
+        for number in range(segment.written_blocks, blocks):
+            self._blocks.keep(segment, number, segment.pending.pop(number))
+        segment.written_blocks = blocks
+
+    def _seal(self, topic: Topic, segment: Segment) -> None:
+        segment.writing = True
+        cached = {number: self._blocks.cached(segment, number) for number in range(len(segment.index))}
+
+        def work() -> TagIndex:
+            return self._seal_files(topic, segment, cached)
+
+        def done(index: TagIndex | None, error: Exception | None) -> None:
+            segment.writing = False
+            if index is None or error is not None:
+                self._failed(topic)
+                return
+            segment.sealed = True
+            segment.durable_blocks = len(segment.index)
+            topic.changed = True
+            self._indexes.keep(segment, index)
+            if topic.dropped:
+                self.drop(topic)
+
+        self._thread.submit(work, done)
+
+    def _seal_files(self, topic: Topic, segment: Segment, cached: dict[int, Block | None]) -> TagIndex:
+        """On the thread: the tag index and the durable pair."""
+        blocks = [
+            block or self._store.read_block(topic.id, segment.first_seq, segment.index, number)
+            for number, block in cached.items()
+        ]
+        index = TagIndex.build(tag_rows(blocks, segment.first_seq))
+        self._store.seal(topic.id, segment.first_seq, segment.index, index.encode())
+        return index
+
+    def sync_active(self, topic: Topic) -> None:
+        """Make the written blocks of an active segment durable, for a checkpoint to name them."""
+        for segment in topic.segments:
+            if segment.resident or segment.sealed or segment.durable_blocks >= segment.written_blocks:
+                continue
+            self._sync(topic, segment, segment.written_blocks)
+
+    def _sync(self, topic: Topic, segment: Segment, blocks: int) -> None:
+        def done(_: None, error: Exception | None) -> None:
+            if error is None:
+                segment.durable_blocks = max(segment.durable_blocks, blocks)
+                topic.changed = True
+            else:
+                self._failed(topic)
+
+        self._thread.submit(lambda: self._store.sync_data(topic.id, segment.first_seq), done)
+
+    def flip(self) -> None:
+        """Flip the flags of deleted records whose block is in a file."""
+        topics, self._flipping = self._flipping, set()
+        for topic in topics:
+            for segment in topic.segments:
+                if segment.flips and not segment.moving:
+                    self._flip(topic, segment)
+
+    def _flip(self, topic: Topic, segment: Segment) -> None:
+        taken = {number: rows for number, rows in segment.flips.items() if number < segment.written_blocks}
+        if len(taken) < len(segment.flips):
+            self._flipping.add(topic)
+        if not taken:
+            return
+        if segment.cold:
+            cold = self._blocks.cold
+            assert cold is not None
+            places = [segment.row_number(number, row) for number, rows in taken.items() for row in rows]
+
+            def work() -> None:
+                cold.flip(topic.id, segment.first_seq, places)
+        else:
+            places = [segment.flag_place(number, row) for number, rows in taken.items() for row in rows]
+
+            def work() -> None:
+                self._store.flip(topic.id, segment.first_seq, places)
+
+        counts = {number: len(rows) for number, rows in taken.items()}
+
+        def done(_: None, error: Exception | None) -> None:
+            if error is not None:
+                self._flipping.add(topic)
+                self._failed(topic)
+                return
+            for number, count in counts.items():
+                rest = segment.flips[number][count:]
+                if rest:
+                    segment.flips[number] = rest
+                else:
+                    del segment.flips[number]
+            topic.changed = True
+
+        self._thread.submit(work, done)
+
+    def drop(self, topic: Topic) -> None:
+        """Let go of segments nothing of which is left."""
+        dropped, topic.dropped = topic.dropped, []
+        for segment in dropped:
+            self._blocks.forget(topic.id, segment)
+            self._indexes.forget(segment)
+            if segment.named:
+                self.trash.append((topic, segment))
+            elif segment.written_blocks or segment.writing:
+                self.remove(topic, segment)
+
+    def remove(self, topic: Topic, segment: Segment) -> None:
+        """Remove a segment's files, wherever they are."""
+        self._thread.submit(lambda: self.remove_files([(topic, segment)]), self._removed)
+
+    def remove_files(self, segments: list[tuple[Topic, Segment]]) -> None:
+        """On the thread: the files of segments that are no more."""
+        for topic, segment in segments:
+            self._store.drop(topic.id, segment.first_seq)
+            if self._blocks.cold is not None:
+                self._blocks.cold.drop(topic.id, segment.first_seq)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """Remove everything below a deleted topic's directories."""
+
+        def work() -> None:
+            for cold in (False, True):
+                if not cold or self._layout.cold is not None:
+                    self._layout.disk.remove_tree(self._layout.topic_dir(topic.id, cold=cold))
+
+        self._thread.submit(work, self._removed)
+
+    def _removed(self, _: None, error: Exception | None) -> None:
+        # What could not be removed is an orphan, and the next start removes it.
+        self.failures += error is not None
+
+    def retry(self) -> None:
+        """Try again what failed."""
+        topics, self._unsettled = self._unsettled, set()
+        for topic in topics:
+            if topic.visible:
+                self.settle(topic)
+
+    def _failed(self, topic: Topic) -> None:
+        self.failures += 1
+        self._unsettled.add(topic)

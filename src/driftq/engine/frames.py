@@ -1,0 +1,71 @@
+"""The bodies of the engine's control frames, as msgpack arrays: fields may be added at the end, never moved."""
+
+from typing import TypeVar
+
+from msgspec import Struct, msgpack
+
+from driftq.model.tombstone import Reason
+from driftq.model.topic import TopicConfig
+
+
+class TopicBody(Struct, frozen=True, array_like=True):
+    """Kind TOPIC: create and update. Floors and head stand in it, so that they only ever grow and jumps are explained."""
+
+    name: str
+    config: TopicConfig
+    created_ts: int
+    head: int = 0
+    earliest: int = 1
+    cap_lost: int = 0
+    ttl_lost: int = 0
+    reserved: int = 0
+
+
+class DeleteBody(Struct, frozen=True, array_like=True):
+    """Kind DELETE. Never touches a seq at or above `bound`; a selector that is None does not select."""
+
+    bound: int
+    before: int | None = None
+    tag: bytes | None = None
+    prefix: bytes | None = None
+    seqs: list[int] | None = None
+
+
+class WatermarkBody(Struct, frozen=True, array_like=True):
+    """Kind HEAD_WATERMARK: `disk` seqs up to here may have been given out."""
+
+    reserved: int
+
+
+class HoleBody(Struct, frozen=True, array_like=True):
+    """Kind HOLE: a block that was found damaged when it was read."""
+
+    first: int
+    last: int
+    reason: Reason
+
+
+class TimeSeenBody(Struct, frozen=True, array_like=True):
+    """Kind TIME_SEEN: expiry has been judged at this moment, or is about to be."""
+
+    moment: int
+
+
+_encoder = msgpack.Encoder()
+_T = TypeVar("_T", bound=Struct)
+_decoders: dict[type[Struct], msgpack.Decoder[Struct]] = {}
+
+
+def encode_body(body: Struct) -> bytes:
+    """To bytes."""
+    return _encoder.encode(body)
+
+
+def decode_body(kind: type[_T], body: bytes) -> _T:
+    """From bytes."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgpack.Decoder(kind)
+    decoded = decoder.decode(body)
+    assert isinstance(decoded, kind)
+    return decoded

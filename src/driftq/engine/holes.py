@@ -1,0 +1,51 @@
+"""The holes of one topic: sorted, apart, neighbours of one reason joined."""
+
+from bisect import bisect_right
+
+from driftq.model.tombstone import Hole, Reason
+
+
+class Holes:
+    """Seq ranges that hold no record through no wish of the reader."""
+
+    __slots__ = ("all",)
+
+    def __init__(self, holes: list[Hole] | None = None) -> None:
+        self.all: list[Hole] = holes or []
+
+    def add(self, first: int, last: int, reason: Reason) -> None:
+        """One more range. What is a hole already stays what it is."""
+        if first > last:
+            return
+        gaps = []
+        for hole in self.all:
+            if hole.last < first or hole.first > last:
+                continue
+            if first < hole.first:
+                gaps.append(Hole(first, hole.first - 1, reason))
+            first = hole.last + 1
+        if first <= last:
+            gaps.append(Hole(first, last, reason))
+        self.all = _joined(sorted([*self.all, *gaps], key=lambda hole: hole.first))
+
+    def forget_before(self, seq: int) -> None:
+        """Retention has passed everything below a seq: a hole down there tells nobody anything."""
+        if self.all and self.all[0].last < seq:
+            self.all = [hole for hole in self.all if hole.last >= seq]
+
+    def at_or_after(self, seq: int) -> Hole | None:
+        """The hole that holds a seq, or the next one behind it."""
+        place = bisect_right(self.all, seq, key=lambda hole: hole.first) - 1
+        if place >= 0 and seq <= self.all[place].last:
+            return self.all[place]
+        return self.all[place + 1] if place + 1 < len(self.all) else None
+
+
+def _joined(holes: list[Hole]) -> list[Hole]:
+    joined: list[Hole] = []
+    for hole in holes:
+        if joined and joined[-1].last + 1 == hole.first and joined[-1].reason == hole.reason:
+            joined[-1] = Hole(joined[-1].first, hole.last, hole.reason)
+        else:
+            joined.append(hole)
+    return joined

@@ -1,0 +1,274 @@
+"""The body of a write, from the bytes of the wire to columns.
+
+Owns which bodies are writes (http-v0 §1.3, §3, §4.1, §7) and which error a bad one gets: JSON and types first, then the
+number of records, then depth, names and limits, then the size of a record. Every refusal is an `InvalidRequestError` or
+one of its two kinds, whatever the bytes. Rows that leave here are within the limits, `data` and `meta` are compact JSON
+(`engine.json_text`), and nothing in them keeps the body alive.
+
+Cost is a few passes at C speed over the records; only records with a meta, and long ones, cost a statement each.
+"""
+
+from collections.abc import Sequence
+from operator import add, sub
+from typing import cast
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder, Encoder
+
+from driftq.engine import json_text
+from driftq.errors import BatchTooLargeError, InvalidRequestError, RecordTooLargeError
+from driftq.model.limits import KEY_BYTES_MAX, META_KEYS_MAX, NESTING_MAX, U64_MAX, Limits
+from driftq.model.topic import TopicConfig
+from driftq.storage.rows import Rows, Texts, bitmap, offsets_of
+
+
+class WriteRequest(Struct, frozen=True):
+    """One write as asked for: valid, and not yet looked at beside the state of its topic."""
+
+    rows: Rows
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: TopicConfig | None = None
+    disable_backpressure: bool = False
+
+
+class _Record(Struct, gc=False):
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: dict[str, str] | None = None
+
+
+class _Body(Struct, gc=False):
+    records: list[_Record]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: TopicConfig | None = None
+    disable_backpressure: bool = False
+
+
+class _Unread(Struct, frozen=True, gc=False):
+    """A record that is only counted."""
+
+
+class _Count(Struct, gc=False):
+    records: list[_Unread]
+
+
+_BODY = Decoder(_Body)
+_COUNT = Decoder(_Count)
+_CONFIG = Decoder(TopicConfig)
+_META = Encoder()
+
+_AROUND_DATA = 3
+"""Levels around `data`: the body, `records`, the record. So a body may be that much deeper than a value."""
+
+_RECORD_FRAME = len('{"data":},')
+_TAG_FRAME = len(',"tag":""')
+_NODE_FRAME = len(',"node":""')
+_META_FRAME = len(',"meta":')
+_SHORTEST_RECORD = len('{"data":1},')
+_FLOOD = 16
+"""So many times the allowed records are decoded without counting first."""
+_ESCAPE_BYTES_MAX = 6
+"""What a byte of compact JSON can take at most before its escapes are rewritten."""
+
+_U64_FIELDS = (
+    "ttl_ms",
+    "cap_records",
+    "cap_bytes",
+    "idempotency_window_ms",
+    "lease_ms",
+    "claim_jitter_ms",
+    "max_deliveries",
+)
+_I32_MAX = (1 << 31) - 1
+_I32_MIN = -(1 << 31)
+
+
+def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None) -> WriteRequest:
+    """A write out of its body; `default_key` is the header's idempotency key, for a body without one."""
+    body = json_text.compact(body)
+    _check_flood(body, limits)
+    wire = json_text.parse(_BODY, body)
+    if wire.config is not None:
+        _check_ranges(wire.config)
+    _check_count(len(wire.records), limits)
+    key = _key(default_key if wire.idempotency_key is None else wire.idempotency_key)
+    return WriteRequest(_rows(body, wire, limits), key, wire.create, wire.config, wire.disable_backpressure)
+
+
+def decode_config(body: bytes) -> TopicConfig:
+    """A topic's config out of a body that is nothing else."""
+    body = json_text.compact(body)
+    config = json_text.parse(_CONFIG, body)
+    json_text.check_depth(body, NESTING_MAX)
+    _check_ranges(config)
+    return config
+
+
+def make_rows(
+    datas: Sequence[bytes],
+    tags: Sequence[str | None] | None = None,
+    nodes: Sequence[str | None] | None = None,
+    metas: Sequence[bytes | None] | None = None,
+    batch_node: str | None = None,
+) -> Rows:
+    """Rows of values that are compact JSON already, for callers in the process: nothing is checked."""
+    tag = None if tags is None else _texts(tags, "tag", U64_MAX)
+    node, batch = _nodes(nodes or (), batch_node, U64_MAX)
+    meta = None if metas is None or metas.count(None) == len(metas) else Texts.of(metas)
+    return Rows(Texts.of(datas), tag=tag, node=node, meta=meta, batch_node=batch)
+
+
+def _rows(body: bytes, wire: _Body, limits: Limits) -> Rows:
+    """The columns, every limit of a record checked."""
+    records = wire.records
+    tag = _texts([record.tag for record in records], "tag", limits.tag_bytes_max)
+    node, batch_node = _nodes([record.node for record in records], wire.node, limits.node_bytes_max)
+    meta = _metas([record.meta for record in records], limits.meta_bytes_max)
+    datas: list[bytes] = [record.data for record in records]
+    text, sizes = b"".join(datas), list(map(len, datas))
+    offsets, longest = offsets_of(sizes), max(sizes)
+    if longest >= json_text.DEEP_BYTES:
+        _check_values(text, offsets, 0, len(sizes))
+    own = node if wire.node is None else None
+    around = _bytes_of(tag, _TAG_FRAME) + _bytes_of(own, _NODE_FRAME) + _bytes_of(meta, _META_FRAME)
+    if len(body) - len(text) - len(sizes) * _RECORD_FRAME - around >= json_text.DEEP_BYTES:
+        _check_rest(body, text, len(sizes))
+    if json_text.has_spare_escapes(text):
+        _check_sizes([size // _ESCAPE_BYTES_MAX for size in sizes], limits)
+        datas = json_text.with_fewest_escapes(datas)
+        text, sizes = b"".join(datas), list(map(len, datas))
+        offsets, longest = offsets_of(sizes), max(sizes)
+    if meta is not None:
+        _check_sizes(list(map(add, sizes, map(sub, meta.offsets[1:], meta.offsets))), limits)
+    elif longest > limits.record_bytes_max:
+        _check_sizes(sizes, limits)
+    return Rows(Texts(text, offsets), tag=tag, node=node, meta=meta, batch_node=batch_node)
+
+
+def _bytes_of(column: Texts | None, frame: int) -> int:
+    """What a column took in the body, at least."""
+    if column is None:
+        return 0
+    rows = column.count if column.valid is None else int.from_bytes(column.valid, "little").bit_count()
+    return len(column.data) + rows * frame
+
+
+def _texts(values: Sequence[str | None], what: str, most: int) -> Texts | None:
+    """A column of strings, or None when no row has one."""
+    valid = None
+    present = cast("Sequence[str]", values)
+    try:
+        text = "".join(present)
+    except TypeError:  # one of them is None
+        if values.count(None) == len(values):
+            return None
+        valid = bitmap([value is not None for value in values])
+        present = [value or "" for value in values]
+        text = "".join(present)
+    if text.isascii():
+        data, sizes = text.encode(), list(map(len, present))
+    else:
+        encoded = [value.encode() for value in present]
+        data, sizes = b"".join(encoded), list(map(len, encoded))
+    if max(sizes) > most:
+        row, size = next((row, size) for row, size in enumerate(sizes) if size > most)
+        raise InvalidRequestError(f"records[{row}].{what} has {size} bytes, and {most} are the most")
+    return Texts(data, offsets_of(sizes), valid)
+
+
+def _nodes(own: Sequence[str | None], batch: str | None, most: int) -> tuple[Texts | None, bytes | None]:
+    """The column of nodes and the node of the batch: at most one of them."""
+    common = None if batch is None else batch.encode()
+    if common is not None and len(common) > most:
+        raise InvalidRequestError(f"node has {len(common)} bytes, and {most} are the most")
+    if own.count(None) == len(own):
+        return None, common
+    if batch is not None:
+        own = [batch if node is None else node for node in own]
+    return _texts(own, "node", most), None
+
+
+def _metas(metas: Sequence[dict[str, str] | None], most: int) -> Texts | None:
+    """The column of metas, encoded again: of a repeated key the last value stays."""
+    if metas.count(None) == len(metas):
+        return None
+    if max(map(len, filter(None, metas)), default=0) > META_KEYS_MAX:
+        raise InvalidRequestError(f"a meta has more than {META_KEYS_MAX} keys")
+    encode = _META.encode
+    column = Texts.of([None if meta is None else encode(meta) for meta in metas])
+    longest = max(map(sub, column.offsets[1:], column.offsets))
+    if longest > most:
+        raise InvalidRequestError(f"a meta has {longest} bytes, and {most} are the most")
+    return column
+
+
+def _key(key: str | None) -> str | None:
+    """The idempotency key; an empty one is none."""
+    if not key:
+        return None
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequestError("idempotency_key is not UTF-8") from None
+    if size > KEY_BYTES_MAX:
+        raise InvalidRequestError(f"idempotency_key has {size} bytes, and {KEY_BYTES_MAX} are the most")
+    return key
+
+
+def _check_flood(body: bytes, limits: Limits) -> None:
+    """Count the records of a body that may hold far too many, before memory is spent on them."""
+    many = _FLOOD * limits.batch_records_max
+    if len(body) > many * _SHORTEST_RECORD and body.count(b"{") > many:
+        _check_count(len(json_text.parse(_COUNT, body).records), limits)
+
+
+def _check_count(count: int, limits: Limits) -> None:
+    if count == 0:
+        raise InvalidRequestError("records is empty")
+    most = limits.batch_records_max
+    if count > most:
+        raise BatchTooLargeError(
+            f"{count} records in one write, and {most} are the most", detail={"records": count, "max": most}
+        )
+
+
+def _check_sizes(sizes: Sequence[int], limits: Limits) -> None:
+    most = limits.record_bytes_max
+    if max(sizes) > most:
+        row, size = next((row, size) for row, size in enumerate(sizes) if size > most)
+        raise RecordTooLargeError(
+            f"records[{row}] has {size} bytes, and {most} are the most", detail={"bytes": size, "max": most}
+        )
+
+
+def _check_values(text: bytes, offsets: Sequence[int], first: int, last: int) -> None:
+    """The depth of these rows' values, in ever smaller parts until one has too few brackets to be too deep."""
+    part = text[offsets[first] : offsets[last]]
+    found = json_text.openers(part)
+    if found <= NESTING_MAX:
+        return
+    if last - first == 1:
+        json_text.check_depth(part, NESTING_MAX)
+        return
+    step = max(1, (last - first) * NESTING_MAX // (2 * found))
+    for start in range(first, last, step):
+        _check_values(text, offsets, start, min(start + step, last))
+
+
+def _check_rest(body: bytes, datas: bytes, count: int) -> None:
+    """The depth of fields that nobody knows, in a body with room for one that is too deep."""
+    known = json_text.openers(datas) + count + json_text.openers(b'{"records":[')
+    if json_text.openers(body) - known > NESTING_MAX:
+        json_text.check_depth(body, NESTING_MAX + _AROUND_DATA)
+
+
+def _check_ranges(config: TopicConfig) -> None:
+    for field in _U64_FIELDS:
+        if not 0 <= getattr(config, field) <= U64_MAX:
+            raise InvalidRequestError(f"config.{field} is not a 64-bit unsigned integer")
+    if config.priority is not None and not _I32_MIN <= config.priority <= _I32_MAX:
+        raise InvalidRequestError("config.priority is not a 32-bit integer")

@@ -1,0 +1,339 @@
+"""From a data directory to the state it promises (http-v0 §19.7).
+
+    newest valid checkpoint → named segments and their flags → orphans away → every WAL file past its checkpoint, by number
+    → holes for what is missing → `disk` heads raised to their reservation → what was replayed made durable
+
+Idempotent and restartable: nothing it writes is needed by its next run, and a run that is cut short anywhere is followed
+by one that finds the same. A frame counts once: an Append at or below the head and a control frame at or below the `op`
+of its topic are skipped.
+
+An Append whose first seq is not the next one is a jump. It is believed where the log explains it, by damage before it,
+by a reservation, or by a config frame that says where the head was; the missing seqs are a hole. Otherwise the frame is
+passed over: the tail of a `memory` topic behind a loss is no prefix any more.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import DecodeError, Struct, msgpack
+
+from driftq.engine.apply import apply_append, apply_delete, apply_hole, apply_topic
+from driftq.engine.capture import Restorer, decode_topic
+from driftq.engine.catalog import Catalog
+from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
+from driftq.engine.filing import Filing
+from driftq.engine.frames import DeleteBody, HoleBody, TimeSeenBody, TopicBody, WatermarkBody, decode_body
+from driftq.engine.tags import TagIndexes
+from driftq.engine.time import EngineTime
+from driftq.engine.topic import Topic
+from driftq.errors import NewerFormatError, UnrecoverableError
+from driftq.model.limits import OWN_BLOCK_RECORDS
+from driftq.model.tombstone import Reason
+from driftq.model.topic import Durability
+from driftq.seam.disk import Site, read_file
+from driftq.storage.block import Block
+from driftq.storage.bodies import FileHead, decode_file_head
+from driftq.storage.cold_store import ColdStore
+from driftq.storage.frame import Frame, Kind, control_body, read_frame
+from driftq.storage.layout import Layout
+from driftq.storage.segment_store import SegmentStore
+from driftq.storage.snapshot import Snapshot, newest_snapshot
+from driftq.storage.wal_reader import Damage, WalScan
+
+_RECORD_BYTES_MIN = 6
+"""A record takes an offset, a flag and one byte of payload in its frame."""
+_OWN_KINDS = frozenset(Kind)
+
+
+class Report(Struct):
+    """What a start found."""
+
+    snapshot: int = 0
+    refused_snapshots: list[str] = []
+    files: int = 0
+    frames: int = 0
+    torn: int = 0
+    damaged: int = 0
+    control_lost: int = 0
+    """Damaged control frames: counted and said, never guessed."""
+    jumps_refused: int = 0
+
+
+class Recovery:
+    """One start."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        catalog: Catalog,
+        store: SegmentStore,
+        cold: ColdStore | None,
+        filing: Filing,
+        indexes: TagIndexes,
+        time: EngineTime,
+    ) -> None:
+        self._layout = layout
+        self._disk = layout.disk
+        self._catalog = catalog
+        self._filing = filing
+        self._indexes = indexes
+        self._time = time
+        self._restorer = Restorer(store, cold)
+        self._deleted: set[int] = set()
+        self._suspects: set[int] = set()
+        """Topics that damage without a believable header may have cost seqs."""
+        self._suspect_records = 0
+        self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
+        self.report = Report()
+
+    def run(self) -> Report:
+        """All of it, in order."""
+        number, snapshot, refused = newest_snapshot(self._layout)
+        self.report.snapshot, self.report.refused_snapshots = number, refused
+        if snapshot is None:
+            self._check_from_the_start(refused)
+        else:
+            self._restore(snapshot)
+        self._remove_orphans()
+        self._replay(snapshot.positions if snapshot is not None else {})
+        self._finish()
+        return self.report
+
+    # The checkpoint
+
+    def _check_from_the_start(self, refused: list[str]) -> None:
+        """Without a checkpoint the WAL must begin at its first file and have no gap."""
+        numbers = {number for number, _ in self._layout.wal_files()}
+        complete = numbers == set(range(1, len(numbers) + 1))
+        if not complete or (not numbers and (refused or self._has_segments())):
+            named = f"checkpoint {refused[0]} cannot be read" if refused else "there is no checkpoint"
+            raise UnrecoverableError(
+                f"{named}, and the WAL below {self._layout.wal_dir('')} does not begin at its first file;"
+                " restore the checkpoint or the WAL from a backup"
+            )
+
+    def _has_segments(self) -> bool:
+        return any(self._layout.segment_files(topic_id, cold=False) for topic_id in self._layout.topic_ids(cold=False))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        sections = dict(snapshot.sections)
+        state = msgpack.decode(sections.pop(ENGINE_SECTION), type=EngineState)
+        self._time_seen = state.time_seen
+        for content in snapshot.topics:
+            topic_state = decode_topic(content)
+            topic = self._catalog.adopt(topic_state.topic_id, topic_state.name, topic_state.config)
+            self._restorer.restore(topic_state, topic)
+        self._catalog.next_id = max(self._catalog.next_id, state.next_topic_id)
+        for feature in self._catalog.features:
+            section = sections.pop(feature.name, None)
+            if section is not None:
+                feature.restore(section)
+        if sections:
+            raise NewerFormatError(
+                f"the checkpoint has sections this version does not know: {', '.join(sorted(sections))};"
+                " start the version that wrote it"
+            )
+
+    _time_seen = 0
+
+    def _remove_orphans(self) -> None:
+        """Files that no checkpoint names: the WAL has their records, and replay writes them anew."""
+        for cold in (False, True):
+            for topic_id in self._layout.topic_ids(cold=cold):
+                topic = self._catalog.by_id.get(topic_id)
+                named = {} if topic is None else {segment.first_seq: segment for segment in topic.segments}
+                for first_seq, suffixes in self._layout.segment_files(topic_id, cold=cold).items():
+                    if (topic_id, first_seq) in self._restorer.unreadable:
+                        continue
+                    segment = named.get(first_seq)
+                    if segment is None or segment.cold != cold:
+                        for suffix in sorted(suffixes):
+                            self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
+
+    # The WAL
+
+    def _replay(self, positions: dict[str, tuple[int, int]]) -> None:
+        files = [
+            (number, name)
+            for number, name in self._layout.wal_files()
+            if number >= positions.get(name, (0, 0))[0]
+        ]
+        heads = {key: self._head_of(*key) for key in files}
+        followed_to = {
+            (head.previous, name): head.previous_end for (_, name), head in heads.items() if head is not None
+        }
+        for number, name in files:
+            at, offset = positions.get(name, (0, 0))
+            start = offset if number == at else 0
+            self._replay_file(number, name, start, heads[number, name], followed_to.get((number, name), 0))
+
+    def _head_of(self, number: int, name: str) -> FileHead | None:
+        file = self._disk.open(self._layout.wal_path(name, number))
+        try:
+            content = file.pread(256, 0)
+        finally:
+            file.close()
+        header = read_frame(content, 0, len(content))
+        if not isinstance(header, Frame) or header.kind != Kind.FILE_HEAD:
+            return None
+        return decode_file_head(control_body(content, header))
+
+    def _replay_file(self, number: int, name: str, start: int, head: FileHead | None, synced_end: int) -> None:
+        path = self._layout.wal_path(name, number)
+        buffer = read_file(self._disk, path)
+        scan = WalScan(buffer, number, start, synced_end=synced_end)
+        self.report.files += 1
+        for found in scan:
+            if isinstance(found, Damage):
+                self._damaged(found, head)
+            else:
+                self.report.frames += 1
+                self._apply(buffer, found)
+        for topic in self._catalog.by_id.values():
+            if topic.segments and topic.segments[-1].pending:
+                self._filing.write_now(topic)
+        if scan.torn or scan.end > max(scan.proven, synced_end):
+            self._make_durable(path, scan)
+
+    def _make_durable(self, path: str, scan: WalScan) -> None:
+        """What was replayed is shown from now on, so it must not get lost; what was torn off must not come back."""
+        file = self._disk.open(path)
+        try:
+            if scan.torn:
+                self.report.torn += 1
+                file.truncate(scan.end)
+            file.sync(Site.WAL_REPLAYED)
+        finally:
+            file.close()
+
+    def _apply(self, buffer: bytes, frame: Frame) -> None:
+        kind = frame.kind
+        if kind == Kind.APPEND:
+            self._append(buffer, frame)
+        elif kind not in _OWN_KINDS and kind not in self._features:
+            raise NewerFormatError(
+                f"the WAL holds a frame of kind {kind}, which this version does not know;"
+                " start the version that wrote it"
+            )
+        elif kind in (Kind.FILE_HEAD, Kind.CHECKPOINT_MARK):
+            return
+        elif kind == Kind.TIME_SEEN:
+            self._time_seen = max(self._time_seen, decode_body(TimeSeenBody, control_body(buffer, frame)).moment)
+        else:
+            self._control(frame, control_body(buffer, frame))
+
+    def _append(self, buffer: bytes, frame: Frame) -> None:
+        topic = self._catalog.by_id.get(frame.topic_id)
+        if topic is None or frame.seq + frame.count - 1 <= topic.head:
+            return
+        if frame.seq > topic.head + 1 and not self._explain_jump(topic, frame.seq - 1):
+            self.report.jumps_refused += 1
+            return
+        self._suspects.discard(topic.id)
+        block = Block.read(buffer, frame)
+        if not isinstance(block, Block):
+            self.report.damaged += 1
+            topic.skip_to(frame.seq + frame.count - 1, Reason.CORRUPTION)
+            return
+        apply_append(topic, block if block.count >= OWN_BLOCK_RECORDS else block.rows(), frame.ts, block.key)
+        self._filing.roll(topic)
+
+    def _explain_jump(self, topic: Topic, head: int) -> bool:
+        """Seqs up to `head` are missing: make a hole of them where the log says why, or refuse."""
+        if topic.id in self._suspects:
+            topic.skip_to(head, Reason.CORRUPTION)
+        elif topic.durability is Durability.DISK and head <= topic.reserved:
+            topic.skip_to(head, Reason.CRASH)
+        else:
+            return False
+        return True
+
+    def _control(self, frame: Frame, body: bytes) -> None:
+        topic = self._catalog.by_id.get(frame.topic_id)
+        if topic is None:
+            if frame.kind == Kind.TOPIC and frame.topic_id not in self._deleted:
+                created = decode_body(TopicBody, body)
+                topic = self._catalog.adopt(frame.topic_id, created.name, created.config)
+            else:
+                return
+        if frame.seq <= topic.op:
+            return
+        self._time_seen = max(self._time_seen, frame.ts if topic.config.ttl_ms else 0)
+        try:
+            self._apply_control(topic, frame, body)
+        except DecodeError as error:
+            raise NewerFormatError(
+                f"a frame of kind {frame.kind} cannot be read by this version: {error}; start the version that wrote it"
+            ) from error
+
+    def _apply_control(self, topic: Topic, frame: Frame, body: bytes) -> None:
+        op, ts = frame.seq, frame.ts
+        match frame.kind:
+            case Kind.TOPIC:
+                apply_topic(topic, decode_body(TopicBody, body), op, ts)
+            case Kind.TOPIC_DELETE:
+                self._deleted.add(topic.id)
+                self._catalog.forget(topic)
+            case Kind.DELETE:
+                apply_delete(topic, self._indexes, decode_body(DeleteBody, body), op, ts)
+            case Kind.HEAD_WATERMARK:
+                topic.reserved = decode_body(WatermarkBody, body).reserved
+                topic.op = op
+            case Kind.HOLE:
+                apply_hole(topic, decode_body(HoleBody, body), op, ts)
+            case kind:
+                topic.op = op
+                self._features[kind].apply(kind, topic, ts, body)
+
+    def _damaged(self, damage: Damage, head: FileHead | None) -> None:
+        self.report.damaged += 1
+        header = damage.header
+        if header is None:
+            self._suspect_records += (damage.end - damage.start) // _RECORD_BYTES_MIN
+            self._suspects |= {topic.id for topic in self._topics_of(head)}
+            return
+        if header.kind != Kind.APPEND:
+            self.report.control_lost += 1
+            return
+        topic = self._catalog.by_id.get(header.topic_id)
+        if topic is not None:
+            topic.skip_to(header.seq + header.count - 1, Reason.CORRUPTION)
+
+    def _topics_of(self, head: FileHead | None) -> Iterator[Topic]:
+        """The topics whose frames a file may hold."""
+        for topic in self._catalog.by_id.values():
+            if head is None or topic.id % head.shards == head.shard:
+                yield topic
+
+    # The end
+
+    def _finish(self) -> None:
+        for topic, first, last in self._restorer.lost:
+            topic.holes.add(max(first, topic.evict_floor), last, Reason.CORRUPTION)
+        for topic in [topic for topic in self._catalog.by_id.values() if topic.id in self._suspects]:
+            if topic.durability in (Durability.DISK, Durability.FSYNC):
+                topic.skip_to(topic.head + self._suspect_records, Reason.CORRUPTION)
+        for topic in sorted(self._catalog.by_id.values(), key=lambda topic: topic.id):
+            if topic.durability is Durability.DISK:
+                topic.skip_to(topic.reserved, Reason.CRASH)
+            if topic.config.ttl_ms:
+                self._time_seen = max(self._time_seen, topic.last_ts)
+            topic.next_seq = topic.head + 1
+            topic.next_op = topic.op + 1
+            topic.reserve_asked = topic.reserved
+            topic.synced_seq = topic.head
+            self._claim_name(topic)
+        self._time.not_before(self._time_seen if self._any_ttl() else 0)
+        now = self._time.now()
+        for topic in self._catalog.by_id.values():
+            topic.expire(now)
+
+    def _claim_name(self, topic: Topic) -> None:
+        """Topics come by id: a later one of the same name exists only because the earlier was deleted."""
+        earlier = self._catalog.by_name.get(topic.name)
+        if earlier is not None:
+            self._catalog.forget(earlier)
+        self._catalog.by_name[topic.name] = topic
+        topic.visible = True
+
+    def _any_ttl(self) -> bool:
+        return any(topic.config.ttl_ms for topic in self._catalog.by_id.values())

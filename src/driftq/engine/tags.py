@@ -1,0 +1,121 @@
+"""Find records by tag: exactly, or by prefix. The cost follows the matches and one segment's tags, not the log.
+
+Sealed segments have an index sorted by tag (`storage.tag_index`), written when they are sealed and kept in memory up to
+a budget; one that is missing is made again from the blocks. Blocks of the unsealed tail are ruled out by one search over
+their tag bytes, which costs appends nothing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from driftq.engine.segment import Segment
+from driftq.engine.topic import Part, Topic
+from driftq.storage.segment_store import SegmentStore
+from driftq.storage.tag_index import TagIndex, tag_rows
+
+
+class Match(NamedTuple):
+    """A tag, or the beginning of one."""
+
+    text: bytes
+    is_prefix: bool
+
+    def fits(self, tag: bytes | None) -> bool:
+        """Does a record with this tag match?"""
+        if tag is None:
+            return False
+        return tag.startswith(self.text) if self.is_prefix else tag == self.text
+
+
+class TagIndexes:
+    """The tag indexes of sealed segments that are in memory."""
+
+    def __init__(self, store: SegmentStore, budget: int) -> None:
+        self._store = store
+        self._budget = budget
+        self._kept: OrderedDict[int, TagIndex] = OrderedDict()
+        self._kept_bytes = 0
+
+    def keep(self, segment: Segment, index: TagIndex) -> None:
+        """An index that was just made or read."""
+        if segment.uid in self._kept:
+            return
+        self._kept[segment.uid] = index
+        self._kept_bytes += index.nbytes
+        while self._kept_bytes > self._budget and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped.nbytes
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is gone."""
+        dropped = self._kept.pop(segment.uid, None)
+        if dropped is not None:
+            self._kept_bytes -= dropped.nbytes
+
+    def of(self, topic: Topic, segment: Segment) -> TagIndex:
+        """The index of a sealed segment: from memory, from its file, or made from its blocks."""
+        index = self._kept.get(segment.uid)
+        if index is not None:
+            self._kept.move_to_end(segment.uid)
+            return index
+        content = self._store.read_tags(topic.id, segment.first_seq)
+        index = TagIndex.decode(content) if content is not None else None
+        if index is None:
+            index = self._rebuilt(topic, segment)
+        self.keep(segment, index)
+        return index
+
+    def _rebuilt(self, topic: Topic, segment: Segment) -> TagIndex:
+        sources = []
+        for part in list(topic.parts(segment.first_seq)):
+            if part.segment is not segment:
+                break
+            source = topic.source(part)
+            if source is not None:
+                sources.append(source)
+        return TagIndex.build(tag_rows(sources, segment.first_seq))
+
+
+def find_tagged(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> Iterator[tuple[Part, list[int]]]:
+    """The parts that hold matching rows below `bound`, with those rows. Gone rows may be among them."""
+    for segment in list(topic.segments):
+        if segment.first_seq >= bound or not segment.live and segment.sealing:
+            continue
+        if segment.sealed and not segment.resident:
+            yield from _in_index(topic, segment, indexes.of(topic, segment), match, bound)
+        else:
+            for part in list(topic.parts(segment.first_seq)):
+                if part.segment is not segment or part.first_seq >= bound:
+                    break
+                yield from _in_part(topic, part, match, bound)
+
+
+def _in_part(topic: Topic, part: Part, match: Match, bound: int) -> Iterator[tuple[Part, list[int]]]:
+    source = topic.source(part)
+    if source is None or match.text not in source.tag_bytes():
+        return
+    tags = source.tags(0, min(part.count, bound - part.first_seq)) or []
+    rows = [row for row, tag in enumerate(tags) if match.fits(tag)]
+    if rows:
+        yield part, rows
+
+
+def _in_index(
+    topic: Topic, segment: Segment, index: TagIndex, match: Match, bound: int
+) -> Iterator[tuple[Part, list[int]]]:
+    found = index.prefix(match.text) if match.is_prefix else index.exact(match.text)
+    seqs = sorted(segment.first_seq + row for row in found.rows)
+    place = 0
+    while place < len(seqs) and seqs[place] < bound:
+        part = next(topic.parts(seqs[place]))
+        rows = []
+        while place < len(seqs) and seqs[place] < min(part.end_seq, bound):
+            rows.append(seqs[place] - part.first_seq)
+            place += 1
+        if not found.certain:
+            source = topic.source(part)
+            tags = None if source is None else source.tags(0, part.count)
+            rows = [row for row in rows if tags is not None and match.fits(tags[row])]
+        if rows:
+            yield part, rows

@@ -1,0 +1,28 @@
+"""The engine's time: wall time that never goes back, not even over a restart where a TTL has been judged by it.
+
+Expiry is judged, and records are stamped, by one clock. So whatever a reader saw expire before a write has expired by
+that write's own stamp too, and replay, which knows only the stamps, takes the same records from the same floors.
+"""
+
+from driftq.seam.clock import Clock
+
+
+class EngineTime:
+    """Milliseconds since the epoch, non-decreasing."""
+
+    __slots__ = ("_clock", "_floor")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._floor = 0
+
+    def now(self) -> int:
+        """The present."""
+        wall = self._clock.wall_ms()
+        if wall > self._floor:
+            self._floor = wall
+        return self._floor
+
+    def not_before(self, moment: int) -> None:
+        """A moment that was seen once, by an earlier run perhaps."""
+        self._floor = max(self._floor, moment)

@@ -1,0 +1,126 @@
+"""The periodic work of a running engine, all of it on one timer: nothing here is needed for an answer to be right.
+
+Every second: flags flipped, failed file work tried again, segments sealed by age, time seen logged while some topic has
+a TTL. Every five seconds: cold relocation, quiet reservations lowered, and a checkpoint when one is due.
+"""
+
+from driftq.config import Settings
+from driftq.engine.append import Appender, synced_seq
+from driftq.engine.catalog import Catalog
+from driftq.engine.checkpoint import Checkpointer
+from driftq.engine.filing import Filing
+from driftq.engine.frames import TimeSeenBody, encode_body
+from driftq.engine.journal import Journal
+from driftq.engine.relocation import Relocation
+from driftq.model.limits import RESERVE_MIN
+from driftq.model.topic import Durability
+from driftq.seam.runtime import Runtime, Timer
+from driftq.storage.commit import Submission
+from driftq.storage.frame import Kind, encode_control
+
+TICK_MS = 1000
+_SLOW_TICKS = 5
+_QUIET_MS = 5000
+
+
+class Upkeep:
+    """The one tick."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        catalog: Catalog,
+        journal: Journal,
+        appender: Appender,
+        filing: Filing,
+        checkpointer: Checkpointer,
+        relocation: Relocation | None,
+    ) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._catalog = catalog
+        self._journal = journal
+        self._appender = appender
+        self._filing = filing
+        self._checkpointer = checkpointer
+        self._relocation = relocation
+        self._ticks = 0
+        self._last_checkpoint_ms = journal.time.now()
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._timer = self._runtime.later(TICK_MS, self._tick)
+
+    def stop(self) -> None:
+        """Tick no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        now = self._journal.time.now()
+        self._filing.flip()
+        self._filing.retry()
+        for topic in list(self._catalog.visible()):
+            topic.expire(now)
+            self._filing.roll_by_age(topic, now)
+            if topic.dropped:
+                self._filing.drop(topic)
+        self._note_time(now)
+        if self._ticks % _SLOW_TICKS == 0:
+            self._slow(now)
+        self.start()
+
+    def _slow(self, now: int) -> None:
+        if self._relocation is not None:
+            self._relocation.run()
+        self._lower_reservations(now)
+        if self._due(now):
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Take one now."""
+        self._last_checkpoint_ms = self._journal.time.now()
+        self._checkpointer.run()
+
+    def _due(self, now: int) -> bool:
+        if not self._catalog.by_id:
+            return False
+        written = self._checkpointer.wal_bytes
+        if written >= self._settings.checkpoint_wal_bytes or self._filing.trash:
+            return True
+        return written > 0 and now - self._last_checkpoint_ms >= self._settings.checkpoint_interval_ms
+
+    def _note_time(self, now: int) -> None:
+        """While some topic has a TTL: what is seen expired stays so, whatever the clock says after a restart."""
+        if not any(topic.config.ttl_ms for topic in self._catalog.visible()):
+            return
+        shard = self._journal.shards.all[0]
+        if shard.stopped is None:
+            frame = encode_control(
+                Kind.TIME_SEEN,
+                encode_body(TimeSeenBody(now + TICK_MS)),
+                topic_id=0,
+                op=0,
+                ts=now,
+                synced_to=shard.synced_to,
+            )
+            shard.submit(Submission([frame], sync=False, done=None))
+            self._journal.schedule()
+
+    def _lower_reservations(self, now: int) -> None:
+        """A crash in quiet times shall leave a small hole."""
+        for topic in self._catalog.visible():
+            if (
+                topic.durability is Durability.DISK
+                and topic.reserved > topic.head + RESERVE_MIN
+                and not topic.inflight_records
+                and now - topic.last_ts > _QUIET_MS
+                and synced_seq(topic, self._journal.shard_of(topic)) >= topic.head
+                and self._journal.shard_of(topic).stopped is None
+            ):
+                self._appender.reserve(topic, topic.head + RESERVE_MIN)
+                topic.reserve_window = RESERVE_MIN

@@ -1,0 +1,133 @@
+"""Every error that reaches a caller, as one tree. Codes are stable; status codes are the HTTP layer's business.
+
+    DriftQError
+    ├── InvalidRequestError            invalid_request
+    │   ├── BatchTooLargeError         batch_too_large
+    │   └── RecordTooLargeError        record_too_large
+    ├── TopicNotFoundError             topic_not_found
+    ├── TopicExistsIncompatibleError   topic_exists_incompatible
+    ├── TopicNotEmptyError             topic_not_empty
+    ├── TopicFullError                 topic_full
+    ├── ThrottledError                 throttled
+    ├── ShuttingDownError              shutting_down
+    ├── InternalError                  internal            a commit that failed; the message says why
+    │   ├── ShardStoppedError          internal            a failed sync; until a restart
+    │   └── ShardReadOnlyError         internal            the next WAL file cannot be made
+    └── StartError                     start_refused       the data directory cannot be opened
+        ├── DataDirLockedError         start_refused
+        ├── NewerFormatError           start_refused       written by a newer version
+        └── UnrecoverableError         start_refused       no usable checkpoint and no WAL from its start
+
+An assertion is for our bugs, a `DriftQError` for the world. Torn tail, damage and a newer format are three different
+verdicts (`storage.wal_reader`); only the last one stops a start.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class DriftQError(Exception):
+    """The base: a stable code, a sentence for people, and facts for programs."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: Mapping[str, object] | None = None,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.retry_after_ms = retry_after_ms
+
+
+class InvalidRequestError(DriftQError):
+    """The request is wrong whatever the state of the server."""
+
+    code = "invalid_request"
+
+
+class BatchTooLargeError(InvalidRequestError):
+    """More records, or seqs, than one call may carry."""
+
+    code = "batch_too_large"
+
+
+class RecordTooLargeError(InvalidRequestError):
+    """One record over its limit, or one write over the whole cap of a rejecting topic."""
+
+    code = "record_too_large"
+
+
+class TopicNotFoundError(DriftQError):
+    """No such topic, and this call does not create one."""
+
+    code = "topic_not_found"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic!r}", detail={"topic": topic})
+
+
+class TopicExistsIncompatibleError(DriftQError):
+    """The topic exists and cannot become what was asked for."""
+
+    code = "topic_exists_incompatible"
+
+
+class TopicNotEmptyError(DriftQError):
+    """The topic was to be deleted only if empty."""
+
+    code = "topic_not_empty"
+
+
+class TopicFullError(DriftQError):
+    """A topic that rejects has no room now."""
+
+    code = "topic_full"
+
+
+class ThrottledError(DriftQError):
+    """A cap or a full queue; the same call may work later."""
+
+    code = "throttled"
+
+
+class ShuttingDownError(DriftQError):
+    """The server is draining."""
+
+    code = "shutting_down"
+
+
+class InternalError(DriftQError):
+    """A commit failed: nothing of it is shown to anybody."""
+
+    code = "internal"
+
+
+class ShardStoppedError(InternalError):
+    """A sync failed: nobody can say what is on disk, so the shard takes nothing until a restart."""
+
+
+class ShardReadOnlyError(InternalError):
+    """The next WAL file cannot be made: reads go on, writes work again as soon as it can."""
+
+
+class StartError(DriftQError):
+    """The data directory cannot be opened; nothing was changed."""
+
+    code = "start_refused"
+
+
+class DataDirLockedError(StartError):
+    """Another server has it open."""
+
+
+class NewerFormatError(StartError):
+    """A file was written by a newer version."""
+
+
+class UnrecoverableError(StartError):
+    """There is neither a usable checkpoint nor a WAL from its start."""

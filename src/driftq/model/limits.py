@@ -1,0 +1,50 @@
+"""Every numeric limit and default, in one table (http-v0 §3, §16, §19). What is settable has a default here."""
+
+from msgspec import Struct
+
+MIB = 1 << 20
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a write may carry; every field is a setting."""
+
+    batch_records_max: int = 10_000
+    record_bytes_max: int = MIB
+    body_bytes_max: int = 64 * MIB
+    meta_bytes_max: int = 16 << 10
+    tag_bytes_max: int = 256
+    node_bytes_max: int = 128
+    page_records_max: int = 1000
+    topics_max: int = 100_000
+    total_bytes_max: int = 0
+
+
+META_KEYS_MAX = 64
+KEY_BYTES_MAX = 256
+NESTING_MAX = 128
+
+PAGE_RECORDS = 256
+PAGE_BYTES = MIB
+PAGE_BYTES_MAX = 8 * MIB
+
+LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
+CLAIM_JITTER_MS_MAX = 5000
+PRIORITY_MAX = 1000
+
+U64_MAX = (1 << 64) - 1
+"""Where a field of the contract is a u64."""
+
+BLOCK_RECORDS_MAX = 1024
+BLOCK_BYTES_MAX = 256 << 10
+OWN_BLOCK_RECORDS = 256
+"""A write of so many records is a block of its own; smaller ones are gathered."""
+
+WAL_QUEUE_MAX = 4096
+WAL_QUEUE_BYTES_MAX = 256 * MIB
+WAL_FILE_BYTES = 64 * MIB
+
+RESERVE_MIN, RESERVE_MAX = 256, 65_536
+"""How many `disk` seqs a reservation covers."""
+
+IDEMPOTENCY_WINDOW_MS = 120_000
+LEASE_MS = 30_000

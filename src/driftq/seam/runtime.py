@@ -1,0 +1,185 @@
+"""Loop and threads, as one seam.
+
+One loop owns all state: every callback given to `soon`, `later` and `from_thread` runs on it, one at a time, to its
+end. A `Worker` is one thread with an ordered queue of jobs for blocking I/O. It hands its whole queue to one `handle`
+call, so that work which piled up while the device was busy is done together, and answers through `from_thread`.
+
+`AsyncioRuntime` is the real one. `driftq.testing.ManualRuntime` runs the same code without threads, in an order that
+a seed decides.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+Job = TypeVar("Job")
+Job_contra = TypeVar("Job_contra", contravariant=True)
+T = TypeVar("T")
+
+Handle = Callable[[list[Job]], float | None]
+"""Takes all jobs that are waiting. Returns after how many seconds it wants to be called again with none, or None."""
+
+
+class Timer(Protocol):
+    """A callback that has not run yet."""
+
+    def cancel(self) -> None:
+        """It never runs."""
+        ...
+
+
+class Worker(Protocol[Job_contra]):
+    """One thread, in order."""
+
+    def put(self, job: Job_contra) -> None:
+        """Queue a job. Never blocks."""
+        ...
+
+    def close(self) -> None:
+        """Do what is queued, then end. Blocks until the thread is gone."""
+        ...
+
+
+class Runtime(Protocol):
+    """What the engine asks of the process it lives in."""
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Run on the loop once the running callback and those before it are through."""
+        ...
+
+    def later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """Run on the loop after a while."""
+        ...
+
+    def from_thread(self, callback: Callable[[], None]) -> None:
+        """Run on the loop; may be called from any thread."""
+        ...
+
+    def worker(self, name: str, handle: Handle[Job]) -> Worker[Job]:
+        """Start a worker whose thread calls `handle`."""
+        ...
+
+
+class Pending(Generic[T]):
+    """The answer of an operation that may still be waiting for its commit. Settled once, on the loop."""
+
+    __slots__ = ("_then", "_value", "error", "settled")
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.error: BaseException | None = None
+        self._value: T | None = None
+        self._then: list[Callable[[Pending[T]], None]] | None = None
+
+    def resolve(self, value: T) -> None:
+        """It worked."""
+        assert not self.settled
+        self._value = value
+        self._settle()
+
+    def fail(self, error: BaseException) -> None:
+        """It did not."""
+        assert not self.settled
+        self.error = error
+        self._settle()
+
+    def then(self, callback: "Callable[[Pending[T]], None]") -> None:
+        """Call back when settled: at once if it is."""
+        if self.settled:
+            callback(self)
+        elif self._then is None:
+            self._then = [callback]
+        else:
+            self._then.append(callback)
+
+    def result(self) -> T:
+        """The value of a settled operation, or its error raised."""
+        assert self.settled, "asked for the result of an operation that is under way"
+        if self.error is not None:
+            raise self.error
+        return self._value  # type: ignore[return-value]
+
+    def _settle(self) -> None:
+        self.settled = True
+        waiting, self._then = self._then, None
+        for callback in waiting or ():
+            callback(self)
+
+
+class ThreadWorker(Generic[Job]):
+    """A worker on a thread of its own."""
+
+    def __init__(self, name: str, handle: Handle[Job]) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._handle = handle
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        """Queue a job."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End the thread once its queue is empty."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        delay: float | None = None
+        closing = False
+        while not closing:
+            jobs: list[Job] = []
+            try:
+                job = self._jobs.get(timeout=delay)
+                while job is not None:
+                    jobs.append(job)
+                    job = self._jobs.get_nowait()
+                closing = True
+            except queue.Empty:
+                pass
+            if jobs or not closing:
+                delay = self._handle(jobs)
+
+
+class AsyncioRuntime:
+    """The running asyncio loop, and real threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Next turn."""
+        self._loop.call_soon(callback)
+
+    def later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """A loop timer."""
+        return self._loop.call_later(delay_ms / 1000, callback)
+
+    def from_thread(self, callback: Callable[[], None]) -> None:
+        """Next turn, from anywhere. A loop that is gone has nobody left to tell."""
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def worker(self, name: str, handle: Handle[Job]) -> ThreadWorker[Job]:
+        """A thread."""
+        return ThreadWorker(name, handle)
+
+    def future(self, pending: Pending[T]) -> asyncio.Future[T]:
+        """The same answer as something to await."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def settle(done: Pending[T]) -> None:
+            if future.done():
+                return
+            if done.error is not None:
+                future.set_exception(done.error)
+            else:
+                future.set_result(done.result())
+
+        pending.then(settle)
+        return future

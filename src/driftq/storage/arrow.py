@@ -1,0 +1,149 @@
+"""Blocks as Arrow: the columns of a frame wrapped where they stand, and rows in the six columns that the world sees.
+
+The columns of an Append frame are laid out as Arrow lays them out (`storage.columns`), so wrapping one is naming three
+slices of the frame: no byte is copied, and the frame lives as long as any array over it does. Bytes are not checked to
+be UTF-8 again, ingest has done that.
+
+    seq  uint64 not null          ts    timestamp[ms, UTC] not null          node  utf8
+    tag  utf8                     meta  utf8                                 data  utf8 not null
+
+pyarrow ships no types and takes long to import: it is imported by the first call, and what leaves here is typed by the
+protocols below.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol
+
+from driftq.storage.block import Block, all_set
+from driftq.storage.columns import DATA, META, NODE, TAG, TS, up8
+
+_TEXTS = (("tag", TAG), ("node", NODE), ("meta", META), ("data", DATA))
+
+
+class Buffer(Protocol):
+    """A `pyarrow.Buffer`: bytes that somebody keeps alive."""
+
+    @property
+    def address(self) -> int:
+        """Where its first byte is in memory."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        ...
+
+    def to_pybytes(self) -> bytes:
+        """A copy."""
+        ...
+
+
+class Array(Protocol):
+    """A `pyarrow.Array`: one column."""
+
+    @property
+    def null_count(self) -> int:
+        """Rows without a value."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """The row of its buffers that is its first."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def buffers(self) -> list[Buffer | None]:
+        """Validity, offsets and bytes of a column of texts; validity and numbers of a column of numbers."""
+        ...
+
+    def to_pylist(self) -> list[object]:
+        """Its values as Python objects."""
+        ...
+
+
+class Batch(Protocol):
+    """A `pyarrow.RecordBatch`: equally long columns under a schema."""
+
+    @property
+    def num_rows(self) -> int:
+        """Its rows."""
+        ...
+
+    def slice(self, offset: int = 0, length: int | None = None) -> "Batch":
+        """Some of its rows, without a copy."""
+        ...
+
+    def column(self, i: int) -> Array:
+        """One column."""
+        ...
+
+
+class Schema(Protocol):
+    """A `pyarrow.Schema`."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns."""
+        ...
+
+
+@cache
+def record_schema() -> Schema:
+    """The columns of records wherever they leave as Arrow or Parquet."""
+    import pyarrow as pa
+
+    schema: Schema = pa.schema(
+        [
+            pa.field("seq", pa.uint64(), nullable=False),
+            pa.field("ts", pa.timestamp("ms", "UTC"), nullable=False),
+            pa.field("node", pa.utf8()),
+            pa.field("tag", pa.utf8()),
+            pa.field("meta", pa.utf8()),
+            pa.field("data", pa.utf8(), nullable=False),
+        ]
+    )
+    return schema
+
+
+def block_arrays(block: Block) -> dict[str, Array]:
+    """The columns that the block has (of `ts`, `tag`, `node`, `meta`, `data`), over the frame's own memory."""
+    import pyarrow as pa
+
+    frame, count = pa.py_buffer(block.frame), block.count
+    arrays: dict[str, Array] = {}
+    if block.bits & TS:
+        start, size = block.span(TS)
+        arrays["ts"] = pa.Array.from_buffers(pa.timestamp("ms", "UTC"), count, [None, frame.slice(start, size)])
+    for name, bit in _TEXTS:
+        if bit and not block.bits & bit:
+            continue
+        start, size = block.span(bit)
+        valid, nulls, offsets = None, 0, start
+        if bit:
+            bitmap = (count + 7) >> 3
+            offsets += up8(bitmap)
+            valid = frame.slice(start, bitmap)
+            nulls = 0 if all_set(block.frame[start : start + bitmap], count) else -1
+        text = offsets + up8(4 * (count + 1))
+        buffers = [valid, frame.slice(offsets, 4 * (count + 1)), frame.slice(text, start + size - text)]
+        arrays[name] = pa.Array.from_buffers(pa.utf8(), count, buffers, nulls)
+    return arrays
+
+
+def block_batch(block: Block) -> Batch:
+    """All rows of a block under `record_schema`. Columns that the block has are not copied."""
+    import pyarrow as pa
+
+    arrays, count = block_arrays(block), block.count
+    seqs = pa.arange(block.first_seq, block.first_seq + count).view(pa.uint64())
+    times = arrays.get("ts")
+    if times is None:
+        times = pa.repeat(pa.scalar(block.ts, pa.timestamp("ms", "UTC")), count)
+    node = block.batch_node
+    if node is not None:
+        arrays["node"] = pa.repeat(pa.scalar(node, pa.binary()), count).view(pa.utf8())
+    texts = [arrays[name] if name in arrays else pa.nulls(count, pa.utf8()) for name in ("node", "tag", "meta", "data")]
+    batch: Batch = pa.RecordBatch.from_arrays([seqs, times, *texts], schema=record_schema())
+    return batch

@@ -1,0 +1,144 @@
+"""The records of one write, as columns: what ingest makes, what frames and blocks hold, what readers splice.
+
+A column of texts is Arrow's layout: `offsets` has one entry more than there are rows, row `i` is
+`data[offsets[i]:offsets[i + 1]]`, and `valid` is a bitmap (bit `i % 8` of byte `i // 8`, 1 = present) or None when
+every row has a value. An absent value is an empty range. Nothing here is per record but the numbers in `offsets`.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+_ESCAPED = bytes(range(32)) + b'"\\'
+
+
+def is_plain(text: bytes) -> bool:
+    """True when nothing in it needs escaping inside a JSON string."""
+    return len(text.translate(None, _ESCAPED)) == len(text)
+
+
+def offsets_of(lengths: Iterable[int]) -> "array[int]":
+    """Arrow offsets for values of these lengths."""
+    return array("i", accumulate(lengths, initial=0))
+
+
+class Texts:
+    """One column of texts. Immutable once made."""
+
+    __slots__ = ("data", "offsets", "valid")
+
+    def __init__(self, data: bytes, offsets: "array[int]", valid: bytes | None = None) -> None:
+        self.data = data
+        self.offsets = offsets
+        self.valid = valid
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> bytes | None:
+        """One value, or None when the row has none."""
+        if self.valid is not None and not self.valid[row >> 3] >> (row & 7) & 1:
+            return None
+        return self.data[self.offsets[row] : self.offsets[row + 1]]
+
+    def plain(self) -> bool:
+        """True when no value needs escaping inside a JSON string."""
+        return is_plain(self.data)
+
+    @staticmethod
+    def joined(columns: Sequence["Texts"]) -> "Texts":
+        """One column of several, one behind the other."""
+        offsets = array("i", (0,))
+        base = 0
+        for column in columns:
+            offsets.extend([base + offset for offset in column.offsets[1:]] if base else column.offsets[1:])
+            base = offsets[-1]
+        valid = None
+        if any(column.valid is not None for column in columns):
+            valid = bitmap(b"".join([column.present() for column in columns]))
+        return Texts(b"".join([column.data for column in columns]), offsets, valid)
+
+    def present(self) -> bytes:
+        """For each row a byte: 1 when it has a value."""
+        return b"\x01" * self.count if self.valid is None else spread(self.valid, self.count)
+
+    @staticmethod
+    def of(values: Sequence[bytes | None]) -> "Texts":
+        """A column of these values."""
+        if None not in values:
+            return Texts(b"".join(values), offsets_of(map(len, values)))  # type: ignore[arg-type]
+        present = [value or b"" for value in values]
+        return Texts(b"".join(present), offsets_of(map(len, present)), bitmap([v is not None for v in values]))
+
+
+def bitmap(present: Iterable[int]) -> bytes:
+    """Arrow's validity bitmap, out of a 0 or 1 per row: least significant bit first."""
+    digits = bytes(present).translate(_TO_DIGITS)[::-1]
+    return int(digits or b"0", 2).to_bytes((len(digits) + 7) >> 3, "little")
+
+
+_TO_DIGITS = bytes(48 + (value & 1) for value in range(256))
+
+
+def spread(valid: bytes, rows: int) -> bytes:
+    """A validity bitmap as one byte per row: 1 = present."""
+    return b"".join(map(_EIGHT.__getitem__, valid))[:rows]
+
+
+_EIGHT = [bytes(value >> bit & 1 for bit in range(8)) for value in range(256)]
+
+
+class Rows:
+    """The records of one write. `payload_bytes` is the contract's byte accounting: data plus meta."""
+
+    __slots__ = ("batch_node", "count", "data", "meta", "node", "payload_bytes", "tag")
+
+    def __init__(
+        self,
+        data: Texts,
+        *,
+        tag: Texts | None = None,
+        node: Texts | None = None,
+        meta: Texts | None = None,
+        batch_node: bytes | None = None,
+    ) -> None:
+        self.count = len(data.offsets) - 1
+        self.data = data
+        self.tag = tag
+        self.node = node
+        self.meta = meta
+        self.batch_node = batch_node
+        self.payload_bytes = len(data.data) + (len(meta.data) if meta is not None else 0)
+
+    @staticmethod
+    def joined(writes: Sequence["Rows"]) -> "Rows":
+        """The rows of several writes, one behind the other. A node that a write's rows share becomes each row's own."""
+        if len(writes) == 1:
+            return writes[0]
+        counts = [write.count for write in writes]
+        nodes = [
+            write.node
+            if write.node is not None or write.batch_node is None
+            else Texts.of([write.batch_node] * write.count)
+            for write in writes
+        ]
+        return Rows(
+            Texts.joined([write.data for write in writes]),
+            tag=_joined([write.tag for write in writes], counts),
+            node=_joined(nodes, counts),
+            meta=_joined([write.meta for write in writes], counts),
+        )
+
+
+def _joined(columns: Sequence[Texts | None], counts: Sequence[int]) -> Texts | None:
+    """One column of several that may be absent."""
+    if all(column is None for column in columns):
+        return None
+    return Texts.joined(
+        [
+            column if column is not None else Texts(b"", array("i", bytes(4 * count + 4)), bytes((count + 7) >> 3))
+            for column, count in zip(columns, counts, strict=True)
+        ]
+    )

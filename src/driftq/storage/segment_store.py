@@ -1,0 +1,213 @@
+"""The files of hot segments: write blocks, seal, read a block, flip a flag, drop. Blocking calls, for threads and starts.
+
+A segment is a pair: `.data`, frames back to back, durable before `.idx` is; a lone part is no segment. `.tags` is an
+aid that can always be made again. Sealed data never changes but for its delete flags (http-v0 §19.6).
+"""
+
+from collections.abc import Iterable, Sequence
+
+from driftq.seam.disk import File, Site, read_file, write_fully
+from driftq.storage.block import Block
+from driftq.storage.frame import DELETED, Frame, Kind, read_frame
+from driftq.storage.layout import Layout
+from driftq.storage.segment import BlockIndex, decode_index, encode_index
+
+_FLAG = bytes([DELETED])
+_OPEN_FILES_MAX = 256
+
+
+class BlockDamagedError(Exception):
+    """A sealed frame that does not check out. It is reported and isolated, never served."""
+
+
+class SegmentStore:
+    """All hot segments below a data directory."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._disk = layout.disk
+        self._open: dict[tuple[int, int], File] = {}
+
+    def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]]) -> None:
+        """Put frames, given with their offsets, one behind the other, into the active segment's file."""
+        file = self._open_for_writing(topic_id, first_seq, fresh=frames[0][0] == 0)
+        try:
+            write_fully(file, [frame for _, frame in frames], frames[0][0])
+        finally:
+            file.close()
+
+    def _open_for_writing(self, topic_id: int, first_seq: int, *, fresh: bool) -> File:
+        path = self._layout.segment_path(topic_id, first_seq, "data")
+        if not fresh:
+            return self._disk.open(path)
+        if self._disk.mkdir(self._layout.topic_dir(topic_id, cold=False)):
+            self._disk.sync_dir(self._layout.topics_dir(cold=False), Site.SEGMENT_TOPIC_DIR)
+        return self._disk.create(path)
+
+    def sync_data(self, topic_id: int, first_seq: int) -> None:
+        """Make the written frames and the file's own entry durable."""
+        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        try:
+            file.sync(Site.SEGMENT_DATA)
+        finally:
+            file.close()
+        self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
+
+    def seal(self, topic_id: int, first_seq: int, index: BlockIndex, tags: bytes | None) -> None:
+        """Durable data, then a durable `.idx`: the pair is a segment from here on."""
+        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        try:
+            file.sync(Site.SEGMENT_DATA)
+        finally:
+            file.close()
+        if tags is not None:
+            self._put(topic_id, first_seq, "tags", tags).close()
+        made = self._put(topic_id, first_seq, "idx", encode_index(index))
+        try:
+            made.sync(Site.SEGMENT_IDX)
+        finally:
+            made.close()
+        self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
+
+    def _put(self, topic_id: int, first_seq: int, suffix: str, content: bytes) -> File:
+        file = self._disk.create(self._layout.segment_path(topic_id, first_seq, suffix))
+        try:
+            write_fully(file, [content], 0)
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    def flip(self, topic_id: int, first_seq: int, places: Iterable[int]) -> None:
+        """Set delete flags, one byte each, and make them durable."""
+        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        try:
+            for place in places:
+                write_fully(file, [_FLAG], place)
+            file.sync(Site.SEGMENT_FLAG)
+        finally:
+            file.close()
+
+    def drop(self, topic_id: int, first_seq: int) -> None:
+        """Remove a segment, its index first: what is left by a crash is a lone part."""
+        for suffix in ("idx", "tags", "data"):
+            self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
+
+    def read_block(self, topic_id: int, first_seq: int, index: BlockIndex, block: int) -> Block:
+        """One block, verified. May wait for the device. Raises OSError or BlockDamagedError."""
+        offset, length = index.place(block)
+        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        try:
+            content = file.pread(length, offset)
+        finally:
+            file.close()
+        return verified(content, index.first_seq(block), index.count(block))
+
+    def read_block_nowait(self, topic_id: int, first_seq: int, index: BlockIndex, block: int) -> Block | None:
+        """The same from memory, on the loop: None when it would have to wait."""
+        offset, length = index.place(block)
+        content = self._reader(topic_id, first_seq).pread_nowait(length, offset)
+        return None if content is None else verified(content, index.first_seq(block), index.count(block))
+
+    def _reader(self, topic_id: int, first_seq: int) -> File:
+        """A cached handle; only the loop reads through it, and only the loop closes it."""
+        key = (topic_id, first_seq)
+        file = self._open.pop(key, None)
+        if file is None:
+            file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+            if len(self._open) >= _OPEN_FILES_MAX:
+                oldest = next(iter(self._open))
+                self._open.pop(oldest).close()
+        self._open[key] = file
+        return file
+
+    def forget(self, topic_id: int, first_seq: int) -> None:
+        """Close the cached handle of a segment that goes away. On the loop."""
+        file = self._open.pop((topic_id, first_seq), None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close every cached handle."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def read_index(self, topic_id: int, first_seq: int) -> BlockIndex | None:
+        """The index of a sealed pair, or None when it is no pair or its index is damaged."""
+        paths = [self._layout.segment_path(topic_id, first_seq, suffix) for suffix in ("data", "idx")]
+        if not all(map(self._disk.exists, paths)):
+            return None
+        return decode_index(read_file(self._disk, paths[1]))
+
+    def scan_index(self, topic_id: int, first_seq: int, end_seq: int) -> BlockIndex | None:
+        """The index made again from the data, when every frame up to `end_seq` is sound; else None."""
+        try:
+            content = read_file(self._disk, self._layout.segment_path(topic_id, first_seq, "data"))
+        except OSError:
+            return None
+        index = BlockIndex()
+        place, seq = 0, first_seq
+        while seq < end_seq:
+            header = read_frame(content, place, len(content))
+            if not isinstance(header, Frame) or header.kind != Kind.APPEND or header.seq < seq:
+                return None
+            block = Block.read(content, header)
+            if not isinstance(block, Block):
+                return None
+            index.add(
+                first_seq=block.first_seq,
+                count=block.count,
+                offset=place,
+                length=header.end - place,
+                first_ts=block.ts,
+                last_ts=block.last_ts,
+                payload=block.payload_bytes,
+            )
+            place, seq = header.end, block.last_seq + 1
+        return index
+
+    def holds(self, topic_id: int, first_seq: int, size: int) -> bool:
+        """Is there a data file of at least this size?"""
+        try:
+            file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        except OSError:
+            return False
+        try:
+            return file.size() >= size
+        finally:
+            file.close()
+
+    def read_tags(self, topic_id: int, first_seq: int) -> bytes | None:
+        """The content of `.tags`, if it is there."""
+        try:
+            return read_file(self._disk, self._layout.segment_path(topic_id, first_seq, "tags"))
+        except OSError:
+            return None
+
+    def read_flags(self, topic_id: int, first_seq: int, index: BlockIndex) -> list[bytes]:
+        """The delete flags of every block as the file has them: one short read each."""
+        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        try:
+            found = []
+            for block in range(len(index)):
+                offset, length = index.place(block)
+                count = index.count(block)
+                found.append(file.pread(count, offset + length - count))
+            return found
+        finally:
+            file.close()
+
+
+def verified(content: bytes, first_seq: int, count: int) -> Block:
+    """The block of a frame that checks out and stands where its index says."""
+    header = read_frame(content, 0, len(content))
+    if not isinstance(header, Frame):
+        why = getattr(header, "why", "it is of another version")
+        raise BlockDamagedError(f"the block of seqs {first_seq}..{first_seq + count - 1} is damaged: {why}")
+    if header.kind != Kind.APPEND or header.seq != first_seq or header.count != count:
+        raise BlockDamagedError(f"the block of seqs {first_seq}..{first_seq + count - 1} holds something else")
+    block = Block.read(content, header)
+    if not isinstance(block, Block):
+        raise BlockDamagedError(f"the block of seqs {first_seq}..{first_seq + count - 1} is damaged: {block.why}")
+    return block

@@ -1,0 +1,42 @@
+"""The shards of one run: a topic's frames all go to one of them, chosen by its id.
+
+A run's first file number is above every number in every shard directory, so that replay by file number is the original
+order whatever the shard counts were.
+"""
+
+from collections.abc import Sequence
+
+from driftq.seam.clock import Clock
+from driftq.seam.runtime import Runtime
+from driftq.storage.commit import Shard
+from driftq.storage.layout import Layout
+from driftq.storage.wal_file import WalFiles
+
+
+class Shards:
+    """All shards of a running server."""
+
+    def __init__(self, layout: Layout, runtime: Runtime, clock: Clock, *, count: int, file_bytes: int) -> None:
+        run = 1 + max((number for number, _ in layout.wal_files()), default=0)
+        self.names = [layout.shard_name(shard, count) for shard in range(count)]
+        shards = []
+        for shard, name in enumerate(self.names):
+            files = WalFiles(layout, name, file_bytes)
+            files.make_directory()
+            shards.append(Shard(runtime, clock, files, run=run, shard=shard, shards=count))
+        self.all: Sequence[Shard] = shards
+
+    def of(self, topic_id: int) -> Shard:
+        """The shard of a topic."""
+        return self.all[topic_id % len(self.all)]
+
+    def flush(self) -> None:
+        """Hand over what this loop turn has queued."""
+        for shard in self.all:
+            if shard.dirty:
+                shard.flush()
+
+    def close(self) -> None:
+        """Write, sync and end every shard."""
+        for shard in self.all:
+            shard.close()

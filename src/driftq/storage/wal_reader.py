@@ -1,0 +1,103 @@
+"""Walk the frames of one WAL file and tell a torn tail from a damaged middle (http-v0 §19.2).
+
+At the first bytes that are no frame there are two explanations. If they had been synced once, they are *damage*: what
+follows is kept. If not, the log ends there, whatever stands behind: an unsynced tail may come back torn or in pieces.
+The proof that they had been synced is a later frame of this file whose `synced_to` reaches beyond them, or a later file
+of the same run, which begins only when this one is synced to its end.
+
+Verdicts are values: a `Frame`, a `Damage`, and at last `end` and `torn`. A frame of a newer version raises.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from driftq.errors import NewerFormatError
+from driftq.storage.frame import MAGIC, Bad, Frame, NewerVersion, read_frame
+
+_OFFSET = (1 << 32) - 1
+
+
+class Damage(NamedTuple):
+    """Bytes that had been synced and are no frame. `header` tells whose they were, where it can be believed."""
+
+    start: int
+    end: int
+    header: Frame | None
+
+
+class WalScan:
+    """One walk over one file's bytes, from `start`."""
+
+    def __init__(self, buffer: bytes, number: int, start: int = 0, *, synced_end: int = 0) -> None:
+        self._buffer = buffer
+        self._number = number
+        self._synced = synced_end
+        self._looked_ahead = False
+        self.end = start
+        """Where the log ends, once the walk is over."""
+        self.torn = False
+        """Are there bytes behind the end that once were meant to be more?"""
+
+    @property
+    def proven(self) -> int:
+        """Up to where the file is known to have been synced."""
+        return self._synced
+
+    def __iter__(self) -> Iterator[Frame | Damage]:
+        buffer, size, place = self._buffer, len(self._buffer), self.end
+        while True:
+            found = read_frame(buffer, place, size)
+            if type(found) is Frame:
+                yield found
+                place = found.end
+                if found.synced_to >> 32 == self._number:
+                    self._synced = max(self._synced, found.synced_to & _OFFSET)
+                continue
+            if isinstance(found, NewerVersion):
+                raise NewerFormatError(
+                    f"WAL file {self._number} holds a frame of format version {found.version} at byte {place};"
+                    " this version cannot read it: start the version that wrote it"
+                )
+            assert isinstance(found, Bad)
+            region = self._damage(place, found.header)
+            if region is None:
+                self.end = place
+                self.torn = buffer.count(0, place) != size - place
+                return
+            yield region
+            place = region.end
+
+    def _damage(self, place: int, header: Frame | None) -> Damage | None:
+        """The damaged region at `place`, or None when the log ends there."""
+        self._look_ahead(place)
+        if header is not None and header.end <= max(self._synced, 0):
+            return Damage(place, header.end, header)
+        following = next(self._frames_behind(place), None)
+        end = self._synced if following is None else following.start
+        if place < end <= self._synced:
+            return Damage(place, end, None)
+        return None
+
+    def _look_ahead(self, place: int) -> None:
+        """Collect what every later frame of this file says about how far it was synced."""
+        if self._looked_ahead:
+            return
+        self._looked_ahead = True
+        for frame in self._frames_behind(place):
+            if frame.synced_to >> 32 == self._number:
+                self._synced = max(self._synced, frame.synced_to & _OFFSET)
+
+    def _frames_behind(self, place: int) -> Iterator[Frame]:
+        """Valid frames behind a bad place, found by their magic."""
+        buffer, size = self._buffer, len(self._buffer)
+        place += 8
+        while (place := buffer.find(MAGIC, place)) >= 0:
+            if place & 7:
+                place += 1
+                continue
+            found = read_frame(buffer, place, size)
+            if isinstance(found, Frame):
+                yield found
+                place = found.end
+            else:
+                place += 8

@@ -1,0 +1,39 @@
+"""Every promise has a number, and every number has a test: docs/guarantees.md against `proves:` lines."""
+
+import re
+
+from tests.tidy.tree import ROOT, modules
+
+PAGE = ROOT / "docs/guarantees.md"
+
+_ID = re.compile(r"G-[A-Z]+-\d+")
+_PROVES = re.compile(r"proves:\s*((?:G-[A-Z]+-\d+[,;.\s]*)+)")
+
+
+def _promised() -> set[str]:
+    assert PAGE.is_file(), "docs/guarantees.md is missing: it lists the promises (G-DUR-1 and so on) that tests prove"
+    ids = set(_ID.findall(PAGE.read_text(encoding="utf-8")))
+    assert ids, "docs/guarantees.md names no guarantee id"
+    return ids
+
+
+def _cited() -> dict[str, str]:
+    """Each cited id and one file that cites it."""
+    return {
+        cited: module.name
+        for module in modules("tests")
+        if "tests/tidy/" not in module.name
+        for ids in _PROVES.findall(module.text)
+        for cited in _ID.findall(ids)
+    }
+
+
+def test_every_guarantee_is_proved_by_a_test() -> None:
+    unproved = sorted(_promised() - set(_cited()))
+    assert not unproved, "\n".join(unproved)
+
+
+def test_every_cited_guarantee_exists() -> None:
+    promised = _promised()
+    unknown = sorted(f"{name}: {cited}" for cited, name in _cited().items() if cited not in promised)
+    assert not unknown, "\n".join(unknown)
