@@ -1,10 +1,23 @@
-"""Settings: flags and `DRIFTQ_` environment names become one frozen value. What cannot be parsed takes its default."""
+"""Settings: one table, from which the environment, the flags and the help are made.
+
+The order of precedence is default < environment < flag. In the environment, what cannot be parsed takes its default
+(http-v0 §18), except a port: a server that listens elsewhere than it was told helps nobody, so its start is refused.
+A flag that cannot be parsed is an error of the command line.
+"""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
+from driftq.errors import StartError
 from driftq.model.limits import MIB, Limits
+
+Value = str | int | bool
+
+_PREFIX = "DRIFTQ_"
+_LIMITS = "limits."
+_PORT_MAX = 65_535
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -25,50 +38,148 @@ class Settings(Struct, frozen=True, kw_only=True):
     cache_bytes: int = 256 * MIB
     checkpoint_wal_bytes: int = 64 * MIB
     checkpoint_interval_ms: int = 60_000
+    stage_ttl_ms: int = 3_600_000
+    api_keys_given: bool = False
+    """Are there keys? The keys themselves never stand here: what is printed or logged cannot show them."""
+    allow_insecure_no_auth: bool = False
+    probe_auth: bool = False
+    connections_max: int = 20_000
+    header_timeout_ms: int = 60_000
+    body_timeout_ms: int = 60_000
+    keepalive_timeout_ms: int = 75_000
+    test_min_heartbeat_ms: int = 1000
     log_level: str = "info"
     limits: Limits = Limits()
 
 
-def _number(environment: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
-    text = environment.get(f"DRIFTQ_{name}", "")
+class Option(NamedTuple):
+    """One setting as it is called and explained outside."""
+
+    group: str
+    field: str
+    """Where it stands in `Settings`."""
+    help: str
+    least: int = 0
+    most: int | None = None
+    named: str = ""
+    """Its name outside, where that is not made of the field's."""
+    also: str = ""
+    """Another name in the environment."""
+
+    @property
+    def name(self) -> str:
+        """`routers_max` is `max_routers` outside; all else is called as it is here."""
+        field = self.field.removeprefix(_LIMITS)
+        return self.named or (f"max_{field.removesuffix('_max')}" if field.endswith("_max") else field)
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return _PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def default(self) -> Value | None:
+        """What holds when nothing is said."""
+        owner: Struct = Limits() if self.field.startswith(_LIMITS) else Settings()
+        found: Value | None = getattr(owner, self.field.removeprefix(_LIMITS))
+        return found
+
+    @property
+    def type(self) -> type[Value]:
+        """What a value is."""
+        default = self.default
+        return str if default is None else type(default)
+
+
+_LISTEN, _STORE, _SAFETY, _CAPS, _REST = "Listening", "Storage", "Access", "Limits", "Other"
+
+OPTIONS: tuple[Option, ...] = (
+    Option(_LISTEN, "host", "Address to listen on; `host:port` gives the port too."),
+    Option(_LISTEN, "port", "Port to listen on; 0 takes a free one.", most=_PORT_MAX),
+    Option(_LISTEN, "port_file", "File that gets the address as `host:port` once the server listens."),
+    Option(_LISTEN, "connections_max", "Connections at one time; 0: no limit."),
+    Option(_LISTEN, "header_timeout_ms", "How long the head of a request may take."),
+    Option(_LISTEN, "body_timeout_ms", "How long the body of a request may take."),
+    Option(_LISTEN, "keepalive_timeout_ms", "How long a connection may be idle."),
+    Option(_STORE, "data_dir", "Directory of WAL, checkpoints and hot segments; made if absent."),
+    Option(_STORE, "cold_dir", "Directory of cold segments; without it nothing is moved."),
+    Option(_STORE, "wal_shards", "WAL writers, each with its thread and files.", least=1),
+    Option(_STORE, "wal_file_bytes", "Size of a WAL file.", least=4096),
+    Option(_STORE, "segment_max_events", "A segment is sealed at so many records.", least=1),
+    Option(_STORE, "segment_max_bytes", "A segment is sealed at so many bytes; 0: never."),
+    Option(_STORE, "segment_max_age_ms", "A segment is sealed at this age; 0: never."),
+    Option(_STORE, "hot_retain_segments", "Newest sealed segments of a topic that stay hot."),
+    Option(_STORE, "hot_retain_bytes", "Bytes of sealed segments of a topic that stay hot; 0: as many as there are."),
+    Option(_STORE, "cache_bytes", "Payloads kept in memory."),
+    Option(_STORE, "checkpoint_wal_bytes", "A checkpoint is taken after so much WAL.", least=1),
+    Option(_STORE, "checkpoint_interval_ms", "A checkpoint is taken at least this often while something is written."),
+    Option(_STORE, "stage_ttl_ms", "How long a staged write waits for its commit."),
+    Option(_SAFETY, "allow_insecure_no_auth", "Listen on an address others can reach although there are no keys."),
+    Option(_SAFETY, "probe_auth", "Ask for a key on health and readiness too."),
+    Option(_CAPS, "limits.batch_records_max", "Records in one write."),
+    Option(_CAPS, "limits.record_bytes_max", "Bytes of one record."),
+    Option(_CAPS, "limits.body_bytes_max", "Bytes of a request's body."),
+    Option(_CAPS, "limits.meta_bytes_max", "Bytes of a record's meta."),
+    Option(_CAPS, "limits.tag_bytes_max", "Bytes of a tag."),
+    Option(_CAPS, "limits.node_bytes_max", "Bytes of a node."),
+    Option(_CAPS, "limits.page_records_max", "Records in one answer.", least=1, named="max_limit"),
+    Option(_CAPS, "limits.watch_topics_max", "Topics of one watch."),
+    Option(_CAPS, "limits.claim_max", "Records of one claim, ack, nack or extend.", least=1),
+    Option(_CAPS, "limits.topics_max", "Topics; 0: no limit."),
+    Option(_CAPS, "limits.total_bytes_max", "Live bytes of all topics; 0: no limit."),
+    Option(_CAPS, "limits.routers_max", "Routers; 0: no limit."),
+    Option(_CAPS, "limits.watch_sessions_max", "Watch sessions; 0: no limit."),
+    Option(_CAPS, "limits.sse_connections_max", "Streams at one time; 0: no limit."),
+    Option(_CAPS, "limits.sse_connections_per_key_max", "Streams of one key at one time; 0: no limit."),
+    Option(_CAPS, "limits.inflight_per_key_max", "Requests of one key at one time; 0: no limit."),
+    Option(_REST, "log_level", "debug, info, warning or error.", also="LOG"),
+    Option(_REST, "test_min_heartbeat_ms", "Lowers the floor of a watch's heartbeat, for tests."),
+)
+"""Every setting but the keys, which are read from DRIFTQ_API_KEYS alone: a command line can be seen by others."""
+
+
+def read_settings(environment: Mapping[str, str], flags: Mapping[str, Value] | None = None) -> Settings:
+    """The settings that flags (by field) and environment give. Raises StartError."""
+    told = {option.field: value for option in OPTIONS if (value := _told(option, environment)) is not None}
+    values = _with_port_of_host(told) | _with_port_of_host(dict(flags or {}))
+    plain: dict[str, object] = {field: value for field, value in values.items() if not field.startswith(_LIMITS)}
+    plain["limits"] = {field.removeprefix(_LIMITS): value for field, value in values.items() if field not in plain}
+    plain["api_keys_given"] = any(key.strip() for key in environment.get(f"{_PREFIX}API_KEYS", "").split(","))
+    return convert(plain, Settings)
+
+
+def _told(option: Option, environment: Mapping[str, str]) -> Value | None:
+    """What the environment says about a setting, if that can be understood."""
+    text = environment.get(option.variable) or (environment.get(_PREFIX + option.also) if option.also else None)
+    if not text or option.type is str:
+        return text or None
+    if option.type is bool:
+        return text.lower() in ("1", "true")
     try:
         value = int(text)
     except ValueError:
-        return default
-    return value if value >= least else default
+        value = -1
+    if option.least <= value and (option.most is None or value <= option.most):
+        return value
+    if option.field == "port":
+        raise StartError(f"{option.variable} is {text!r}, and a port is a number from 0 to {_PORT_MAX}")
+    return None
 
 
-def from_environment(environment: Mapping[str, str]) -> Settings:
-    """The settings that the environment gives."""
-    standard, limits = Settings(), Limits()
-    host = environment.get("DRIFTQ_HOST") or standard.host
-    port = _number(environment, "PORT", standard.port)
-    if host.count(":") == 1:
-        host, _, text = host.partition(":")
-        port = int(text) if text.isdecimal() else port
-    return Settings(
-        host=host,
-        port=port,
-        port_file=environment.get("DRIFTQ_PORT_FILE") or None,
-        data_dir=environment.get("DRIFTQ_DATA_DIR") or standard.data_dir,
-        cold_dir=environment.get("DRIFTQ_COLD_DIR") or None,
-        wal_shards=_number(environment, "WAL_SHARDS", standard.wal_shards, least=1),
-        segment_max_events=_number(environment, "SEGMENT_MAX_EVENTS", standard.segment_max_events, least=1),
-        segment_max_bytes=_number(environment, "SEGMENT_MAX_BYTES", standard.segment_max_bytes),
-        segment_max_age_ms=_number(environment, "SEGMENT_MAX_AGE_MS", standard.segment_max_age_ms),
-        hot_retain_segments=_number(environment, "HOT_RETAIN_SEGMENTS", standard.hot_retain_segments),
-        hot_retain_bytes=_number(environment, "HOT_RETAIN_BYTES", standard.hot_retain_bytes),
-        cache_bytes=_number(environment, "CACHE_BYTES", standard.cache_bytes),
-        log_level=environment.get("DRIFTQ_LOG_LEVEL") or environment.get("DRIFTQ_LOG") or standard.log_level,
-        limits=Limits(
-            batch_records_max=_number(environment, "MAX_BATCH_RECORDS", limits.batch_records_max),
-            record_bytes_max=_number(environment, "MAX_RECORD_BYTES", limits.record_bytes_max),
-            body_bytes_max=_number(environment, "MAX_BODY_BYTES", limits.body_bytes_max),
-            meta_bytes_max=_number(environment, "MAX_META_BYTES", limits.meta_bytes_max),
-            tag_bytes_max=_number(environment, "MAX_TAG_BYTES", limits.tag_bytes_max),
-            node_bytes_max=_number(environment, "MAX_NODE_BYTES", limits.node_bytes_max),
-            page_records_max=_number(environment, "MAX_LIMIT", limits.page_records_max, least=1),
-            topics_max=_number(environment, "MAX_TOPICS", limits.topics_max),
-            total_bytes_max=_number(environment, "MAX_TOTAL_BYTES", limits.total_bytes_max),
-        ),
-    )
+def _with_port_of_host(values: dict[str, Value]) -> dict[str, Value]:
+    """`host:port` and `[host]:port` say both; more colons than one are an address of IPv6."""
+    host = values.get("host")
+    if not isinstance(host, str):
+        return values
+    name, colon, port = host.rpartition(":") if host.count(":") == 1 or "]:" in host else (host, "", "")
+    if colon:
+        if not (port.isdecimal() and int(port) <= _PORT_MAX):
+            raise StartError(f"the host is {host!r}, and a port is a number from 0 to {_PORT_MAX}")
+        values["port"] = int(port)
+    values["host"] = name.removeprefix("[").removesuffix("]") or Settings().host
+    return values

@@ -18,7 +18,13 @@ from driftq.engine.frames import WatermarkBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError, RecordTooLargeError, ThrottledError, TopicFullError
-from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS, RESERVE_MAX, RESERVE_MIN
+from driftq.model.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_RECORDS_MAX,
+    OWN_BLOCK_RECORDS,
+    RESERVE_MAX,
+    RESERVE_MIN,
+)
 from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.seam.runtime import Pending
 from driftq.storage.block import Block, encode_block

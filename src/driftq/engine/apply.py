@@ -17,10 +17,20 @@ def apply_append(topic: Topic, rows: Rows | Block, ts: int, key: bytes | None = 
     """The records of one frame, at the head. A `Block` becomes one of the topic's own, rows join the open block."""
     topic.expire(ts)
     if key is not None:
-        topic.keys.remember(key, ts, topic.head + 1, rows.count)
+        lasts = topic.durability is not Durability.EPHEMERAL
+        topic.keys.remember(key, ts, topic.head + 1, rows.count, lasts=lasts)
         topic.keys.expire(ts, topic.config.idempotency_window_ms)
     topic.add(rows, ts)
     topic.evict()
+
+
+def apply_one(topic: Topic, data: bytes, tag: bytes | None, ts: int) -> None:
+    """`apply_append` of one record that has no more than these, for a replay of millions of them."""
+    if topic.config.ttl_ms:
+        topic.expire(ts)
+    topic.add_one(data, tag, ts)
+    if topic.config.cap_records or topic.config.cap_bytes:
+        topic.evict()
 
 
 def apply_topic(topic: Topic, body: TopicBody, op: int, ts: int) -> None:

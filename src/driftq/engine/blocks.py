@@ -2,9 +2,13 @@
 
 Blocks that are not in their file yet stay in memory, whatever the budget says. The rest is a cache of `budget` bytes,
 least recently used out first. Every block that comes from a file is verified before anybody sees it.
+
+A reader whose page is larger than the cache has to see its first block when its last one has been read. So a block is
+found for as long as anybody holds it, in the cache or not.
 """
 
 from collections import OrderedDict
+from weakref import WeakValueDictionary
 
 from driftq.engine.segment import Segment
 from driftq.storage.block import Block
@@ -32,6 +36,7 @@ class Blocks:
         self._budget = budget
         self._cached: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._cached_bytes = 0
+        self._alive: WeakValueDictionary[tuple[int, int], Block] = WeakValueDictionary()
 
     def nowait(self, topic_id: int, segment: Segment, number: int) -> Block | None:
         """A block without waiting for the device, or None. Raises BlockDamagedError."""
@@ -62,7 +67,7 @@ class Blocks:
         key = (segment.uid, number)
         if key in self._cached:
             return
-        self._cached[key] = block
+        self._cached[key] = self._alive[key] = block
         self._cached_bytes += len(block.frame)
         while self._cached_bytes > self._budget and len(self._cached) > 1:
             _, dropped = self._cached.popitem(last=False)
@@ -71,6 +76,7 @@ class Blocks:
     def forget(self, topic_id: int, segment: Segment) -> None:
         """A segment is gone, or its files are elsewhere now."""
         for number in range(len(segment.index)):
+            self._alive.pop((segment.uid, number), None)
             dropped = self._cached.pop((segment.uid, number), None)
             if dropped is not None:
                 self._cached_bytes -= len(dropped.frame)
@@ -85,6 +91,7 @@ class Blocks:
         if found is None:
             key = (segment.uid, number)
             found = self._cached.get(key)
-            if found is not None:
-                self._cached.move_to_end(key)
+            if found is None:
+                return self._alive.get(key)
+            self._cached.move_to_end(key)
         return found

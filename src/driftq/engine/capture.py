@@ -77,7 +77,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
             segment.named = True
         copied = segment.durable_blocks if whole else 0
         whole = whole and segment.sealed
-        tail += [_frame_with_flags(segment, number) for number in range(copied, blocks)]
+        tail += [_frame_with_flags(topic, segment, number) for number in range(copied, blocks)]
     if topic.open is not None and not topic.segments[-1].resident:
         flags = bytes(topic.open_dead.flags) if topic.open_dead is not None else b""
         tail.append(topic.open.encode(topic.id, flags))
@@ -124,8 +124,8 @@ def _capture_segment(topic: Topic, segment: Segment) -> SegmentState:
     )
 
 
-def _frame_with_flags(segment: Segment, number: int) -> bytes:
-    block = segment.pending[number]
+def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> bytes:
+    block = topic.block_of(segment, number)
     dead = segment.dead.get(number)
     if dead is None:
         return block.frame

@@ -1,8 +1,9 @@
 """Idempotency keys of one topic: which seqs an earlier write with the same key got.
 
 A key is remembered while `now - t <= window`. It travels in the write's own frame and stands in checkpoints, so it lives
-exactly as long as the write's class promises. An entry is one integer, so that millions of keys are no garbage
-collector's business: commit time, first seq, count.
+exactly as long as the write's class promises: that of an `ephemeral` write ends with the process. An entry is one
+integer, so that millions of keys are no garbage collector's business: commit time, first seq, count, and a bit that says
+whether it lasts.
 """
 
 from collections import deque
@@ -24,10 +25,10 @@ class Keys:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def remember(self, key: bytes, ts: int, first_seq: int, count: int) -> None:
-        """A write with this key was committed."""
+    def remember(self, key: bytes, ts: int, first_seq: int, count: int, *, lasts: bool = True) -> None:
+        """A write with this key was committed; `lasts` says whether it will be there after a restart."""
         self._entries.pop(key, None)
-        self._entries[key] = (ts << _SEQ_BITS | first_seq) << _COUNT_BITS | count
+        self._entries[key] = ((ts << _SEQ_BITS | first_seq) << _COUNT_BITS | count) << 1 | lasts
         self._order.append((ts, key))
 
     def find(self, key: bytes, now: int, window_ms: int) -> tuple[int, int] | None:
@@ -52,12 +53,14 @@ class Keys:
                 del entries[key]
 
     def items(self) -> Iterator[tuple[bytes, int, int, int]]:
-        """Key, commit time, first seq and count, oldest first."""
+        """Key, commit time, first seq and count of those that last, oldest first."""
         for key, entry in self._entries.items():
-            yield (key, *_unpack(entry))
+            if entry & 1:
+                yield (key, *_unpack(entry))
 
 
 def _unpack(entry: int) -> tuple[int, int, int]:
+    entry >>= 1
     count = entry & ((1 << _COUNT_BITS) - 1)
     rest = entry >> _COUNT_BITS
     return rest >> _SEQ_BITS, rest & ((1 << _SEQ_BITS) - 1), count

@@ -55,9 +55,10 @@ class Page(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A block that has to be fetched first."""
+    """A block that has to be fetched first. Whoever fetches it holds on to the others of the page meanwhile."""
 
     part: Part
+    others: list[RowSource]
 
 
 class Damaged(NamedTuple):
@@ -165,6 +166,7 @@ class _Window:
         self._stop = stop
         self._room = query.max_batch_bytes
         self._delivered = 0
+        self._sources: list[RowSource] = []
         self.slices: list[Slice] = []
         self.scanned = 0
         self.next_from_seq = stop - 1
@@ -185,7 +187,8 @@ class _Window:
             except OSError as error:
                 return Damaged(part, f"it cannot be read: {error.strerror}")
             if source is None:
-                return Missing(part)
+                return Missing(part, self._sources)
+            self._sources.append(source)
             self.scanned += len(rows)
             left -= len(rows)
             undelivered = self._deliver(source, rows)
@@ -230,7 +233,7 @@ class _Window:
         if not self._delivered and not fit:
             fit = 1
             used = weights[rows[0] - first + 1] - weights[rows[0] - first]
-        self._room -= used
+        self._room = max(0, self._room - used)  # the first record may be over it
         self._delivered += min(fit, len(rows))
         if fit:
             self.slices.append(Slice(source, rows[:fit]))

@@ -22,7 +22,7 @@ from driftq.engine.recovery import Recovery, Report
 from driftq.engine.relocation import Relocation
 from driftq.engine.tags import Match, TagIndexes
 from driftq.engine.time import EngineTime
-from driftq.engine.topic import Topic
+from driftq.engine.topic import Part, Topic
 from driftq.engine.upkeep import Upkeep
 from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
 from driftq.model.limits import KEY_BYTES_MAX
@@ -31,7 +31,7 @@ from driftq.model.topic import TopicConfig
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk, Lock, LockHeldError
 from driftq.seam.runtime import Pending, Runtime, Worker
-from driftq.storage.block import Block
+from driftq.storage.block import Block, RowSource
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.frame import Kind
 from driftq.storage.layout import Layout
@@ -44,9 +44,13 @@ _TAG_CACHE_SHARE = 4
 
 
 class Fetch(Pending[None]):
-    """A read that has to wait; ask again when it has settled."""
+    """A read that has to wait; ask again when it has settled, and only then let go of it: it holds blocks of the page."""
 
-    __slots__ = ()
+    __slots__ = ("held",)
+
+    def __init__(self, held: list[RowSource]) -> None:
+        super().__init__()
+        self.held = held
 
 
 class Engine:
@@ -110,7 +114,7 @@ class Engine:
         self.checkpointer = Checkpointer(
             layout, self.shards, self.catalog, self.filing, self._thread, self.time, self.recovered.snapshot
         )
-        relocation = None if cold is None else Relocation(settings, self._thread, self.blocks, self.catalog)
+        relocation = None if cold is None else Relocation(settings, self._thread, self.blocks, self.catalog, self.filing)
         self.upkeep = Upkeep(
             runtime,
             settings,
@@ -212,20 +216,27 @@ class Engine:
         if isinstance(found, Missing):
             return self._fetch(topic, found)
         if isinstance(found, Damaged):
-            return self._isolate(topic, found)
+            answer = Fetch([])
+            self._isolate(topic, found.part, answer)
+            return answer
         return found
 
     def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
         """Read a block on a thread. Whatever it finds, the reader asks again, and finds it too."""
-        answer = Fetch()
+        answer = Fetch(missing.others)
         part = missing.part
+        index = part.segment.index
 
         def settle(block: Block | None) -> None:
-            if block is not None:
+            if part.segment.index is not index or part.segment not in topic.segments:
+                # It has been moved to the cold tier or dropped meanwhile: what was read has another place now.
+                answer.resolve(None)
+            elif block is not None:
                 self.blocks.keep(part.segment, part.number, block)
+                answer.held.append(block)
+                answer.resolve(None)
             else:
-                topic.source(part)
-            answer.resolve(None)
+                self._isolate(topic, part, answer)
 
         def read() -> None:
             try:
@@ -238,10 +249,9 @@ class Engine:
         self._readers.put(read)
         return answer
 
-    def _isolate(self, topic: Topic, damaged: Damaged) -> Fetch:
+    def _isolate(self, topic: Topic, part: Part, answer: Fetch) -> None:
         """A damaged block becomes a hole, logged before anybody is told."""
-        answer = Fetch()
-        body = HoleBody(damaged.part.first_seq, damaged.part.end_seq - 1, Reason.CORRUPTION)
+        body = HoleBody(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
 
         def settle(done: Pending[None]) -> None:
             if done.error is not None:
@@ -253,8 +263,10 @@ class Engine:
             apply_hole(topic, body, op, ts)
             self.filing.changed(topic)
 
-        self.journal.control(topic, Kind.HOLE, encode_body(body), apply).then(settle)
-        return answer
+        try:
+            self.journal.control(topic, Kind.HOLE, encode_body(body), apply).then(settle)
+        except DriftQError as error:
+            answer.fail(error)
 
     # The rest
 

@@ -21,7 +21,8 @@ from driftq.seam.runtime import Runtime, Worker
 from driftq.storage.block import Block
 from driftq.storage.layout import Layout
 from driftq.storage.segment_store import BlockDamagedError, SegmentStore
-from driftq.storage.tag_index import TagIndex, tag_rows
+from driftq.storage.tag_index import TagIndex
+from driftq.storage.tag_sort import index_blocks
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -55,7 +56,7 @@ class FileThread:
         def run() -> None:
             try:
                 value = work()
-            except (OSError, BlockDamagedError) as failure:
+            except Exception as failure:  # noqa: BLE001 - the thread goes on, and the loop hears of it
                 error = failure
                 self._runtime.from_thread(lambda: answer(None, error))
             else:
@@ -84,10 +85,17 @@ class Filing:
         self._store: SegmentStore = blocks.store
         self._indexes = indexes
         self._policy = policy
+        self.events_max = policy.events_max
+        """How many records a segment holds at most, about."""
         self._flipping: set[Topic] = set()
         self._unsettled: set[Topic] = set()
         self.trash: list[tuple[Topic, Segment]] = []
         self.failures = 0
+
+    @property
+    def busy(self) -> bool:
+        """Has the thread anything left to do?"""
+        return self._thread.jobs > 0
 
     def changed(self, topic: Topic) -> None:
         """A topic's log has changed: roll, write, and let go of what is no more."""
@@ -193,7 +201,7 @@ class Filing:
             block or self._store.read_block(topic.id, segment.first_seq, segment.index, number)
             for number, block in cached.items()
         ]
-        index = TagIndex.build(tag_rows(blocks, segment.first_seq))
+        index = index_blocks(blocks, segment.first_seq)
         self._store.seal(topic.id, segment.first_seq, segment.index, index.encode())
         return index
 

@@ -116,7 +116,7 @@ def make_rows(
     batch_node: str | None = None,
 ) -> Rows:
     """Rows of values that are compact JSON already, for callers in the process: nothing is checked."""
-    tag = None if tags is None else _texts(tags, "tag", U64_MAX)
+    tag = _texts(tags, "tag", U64_MAX) if tags else None
     node, batch = _nodes(nodes or (), batch_node, U64_MAX)
     meta = None if metas is None or metas.count(None) == len(metas) else Texts.of(metas)
     return Rows(Texts.of(datas), tag=tag, node=node, meta=meta, batch_node=batch)

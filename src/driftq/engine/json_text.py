@@ -29,10 +29,12 @@ DEEP_BYTES = 2 * (NESTING_MAX + 1)
 
 _SPACE, _NEWLINE, _TAB, _RETURN, _BACKSLASH = b" \n\t\r\\"  # as numbers: `in` is four times as fast with them
 
+_STAND_IN = b"\0"  # cannot stand in JSON
+
 _CHUNK_BYTES = 256 << 10
 _LEAF_ROUNDS = 4
 
-_ESCAPES = re.compile(rb"(\\(?:u....|[^u])(?:\\(?:u....|[^u]))*+)")
+_UNICODE = re.compile(rb"(\\u....(?:\\u....)*+)")
 _SPARE_ESCAPE = re.compile(rb"\\[u/]")
 _ESCAPE = re.compile(rb"\\.")
 _QUOTED = re.compile(rb'"[^"]*+"')
@@ -92,13 +94,14 @@ def has_spare_escapes(text: bytes) -> bool:
 
 
 def _rewritten(text: bytes) -> bytes:
-    """Every run of escapes decoded and encoded again."""
-    if not has_spare_escapes(text):
-        return text
-    parts = _ESCAPES.split(text)
-    runs = _STRINGS.decode(b'["%b"]' % b'","'.join(parts[1::2]))
-    parts[1::2] = _ENCODER.encode_lines(runs)[1:-2].split(b'"\n"')
-    return b"".join(parts)
+    """The same with escaped backslashes out of the way, so that a backslash left over begins an escape."""
+    text = text.replace(b"\\\\", _STAND_IN).replace(b"\\/", b"/")
+    parts = _UNICODE.split(text)
+    if len(parts) > 1:
+        runs = _STRINGS.decode(b'["%b"]' % b'","'.join(parts[1::2]))
+        parts[1::2] = _ENCODER.encode_lines(runs)[1:-2].split(b'"\n"')
+        text = b"".join(parts)
+    return text.replace(_STAND_IN, b"\\\\")
 
 
 def openers(text: bytes) -> int:

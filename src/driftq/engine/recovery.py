@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from msgspec import DecodeError, Struct, msgpack
 
-from driftq.engine.apply import apply_append, apply_delete, apply_hole, apply_topic
+from driftq.engine.apply import apply_append, apply_delete, apply_hole, apply_one, apply_topic
 from driftq.engine.capture import Restorer, decode_topic
 from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
@@ -29,10 +29,11 @@ from driftq.errors import NewerFormatError, UnrecoverableError
 from driftq.model.limits import OWN_BLOCK_RECORDS
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
-from driftq.seam.disk import Site, read_file
+from driftq.seam.disk import Site
 from driftq.storage.block import Block
 from driftq.storage.bodies import FileHead, decode_file_head
 from driftq.storage.cold_store import ColdStore
+from driftq.storage.columns import read_one
 from driftq.storage.frame import Frame, Kind, control_body, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.segment_store import SegmentStore
@@ -41,7 +42,8 @@ from driftq.storage.wal_reader import Damage, WalScan
 
 _RECORD_BYTES_MIN = 6
 """A record takes an offset, a flag and one byte of payload in its frame."""
-_OWN_KINDS = frozenset(Kind)
+_OWN_KINDS = frozenset(map(int, Kind))
+_APPEND = int(Kind.APPEND)
 
 
 class Report(Struct):
@@ -74,6 +76,7 @@ class Recovery:
         self._layout = layout
         self._disk = layout.disk
         self._catalog = catalog
+        self._topics = catalog.by_id
         self._filing = filing
         self._indexes = indexes
         self._time = time
@@ -179,20 +182,33 @@ class Recovery:
 
     def _replay_file(self, number: int, name: str, start: int, head: FileHead | None, synced_end: int) -> None:
         path = self._layout.wal_path(name, number)
-        buffer = read_file(self._disk, path)
+        buffer = self._read(path, synced_end)
         scan = WalScan(buffer, number, start, synced_end=synced_end)
         self.report.files += 1
+        frames = 0
         for found in scan:
             if isinstance(found, Damage):
                 self._damaged(found, head)
+                continue
+            frames += 1
+            if found.kind == _APPEND:
+                self._append(buffer, found)
             else:
-                self.report.frames += 1
                 self._apply(buffer, found)
+        self.report.frames += frames
         for topic in self._catalog.by_id.values():
             if topic.segments and topic.segments[-1].pending:
                 self._filing.write_now(topic)
         if scan.torn or scan.end > max(scan.proven, synced_end):
             self._make_durable(path, scan)
+
+    def _read(self, path: str, synced_end: int) -> bytes:
+        """The frames of a file: all of it, or up to the end that a later file of the same run knows of."""
+        file = self._disk.open(path)
+        try:
+            return file.pread(synced_end or file.size(), 0)
+        finally:
+            file.close()
 
     def _make_durable(self, path: str, scan: WalScan) -> None:
         """What was replayed is shown from now on, so it must not get lost; what was torn off must not come back."""
@@ -207,9 +223,7 @@ class Recovery:
 
     def _apply(self, buffer: bytes, frame: Frame) -> None:
         kind = frame.kind
-        if kind == Kind.APPEND:
-            self._append(buffer, frame)
-        elif kind not in _OWN_KINDS and kind not in self._features:
+        if kind not in _OWN_KINDS and kind not in self._features:
             raise NewerFormatError(
                 f"the WAL holds a frame of kind {kind}, which this version does not know;"
                 " start the version that wrote it"
@@ -222,13 +236,25 @@ class Recovery:
             self._control(frame, control_body(buffer, frame))
 
     def _append(self, buffer: bytes, frame: Frame) -> None:
-        topic = self._catalog.by_id.get(frame.topic_id)
-        if topic is None or frame.seq + frame.count - 1 <= topic.head:
+        _, _, count, topic_id, first, ts, _, _, _ = frame
+        topic = self._topics.get(topic_id)
+        if topic is None:
             return
-        if frame.seq > topic.head + 1 and not self._explain_jump(topic, frame.seq - 1):
-            self.report.jumps_refused += 1
+        following = topic.head + 1
+        if first != following:
+            if first + count <= following:
+                return
+            if first < following or not self._explain_jump(topic, first - 1):
+                self.report.jumps_refused += 1
+                return
+        if self._suspects:
+            self._suspects.discard(topic_id)
+        one = read_one(buffer, frame) if count == 1 else None
+        if one is not None:
+            apply_one(topic, *one, ts)
+            if topic.open is None or topic.open.count >= self._filing.events_max:
+                self._filing.roll(topic)
             return
-        self._suspects.discard(topic.id)
         block = Block.read(buffer, frame)
         if not isinstance(block, Block):
             self.report.damaged += 1

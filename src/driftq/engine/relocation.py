@@ -1,18 +1,20 @@
 """Sealed segments beyond the hot bound move to the cold tier, on the file thread, while everybody reads and deletes.
 
-    hot → copied (a durable cold pair) → flags level → switched → hot copy removed
+    hot → copied (a durable cold pair, with the flags of the hot one) → switched → hot copy removed
 
-Deletes that come while a segment is moving are marked in memory and logged as ever; their flags are not flipped in the
-hot copy but, before the switch, in the cold one. A crash at any point leaves a good copy, and the hot one counts.
+While a segment is moving no flag of it is flipped: deletes are logged and marked in memory as ever, and those whose flag
+is not on disk yet (`flips`) are taken over by the cold copy, whose flags are flipped later. A crash at any point leaves a
+good copy, and the hot one counts.
 """
 
 from array import array
+from bisect import bisect_right
 from itertools import accumulate
 
 from driftq.config import Settings
 from driftq.engine.blocks import Blocks
 from driftq.engine.catalog import Catalog
-from driftq.engine.filing import FileThread
+from driftq.engine.filing import FileThread, Filing
 from driftq.engine.segment import Dead, Segment
 from driftq.engine.topic import Topic
 from driftq.storage.frame import DELETED
@@ -22,23 +24,25 @@ from driftq.storage.segment import BlockIndex
 class _Copy:
     """What the thread brings back: the cold index, and running payload totals of all rows."""
 
-    __slots__ = ("flags", "index", "weights")
+    __slots__ = ("index", "weights")
 
-    def __init__(self, index: BlockIndex, flags: bytearray, weights: "array[int]") -> None:
+    def __init__(self, index: BlockIndex, weights: "array[int]") -> None:
         self.index = index
-        self.flags = flags
         self.weights = weights
 
 
 class Relocation:
-    """Moves segments, one at a time per topic."""
+    """Moves segments."""
 
-    def __init__(self, settings: Settings, thread: FileThread, blocks: Blocks, catalog: Catalog) -> None:
+    def __init__(
+        self, settings: Settings, thread: FileThread, blocks: Blocks, catalog: Catalog, filing: Filing
+    ) -> None:
         self._retain_segments = settings.hot_retain_segments
         self._retain_bytes = settings.hot_retain_bytes
         self._thread = thread
         self._blocks = blocks
         self._catalog = catalog
+        self._filing = filing
         self.moved = 0
         self.failures = 0
 
@@ -59,86 +63,58 @@ class Relocation:
 
     def _copy(self, topic: Topic, segment: Segment) -> None:
         segment.moving = True
-        flags = bytearray()
-        for number in range(len(segment.index)):
-            dead = segment.dead.get(number)
-            flags += dead.flags if dead is not None else bytes(segment.index.count(number))
-
-        def work() -> _Copy:
-            cold, store = self._blocks.cold, self._blocks.store
-            assert cold is not None
-            numbers = range(len(segment.index))
-            blocks = [store.read_block(topic.id, segment.first_seq, segment.index, number) for number in numbers]
-            weights = array("q", (0,))
-            for block in blocks:
-                base = weights[-1]
-                weights.extend([base + weight for weight in block.weights(0, block.count)[1:]])
-            return _Copy(cold.write(topic.id, segment.first_seq, blocks, bytes(flags)), flags, weights)
 
         def done(copy: _Copy | None, error: Exception | None) -> None:
             if copy is None or error is not None:
                 # A damaged block keeps its segment where it is; anything else is tried again by the next run.
                 self.failures += 1
                 segment.moving = False
-            else:
-                self._level(topic, segment, copy)
+            elif segment in topic.segments:
+                self._switch(topic, segment, copy)
 
-        self._thread.submit(work, done)
+        self._thread.submit(lambda: self._write(topic, segment), done)
 
-    def _level(self, topic: Topic, segment: Segment, copy: _Copy) -> None:
-        """Bring the deletes that came meanwhile to the cold flags; switch when there are none left."""
-        if segment not in topic.segments:
-            return
-        rows = [
-            segment.row_number(number, row)
-            for number, found in segment.flips.items()
-            for row in found
-            if copy.flags[segment.row_number(number, row)] != DELETED
-        ]
-        if not rows:
-            self._switch(topic, segment, copy)
-            return
-        cold = self._blocks.cold
+    def _write(self, topic: Topic, segment: Segment) -> _Copy:
+        """On the thread: the durable cold copy."""
+        cold, store = self._blocks.cold, self._blocks.store
         assert cold is not None
-
-        def done(_: None, error: Exception | None) -> None:
-            if error is not None:
-                self.failures += 1
-                segment.moving = False
-                return
-            for row in rows:
-                copy.flags[row] = DELETED
-            self._level(topic, segment, copy)
-
-        self._thread.submit(lambda: cold.flip(topic.id, segment.first_seq, rows), done)
+        numbers = range(len(segment.index))
+        blocks = [store.read_block(topic.id, segment.first_seq, segment.index, number) for number in numbers]
+        weights = array("q", (0,))
+        for block in blocks:
+            base = weights[-1]
+            weights.extend([base + weight for weight in block.weights(0, block.count)[1:]])
+        flags = b"".join([block.flags for block in blocks])
+        return _Copy(cold.write(topic.id, segment.first_seq, blocks, flags), weights)
 
     def _switch(self, topic: Topic, segment: Segment, copy: _Copy) -> None:
-        """From here on the cold copy is the segment."""
+        """From here on the cold copy is the segment: the same rows, in other blocks."""
         flags = bytearray()
         for number in range(len(segment.index)):
             dead = segment.dead.get(number)
             flags += dead.flags if dead is not None else bytes(segment.index.count(number))
+        flips = [segment.row_number(number, row) for number, rows in segment.flips.items() for row in rows]
         self._blocks.forget(topic.id, segment)
         segment.cold, segment.moving = True, False
         segment.index = copy.index
         segment.written_blocks = segment.durable_blocks = len(copy.index)
-        segment.flips.clear()
-        segment.dead.clear()
-        start = 0
+        starts = list(accumulate((copy.index.count(number) for number in range(len(copy.index))), initial=0))
+        segment.dead = {}
         for number in range(len(copy.index)):
-            count = copy.index.count(number)
-            part = flags[start : start + count]
+            start = starts[number]
+            part = flags[start : starts[number + 1]]
             if DELETED in part:
-                gone = sum(
-                    copy.weights[start + row + 1] - copy.weights[start + row]
-                    for row, flag in enumerate(part)
-                    if flag == DELETED
-                )
-                segment.dead[number] = Dead(part, gone)
-            start += count
+                gone = [start + row for row, flag in enumerate(part) if flag == DELETED]
+                segment.dead[number] = Dead(part, sum(copy.weights[row + 1] - copy.weights[row] for row in gone))
+        segment.flips = {}
+        for row in flips:
+            number = bisect_right(starts, row) - 1
+            segment.flips.setdefault(number, []).append(row - starts[number])
         topic.changed = True
         self.moved += 1
         self._thread.submit(lambda: self._blocks.store.drop(topic.id, segment.first_seq), self._dropped)
+        if segment.flips:
+            self._filing.deleted_rows(topic)
 
     def _dropped(self, _: None, error: Exception | None) -> None:
         # A hot copy that could not be removed wins at the next start, and moves again.

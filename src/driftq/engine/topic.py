@@ -140,6 +140,25 @@ class Topic:
         self.last_ts = ts
         self._account(rows.count, rows.payload_bytes)
 
+    def add_one(self, data: bytes, tag: bytes | None, ts: int) -> None:
+        """One record at the head, with no more than these: what `add` does, for less."""
+        head = self.head + 1
+        opened = self.open
+        if opened is None:
+            self._active(head, ts, resident=self.durability is Durability.EPHEMERAL)
+            opened = self.open = OpenBlock(head)
+        opened.append(data, tag, ts)
+        if self.open_dead is not None:
+            self.open_dead.grow(1)
+        if self.count == 0:
+            self.earliest = head
+            self.oldest_ts = ts
+        self.head = head
+        self.last_ts = ts
+        self._account(1, len(data))
+        if opened.count >= BLOCK_RECORDS_MAX or opened.payload_bytes >= BLOCK_BYTES_MAX:
+            self.close_open()
+
     def close_open(self) -> None:
         """The open block becomes a block of the active segment."""
         opened = self.open
@@ -308,6 +327,10 @@ class Topic:
             self.lose(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
             return None
 
+    def block_of(self, segment: Segment, number: int) -> Block:
+        """A closed block, however long it takes. Raises BlockDamagedError or OSError."""
+        return self._blocks.load(self.id, segment, number)
+
     # Going
 
     def expire(self, now: int) -> None:
@@ -321,7 +344,7 @@ class Topic:
             if part.first_ts >= oldest_kept:
                 break
             if part.last_ts < oldest_kept:
-                self.ttl_lost = self._clear_front(part)
+                self._lose_to_ttl(self._clear_front(part))
                 continue
             source = self.source(part)
             if source is None:
@@ -333,7 +356,7 @@ class Topic:
                 return
             old = bisect_left(times, oldest_kept)
             if old:
-                self.ttl_lost = max(self.ttl_lost, self._pass(part, source, row + old))
+                self._lose_to_ttl(self._pass(part, source, row + old))
             self.oldest_ts = times[old]
             return
         self.oldest_ts = oldest_kept
@@ -346,7 +369,7 @@ class Topic:
             part = next(self.parts(self.earliest))
             live, size = self.live_in(part)
             if live <= records or size <= payload:
-                self.cap_lost = self._clear_front(part)
+                self._lose_to_cap(self._clear_front(part))
                 records -= live
                 payload -= size
                 continue
@@ -363,8 +386,16 @@ class Topic:
                     records -= 1
                     payload -= weights[row + 1] - weights[row]
                 row += 1
-            self.cap_lost = max(self.cap_lost, self._pass(part, source, row))
+            self._lose_to_cap(self._pass(part, source, row))
             return
+
+    def _lose_to_cap(self, seq: int) -> None:
+        self.cap_lost = max(self.cap_lost, seq)
+        self.holes.forget_before(self.evict_floor)
+
+    def _lose_to_ttl(self, seq: int) -> None:
+        self.ttl_lost = max(self.ttl_lost, seq)
+        self.holes.forget_before(self.evict_floor)
 
     def drop_below(self, seq: int) -> int:
         """A delete of everything below a seq. Returns how many records were live."""

@@ -6,7 +6,7 @@ MIB = 1 << 20
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a write may carry; every field is a setting."""
+    """What a request may carry and a server may hold; every field is a setting, and 0 is no limit for what is held."""
 
     batch_records_max: int = 10_000
     record_bytes_max: int = MIB
@@ -15,8 +15,15 @@ class Limits(Struct, frozen=True, kw_only=True):
     tag_bytes_max: int = 256
     node_bytes_max: int = 128
     page_records_max: int = 1000
+    watch_topics_max: int = 256
+    claim_max: int = 1000
     topics_max: int = 100_000
     total_bytes_max: int = 0
+    routers_max: int = 10_000
+    watch_sessions_max: int = 10_000
+    sse_connections_max: int = 10_000
+    sse_connections_per_key_max: int = 1000
+    inflight_per_key_max: int = 1000
 
 
 META_KEYS_MAX = 64

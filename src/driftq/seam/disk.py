@@ -136,7 +136,7 @@ class Disk(Protocol):
 
 def write_fully(file: File, buffers: Sequence[bytes], offset: int) -> int:
     """Write all buffers, however short the single writes are; returns the offset behind the last byte."""
-    left = list(buffers)
+    left = [buffer for buffer in buffers if buffer]
     while left:
         taken = file.pwritev(left[:_IOV_MAX], offset)
         if taken <= 0:
@@ -304,6 +304,10 @@ class OsDisk:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise LockHeldError(error.errno, "the lock is held", path) from None
             raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, content, 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, content, 0)
+        except OSError:
+            os.close(fd)
+            raise
         return OsLock(fd)

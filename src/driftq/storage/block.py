@@ -68,7 +68,7 @@ class RowSource(Protocol):
         ...
 
     def times(self, first: int, last: int) -> int | list[int]:
-        """Commit times: one number when they are all the same."""
+        """Commit times, which never go down: one number when they are all the same."""
         ...
 
     def weights(self, first: int, last: int) -> Sequence[int]:
@@ -162,7 +162,7 @@ def masked(values: list[bytes], valid: bytes, first: int) -> list[bytes | None]:
 class Block:
     """A wrapped Append frame. Immutable; its delete flags are copied from the frame, not followed."""
 
-    __slots__ = ("_at", "bits", "count", "first_seq", "frame", "ts")
+    __slots__ = ("__weakref__", "_at", "bits", "count", "first_seq", "frame", "ts")
 
     def __init__(self, frame: bytes, header: Frame, at: Spans) -> None:
         self.frame = frame

@@ -200,6 +200,10 @@ class _Writer:
                 self._sync(Site.WAL_TIMER, batch)
         except DriftQError as failure:
             error = failure
+        except Exception as bug:  # noqa: BLE001 - whatever it is, nobody may be told that his write is safe
+            error = self._stopped = ShardStoppedError(f"the log's writer broke: {bug!r}; restart the server")
+            self._dirty_since = None
+        if error is not None:
             self._failed_generation = generation
         if error is not None or (self._written, self._synced) != before:
             written = self._written if error is None else self._settled_by(batch)

@@ -7,10 +7,11 @@
     32  8  ts                   40  8  synced_to: file number << 32 | offset
     48  8  XXH3-64 of bytes 0..48
     56  …  directory: u32 per present column, then columns, each 8-aligned, then 0-7 zeros
-        8  XXH3-64 of everything from 56 up to here
+        8  XXH3-64 of everything from 56 up to here, seeded with the header's checksum
         n  delete flags: 0xD5 = deleted, anything else = live; outside the checksum, inside frame_len
 
-The whole frame is a multiple of 8. `synced_to` names the file it speaks of, because a frame may be queued while one
+The seed ties the columns to their header: the header of one frame before the columns of another, as two writes to one
+place may leave them, is no frame. The whole frame is a multiple of 8. `synced_to` names the file it speaks of, because a frame may be queued while one
 file is written and land in the next.
 
 `read_frame` accepts a frame or says what is wrong with it; it never raises on any bytes and never reads outside them.
@@ -122,15 +123,9 @@ def encode_frame(
     body = b"".join(parts)
     assert len(flags) in (0, count), "a flag byte per record, or none at all"
     header = HEADER.pack(MAGIC, HEAD_BYTES + size + count, kind, bits, count, topic_id, seq, ts, synced_to)
-    return b"".join(
-        (
-            header,
-            SUM.pack(xxh3_64_intdigest(header)),
-            body,
-            SUM.pack(xxh3_64_intdigest(body)),
-            flags or bytes(count),
-        )
-    )
+    head_sum = xxh3_64_intdigest(header)
+    body_sum = xxh3_64_intdigest(body, head_sum)
+    return b"".join((header, SUM.pack(head_sum), body, SUM.pack(body_sum), flags or bytes(count)))
 
 
 _PADS = [bytes(size) for size in range(8)]
@@ -160,7 +155,7 @@ def read_frame(buffer: bytes, start: int, end: int) -> Frame | Bad | NewerVersio
         return _SHORT
     magic, length, kind, bits, count, topic_id, seq, ts, synced_to, head_sum = _unpack_header(buffer, start)
     if magic != MAGIC and magic[:3] != _MAGIC_NAME:
-        return _NO_MAGIC
+        return NO_MAGIC
     if xxh3_64_intdigest(buffer[start : start + 48]) != head_sum:
         return _BAD_HEADER
     if magic != MAGIC:
@@ -171,7 +166,7 @@ def read_frame(buffer: bytes, start: int, end: int) -> Frame | Bad | NewerVersio
     if stop > end or length & 7 or sum_at < body + 8:
         return Bad("its length does not fit", frame)
     columns = buffer[body:sum_at] if length < _COPIED_MAX else memoryview(buffer)[body:sum_at]
-    if xxh3_64_intdigest(columns) != _unpack_sum(buffer, sum_at)[0]:
+    if xxh3_64_intdigest(columns, head_sum) != _unpack_sum(buffer, sum_at)[0]:
         return Bad("the checksum of its columns does not match", frame)
     if kind == _APPEND:
         return frame if count else Bad("it appends nothing", frame)
@@ -185,5 +180,5 @@ _new = tuple.__new__
 _unpack_header = _HEADER_AND_SUM.unpack_from
 _unpack_sum = SUM.unpack_from
 _SHORT = Bad("too few bytes are left")
-_NO_MAGIC = Bad("no frame begins here")
+NO_MAGIC = Bad("no frame begins here")
 _BAD_HEADER = Bad("the checksum of its header does not match")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from operator import add
 
 from driftq.storage.block import encode_block, slices
-from driftq.storage.rows import Rows, Texts, bitmap, is_plain, spread
+from driftq.storage.rows import Rows, Texts, bitmap, is_plain, shifted, spread
 
 
 class _Column:
@@ -33,10 +33,8 @@ class _Column:
         self.data += texts.data
         if len(offsets) == 2:
             self.offsets.append(len(self.data))
-        elif base:
-            self.offsets.extend([base + offset for offset in offsets[1:]])
         else:
-            self.offsets.extend(offsets[1:])
+            self.offsets.frombytes(shifted(offsets, base))
 
     def append(self, value: bytes) -> None:
         """One more row."""

@@ -19,7 +19,26 @@ def is_plain(text: bytes) -> bool:
 
 def offsets_of(lengths: Iterable[int]) -> "array[int]":
     """Arrow offsets for values of these lengths."""
-    return array("i", accumulate(lengths, initial=0))
+    # A list first: an array grows by bits where it cannot see how many there will be.
+    return array("i", [0, *accumulate(lengths)])
+
+
+def shifted(offsets: "array[int]", base: int) -> bytes:
+    """Offsets but the first, each larger by `base`, as bytes of int32.
+
+    One addition of long integers, each offset a digit of 32 bits that cannot carry, instead of one per row.
+    """
+    rows = len(offsets) - 1
+    ones = _ONES.get(rows)
+    if ones is None:
+        ones = int.from_bytes(b"\1\0\0\0" * rows, "little")
+        if rows <= _ONES_ROWS_MAX:
+            _ONES[rows] = ones
+    return (int.from_bytes(memoryview(offsets)[1:].cast("B"), "little") + base * ones).to_bytes(4 * rows, "little")
+
+
+_ONES: dict[int, int] = {}
+_ONES_ROWS_MAX = 1024
 
 
 class Texts:
@@ -53,7 +72,7 @@ class Texts:
         offsets = array("i", (0,))
         base = 0
         for column in columns:
-            offsets.extend([base + offset for offset in column.offsets[1:]] if base else column.offsets[1:])
+            offsets.frombytes(shifted(column.offsets, base))
             base = offsets[-1]
         valid = None
         if any(column.valid is not None for column in columns):

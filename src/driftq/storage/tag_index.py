@@ -31,14 +31,14 @@ MAGIC = b"DQT\x01"
 _PREAMBLE = Struct("<4s4xQ")
 _HEADER = Struct("<IIIII4x")
 _KEYS_AT = _PREAMBLE.size + _HEADER.size
-_KEY_BYTES = 8
-_LONG = 1
+KEY_BYTES = 8
+LONG = 1
 """Some tag is longer than prefix and key, so that an equal key is no proof of an equal tag."""
-_AMBIGUOUS = 2
+AMBIGUOUS = 2
 """Some tag's part in the key ends with a zero byte, which padding cannot be told from."""
-_WIDE = 4
-_KNOWN = _LONG | _AMBIGUOUS | _WIDE
-_NARROW_ROWS = 1 << 16
+WIDE = 4
+_KNOWN = LONG | AMBIGUOUS | WIDE
+NARROW_ROWS = 1 << 16
 
 
 class Candidates(NamedTuple):
@@ -86,20 +86,20 @@ class TagIndex:
         names = [entries[place][0] for place in order]
         rows = [entries[place][1] for place in order]
         first, last = names[0], names[-1]
-        prefix = _common(first, last)
-        end = prefix + _KEY_BYTES
+        prefix = common_prefix(first, last)
+        end = prefix + KEY_BYTES
         parts = [name[prefix:end] for name in names]
-        bits = _WIDE if max(rows) >= _NARROW_ROWS else 0
+        bits = WIDE if max(rows) >= NARROW_ROWS else 0
         if max(map(len, names)) > end:
-            bits |= _LONG
+            bits |= LONG
         packed = b"".join(parts)
         if b"\0" in packed and any(part.endswith(b"\0") for part in parts):
-            bits |= _AMBIGUOUS
-        if len(packed) != _KEY_BYTES * len(parts):
-            packed = b"".join([part.ljust(_KEY_BYTES, b"\0") for part in parts])
-        keys = array("Q", packed)
+            bits |= AMBIGUOUS
+        if len(packed) != KEY_BYTES * len(parts):
+            packed = b"".join([part.ljust(KEY_BYTES, b"\0") for part in parts])
+        keys = array("Q", packed)[:]  # made of bytes it has room to spare, its copy has not
         keys.byteswap()
-        return TagIndex(keys, array("I" if bits & _WIDE else "H", rows), bits, (first, last), prefix)
+        return TagIndex(keys, array("I" if bits & WIDE else "H", rows), bits, (first, last), prefix)
 
     def encode(self) -> bytes:
         """The `.tags` file."""
@@ -124,12 +124,12 @@ class TagIndex:
             return None
         count, bits, prefix, first, last = _HEADER.unpack_from(content, _PREAMBLE.size)
         rows_at = _KEYS_AT + 8 * count
-        first_at = rows_at + (4 if bits & _WIDE else 2) * count
+        first_at = rows_at + (4 if bits & WIDE else 2) * count
         last_at = first_at + first
         if last_at + last != len(content) or prefix > first or bits & ~_KNOWN:
             return None
-        keys = array("Q", content[_KEYS_AT:rows_at])
-        rows = array("I" if bits & _WIDE else "H", content[rows_at:first_at])
+        keys = array("Q", content[_KEYS_AT:rows_at])[:]
+        rows = array("I" if bits & WIDE else "H", content[rows_at:first_at])[:]
         return TagIndex(keys, rows, bits, (content[first_at:last_at], content[last_at:]), prefix)
 
     def __len__(self) -> int:
@@ -156,18 +156,18 @@ class TagIndex:
         part = tag[len(self._prefix) :]
         size = len(part)
         padded = part.endswith(b"\0")
-        if size > _KEY_BYTES and not self._bits & _LONG:
+        if size > KEY_BYTES and not self._bits & LONG:
             return _NONE
-        if padded and size <= _KEY_BYTES and not self._bits & _AMBIGUOUS:
+        if padded and size <= KEY_BYTES and not self._bits & AMBIGUOUS:
             return _NONE
         keys = self._keys
-        key = int.from_bytes(part[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0"), "big")
+        key = int.from_bytes(part[:KEY_BYTES].ljust(KEY_BYTES, b"\0"), "big")
         start = bisect_left(keys, key)
         if start == len(keys) or keys[start] != key:
             return _NONE
         # A full key without padding in it proves all of a tag that is not longer; a shorter one proves that nothing
         # follows, unless what looks like padding may be zeros of a tag's own.
-        doubt = self._bits & _LONG or padded if size >= _KEY_BYTES else self._bits & _AMBIGUOUS
+        doubt = self._bits & LONG or padded if size >= KEY_BYTES else self._bits & AMBIGUOUS
         return Candidates(self._rows[start : bisect_right(keys, key, start)], not doubt)
 
     def prefix(self, prefix: bytes) -> Candidates:
@@ -181,17 +181,17 @@ class TagIndex:
         if not prefix.startswith(common):
             return _NONE
         size = len(part)
-        if size > _KEY_BYTES and not self._bits & _LONG:
+        if size > KEY_BYTES and not self._bits & LONG:
             return _NONE
-        low = int.from_bytes(part[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0"), "big")
-        high = int.from_bytes(part[:_KEY_BYTES].ljust(_KEY_BYTES, b"\xff"), "big")
+        low = int.from_bytes(part[:KEY_BYTES].ljust(KEY_BYTES, b"\0"), "big")
+        high = int.from_bytes(part[:KEY_BYTES].ljust(KEY_BYTES, b"\xff"), "big")
         start = bisect_left(self._keys, low)
         found = self._rows[start : bisect_right(self._keys, high, start)]
         # A part that ends with a zero byte matches the padding of a tag that is shorter than it, too.
-        return Candidates(found, not (size > _KEY_BYTES or part.endswith(b"\0"))) if found else _NONE
+        return Candidates(found, not (size > KEY_BYTES or part.endswith(b"\0"))) if found else _NONE
 
 
-def _common(first: bytes, last: bytes) -> int:
+def common_prefix(first: bytes, last: bytes) -> int:
     """Length of the prefix that two tags, and so all between them, share."""
     if first == last:
         return len(first)

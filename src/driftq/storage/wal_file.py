@@ -2,7 +2,8 @@
 
 States of a file: absent → made (zeros, entry durable) → current → full (synced, never written again) → trimmed.
 Invariant: before the first frame goes into a file, its directory entry is durable. The next file is made by a thread of
-its own while the current one fills; whoever comes first makes it, the other waits.
+its own while the current one fills; whoever comes first makes it, the other waits. A file that the writer has taken is
+never made again: the thread may come late, and find it full of frames.
 """
 
 import threading
@@ -33,6 +34,7 @@ class WalFiles:
         self._file_bytes = file_bytes
         self._lock = threading.Lock()
         self._ready: dict[int, WalFile] = {}
+        self._taken = 0
 
     def make_directory(self) -> None:
         """The shard's directory, durable."""
@@ -42,7 +44,7 @@ class WalFiles:
     def prepare(self, number: int) -> None:
         """Make a file ahead of its use. A failure is met again, and reported, by `take`."""
         with self._lock:
-            if number in self._ready:
+            if number in self._ready or number <= self._taken:
                 return
             try:
                 self._ready[number] = self._make(number, self._file_bytes)
@@ -53,11 +55,12 @@ class WalFiles:
         """The made file of this number, for the writer, at least so large. Raises OSError when it cannot be made."""
         with self._lock:
             ready = self._ready.pop(number, None)
-            if ready is not None and ready.size >= size:
-                return ready
-            if ready is not None:
-                ready.file.close()
-            return self._make(number, max(size, self._file_bytes))
+            if ready is None or ready.size < size:
+                if ready is not None:
+                    ready.file.close()
+                ready = self._make(number, max(size, self._file_bytes))
+            self._taken = number
+            return ready
 
     def close(self) -> None:
         """Remove what was made and never used."""

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from driftq.errors import NewerFormatError
-from driftq.storage.frame import MAGIC, Bad, Frame, NewerVersion, read_frame
+from driftq.storage.frame import MAGIC, NO_MAGIC, Bad, Frame, NewerVersion, read_frame
 
 _OFFSET = (1 << 32) - 1
+_ZEROS = bytes(1 << 20)
 
 
 class Damage(NamedTuple):
@@ -23,6 +24,14 @@ class Damage(NamedTuple):
     start: int
     end: int
     header: Frame | None
+
+
+def is_zero(buffer: bytes, place: int) -> bool:
+    """Is there nothing but zeros from here on? Nearly every file ends so."""
+    size = len(buffer)
+    while place < size and buffer.startswith(_ZEROS[: size - place], place):
+        place += len(_ZEROS)
+    return place >= size
 
 
 class WalScan:
@@ -45,14 +54,20 @@ class WalScan:
 
     def __iter__(self) -> Iterator[Frame | Damage]:
         buffer, size, place = self._buffer, len(self._buffer), self.end
+        number, known = self._number, 0
         while True:
             found = read_frame(buffer, place, size)
             if type(found) is Frame:
                 yield found
                 place = found.end
-                if found.synced_to >> 32 == self._number:
-                    self._synced = max(self._synced, found.synced_to & _OFFSET)
+                synced_to = found.synced_to
+                if synced_to > known and synced_to >> 32 == number:
+                    known = synced_to
+                    self._synced = max(self._synced, synced_to & _OFFSET)
                 continue
+            if found is NO_MAGIC and is_zero(buffer, place):
+                self.end = place
+                return
             if isinstance(found, NewerVersion):
                 raise NewerFormatError(
                     f"WAL file {self._number} holds a frame of format version {found.version} at byte {place};"
@@ -62,7 +77,7 @@ class WalScan:
             region = self._damage(place, found.header)
             if region is None:
                 self.end = place
-                self.torn = buffer.count(0, place) != size - place
+                self.torn = True
                 return
             yield region
             place = region.end

@@ -83,7 +83,7 @@ class ManualWorker(Generic[Job]):
         jobs = [self._jobs.popleft() for _ in range(min(jobs_max, len(self._jobs)))]
         self.idle_ns = None
         delay_s = self._handle(jobs)
-        if delay_s is not None and not self._closed:
+        if delay_s is not None:
             self.idle_ns = self._runtime.clock.monotonic_ns() + round(delay_s * _NS_PER_S)
 
     def forget(self) -> None:

@@ -57,6 +57,8 @@ def refused(body: bytes, limits: Limits = LIMITS) -> InvalidRequestError:
         (b"1" * 5000, b"1" * 5000),
         (b'{ "a" : [1, 2,\n 3] }', b'{"a":[1,2,3]}'),
         (b'{"b":1,"a":2,"b":3}', b'{"b":1,"a":2,"b":3}'),
+        (b"[1,\r2]", b"[1,2]"),
+        (b"[1,\t2]", b"[1,2]"),
         (b"[ ]", b"[]"),
         (b"{\n}", b"{}"),
         (b'" a  b "', b'" a  b "'),
@@ -403,16 +405,29 @@ def test_a_value_may_nest_128_deep(opening: bytes, closing: bytes, inside: int) 
         refused(b'{"records":[{"data":1}],"config":{"unknown":%b}}' % beside)
 
 
-def test_the_deep_value_is_found_among_many() -> None:
-    flat = b'{"data":{"a":[1,2,3],"text":"' + b"[" * 300 + b'"},"tag":"t"}'
-    deep = b'{"data":%b}' % nested(129, b"[", b"]")
-    good = b'{"data":%b}' % nested(128, b"[", b"]")
+def test_the_shortest_value_that_is_too_deep() -> None:
+    decode_write(one(b"[" * 128 + b"]" * 128), LIMITS)
+    refused(one(b"[" * 129 + b"]" * 129))
+
+
+@pytest.mark.parametrize("text", [b"x" * 300, b"[" * 300])
+def test_the_deep_value_is_found_among_many(text: bytes) -> None:
+    flat = b'{"data":{"a":[1,2,3],"text":"%b"},"tag":"t"}' % text
     for place in (0, 1, 499, 999):
         records = [flat] * 999
-        records.insert(place, good)
+        records.insert(place, b'{"data":%b}' % (b"[" * 128 + b"]" * 128))
         assert decode_write(b'{"records":[%b]}' % b",".join(records), LIMITS).rows.count == 1000
-        records[place] = deep
+        records[place] = b'{"data":%b}' % (b"[" * 129 + b"]" * 129)
         refused(b'{"records":[%b]}' % b",".join(records))
+
+
+def test_what_is_deep_and_unknown_is_found_among_tags_and_nodes() -> None:
+    deep = b'"unknown":%b' % nested(131, b"[", b"]")
+    node = b'"node":"%b"' % (b"n" * 100)
+    bare = b",".join([b'{"data":1}'] * 50)
+    refused(b'{"records":[%b,{"data":1,"node":"own"}],%b,%b}' % (bare, node, deep))
+    refused(b'{"records":[%b,{"data":1,"tag":"t","node":"own"}],%b}' % (bare, deep))
+    refused(b'{"records":[%b,{"data":1,"meta":{}}],%b}' % (bare, deep))
 
 
 def test_brackets_in_strings_are_no_depth() -> None:

@@ -228,11 +228,21 @@ def test_a_torn_crash_keeps_a_prefix_and_cuts_the_last_write() -> None:
     for found in _outcomes(disk, TORN, "/data/a"):
         assert found is not None
         assert whole.startswith(found)
-        assert len(found) % 8 == 0 or len(found) % 1_000 == 0
         lengths.add(len(found))
-    assert any(length % 512 for length in lengths)
-    assert any(length % 1_000 and length % 512 == 0 for length in lengths)
+    assert {length % 8 for length in lengths} == {0}
+    assert {length % 512 for length in lengths} > {0}
     assert len(lengths) > 50
+
+
+def test_a_torn_write_ends_at_a_sector_or_a_word_of_the_file_wherever_it_starts() -> None:
+    disk = SimDisk()
+    file = _durable_file(disk, "/data/a", b"-" * 101)
+    file.pwritev([b"x" * 1_203], 101)
+    lengths = [disk.crash(TORN, seed).open("/data/a").size() for seed in SEEDS]
+    assert set(lengths) <= {101, *range(104, 1_305, 8)}
+    # By chance alone one word in 64 ends a sector.
+    assert sum(length in (101, 512, 1_024) for length in lengths) > len(SEEDS) / 4
+    assert len(set(lengths)) > 50
 
 
 def test_a_torn_crash_follows_the_order_of_calls_over_all_files_and_directories() -> None:
@@ -295,6 +305,16 @@ def test_a_reordered_write_loses_whole_sectors_of_the_file_only() -> None:
                 content[start:end] = b"x" * (end - start)
         allowed.add(bytes(content))
     assert found == allowed
+
+
+def test_a_long_reordered_write_is_often_lost_or_kept_whole() -> None:
+    disk = SimDisk()
+    file = _durable_file(disk, "/data/a", bytes(65_536))
+    file.pwritev([b"x" * 65_536], 0)
+    kept = [disk.crash(REORDER, seed).open("/data/a").pread(65_536, 0).count(b"x") for seed in SEEDS]
+    for whole in (0, 65_536):
+        assert len(SEEDS) / 5 < kept.count(whole) < len(SEEDS) / 2
+    assert len(set(kept)) > 20
 
 
 def test_a_reordered_append_may_leave_its_size_without_its_bytes() -> None:

@@ -50,6 +50,24 @@ def test_a_failed_sync_is_no_sync() -> None:
         disk.rename("/data/a.tmp", "/data/a")
 
 
+def test_a_write_that_comes_while_a_sync_is_under_way_is_not_covered_by_it() -> None:
+    inner = SimDisk()
+    disk = OrderCheckingDisk(inner)
+    file = _written(disk, "/data/a.tmp")
+
+    def write_meanwhile(operation: str, path: str) -> None:
+        if operation == "sync":
+            inner.on_call = None
+            file.pwritev([b"x"], 0)
+
+    inner.on_call = write_meanwhile
+    file.sync(Site.SNAPSHOT_FILE)
+    with pytest.raises(AssertionError, match="last write"):
+        disk.rename("/data/a.tmp", "/data/a")
+    file.sync(Site.SNAPSHOT_FILE)
+    disk.rename("/data/a.tmp", "/data/a")
+
+
 def test_a_handle_is_followed_through_a_rename(disk: OrderCheckingDisk) -> None:
     file = _durable(disk, "/data/a")
     disk.rename("/data/a", "/data/b")
@@ -109,8 +127,7 @@ def test_what_was_there_before_counts_as_durable() -> None:
 @pytest.mark.parametrize("old", ["snapshot-4.bin", "wal-9.log"])
 def test_old_state_is_removed_only_when_the_newer_snapshot_is_durable(disk: OrderCheckingDisk, old: str) -> None:
     _durable(disk, f"/data/{old}")
-    snapshot = _written(disk, "/data/snapshot-5.tmp")
-    snapshot.sync(Site.SNAPSHOT_FILE)
+    _durable(disk, "/data/snapshot-5.tmp")
     disk.rename("/data/snapshot-5.tmp", "/data/snapshot-5.bin")
     with pytest.raises(
         AssertionError, match=r"removed before /data/snapshot-5\.bin, which takes its place, is durable"

@@ -262,6 +262,8 @@ def test_a_power_loss_in_a_worker_stops_everything() -> None:
 
     worker = runtime.worker("wal", handle)
     worker.put(1)
+    other: ManualWorker[int] = runtime.worker("other", lambda jobs: seen.append("after"))
+    other.put(1)
     runtime.later(0, lambda: runtime.soon(_noting(seen, "before")))
     runtime.later(10, _noting(seen, "after"))
     with pytest.raises(Crashed, match="power loss"):

@@ -1,0 +1,367 @@
+"""Measure the engine in process: `make bench`. One JSON line per workload; `docs/benchmarks.md` says how and why.
+
+Every workload runs in a process of its own, on a directory of its own below `--dir`, with the settings a server has. A
+record is about 110 bytes of JSON with a tag of its own. Each figure is the median of `--repeat` runs, for machines are
+noisy; the bar of each is in the line, and the exit code says whether all were reached.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import uvloop
+from driftq.config import Settings
+from driftq.engine import delete as delete_module
+from driftq.engine.append import Appended
+from driftq.engine.delete import parse_match
+from driftq.engine.diff import Page, Query
+from driftq.engine.engine import Engine
+from driftq.engine.ingest import decode_write
+from driftq.engine.render import Fields, render_records
+from driftq.engine.segment import Segment
+from driftq.model.limits import Limits
+from driftq.model.topic import TopicConfig
+from driftq.seam.clock import SystemClock
+from driftq.seam.disk import OsDisk
+from driftq.seam.memory import keep_freed_memory
+from driftq.seam.runtime import AsyncioRuntime, Pending
+
+TOPIC = "bench"
+CONNECTIONS = 16
+"""Writes that arrive in one loop turn, as they would from so many connections."""
+QUEUE_ROOM = 2048
+LIMITS = Limits()
+
+
+def body(count: int, first: int, *, tags: bool = True) -> bytes:
+    """The request of one write."""
+    filling = b"x" * 85
+    records = []
+    for number in range(first, first + count):
+        tag = b',"tag":"order-%d"' % number if tags else b""
+        records.append(b'{"data":{"id":%d,"payload":"%b"}%b}' % (number, filling, tag))
+    return b'{"records":[' + b",".join(records) + b"]}"
+
+
+class Driver:
+    """An engine on the real disk, and the little a caller needs around it."""
+
+    def __init__(self, directory: str, **settings: int) -> None:
+        self.runtime = AsyncioRuntime(asyncio.get_running_loop())
+        self.engine = Engine(OsDisk(), SystemClock(), self.runtime, Settings(data_dir=directory, **settings))
+
+    async def create(self) -> None:
+        """The topic, in the `disk` class."""
+        await self.runtime.future(self.engine.put_topic(TOPIC, TopicConfig()))
+
+    async def write(self, bodies: list[bytes]) -> None:
+        """Some writes of one turn, acked."""
+        writes = [self.engine.append(TOPIC, decode_write(request, LIMITS).rows) for request in bodies]
+        await self._answered(writes[-1])
+        shard = self.engine.shards.all[0]
+        while shard.depth > QUEUE_ROOM:
+            await asyncio.sleep(0.0005)
+
+    async def _answered(self, last: Pending[Appended]) -> None:
+        # The writes of one turn are answered in order, so that the last one stands for all.
+        await self.runtime.future(last)
+
+    async def fill(self, records: int, batch: int, *, per_turn: int, tags: bool = True) -> None:
+        """Store records, made on the way."""
+        turn: list[bytes] = []
+        for first in range(0, records, batch):
+            turn.append(body(batch, first, tags=tags))
+            if len(turn) == per_turn or first + batch >= records:
+                await self.write(turn)
+                turn = []
+
+    async def settle(self) -> None:
+        """Until the files have caught up with the memory."""
+        topic = self.engine.catalog.get(TOPIC)
+        while self.engine.filing.busy or any(s.sealing and not s.sealed for s in topic.segments):
+            await asyncio.sleep(0.005)
+
+    def page(self, query: Query) -> Page:
+        """One page that is in memory."""
+        found = self.engine.diff(TOPIC, query)
+        assert isinstance(found, Page)
+        return found
+
+
+class Result(NamedTuple):
+    """What a workload found: its figure, and whatever else is worth knowing."""
+
+    value: float
+    facts: dict[str, float]
+
+
+async def append(directory: str, scale: float, batch: int) -> Result:
+    """Request bytes in, acks out, WAL on, `disk` class."""
+    driver = Driver(directory)
+    await driver.create()
+    records = int(1_000_000 * scale) // batch * batch
+    requests = [body(batch, first) for first in range(0, min(records, 64_000), batch)]
+    per_turn = max(1, min(CONNECTIONS, 4_000 // batch))
+    done = 0
+    began, cpu = time.perf_counter(), time.process_time()
+    while done < records:
+        turn = [requests[(done // batch + number) % len(requests)] for number in range(per_turn)]
+        await driver.write(turn)
+        done += per_turn * batch
+    took = time.perf_counter() - began
+    return Result(done / took, {"records": done, "cpu_us_per_record": (time.process_time() - cpu) / done * 1e6})
+
+
+async def diff(directory: str, scale: float, *, tags: bool) -> Result:
+    """Pages of 1000 records, rendered to the JSON bytes a reader gets."""
+    driver = Driver(directory)
+    await driver.create()
+    await driver.fill(100_000, 1000, per_turn=4)
+    fields = Fields(tags=tags)
+    rounds = max(1, int(10 * scale))
+    began = time.perf_counter()
+    size = 0
+    for _ in range(rounds):
+        for cursor in range(0, 100_000, 1000):
+            size += len(render_records(driver.page(Query(cursor, 1000)), fields))
+    took = time.perf_counter() - began
+    return Result(rounds * 100_000 / took, {"bytes_per_record": size / rounds / 100_000})
+
+
+async def fill_only(directory: str, records: int, batch: int) -> Result:
+    """Leave a WAL behind and die without a word."""
+    driver = Driver(directory, checkpoint_wal_bytes=1 << 60, checkpoint_interval_ms=1 << 60)
+    await driver.create()
+    await driver.fill(records, batch, per_turn=1 if batch == 1 else 4)
+    await driver.settle()
+    os._exit(0)
+
+
+async def recover(directory: str, scale: float, batch: int) -> Result:
+    """Open a directory that has a WAL and no checkpoint."""
+    records = int((1_000_000 if batch > 1 else 100_000) * scale)
+    _child("fill", directory, str(records), str(batch))
+    began = time.perf_counter()
+    driver = Driver(directory)
+    took = time.perf_counter() - began
+    report = driver.engine.recovered
+    assert driver.engine.topic(TOPIC).count == records
+    return Result(records / took, {"records": records, "frames": report.frames, "seconds": took})
+
+
+async def delete_tag(directory: str, scale: float) -> Result:
+    """Delete one tag among 10^6, in milliseconds of work, the wait for its commit aside."""
+    driver = Driver(directory)
+    await driver.create()
+    records = int(1_000_000 * scale)
+    await driver.fill(records, 1000, per_turn=4)
+    await driver.settle()
+    spent = [0.0]
+    applied = delete_module.apply_delete
+
+    def timed(*arguments: object) -> int:
+        began = time.perf_counter()
+        deleted = applied(*arguments)  # type: ignore[arg-type]
+        spent[0] += time.perf_counter() - began
+        return deleted
+
+    delete_module.apply_delete = timed
+    times = []
+    for number in range(records // 20, records, records // 20):
+        spent[0] = 0.0
+        began = time.perf_counter()
+        pending = driver.engine.delete_records(TOPIC, match=parse_match(f"order-{number}"))
+        submitted = time.perf_counter() - began
+        assert (await driver.runtime.future(pending)).deleted == 1
+        times.append((submitted + spent[0]) * 1e3)
+    return Result(statistics.median(times), {"worst_ms": max(times), "first_ms": times[0], "records": records})
+
+
+async def index_memory(directory: str, scale: float, batch: int) -> Result:
+    """Bytes of index per record: everything a topic keeps about its segments but their payloads."""
+    driver = Driver(directory)
+    await driver.create()
+    records = int((1_000_000 if batch > 1 else 200_000) * scale)
+    await driver.fill(records, batch, per_turn=4 if batch > 1 else 64, tags=batch > 1)
+    await driver.settle()
+    topic = driver.engine.catalog.get(TOPIC)
+    size = sys.getsizeof(topic.segments) + sum(_segment_bytes(segment) for segment in topic.segments)
+    blocks = sum(len(segment.index) for segment in topic.segments)
+    return Result(size / records, {"records": records, "blocks": blocks, "segments": len(topic.segments)})
+
+
+def _segment_bytes(segment: Segment) -> int:
+    parts: list[object] = [segment, segment.index, segment.index.cells, segment.dead, segment.flips, segment.pending]
+    return sum(map(sys.getsizeof, parts))
+
+
+async def large(directory: str, scale: float) -> Result:
+    """10^7 records stored: resident memory in MiB, then a checkpoint after 1000 more, then an open from it."""
+    driver = Driver(directory)
+    await driver.create()
+    records = int(10_000_000 * scale)
+    await driver.fill(records, 1000, per_turn=4)
+    await driver.settle()
+    resident = _resident_mib()
+    checkpointer = driver.engine.checkpointer
+    assert await driver.runtime.future(checkpointer.run())
+    await driver.fill(1000, 1000, per_turn=1)
+    assert await driver.runtime.future(checkpointer.run())
+    size = checkpointer.bytes_written
+    assert await driver.runtime.future(driver.engine.close())
+    opened = json.loads(_child("open", directory))
+    assert opened["facts"]["count"] == records + 1000
+    facts = {
+        "records": records,
+        "checkpoint_bytes": size,
+        "open_seconds": opened["value"],
+        "open_resident_mib": opened["facts"]["resident_mib"],
+    }
+    return Result(resident, facts)
+
+
+async def open_only(directory: str) -> Result:
+    """How long a start takes."""
+    began = time.perf_counter()
+    driver = Driver(directory)
+    took = time.perf_counter() - began
+    return Result(took, {"count": driver.engine.topic(TOPIC).count, "resident_mib": _resident_mib()})
+
+
+def _resident_mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+class Workload(NamedTuple):
+    """One line of the report. `bars` are on the value and on facts: more is better where `least`, else less is."""
+
+    unit: str
+    run: Callable[[str, float], Awaitable[Result]]
+    bars: dict[str, float]
+    aim: float | None = None
+    least: bool = True
+
+
+WORKLOADS = {
+    "append_100": Workload("records/s", lambda d, s: append(d, s, 100), {"value": 900_000}),
+    "append_1000": Workload("records/s", lambda d, s: append(d, s, 1000), {"value": 1_000_000}),
+    "diff": Workload("records/s", lambda d, s: diff(d, s, tags=False), {"value": 2_000_000}),
+    "diff_tags": Workload("records/s", lambda d, s: diff(d, s, tags=True), {"value": 1_000_000}),
+    "recover_1000": Workload("records/s", lambda d, s: recover(d, s, 1000), {"value": 1_500_000}, 5_000_000),
+    "recover_1": Workload("records/s", lambda d, s: recover(d, s, 1), {"value": 200_000}, 500_000),
+    "delete_tag": Workload("ms", delete_tag, {"value": 1.0}, least=False),
+    "index_1000": Workload("bytes/record", lambda d, s: index_memory(d, s, 1000), {"value": 0.2}, least=False),
+    "index_1": Workload("bytes/record", lambda d, s: index_memory(d, s, 1), {"value": 5.0}, least=False),
+    "large": Workload(
+        "MiB", large, {"value": 400, "open_seconds": 2.0, "checkpoint_bytes": 1 << 20}, least=False
+    ),
+}
+
+
+def _child(*arguments: str) -> str:
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def machine() -> dict[str, object]:
+    """The facts of this machine that a figure depends on."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
+    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.release()}
+
+
+def _lines(path: str) -> Iterator[str]:
+    try:
+        yield from Path(path).read_text().splitlines()
+    except OSError:
+        return
+
+
+def measure(name: str, parent: str, scale: float, repeat: int) -> dict[str, object]:
+    """Run one workload some times, each in a process and a directory of its own."""
+    workload = WORKLOADS[name]
+    results = []
+    for _ in range(repeat):
+        directory = tempfile.mkdtemp(prefix="driftq-bench-", dir=parent)
+        try:
+            results.append(json.loads(_child("run", name, directory, str(scale))))
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    results.sort(key=lambda result: result["value"])
+    median = results[len(results) // 2]
+    facts = median["facts"] | {"value": median["value"]}
+    reached = all(facts[key] >= bar if workload.least else facts[key] <= bar for key, bar in workload.bars.items())
+    return {
+        "workload": name,
+        "unit": workload.unit,
+        "value": round(median["value"], 4),
+        "all": [round(result["value"], 4) for result in results],
+        "bars": workload.bars,
+        "aim": workload.aim,
+        "reached": reached,
+        "facts": {key: round(value, 4) for key, value in median["facts"].items()},
+        "machine": machine(),
+    }
+
+
+def child(arguments: list[str]) -> None:
+    """The other side of `_child`."""
+    keep_freed_memory()
+    match arguments:
+        case ["run", name, directory, scale]:
+            result = uvloop.run(_result(WORKLOADS[name].run(directory, float(scale))))
+        case ["fill", directory, records, batch]:
+            result = uvloop.run(fill_only(directory, int(records), int(batch)))
+        case ["open", directory]:
+            result = uvloop.run(open_only(directory))
+        case _:
+            raise SystemExit(f"unknown: {arguments}")
+    sys.stdout.write(json.dumps({"value": result.value, "facts": result.facts}))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+async def _result(running: Awaitable[Result]) -> Result:
+    return await running
+
+
+def main() -> int:
+    """All workloads, or those named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; default all")
+    parser.add_argument("--dir", default=None, help="where data directories are made (default: the system's)")
+    parser.add_argument("--scale", type=float, default=1.0, help="so many times the records")
+    parser.add_argument("--repeat", type=int, default=3, help="runs per workload; the median counts")
+    chosen = parser.parse_args()
+    unknown = [name for name in chosen.workloads if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"unknown workload {unknown[0]}; there are {', '.join(WORKLOADS)}")
+    reached = True
+    for name in chosen.workloads or WORKLOADS:
+        line = measure(name, chosen.dir or tempfile.gettempdir(), chosen.scale, 1 if name == "large" else chosen.repeat)
+        reached = reached and bool(line["reached"])
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["run"], ["fill"], ["open"]):
+        child(sys.argv[1:])
+    sys.exit(main())

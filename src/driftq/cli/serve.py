@@ -1,0 +1,118 @@
+"""`driftq serve`: from settings to a process that serves, and out again (http-v0 §17).
+
+    settings → address and guard → directories, lock, recovery → bind → port file → one line → until a signal
+    → accept nobody → replies that are due → last checkpoint → 0
+
+A refused start has bound nothing, says why in one line on standard error, and exits 1.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from driftq import __version__
+from driftq.cli.logs import start_log
+from driftq.config import Settings, Value, read_settings
+from driftq.errors import StartError
+from driftq.http.app import App
+from driftq.http.listener import Address, Listener, choose_address, write_port_file
+from driftq.seam.clock import SystemClock
+from driftq.seam.disk import OsDisk
+from driftq.seam.runtime import AsyncioRuntime
+from driftq.server import Server
+
+_DRAIN_S = 5.0
+_STOP_S = 9.5
+"""A stop takes less than ten seconds, whatever the disk does."""
+
+_log = logging.getLogger(__name__)
+
+
+def run_server(flags: dict[str, Value]) -> int:
+    """Serve until told to stop; the exit code."""
+    try:
+        settings = read_settings(os.environ, flags)
+        start_log(settings.log_level)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            checkpointed = runner.run(_serve(settings))
+    except StartError as error:
+        _say(error.message)
+        return 1
+    if not checkpointed:
+        _say("the last checkpoint could not be taken; nothing is lost, and the next start replays the log")
+        return 1
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: Settings) -> bool:
+    """The life of a server. Returns whether its last checkpoint was taken."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    runtime, disk = AsyncioRuntime(loop), OsDisk()
+    chosen = choose_address(settings)
+    server = Server(settings, disk, SystemClock(), runtime, pid=os.getpid())
+    _tell_what_was_found(server)
+    listener = Listener(App(server), runtime, body_bytes_max=settings.limits.body_bytes_max)
+    try:
+        address = await listener.open(chosen)
+        if settings.port_file is not None:
+            write_port_file(disk, settings.port_file, address)
+    except StartError:
+        await listener.close(0)
+        await runtime.future(server.close())
+        raise
+    _announce(address, settings)
+    await stop.wait()
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, _STOP_S)
+    await listener.close(_DRAIN_S)
+    checkpointed = await runtime.future(server.close())
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return checkpointed
+
+
+def _tell_what_was_found(server: Server) -> None:
+    """A start that found anything lost or damaged says so; one that found nothing is quiet."""
+    found = server.engine.recovered
+    for snapshot in found.refused_snapshots:
+        _log.warning("checkpoint %s was passed over", snapshot)
+    if found.damaged or found.control_lost or found.jumps_refused:
+        _log.warning(
+            "the log is damaged: %d regions, %d of them control frames, %d frames behind a loss",
+            found.damaged,
+            found.control_lost,
+            found.jumps_refused,
+        )
+    holes = server.readiness().holes
+    if holes is not None:
+        _log.warning("records are missing: %d holes of damage, %d of crashes", holes.corruption, holes.crash)
+    _log.debug("recovered from checkpoint %d and %d frames of %d files", found.snapshot, found.frames, found.files)
+
+
+def _announce(address: Address, settings: Settings) -> None:
+    sys.stdout.write(f"driftq {__version__} listens on http://{address}, data in {settings.data_dir}\n")
+    sys.stdout.flush()
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"driftq: {message}\n")
+
+
+def _give_up(_: int, __: FrameType | None) -> None:
+    _say("the disk did not let the server stop in time; nothing is lost, and the next start replays the log")
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,47 @@
+"""The error envelope of http-v0 §1.5, and the status of every code (§1.6). No other module writes either."""
+
+from collections.abc import Mapping
+
+from driftq.errors import DriftQError
+from driftq.http.reply import Reply, json_reply
+
+_STATUS = {
+    "invalid_request": 400,
+    "batch_too_large": 400,
+    "record_too_large": 400,
+    "topic_not_found": 404,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "topic_exists_incompatible": 409,
+    "topic_not_empty": 409,
+    "payload_too_large": 413,
+    "topic_full": 422,
+    "throttled": 429,
+    "internal": 500,
+    "not_ready": 503,
+    "shutting_down": 503,
+}
+_MS_PER_S = 1000
+
+
+def refusal(
+    code: str,
+    message: str,
+    *headers: tuple[bytes, bytes],
+    detail: Mapping[str, object] | None = None,
+    status: int | None = None,
+) -> Reply:
+    """An envelope; its status is the code's unless HTTP has a finer one."""
+    error: dict[str, object] = {"code": code, "message": message}
+    if detail is not None:
+        error["detail"] = detail
+    return json_reply(status or _STATUS[code], {"error": error}, *headers)
+
+
+def error_reply(error: DriftQError) -> Reply:
+    """What a caller is told of an error that the engine raised."""
+    headers = []
+    if error.retry_after_ms is not None:
+        seconds = max(1, -(-error.retry_after_ms // _MS_PER_S))
+        headers.append((b"retry-after", b"%d" % seconds))
+    return refusal(error.code, error.message, *headers, detail=error.detail)

@@ -1,0 +1,108 @@
+"""The composition root: the one place that knows every part of a running server, and nothing of the wire.
+
+    directories → engine (lock, recovery) → serving → closing
+
+A refused start raises `StartError`; a directory that another server has open is left as it is.
+"""
+
+import os
+import posixpath
+
+from msgspec import Struct
+
+from driftq import __version__
+from driftq.config import Settings
+from driftq.engine.engine import Engine
+from driftq.errors import ShuttingDownError, StartError
+from driftq.model.tombstone import Reason
+from driftq.model.topic import Durability
+from driftq.seam.clock import Clock
+from driftq.seam.disk import Disk, Site
+from driftq.seam.runtime import Pending, Runtime
+
+_NS_PER_MS = 1_000_000
+
+
+class Health(Struct, frozen=True):
+    """What a process that can answer says of itself."""
+
+    status: str
+    version: str
+    uptime_ms: int
+
+
+class Holes(Struct, frozen=True):
+    """What was lost that nobody asked to lose: ranges of seqs by reason, and damaged control frames."""
+
+    corruption: int
+    crash: int
+    control: int
+
+
+class Readiness(Struct, frozen=True, omit_defaults=True):
+    """What a server that takes requests says of itself."""
+
+    status: str
+    wal_replay_complete: bool
+    topics: int
+    holes: Holes | None = None
+
+
+class Server:
+    """An engine on real or simulated seams, and what can be asked about it as a whole."""
+
+    def __init__(self, settings: Settings, disk: Disk, clock: Clock, runtime: Runtime, *, pid: int = 0) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._began_ns = clock.monotonic_ns()
+        self._closing: Pending[bool] | None = None
+        _make_directories(disk, settings)
+        self.engine = Engine(disk, clock, runtime, settings, pid=pid)
+
+    def health(self) -> Health:
+        """Always the same answer, whatever the state."""
+        return Health("ok", __version__, (self._clock.monotonic_ns() - self._began_ns) // _NS_PER_MS)
+
+    def readiness(self) -> Readiness:
+        """How the server stands. Raises ShuttingDownError."""
+        if self._closing is not None:
+            raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+        topics = list(self.engine.catalog.visible())
+        reasons = [hole.reason for topic in topics for hole in topic.holes.all]
+        lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in topics)
+        holes = Holes(
+            corruption=reasons.count(Reason.CORRUPTION),
+            crash=reasons.count(Reason.CRASH) + lost,
+            control=self.engine.recovered.control_lost,
+        )
+        return Readiness("ready", True, len(topics), None if holes == Holes(0, 0, 0) else holes)
+
+    def close(self) -> Pending[bool]:
+        """Take nothing more and take a last checkpoint; the answer says whether it was taken."""
+        if self._closing is None:
+            self._closing = self.engine.close()
+        return self._closing
+
+
+def _make_directories(disk: Disk, settings: Settings) -> None:
+    """Both directories and what is above them; the name of a new one is durable before anything is put into it."""
+    paths = [path for path in (settings.data_dir, settings.cold_dir) if path is not None]
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise StartError(f"{settings.cold_dir} is the data directory; the cold directory must be another one")
+    for path in paths:
+        try:
+            _make_directory(disk, path)
+            disk.names(path)
+        except NotADirectoryError:
+            raise StartError(f"{path} cannot be used: it is not a directory") from None
+        except OSError as error:
+            raise StartError(f"{path} cannot be used: {error.strerror}") from error
+
+
+def _make_directory(disk: Disk, path: str) -> None:
+    if disk.exists(path):
+        return
+    parent = posixpath.dirname(path.rstrip("/")) or "."
+    _make_directory(disk, parent)
+    if disk.mkdir(path):
+        disk.sync_dir(parent, Site.LAYOUT_DIR)

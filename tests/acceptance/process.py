@@ -1,0 +1,104 @@
+"""Real processes for the acceptance tests: the server, and how both it and the workers find the package."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import IO
+
+from msgspec import json
+
+import driftq
+
+PATIENCE_S = 30.0
+ROOT = Path(driftq.__file__).parents[1]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a child: no settings of ours but those given, the same package as here, bytecode allowed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRIFTQ_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    return kept | {"PYTHONPATH": os.pathsep.join(paths)} | more
+
+
+class ServerProcess:
+    """One `driftq serve` on a data directory, and a port of its own."""
+
+    def __init__(self, directory: Path, *flags: str, data_dir: str | None = None, **variables: str) -> None:
+        self.data_dir = Path(data_dir) if data_dir is not None else directory / "data"
+        self.port_file = directory / "port"
+        self.port_file.unlink(missing_ok=True)
+        self._flags = flags
+        self.began_s = time.monotonic()
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "driftq", "serve", "--port", "0", "--port-file", str(self.port_file)),
+                *("--data-dir", str(self.data_dir), *flags),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(**variables),
+            text=True,
+        )
+
+    def wait_ready(self) -> str:
+        """Until it answers that it is ready; the line it printed."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.ended()
+        assert self.get("/readyz")[0] == 200
+        return line
+
+    @property
+    def address(self) -> str:
+        """What stands in the port file."""
+        return self.port_file.read_text(encoding="utf-8")
+
+    def get(self, path: str) -> tuple[int, dict[str, object]]:
+        """Status and body of one GET on a connection of its own."""
+        connection = HTTPConnection(self.address, timeout=PATIENCE_S)
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return reply.status, json.decode(reply.read(), type=dict[str, object])
+        finally:
+            connection.close()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait; the exit code."""
+        self.process.send_signal(number)
+        return self.ended()[0]
+
+    def ended(self) -> tuple[int, str]:
+        """Wait for the end; the exit code, and what stood on standard error."""
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, errors
+
+
+@contextmanager
+def serving(directory: Path, *flags: str, data_dir: str | None = None, **variables: str) -> Iterator[ServerProcess]:
+    """A server that is gone when the test is."""
+    server = ServerProcess(directory, *flags, data_dir=data_dir, **variables)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.communicate(timeout=PATIENCE_S)
+
+
+@contextmanager
+def worker(data_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """A process that writes until it is killed, and what it tells."""
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(data_dir), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout
+        finally:
+            process.kill()

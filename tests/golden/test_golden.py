@@ -1,0 +1,119 @@
+"""Files of every released format version open for ever, and today's version still writes the same bytes."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from driftq.storage.block import Block
+from driftq.storage.cold import ColdFile, encode_del, encode_parquet
+from driftq.storage.segment import decode_index, encode_index
+from driftq.storage.tag_index import TagIndex, tag_rows
+from driftq.testing import SimDisk
+from tests.golden.described import Described, Row, describe_all, describe_rows, encode
+from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks
+
+
+def versions(name: str) -> list[Path]:
+    """The golden files of a format, by their description."""
+    return sorted((HERE / name).glob("v*.json"))
+
+
+def described(path: Path) -> list[Described]:
+    return json.decode(path.read_bytes(), type=list[Described])
+
+
+def newest(name: str) -> Path:
+    return HERE / name / f"v{FORMATS[name][0]}.json"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_has_golden_files_of_every_version(name: str) -> None:
+    assert [path.stem for path in versions(name)] == [f"v{number}" for number in range(1, FORMATS[name][0] + 1)]
+
+
+@pytest.mark.parametrize("path", versions("frame"), ids=lambda path: path.stem)
+def test_frames_open(path: Path) -> None:
+    assert [frame for _, frame in describe_all(path.with_suffix(".bin").read_bytes())] == described(path)
+
+
+def test_frames_are_written_as_ever() -> None:
+    path = newest("frame")
+    assert b"".join(map(encode, described(path))) == path.with_suffix(".bin").read_bytes()
+
+
+@pytest.mark.parametrize("path", versions("segment"), ids=lambda path: path.stem)
+def test_segments_open(path: Path) -> None:
+    content = path.with_suffix(".data").read_bytes()
+    found = list(describe_all(content))
+    assert [frame for _, frame in found] == described(path)
+    index = decode_index(path.with_suffix(".idx").read_bytes())
+    assert index is not None
+    assert index.cells == index_of([Block.of(encoded) for encoded, _ in found]).cells
+    for number, (encoded, _) in enumerate(found):
+        offset, length = index.place(number)
+        assert content[offset : offset + length] == encoded
+
+
+def test_segments_are_written_as_ever() -> None:
+    path = newest("segment")
+    blocks = segment_blocks(described(path))
+    assert b"".join(block.frame for block in blocks) == path.with_suffix(".data").read_bytes()
+    assert encode_index(index_of(blocks)) == path.with_suffix(".idx").read_bytes()
+
+
+@pytest.mark.parametrize("path", versions("tags"), ids=lambda path: path.stem)
+def test_tag_indexes_open(path: Path) -> None:
+    index = TagIndex.decode(path.with_suffix(".tags").read_bytes())
+    assert index is not None
+    pairs = list(tag_rows(segment_blocks(described(path)), FIRST_SEQ))
+    assert len(index) == len(pairs)
+    for tag, _ in pairs:
+        rows = [row for name, row in pairs if name == tag]
+        found, certain = index.exact(tag)
+        assert list(found) == rows if certain else set(rows) <= set(found)
+    assert set(index.prefix(b"user-").rows) == {row for name, row in pairs if name.startswith(b"user-")}
+
+
+def test_tag_indexes_are_written_as_ever() -> None:
+    path = newest("tags")
+    index = TagIndex.build(tag_rows(segment_blocks(described(path)), FIRST_SEQ))
+    assert index.encode() == path.with_suffix(".tags").read_bytes()
+
+
+def cold_rows(parquet: bytes, flags: bytes) -> tuple[list[tuple[int, Row]], bytes]:
+    """The rows of a cold segment with their seqs and every node spelled out, and its flags."""
+    disk = SimDisk()
+    disk.create("/cold/x.parquet").pwritev([parquet], 0)
+    file = ColdFile.open(disk, "/cold/x.parquet", flags)
+    assert file is not None
+    assert file.topic_id == TOPIC
+    found: list[tuple[int, Row]] = []
+    for number, group in enumerate(file.groups):
+        block = file.read_group(number)
+        shared = None if block.batch_node is None else block.batch_node.decode()
+        found += enumerate(_with_node(describe_rows(block), shared), group.first_seq)
+    return found, file.flags()
+
+
+def expected_rows(frames: list[Described]) -> tuple[list[tuple[int, Row]], bytes]:
+    rows = [pair for frame in frames for pair in enumerate(_with_node(frame.rows, frame.batch_node), frame.seq)]
+    return rows, b"".join(bytes.fromhex(frame.flags) for frame in frames)
+
+
+def _with_node(rows: list[Row], shared: str | None) -> list[Row]:
+    return [Row(row.ts, row.tag, row.node if shared is None else shared, row.meta, row.data) for row in rows]
+
+
+@pytest.mark.parametrize("path", versions("cold"), ids=lambda path: path.stem)
+def test_cold_segments_open(path: Path) -> None:
+    parquet, flags = (path.with_suffix(suffix).read_bytes() for suffix in (".parquet", ".del"))
+    assert cold_rows(parquet, flags) == expected_rows(described(path))
+
+
+def test_cold_segments_are_written_to_the_same_effect() -> None:
+    """Parquet bytes depend on the library's version, so they are compared by what they hold."""
+    frames = described(newest("cold"))
+    parquet = encode_parquet(segment_blocks(frames), topic_id=TOPIC)
+    flags = encode_del(expected_rows(frames)[1], parquet)
+    assert cold_rows(parquet, flags) == expected_rows(frames)

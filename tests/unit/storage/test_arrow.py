@@ -1,0 +1,100 @@
+"""Arrow over a block is the block's own memory, and shows what any reader of the block sees."""
+
+import subprocess
+import sys
+
+import pyarrow as pa
+from hypothesis import given
+
+from driftq.storage.arrow import Array, block_arrays, block_batch, record_schema
+from driftq.storage.block import Block, encode_block
+from tests.unit.storage import samples
+
+
+def memory_of(frame: bytes) -> range:
+    """The addresses of a bytes object's bytes."""
+    start = id(frame) + sys.getsizeof(b"") - 1
+    assert pa.py_buffer(frame).address == start
+    return range(start, start + len(frame))
+
+
+def values_of(array: Array) -> list[bytes | None]:
+    """A column's values as bytes."""
+    return [None if value is None else str(value).encode() for value in array.to_pylist()]
+
+
+@given(samples.frames())
+def test_no_column_is_copied(encoded: bytes) -> None:
+    block = Block.of(encoded)
+    arrays = block_arrays(block)
+    memory = memory_of(block.frame)
+    for name, array in arrays.items():
+        buffers = array.buffers()
+        assert len(buffers) == (2 if name == "ts" else 3)
+        assert (buffers[0] is not None) == (array.null_count > 0)
+        for buffer in filter(None, buffers):
+            assert buffer.address in memory
+            assert buffer.address + buffer.size <= memory.stop
+            assert buffer.address % 8 == 0
+
+
+@given(samples.frames())
+def test_columns_hold_what_the_block_says(encoded: bytes) -> None:
+    block = Block.of(encoded)
+    arrays = block_arrays(block)
+    asked = {"tag": block.tags, "node": block.nodes, "meta": block.metas, "data": block.data}
+    for name, ask in asked.items():
+        expected = ask(0, block.count)
+        assert (name in arrays) == (expected is not None)
+        if expected is not None:
+            assert values_of(arrays[name]) == expected
+            assert arrays[name].null_count == list(expected).count(None)
+            arrays[name].validate(full=True)  # type: ignore[attr-defined]
+    if "ts" in arrays:
+        assert arrays["ts"].cast(pa.int64()).to_pylist() == [record.ts for record in samples.records(block)]  # type: ignore[attr-defined]
+    else:
+        assert block.times(0, block.count) == block.ts
+
+
+@given(samples.frames())
+def test_a_batch_has_every_column_of_the_schema(encoded: bytes) -> None:
+    block = Block.of(encoded)
+    batch = block_batch(block)
+    batch.validate(full=True)  # type: ignore[attr-defined]
+    assert batch.num_rows == block.count
+    columns = [batch.column(number) for number in range(6)]
+    shown = [
+        columns[0].to_pylist(),
+        columns[1].cast(pa.int64()).to_pylist(),  # type: ignore[attr-defined]
+        *(values_of(columns[number]) for number in (3, 2, 4, 5)),
+    ]
+    assert list(zip(*shown, strict=True)) == samples.records(block)
+
+
+def test_the_schema_is_the_contracts() -> None:
+    """http-v0 22.1 and design 2b name the same six columns."""
+    assert str(record_schema()).split("\n") == [
+        "seq: uint64 not null",
+        "ts: timestamp[ms, tz=UTC] not null",
+        "node: string",
+        "tag: string",
+        "meta: string",
+        "data: string not null",
+    ]
+
+
+def test_a_frame_lives_as_long_as_an_array_over_it() -> None:
+    def column() -> Array:
+        rows = samples.make_rows([b'"%d"' % row for row in range(1000)])
+        return block_arrays(Block.of(encode_block(rows, topic_id=1, first_seq=1, ts=1)))["data"]
+
+    kept = [column() for _ in range(20)]
+    assert all(values_of(array)[999] == b'"999"' for array in kept)
+
+
+def test_pyarrow_is_not_imported_before_it_is_used() -> None:
+    code = "import sys, driftq.storage.cold, driftq.storage.arrow; sys.exit('pyarrow' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode
+        == 0
+    )

@@ -1,0 +1,80 @@
+"""Columns of texts: Arrow's layout, absent values, and what needs escaping."""
+
+import json
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftq.storage.rows import Rows, Texts, bitmap, is_plain, offsets_of, spread
+from tests.unit.storage import samples
+
+optional_texts = st.lists(st.none() | samples.texts, max_size=40)
+
+
+@given(optional_texts)
+def test_a_column_gives_back_its_values(values: list[bytes | None]) -> None:
+    column = Texts.of(values)
+    assert column.count == len(values)
+    assert [column[row] for row in range(column.count)] == values
+    assert column.present() == bytes(value is not None for value in values)
+
+
+@given(optional_texts)
+def test_a_column_is_laid_out_as_arrow_does(values: list[bytes | None]) -> None:
+    column = Texts.of(values)
+    assert column.offsets[0] == 0
+    assert column.offsets[-1] == len(column.data)
+    assert sorted(column.offsets) == list(column.offsets)
+    assert (column.valid is None) == (None not in values)
+    if column.valid is not None:
+        assert len(column.valid) == (len(values) + 7) // 8
+
+
+def test_an_empty_text_is_not_an_absent_one() -> None:
+    column = Texts.of([b"", None, b"x"])
+    assert [column[0], column[1], column[2]] == [b"", None, b"x"]
+    assert column.valid == b"\x05"
+
+
+@given(st.lists(st.booleans(), max_size=100))
+def test_a_bitmap_spreads_to_what_it_was_made_of(present: list[bool]) -> None:
+    assert spread(bitmap(present), len(present)) == bytes(present)
+
+
+@given(st.text(max_size=8))
+def test_plain_means_that_json_writes_the_text_as_it_is(text: str) -> None:
+    written = json.dumps(text, ensure_ascii=False)
+    assert is_plain(text.encode(errors="surrogatepass")) == (written == f'"{text}"')
+
+
+@pytest.mark.parametrize("code", range(256))
+def test_only_controls_quote_and_backslash_are_not_plain(code: int) -> None:
+    assert Texts(b"ab" + bytes([code]), array("i", (0, 3))).plain() == (code >= 32 and code not in b'"\\')
+
+
+def test_offsets_begin_at_nothing_and_end_at_everything() -> None:
+    assert offsets_of([]).tolist() == [0]
+    assert offsets_of([3, 0, 2]).tolist() == [0, 3, 3, 5]
+
+
+@given(st.lists(optional_texts.filter(len), min_size=1, max_size=5))
+def test_joined_columns_are_the_columns_one_behind_the_other(columns: list[list[bytes | None]]) -> None:
+    joined = Texts.joined([Texts.of(values) for values in columns])
+    assert [joined[row] for row in range(joined.count)] == [value for values in columns for value in values]
+
+
+@given(st.lists(samples.rows(rows_max=9), min_size=1, max_size=5))
+def test_joined_writes_are_the_writes_one_behind_the_other(writes: list[Rows]) -> None:
+    joined = Rows.joined(writes)
+    expected = [record for write in writes for record in samples.records_of(write, first_seq=0, ts=1)]
+    found = samples.records_of(joined, first_seq=0, ts=1)
+    assert [record._replace(seq=0) for record in found] == [record._replace(seq=0) for record in expected]
+    assert joined.payload_bytes == sum(write.payload_bytes for write in writes)
+
+
+@given(samples.rows())
+def test_payload_bytes_are_data_and_meta(written: Rows) -> None:
+    found = samples.records_of(written, first_seq=1, ts=1)
+    assert written.payload_bytes == sum(len(record.data) + len(record.meta or b"") for record in found)
