@@ -19,17 +19,23 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import uvloop
+
 from driftq.config import Settings
 from driftq.engine import delete as delete_module
 from driftq.engine.append import Appended
+from driftq.engine.apply import apply_delete
 from driftq.engine.delete import parse_match
 from driftq.engine.diff import Page, Query
 from driftq.engine.engine import Engine
+from driftq.engine.frames import DeleteBody
 from driftq.engine.ingest import decode_write
 from driftq.engine.render import Fields, render_records
 from driftq.engine.segment import Segment
+from driftq.engine.tags import TagIndexes
+from driftq.engine.topic import Topic
 from driftq.model.limits import Limits
 from driftq.model.topic import TopicConfig
 from driftq.seam.clock import SystemClock
@@ -57,9 +63,9 @@ def body(count: int, first: int, *, tags: bool = True) -> bytes:
 class Driver:
     """An engine on the real disk, and the little a caller needs around it."""
 
-    def __init__(self, directory: str, **settings: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.runtime = AsyncioRuntime(asyncio.get_running_loop())
-        self.engine = Engine(OsDisk(), SystemClock(), self.runtime, Settings(data_dir=directory, **settings))
+        self.engine = Engine(OsDisk(), SystemClock(), self.runtime, settings)
 
     async def create(self) -> None:
         """The topic, in the `disk` class."""
@@ -108,7 +114,7 @@ class Result(NamedTuple):
 
 async def append(directory: str, scale: float, batch: int) -> Result:
     """Request bytes in, acks out, WAL on, `disk` class."""
-    driver = Driver(directory)
+    driver = Driver(Settings(data_dir=directory))
     await driver.create()
     records = int(1_000_000 * scale) // batch * batch
     requests = [body(batch, first) for first in range(0, min(records, 64_000), batch)]
@@ -125,7 +131,7 @@ async def append(directory: str, scale: float, batch: int) -> Result:
 
 async def diff(directory: str, scale: float, *, tags: bool) -> Result:
     """Pages of 1000 records, rendered to the JSON bytes a reader gets."""
-    driver = Driver(directory)
+    driver = Driver(Settings(data_dir=directory))
     await driver.create()
     await driver.fill(100_000, 1000, per_turn=4)
     fields = Fields(tags=tags)
@@ -141,7 +147,7 @@ async def diff(directory: str, scale: float, *, tags: bool) -> Result:
 
 async def fill_only(directory: str, records: int, batch: int) -> Result:
     """Leave a WAL behind and die without a word."""
-    driver = Driver(directory, checkpoint_wal_bytes=1 << 60, checkpoint_interval_ms=1 << 60)
+    driver = Driver(Settings(data_dir=directory, checkpoint_wal_bytes=1 << 60, checkpoint_interval_ms=1 << 60))
     await driver.create()
     await driver.fill(records, batch, per_turn=1 if batch == 1 else 4)
     await driver.settle()
@@ -150,10 +156,10 @@ async def fill_only(directory: str, records: int, batch: int) -> Result:
 
 async def recover(directory: str, scale: float, batch: int) -> Result:
     """Open a directory that has a WAL and no checkpoint."""
-    records = int((1_000_000 if batch > 1 else 100_000) * scale)
+    records = int((2_000_000 if batch > 1 else 300_000) * scale)
     _child("fill", directory, str(records), str(batch))
     began = time.perf_counter()
-    driver = Driver(directory)
+    driver = Driver(Settings(data_dir=directory))
     took = time.perf_counter() - began
     report = driver.engine.recovered
     assert driver.engine.topic(TOPIC).count == records
@@ -162,35 +168,34 @@ async def recover(directory: str, scale: float, batch: int) -> Result:
 
 async def delete_tag(directory: str, scale: float) -> Result:
     """Delete one tag among 10^6, in milliseconds of work, the wait for its commit aside."""
-    driver = Driver(directory)
+    driver = Driver(Settings(data_dir=directory))
     await driver.create()
     records = int(1_000_000 * scale)
     await driver.fill(records, 1000, per_turn=4)
     await driver.settle()
     spent = [0.0]
-    applied = delete_module.apply_delete
 
-    def timed(*arguments: object) -> int:
+    def timed(topic: Topic, indexes: TagIndexes, body: DeleteBody, op: int, ts: int) -> int:
         began = time.perf_counter()
-        deleted = applied(*arguments)  # type: ignore[arg-type]
+        deleted = apply_delete(topic, indexes, body, op, ts)
         spent[0] += time.perf_counter() - began
         return deleted
 
-    delete_module.apply_delete = timed
     times = []
-    for number in range(records // 20, records, records // 20):
-        spent[0] = 0.0
-        began = time.perf_counter()
-        pending = driver.engine.delete_records(TOPIC, match=parse_match(f"order-{number}"))
-        submitted = time.perf_counter() - began
-        assert (await driver.runtime.future(pending)).deleted == 1
-        times.append((submitted + spent[0]) * 1e3)
+    with mock.patch.object(delete_module, "apply_delete", timed):
+        for number in range(records // 20, records, records // 20):
+            spent[0] = 0.0
+            began = time.perf_counter()
+            pending = driver.engine.delete_records(TOPIC, match=parse_match(f"order-{number}"))
+            submitted = time.perf_counter() - began
+            assert (await driver.runtime.future(pending)).deleted == 1
+            times.append((submitted + spent[0]) * 1e3)
     return Result(statistics.median(times), {"worst_ms": max(times), "first_ms": times[0], "records": records})
 
 
 async def index_memory(directory: str, scale: float, batch: int) -> Result:
     """Bytes of index per record: everything a topic keeps about its segments but their payloads."""
-    driver = Driver(directory)
+    driver = Driver(Settings(data_dir=directory))
     await driver.create()
     records = int((1_000_000 if batch > 1 else 200_000) * scale)
     await driver.fill(records, batch, per_turn=4 if batch > 1 else 64, tags=batch > 1)
@@ -208,7 +213,7 @@ def _segment_bytes(segment: Segment) -> int:
 
 async def large(directory: str, scale: float) -> Result:
     """10^7 records stored: resident memory in MiB, then a checkpoint after 1000 more, then an open from it."""
-    driver = Driver(directory)
+    driver = Driver(Settings(data_dir=directory))
     await driver.create()
     records = int(10_000_000 * scale)
     await driver.fill(records, 1000, per_turn=4)
@@ -234,7 +239,7 @@ async def large(directory: str, scale: float) -> Result:
 async def open_only(directory: str) -> Result:
     """How long a start takes."""
     began = time.perf_counter()
-    driver = Driver(directory)
+    driver = Driver(Settings(data_dir=directory))
     took = time.perf_counter() - began
     return Result(took, {"count": driver.engine.topic(TOPIC).count, "resident_mib": _resident_mib()})
 
@@ -266,9 +271,7 @@ WORKLOADS = {
     "delete_tag": Workload("ms", delete_tag, {"value": 1.0}, least=False),
     "index_1000": Workload("bytes/record", lambda d, s: index_memory(d, s, 1000), {"value": 0.2}, least=False),
     "index_1": Workload("bytes/record", lambda d, s: index_memory(d, s, 1), {"value": 5.0}, least=False),
-    "large": Workload(
-        "MiB", large, {"value": 400, "open_seconds": 2.0, "checkpoint_bytes": 1 << 20}, least=False
-    ),
+    "large": Workload("MiB", large, {"value": 400, "open_seconds": 2.0, "checkpoint_bytes": 1 << 20}, least=False),
 }
 
 

@@ -84,6 +84,32 @@ def seal(world: World) -> None:
     world.advance(20)
 
 
+def reseal(world: World) -> None:
+    """A segment that is sealed, loses its tail in a crash, and is sealed again with other blocks and other tags."""
+    world.start(segment_max_events=270)
+    for name in ("disk", "memory"):
+        world.put(name, name)
+    world.settle()
+    for name in ("disk", "memory"):
+        world.append(name, 260, tags=["big"])
+    world.advance(20)
+    world.checkpoint()
+    for name in ("disk", "memory"):
+        world.append(name, 5, tags=["kept"])
+    world.advance(20)
+    for name in ("disk", "memory"):
+        world.append(name, 7, tags=["a", "b"])
+    world.settle()
+    world.write_back("/data/topics")
+    world.crash(CrashMode.DROP)
+    for name in ("disk", "memory"):
+        world.append(name, 9, tags=["c", "a"])
+    world.advance(20)
+    world.checkpoint()
+    world.append("disk", 1)
+    world.settle()
+
+
 def flag_flip(world: World) -> None:
     """Deletes of every form, over sealed segments and the open block, with checkpoints between, under a cap."""
     world.start(segment_max_events=6)
@@ -320,3 +346,32 @@ def _write_all(world: World, names: tuple[str, ...]) -> None:
     world.settle()
     world.delete(names[0], seqs=[2])
     world.settle()
+
+
+def restarts(world: World) -> None:
+    """One crash behind the other, with holes, caps and checkpoints in between."""
+    world.start(segment_max_events=6, wal_file_bytes=4096)
+    names = ("fsync", "disk", "memory", "capped")
+    for name in ("fsync", "disk", "memory"):
+        world.put(name, name)
+    world.put("capped", "disk", cap_records=7)
+    world.settle()
+    for life, mode in enumerate((CrashMode.DROP, CrashMode.REORDER, CrashMode.TORN, CrashMode.DROP)):
+        for name in names:
+            world.append(name, 3, tags=_TAGS, key=f"k{life}")
+        world.advance(20)
+        world.delete("disk", tag="a")
+        world.delete("capped", before=3 + life)
+        for name in names:
+            world.append(name, 2)
+        world.settle()
+        if life == 2:
+            world.checkpoint()
+        for name in names:
+            world.append(name, 1, tags=["late"])
+        world.runtime.turn()
+        world.runtime.run_until_idle()
+        world.crash(mode, life, wal_shards=1 + life % 2)
+    for name in names:
+        world.append(name, 2)
+    world.advance(20)

@@ -79,8 +79,8 @@ class World:
 
     def _called(self, operation: str, path: str) -> None:
         ledger = self.ledger.copy()
-        image = Image(len(self.images), f"{operation} {path}", self.disk.fork(), ledger, self.clock.wall_ms(), self.settings)
-        self.images.append(image)
+        call, now = f"{operation} {path}", self.clock.wall_ms()
+        self.images.append(Image(len(self.images), call, self.disk.fork(), ledger, now, self.settings))
 
     # Life and death
 
@@ -113,6 +113,19 @@ class World:
         assert closing.result(), "the last checkpoint was not taken"
         self.record(self.disk.fork())
         return self._again(**changed)
+
+    def write_back(self, directory: str) -> None:
+        """The kernel writes back what is below a directory, as it may at any time."""
+        for name in self.disk.names(directory):
+            path = f"{directory}/{name}"
+            try:
+                file = self.disk.open(path)
+            except IsADirectoryError:
+                self.write_back(path)
+            else:
+                file.sync(Site.WAL_TIMER)
+                file.close()
+        self.disk.sync_dir(directory, Site.WAL_TIMER)
 
     def _again(self, **changed: Any) -> "World":
         self.start(**changed)
@@ -275,12 +288,17 @@ class World:
         return self._readings
 
     def probe(self, rng: random.Random) -> None:
-        """The second life: a write to every topic, acked, with a seq that follows the head; keys still known."""
+        """The second life: a write to every topic, acked, with a seq that follows the head; keys known; a delete or not."""
         self._use_keys_again()
         topics = [*self.engine.catalog.visible()]
         heads = {topic.id: topic.head for topic in topics}
         answers = [(topic, self.append(topic.name, rng.randint(1, 3), tags=["probe"])) for topic in topics]
         self.settle()
+        if rng.getrandbits(1):
+            deletes = [self.delete(topic.name, tag=rng.choice(("a", "b"))) for topic in topics]
+            self.settle()
+            for deleted in deletes:
+                deleted.result()
         for topic, pending in answers:
             answer = pending.result()
             require(answer.first_seq == heads[topic.id] + 1, f"{topic.name}: {answer} behind {heads[topic.id]}")

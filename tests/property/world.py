@@ -248,8 +248,9 @@ class World:
             self.rig.runtime.advance(ms)
 
     def set_wall(self, ms: int) -> None:
-        """Step the wall clock."""
-        self.rig.clock.set_wall(self.rig.clock.wall_ms() + ms)
+        """Step the wall clock; while commits are under way only back, which the engine does not follow."""
+        if ms < 0 or not self.held:
+            self.rig.clock.set_wall(self.rig.clock.wall_ms() + ms)
 
     def hold(self, *, files: bool = False) -> None:
         """From here on nothing is synced; with `files`, no segment is written either."""
@@ -297,8 +298,10 @@ class World:
         assert must <= names <= must | frozenset(self.deleting) | frozenset(self.creating)
         self._forget_under_way(names)
         for name, topic in self.topics.items():
-            if topic.state.durability is not Durability.FSYNC:
-                self.shown.pop(name, None)  # the writes that evicted may be lost, and so what they did
+            state = topic.state
+            kept = (state.cap_kept, state.ttl_kept) == (state.cap_lost, state.ttl_lost)
+            if state.durability is not Durability.FSYNC or not kept:
+                self.shown.pop(name, None)  # the records that evicted, or were evicted, may be lost
             topic.crashed(self._found(name), now)
 
     def _note_time(self) -> None:
@@ -382,9 +385,8 @@ class World:
             if page.caught_up:
                 break
         topic = self.rig.topic(name)
-        return OracleFound(
-            topic.config, topic.head, topic.cap_lost, topic.ttl_lost, list(topic.holes.all), b",".join(texts)
-        )
+        holes, text = list(topic.holes.all), b",".join(texts)
+        return OracleFound(topic.config, topic.head, topic.last_ts, topic.cap_lost, topic.ttl_lost, holes, text)
 
     # The rest
 

@@ -32,7 +32,6 @@ from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import Kind
 from driftq.storage.rows import Rows
 
-
 _UNSYNCED_KEPT = 64
 
 

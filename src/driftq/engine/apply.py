@@ -45,6 +45,7 @@ def apply_topic(topic: Topic, body: TopicBody, op: int, ts: int) -> None:
     topic.created_ts = body.created_ts
     topic.cap_lost = max(topic.cap_lost, body.cap_lost)
     topic.ttl_lost = max(topic.ttl_lost, body.ttl_lost)
+    topic.holes.forget_before(topic.evict_floor)
     topic.drop_below(body.earliest)
     topic.reserved = body.reserved
     topic.reserve_asked = body.reserved

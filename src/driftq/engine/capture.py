@@ -3,9 +3,9 @@
 Named are whole segments up to the first that is not durable to its end; of that one the durable blocks are named with
 their index, for it has no `.idx` yet. All later rows are copied as block frames (`tail`), with their flags as they are.
 
-On the way back a row of a named block is gone when its flag says so, when its delete had not been flipped yet (`flips`),
-when it lies below `earliest`, or when its whole block was (`dead`). Flags found set that the checkpoint does not know of
-are believed only in a frame that checks out.
+On the way back a row of a named block is gone when its flag says so, when its delete had not been flipped yet
+(`flips`), when it lies below `earliest`, or when its whole block was (`dead`). Flags found set that the checkpoint
+does not know of are believed only in a frame that checks out.
 """
 
 from array import array
@@ -14,6 +14,7 @@ from msgspec import Struct, msgpack
 
 from driftq.engine.segment import Dead, Segment
 from driftq.engine.topic import Topic
+from driftq.errors import UnrecoverableError
 from driftq.model.tombstone import Hole
 from driftq.model.topic import TopicConfig
 from driftq.storage.block import Block
@@ -37,6 +38,8 @@ class SegmentState(Struct, frozen=True, array_like=True):
     flips: list[int]
     """Deleted seqs whose flag is not on disk yet."""
     cells: bytes | None = None
+    cold: bool = False
+    """Has it moved? Then a hot copy that is still there has older flags."""
 
 
 class TopicState(Struct, frozen=True, array_like=True):
@@ -75,6 +78,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
         if whole and segment.durable_blocks:
             states.append(_capture_segment(topic, segment))
             segment.named = True
+        segment.noted = len(segment.flips)
         copied = segment.durable_blocks if whole else 0
         whole = whole and segment.sealed
         tail += [_frame_with_flags(topic, segment, number) for number in range(copied, blocks)]
@@ -114,13 +118,9 @@ def _capture_segment(topic: Topic, segment: Segment) -> SegmentState:
             for number, dead in segment.dead.items()
             if number < blocks
         ],
-        [
-            index.first_seq(number) + row
-            for number, rows in segment.flips.items()
-            if number < blocks
-            for row in rows
-        ],
+        [seq for seq in segment.flips if seq < index.end_seq(blocks - 1)],
         None if segment.sealed else index.head(blocks),
+        segment.cold,
     )
 
 
@@ -139,7 +139,7 @@ class Restorer:
         self._store = store
         self._cold = cold
         self.lost: list[tuple[Topic, int, int]] = []
-        """Seq ranges that a state names and no file holds: holes, unless the rest of the log says that they are gone."""
+        """Seq ranges that a state names and no file holds: holes, unless the rest of the log passes them."""
         self.unreadable: set[tuple[int, int]] = set()
         """Segments whose files make no sense. They are left alone, for whoever wants to look into them."""
 
@@ -175,13 +175,14 @@ class Restorer:
         # By seq and not by number: the segment may have moved to the cold tier since, where blocks are other ones.
         known = {(first, rows): (gone, payload) for first, rows, gone, payload in state.dead}
         flips = set(state.flips)
+        segment.flips.extend(state.flips)
+        segment.noted = segment.flippable = len(state.flips)
         topic.add_segment(segment)
         for number in range(len(segment.index)):
             found = bytearray(flags[number].translate(_FOUND))
             first = segment.index.first_seq(number)
             for seq in [seq for seq in flips if first <= seq < segment.index.end_seq(number)]:
                 found[seq - first] = DELETED
-                segment.flips.setdefault(number, []).append(seq - first)
             if earliest > first:
                 passed = min(earliest - first, len(found))
                 found[:passed] = _GONE * passed
@@ -211,7 +212,7 @@ class Restorer:
         topic.forget_rows(segment, dead.count, dead.payload)
 
     def _weights(self, topic: Topic, segment: Segment, number: int) -> "list[int] | None":
-        """Payload totals of a block whose flags tell something new; None when it is damaged, and they are not believed."""
+        """Payload totals of a block whose flags tell something new; None when it is damaged and not believed."""
         try:
             if segment.cold:
                 assert self._cold is not None
@@ -230,9 +231,16 @@ class Restorer:
             index: BlockIndex | None = BlockIndex(array("Q", state.cells))
         else:
             segment.sealing = segment.sealed = True
-            index = self._store.read_index(topic.id, state.first_seq)
-            if index is None:
-                index = self._store.scan_index(topic.id, state.first_seq, state.end_seq)
+            index = None
+            if not state.cold:
+                index = self._store.read_index(topic.id, state.first_seq)
+                if index is None:
+                    index = self._store.scan_index(topic.id, state.first_seq, state.end_seq)
+            elif self._cold is None:
+                raise UnrecoverableError(
+                    f"segments of topic {topic.name!r} are in the cold tier, and no cold directory is set;"
+                    " set the one this server had"
+                )
             if index is None and self._cold is not None:
                 index = self._cold.read_index(topic.id, state.first_seq)
                 segment.cold = index is not None
@@ -258,4 +266,3 @@ class Restorer:
 def decode_topic(content: bytes) -> TopicState:
     """From a checkpoint."""
     return _decoder.decode(content)
-

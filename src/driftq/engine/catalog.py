@@ -26,7 +26,6 @@ from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.runtime import Pending
 from driftq.storage.frame import Kind
 
-
 _A = TypeVar("_A")
 
 

@@ -15,7 +15,7 @@ from driftq.engine.capture import capture_topic
 from driftq.engine.catalog import Catalog
 from driftq.engine.filing import FileThread, Filing
 from driftq.engine.segment import Segment
-from driftq.engine.time import EngineTime
+from driftq.engine.time import AHEAD_MS, EngineTime
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError
 from driftq.seam.runtime import Pending
@@ -82,8 +82,9 @@ class Checkpointer:
 
         def arrived(error: Exception | None) -> None:
             waiting[0] -= 1
+            if answer.settled:
+                return
             if error is not None:
-                waiting[0] = -1
                 self._end(answer, installed=False)
             elif waiting[0] == 0:
                 self._install(answer, marks, wal_bytes, clean=clean)
@@ -109,7 +110,7 @@ class Checkpointer:
         positions = dict.fromkeys(self._layout.wal_dirs(), (run, 0))
         for name, mark in zip(self._shards.names, marks, strict=True):
             positions[name] = (mark.end >> 32, mark.end & 0xFFFFFFFF)
-        snapshot = Snapshot(positions, self._capture_sections(), self._capture_topics(clean=clean))
+        snapshot = Snapshot(positions, self._capture_sections(clean=clean), self._capture_topics(clean=clean))
         trash, self._filing.trash = self._filing.trash, []
         number = self._number + 1
 
@@ -121,12 +122,15 @@ class Checkpointer:
             self._number = number
             self.bytes_written = size
             self.wal_bytes_before = wal_bytes
+            self._filing.checkpointed()
             self._end(answer, installed=True)
 
         self._thread.submit(partial(self._write, number, snapshot, trash), done)
 
-    def _capture_sections(self) -> dict[str, bytes]:
-        engine = EngineState(self._catalog.next_id, self._time.now())
+    def _capture_sections(self, *, clean: bool) -> dict[str, bytes]:
+        # The notes of time in the WAL were ahead too. Behind a graceful stop nobody sees any more expire.
+        seen = self._time.now() + (0 if clean else AHEAD_MS)
+        engine = EngineState(self._catalog.next_id, seen)
         sections = {feature.name: feature.capture() for feature in self._catalog.features}
         sections[ENGINE_SECTION] = msgpack.encode(engine)
         return sections

@@ -1,9 +1,9 @@
 """Idempotency keys of one topic: which seqs an earlier write with the same key got.
 
-A key is remembered while `now - t <= window`. It travels in the write's own frame and stands in checkpoints, so it lives
-exactly as long as the write's class promises: that of an `ephemeral` write ends with the process. An entry is one
-integer, so that millions of keys are no garbage collector's business: commit time, first seq, count, and a bit that says
-whether it lasts.
+A key is remembered while `now - t <= window`. It travels in the write's own frame and stands in checkpoints, so it
+lives exactly as long as the write's class promises: that of an `ephemeral` write ends with the process. An entry is
+one integer, so that millions of keys are no garbage collector's business: commit time, first seq, count, and a bit
+that says whether it lasts.
 """
 
 from collections import deque

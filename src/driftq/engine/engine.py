@@ -1,7 +1,7 @@
 """`Engine`: puts the parts together, opens and closes them, and offers what callers do with topics.
 
-Everything runs on one loop. A call either raises at once and has changed nothing, or returns a `Pending` that settles at
-the commit point of its class. Reads never wait: where a block has to be fetched, the caller is told to (`Fetch`).
+Everything runs on one loop. A call either raises at once and has changed nothing, or returns a `Pending` that settles
+at the commit point of its class. Reads never wait: where a block has to be fetched, the caller is told to (`Fetch`).
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ _TAG_CACHE_SHARE = 4
 
 
 class Fetch(Pending[None]):
-    """A read that has to wait; ask again when it has settled, and only then let go of it: it holds blocks of the page."""
+    """A read that has to wait. Ask again when it has settled, and hold it until then: it holds blocks of the page."""
 
     __slots__ = ("held",)
 
@@ -114,7 +114,9 @@ class Engine:
         self.checkpointer = Checkpointer(
             layout, self.shards, self.catalog, self.filing, self._thread, self.time, self.recovered.snapshot
         )
-        relocation = None if cold is None else Relocation(settings, self._thread, self.blocks, self.catalog, self.filing)
+        relocation = (
+            None if cold is None else Relocation(settings, self._thread, self.blocks, self.catalog, self.filing)
+        )
         self.upkeep = Upkeep(
             runtime,
             settings,
@@ -129,7 +131,7 @@ class Engine:
         self._readers: Worker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
         self._closing: Pending[bool] | None = None
         for topic in self.catalog.visible():
-            self.filing.changed(topic)
+            self.filing.deleted_rows(topic)
         self._remove_deleted()
         self.upkeep.start()
 
@@ -279,10 +281,10 @@ class Engine:
         return self._closing
 
     def _close_when_quiet(self) -> None:
-        if any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values()):
-            if all(shard.stopped is None for shard in self.shards.all):
-                self._runtime.later(1, self._close_when_quiet)
-                return
+        under_way = any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values())
+        if under_way and all(shard.stopped is None for shard in self.shards.all):
+            self._runtime.later(1, self._close_when_quiet)
+            return
         self.checkpointer.run(clean=True).then(lambda done: self._closed(installed=done.result()))
 
     def _closed(self, *, installed: bool) -> None:

@@ -1,13 +1,18 @@
 """Keeps the files behind the memory: writes closed blocks, seals, flips flags, drops, one thread for all of it.
 
-Nothing here decides what a topic shows; a failure leaves payloads in memory and serving, and the WAL as the truth, and
-is tried again by the next `tick`. Jobs run in the order they were given, so a flag is flipped after its block is written
-and a file is removed after everything that was to be done to it.
+Nothing here decides what a topic shows; a failure leaves payloads in memory and serving, and the WAL as the truth,
+and is tried again by the next `tick`. Jobs run in the order they were given, so a flag is flipped after its block is
+written and a file is removed after everything that was to be done to it.
 
 Invariant: a file that the newest durable checkpoint names, or the one being written, is removed only after a later
 checkpoint that no longer names it (`trash`); everything else is in the WAL and may go at once.
+
+Invariant: a delete flag in a file that a checkpoint names is set only when the newest durable checkpoint shows the
+delete. Otherwise replay over that checkpoint would find the record gone before its time, and caps and TTL would take
+others.
 """
 
+from array import array
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,7 +25,7 @@ from driftq.engine.topic import Topic
 from driftq.seam.runtime import Runtime, Worker
 from driftq.storage.block import Block
 from driftq.storage.layout import Layout
-from driftq.storage.segment_store import BlockDamagedError, SegmentStore
+from driftq.storage.segment_store import SegmentStore
 from driftq.storage.tag_index import TagIndex
 from driftq.storage.tag_sort import index_blocks
 
@@ -96,6 +101,11 @@ class Filing:
     def busy(self) -> bool:
         """Has the thread anything left to do?"""
         return self._thread.jobs > 0
+
+    @property
+    def waiting(self) -> bool:
+        """Are there flags to flip, or files to remove, that need a checkpoint first?"""
+        return bool(self.trash or self._flipping)
 
     def changed(self, topic: Topic) -> None:
         """A topic's log has changed: roll, write, and let go of what is no more."""
@@ -223,45 +233,50 @@ class Filing:
         self._thread.submit(lambda: self._store.sync_data(topic.id, segment.first_seq), done)
 
     def flip(self) -> None:
-        """Flip the flags of deleted records whose block is in a file."""
-        topics, self._flipping = self._flipping, set()
-        for topic in topics:
-            for segment in topic.segments:
-                if segment.flips and not segment.moving:
+        """Flip the flags of deletes that the newest checkpoint shows, where their block is in a file."""
+        for topic in list(self._flipping):
+            segments = [segment for segment in topic.segments if segment.flips] if topic.visible else []
+            if not segments:
+                self._flipping.discard(topic)
+            for segment in segments:
+                if segment.flippable and not segment.moving and not segment.flipping:
                     self._flip(topic, segment)
 
+    def checkpointed(self) -> None:
+        """A checkpoint is durable: the flags of the deletes it shows may be set."""
+        for topic in self._flipping:
+            for segment in topic.segments:
+                segment.flippable = segment.noted
+        self.flip()
+
     def _flip(self, topic: Topic, segment: Segment) -> None:
-        taken = {number: rows for number, rows in segment.flips.items() if number < segment.written_blocks}
-        if len(taken) < len(segment.flips):
-            self._flipping.add(topic)
+        written = segment.index.end_seq(segment.written_blocks - 1) if segment.written_blocks else 0
+        taken = {seq for seq in segment.flips[: segment.flippable] if seq < written}
         if not taken:
             return
+        segment.flipping = True
+        found = [segment.find(seq) for seq in sorted(taken)]
         if segment.cold:
             cold = self._blocks.cold
             assert cold is not None
-            places = [segment.row_number(number, row) for number, rows in taken.items() for row in rows]
+            places = [segment.row_number(number, row) for number, row in found]
 
             def work() -> None:
                 cold.flip(topic.id, segment.first_seq, places)
         else:
-            places = [segment.flag_place(number, row) for number, rows in taken.items() for row in rows]
+            places = [segment.flag_place(number, row) for number, row in found]
 
             def work() -> None:
                 self._store.flip(topic.id, segment.first_seq, places)
 
-        counts = {number: len(rows) for number, rows in taken.items()}
-
         def done(_: None, error: Exception | None) -> None:
+            segment.flipping = False
             if error is not None:
-                self._flipping.add(topic)
                 self._failed(topic)
                 return
-            for number, count in counts.items():
-                rest = segment.flips[number][count:]
-                if rest:
-                    segment.flips[number] = rest
-                else:
-                    del segment.flips[number]
+            segment.flips = array("Q", [seq for seq in segment.flips if seq not in taken])
+            segment.noted -= len(taken)
+            segment.flippable -= len(taken)
             topic.changed = True
 
         self._thread.submit(work, done)

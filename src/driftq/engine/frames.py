@@ -9,7 +9,7 @@ from driftq.model.topic import TopicConfig
 
 
 class TopicBody(Struct, frozen=True, array_like=True):
-    """Kind TOPIC: create and update. Floors and head stand in it, so that they only ever grow and jumps are explained."""
+    """Kind TOPIC: create and update. Floors and head stand in it: they only ever grow, and jumps are explained."""
 
     name: str
     config: TopicConfig

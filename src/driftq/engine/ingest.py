@@ -85,6 +85,7 @@ _U64_FIELDS = (
 )
 _I32_MAX = (1 << 31) - 1
 _I32_MIN = -(1 << 31)
+_BACKSLASH = 92
 
 
 def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None) -> WriteRequest:
@@ -126,8 +127,12 @@ def _rows(body: bytes, wire: _Body, limits: Limits) -> Rows:
     """The columns, every limit of a record checked."""
     records = wire.records
     tag = _texts([record.tag for record in records], "tag", limits.tag_bytes_max)
-    node, batch_node = _nodes([record.node for record in records], wire.node, limits.node_bytes_max)
-    meta = _metas([record.meta for record in records], limits.meta_bytes_max)
+    # A field that is nowhere spelled out is in no record; with an escape it may be spelled otherwise.
+    escaped = _BACKSLASH in body
+    nodes = [record.node for record in records] if escaped or b'"node"' in body else ()
+    metas = [record.meta for record in records] if escaped or b'"meta"' in body else ()
+    node, batch_node = _nodes(nodes, wire.node, limits.node_bytes_max)
+    meta = _metas(metas, limits.meta_bytes_max)
     datas: list[bytes] = [record.data for record in records]
     text, sizes = b"".join(datas), list(map(len, datas))
     offsets, longest = offsets_of(sizes), max(sizes)

@@ -3,8 +3,8 @@
     submitted → (commit point of its class) → applied → answered
 
 Invariants
-- Effects on one topic are applied in the order of its frames. A change whose commit point is "queued" is applied at once
-  only when nothing of the topic is waiting; else it takes its turn.
+- Effects on one topic are applied in the order of its frames. A change whose commit point is "queued" is applied at
+  once only when nothing of the topic is waiting; else it takes its turn.
 - A change that fails is applied nowhere, and nor is what was queued behind it; seqs nobody was told of are free again.
 - Frames of one loop turn go to a shard's thread in one hand-over, and what is acked when queued is answered after it.
 """

@@ -1,11 +1,11 @@
 """From a data directory to the state it promises (http-v0 §19.7).
 
-    newest valid checkpoint → named segments and their flags → orphans away → every WAL file past its checkpoint, by number
-    → holes for what is missing → `disk` heads raised to their reservation → what was replayed made durable
+    newest valid checkpoint → named segments and their flags → orphans away → every WAL file past its checkpoint, by
+    number → holes for what is missing → `disk` heads raised to their reservation → what was replayed made durable
 
-Idempotent and restartable: nothing it writes is needed by its next run, and a run that is cut short anywhere is followed
-by one that finds the same. A frame counts once: an Append at or below the head and a control frame at or below the `op`
-of its topic are skipped.
+Idempotent and restartable: nothing it writes is needed by its next run, and a run that is cut short anywhere is
+followed by one that finds the same. A frame counts once: an Append at or below the head and a control frame at or
+below the `op` of its topic are skipped.
 
 An Append whose first seq is not the next one is a jump. It is believed where the log explains it, by damage before it,
 by a reservation, or by a config frame that says where the head was; the missing seqs are a hole. Otherwise the frame is
@@ -23,7 +23,7 @@ from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
 from driftq.engine.filing import Filing
 from driftq.engine.frames import DeleteBody, HoleBody, TimeSeenBody, TopicBody, WatermarkBody, decode_body
 from driftq.engine.tags import TagIndexes
-from driftq.engine.time import EngineTime
+from driftq.engine.time import AHEAD_MS, EngineTime
 from driftq.engine.topic import Topic
 from driftq.errors import NewerFormatError, UnrecoverableError
 from driftq.model.limits import OWN_BLOCK_RECORDS
@@ -90,6 +90,7 @@ class Recovery:
 
     def run(self) -> Report:
         """All of it, in order."""
+        self._make_entries_durable()
         number, snapshot, refused = newest_snapshot(self._layout)
         self.report.snapshot, self.report.refused_snapshots = number, refused
         if snapshot is None:
@@ -100,6 +101,16 @@ class Recovery:
         self._replay(snapshot.positions if snapshot is not None else {})
         self._finish()
         return self.report
+
+    def _make_entries_durable(self) -> None:
+        """The process before may have died between a rename, or a new WAL file, and the sync of its directory.
+
+        A checkpoint that could still vanish must not be built on, for what it no longer names is removed; a WAL file
+        that could still vanish would leave a gap in the numbers.
+        """
+        self._disk.sync_dir(self._layout.meta_dir, Site.SNAPSHOT_DIR)
+        for name in self._layout.wal_dirs():
+            self._disk.sync_dir(self._layout.wal_dir(name), Site.WAL_DIR)
 
     # The checkpoint
 
@@ -156,9 +167,7 @@ class Recovery:
 
     def _replay(self, positions: dict[str, tuple[int, int]]) -> None:
         files = [
-            (number, name)
-            for number, name in self._layout.wal_files()
-            if number >= positions.get(name, (0, 0))[0]
+            (number, name) for number, name in self._layout.wal_files() if number >= positions.get(name, (0, 0))[0]
         ]
         heads = {key: self._head_of(*key) for key in files}
         followed_to = {
@@ -228,9 +237,9 @@ class Recovery:
                 f"the WAL holds a frame of kind {kind}, which this version does not know;"
                 " start the version that wrote it"
             )
-        elif kind in (Kind.FILE_HEAD, Kind.CHECKPOINT_MARK):
+        if kind in (Kind.FILE_HEAD, Kind.CHECKPOINT_MARK):
             return
-        elif kind == Kind.TIME_SEEN:
+        if kind == Kind.TIME_SEEN:
             self._time_seen = max(self._time_seen, decode_body(TimeSeenBody, control_body(buffer, frame)).moment)
         else:
             self._control(frame, control_body(buffer, frame))
@@ -296,6 +305,8 @@ class Recovery:
         match frame.kind:
             case Kind.TOPIC:
                 apply_topic(topic, decode_body(TopicBody, body), op, ts)
+                if topic.config.ttl_ms:
+                    self._time_seen = max(self._time_seen, ts + AHEAD_MS)
             case Kind.TOPIC_DELETE:
                 self._deleted.add(topic.id)
                 self._catalog.forget(topic)

@@ -2,13 +2,12 @@
 
     hot → copied (a durable cold pair, with the flags of the hot one) → switched → hot copy removed
 
-While a segment is moving no flag of it is flipped: deletes are logged and marked in memory as ever, and those whose flag
-is not on disk yet (`flips`) are taken over by the cold copy, whose flags are flipped later. A crash at any point leaves a
-good copy, and the hot one counts.
+While a segment is moving no flag of it is flipped: deletes are logged and marked in memory as ever, and those whose
+flag is not on disk yet (`flips`) are taken over by the cold copy, whose flags are flipped later. A crash at any point
+leaves a good copy, and the hot one counts.
 """
 
 from array import array
-from bisect import bisect_right
 from itertools import accumulate
 
 from driftq.config import Settings
@@ -93,7 +92,6 @@ class Relocation:
         for number in range(len(segment.index)):
             dead = segment.dead.get(number)
             flags += dead.flags if dead is not None else bytes(segment.index.count(number))
-        flips = [segment.row_number(number, row) for number, rows in segment.flips.items() for row in rows]
         self._blocks.forget(topic.id, segment)
         segment.cold, segment.moving = True, False
         segment.index = copy.index
@@ -106,10 +104,6 @@ class Relocation:
             if DELETED in part:
                 gone = [start + row for row, flag in enumerate(part) if flag == DELETED]
                 segment.dead[number] = Dead(part, sum(copy.weights[row + 1] - copy.weights[row] for row in gone))
-        segment.flips = {}
-        for row in flips:
-            number = bisect_right(starts, row) - 1
-            segment.flips.setdefault(number, []).append(row - starts[number])
         topic.changed = True
         self.moved += 1
         self._thread.submit(lambda: self._blocks.store.drop(topic.id, segment.first_seq), self._dropped)

@@ -2,13 +2,14 @@
 
     active → sealing → sealed (a durable pair) → cold            a hole or a delete may empty it at any point: dropped
 
-`Dead` holds a flag byte per row, the same byte as on disk, for those blocks only that have lost rows. A row is gone when
-it was deleted, or when retention passed it while the rest of its block stayed. Only deletes are flipped on disk: what
-retention took lies below the topic's `earliest`, which says the same with one number.
+`Dead` holds a flag byte per row, the same byte as on disk, for those blocks only that have lost rows. A row is gone
+when it was deleted, or when retention passed it while the rest of its block stayed. Only deletes are flipped on disk:
+what retention took lies below the topic's `earliest`, which says the same with one number.
 
 Invariant: `live` is the number of rows in closed blocks that are not gone.
 """
 
+from array import array
 from collections.abc import Iterable
 from itertools import count
 
@@ -65,11 +66,14 @@ class Segment:
         "dead",
         "durable_blocks",
         "first_seq",
+        "flippable",
+        "flipping",
         "flips",
         "index",
         "live",
         "moving",
         "named",
+        "noted",
         "pending",
         "resident",
         "sealed",
@@ -87,8 +91,14 @@ class Segment:
         self.dead: dict[int, Dead] = {}
         self.pending: dict[int, Block] = {}
         """Blocks that are not in the file yet, or never will be in a resident segment."""
-        self.flips: dict[int, list[int]] = {}
-        """Deleted rows, by block, whose flag is not durable on disk yet."""
+        self.flips = array("Q")
+        """Deleted seqs whose flag is not durable on disk yet, in the order of their deletes."""
+        self.noted = 0
+        """So many of them, from the first on, does the last capture show."""
+        self.flippable = 0
+        """So many does the newest durable checkpoint show; only their flags may be set."""
+        self.flipping = False
+        """Is a thread setting flags?"""
         self.resident = resident
         """Records of an `ephemeral` topic: never on disk."""
         self.begun_ms = begun_ms
@@ -153,6 +163,11 @@ class Segment:
             dead.payload = self.index.payload(block)
             self.live -= records
         return records, payload
+
+    def find(self, seq: int) -> tuple[int, int]:
+        """The block that holds a seq, and the row in it."""
+        block = self.index.at_or_after(seq)
+        return block, seq - self.index.first_seq(block)
 
     def flag_place(self, block: int, row: int) -> int:
         """Where the delete flag of a row stands in `.data`."""

@@ -1,8 +1,8 @@
 """Find records by tag: exactly, or by prefix. The cost follows the matches and one segment's tags, not the log.
 
-Sealed segments have an index sorted by tag (`storage.tag_index`), written when they are sealed and kept in memory up to
-a budget; one that is missing is made again from the blocks. Blocks of the unsealed tail are ruled out by one search over
-their tag bytes, which costs appends nothing.
+Sealed segments have an index sorted by tag (`storage.tag_index`), written when they are sealed and kept in memory up
+to a budget; one that is missing is made again from the blocks. Blocks of the unsealed tail are ruled out by one
+search over their tag bytes, which costs appends nothing.
 """
 
 from collections import OrderedDict
@@ -80,7 +80,7 @@ class TagIndexes:
 def find_tagged(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> Iterator[tuple[Part, list[int]]]:
     """The parts that hold matching rows below `bound`, with those rows. Gone rows may be among them."""
     for segment in list(topic.segments):
-        if segment.first_seq >= bound or not segment.live and segment.sealing:
+        if segment.first_seq >= bound or (not segment.live and segment.sealing):
             continue
         if segment.sealed and not segment.resident:
             yield from _in_index(topic, segment, indexes.of(topic, segment), match, bound)

@@ -6,6 +6,10 @@ that write's own stamp too, and replay, which knows only the stamps, takes the s
 
 from driftq.seam.clock import Clock
 
+AHEAD_MS = 2000
+"""How far ahead a moment is noted: two ticks, so that it holds until the next note is synced, and a config that is not
+followed by one yet has a whole tick for that."""
+
 
 class EngineTime:
     """Milliseconds since the epoch, non-decreasing."""
@@ -19,8 +23,7 @@ class EngineTime:
     def now(self) -> int:
         """The present."""
         wall = self._clock.wall_ms()
-        if wall > self._floor:
-            self._floor = wall
+        self._floor = max(self._floor, wall)
         return self._floor
 
     def not_before(self, moment: int) -> None:

@@ -51,7 +51,9 @@ class Part(NamedTuple):
 class Topic:
     """A named append-only log of records."""
 
-    def __init__(self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks) -> None:
+    def __init__(  # noqa: PLR0915 - one statement per field
+        self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks
+    ) -> None:
         self.id = topic_id
         self.name = name
         self.config = config
@@ -287,9 +289,7 @@ class Topic:
         opened = self.open
         if opened is not None and seq < opened.first_seq + opened.count:
             segment = segments[-1]
-            yield Part(
-                segment, len(segment.index), opened.first_seq, opened.count, opened.ts, opened.last_ts
-            )
+            yield Part(segment, len(segment.index), opened.first_seq, opened.count, opened.ts, opened.last_ts)
 
     def dead_of(self, part: Part) -> Dead | None:
         """The gone rows of a part, if it has lost any."""
@@ -441,13 +441,15 @@ class Topic:
             return
         weights = source.weights(0, part.count)
         sizes = [weights[row + 1] - weights[row] for row in rows]
-        records, payload = self._dead(part).add(rows, sizes)
+        dead = self._dead(part)
+        fresh = [part.first_seq + row for row in rows if dead.flags[row] != DELETED]
+        records, payload = dead.add(rows, sizes)
         self._account(-records, -payload)
         if not self.is_open(part):
             segment = part.segment
             segment.live -= records
             if not segment.resident:
-                segment.flips.setdefault(part.number, []).extend(rows)
+                segment.flips.extend(fresh)
             self._drop_if_empty(segment)
 
     def _dead(self, part: Part) -> Dead:

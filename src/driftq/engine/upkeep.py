@@ -1,7 +1,7 @@
 """The periodic work of a running engine, all of it on one timer: nothing here is needed for an answer to be right.
 
 Every second: flags flipped, failed file work tried again, segments sealed by age, time seen logged while some topic has
-a TTL. Every five seconds: cold relocation, quiet reservations lowered, and a checkpoint when one is due.
+a TTL, a checkpoint taken when one is due. Every five seconds: cold relocation, quiet reservations lowered.
 """
 
 from driftq.config import Settings
@@ -12,6 +12,7 @@ from driftq.engine.filing import Filing
 from driftq.engine.frames import TimeSeenBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.relocation import Relocation
+from driftq.engine.time import AHEAD_MS
 from driftq.model.limits import RESERVE_MIN
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Runtime, Timer
@@ -21,6 +22,8 @@ from driftq.storage.frame import Kind, encode_control
 TICK_MS = 1000
 _SLOW_TICKS = 5
 _QUIET_MS = 5000
+_SETTLE_MS = 5000
+"""After so long a checkpoint is taken for the sake of flags to flip and files to remove."""
 
 
 class Upkeep:
@@ -50,7 +53,8 @@ class Upkeep:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Begin to tick. The time is noted at once, for readers see what expired while nobody ran."""
+        self._note_time(self._journal.time.now())
         self._timer = self._runtime.later(TICK_MS, self._tick)
 
     def stop(self) -> None:
@@ -72,14 +76,14 @@ class Upkeep:
         self._note_time(now)
         if self._ticks % _SLOW_TICKS == 0:
             self._slow(now)
-        self.start()
+        if self._due(now):
+            self.checkpoint()
+        self._timer = self._runtime.later(TICK_MS, self._tick)
 
     def _slow(self, now: int) -> None:
         if self._relocation is not None:
             self._relocation.run()
         self._lower_reservations(now)
-        if self._due(now):
-            self.checkpoint()
 
     def checkpoint(self) -> None:
         """Take one now."""
@@ -90,9 +94,10 @@ class Upkeep:
         if not self._catalog.by_id:
             return False
         written = self._checkpointer.wal_bytes
-        if written >= self._settings.checkpoint_wal_bytes or self._filing.trash:
+        age = now - self._last_checkpoint_ms
+        if written >= self._settings.checkpoint_wal_bytes or (self._filing.waiting and age >= _SETTLE_MS):
             return True
-        return written > 0 and now - self._last_checkpoint_ms >= self._settings.checkpoint_interval_ms
+        return written > 0 and age >= self._settings.checkpoint_interval_ms
 
     def _note_time(self, now: int) -> None:
         """While some topic has a TTL: what is seen expired stays so, whatever the clock says after a restart."""
@@ -102,7 +107,7 @@ class Upkeep:
         if shard.stopped is None:
             frame = encode_control(
                 Kind.TIME_SEEN,
-                encode_body(TimeSeenBody(now + TICK_MS)),
+                encode_body(TimeSeenBody(now + AHEAD_MS)),
                 topic_id=0,
                 op=0,
                 ts=now,

@@ -60,8 +60,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
     def resolved(self, topic: str) -> "TopicConfig":
         """The same with every default and clamp applied, or an error that says which field is wrong."""
         if self.dead_letter is not None and not (
-            is_topic_name(self.dead_letter)
-            and not (self.type == "queue" and self.dead_letter == topic)
+            is_topic_name(self.dead_letter) and not (self.type == "queue" and self.dead_letter == topic)
         ):
             raise InvalidRequestError(
                 "dead_letter must be a valid topic name, and not the queue's own",

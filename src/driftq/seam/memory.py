@@ -8,13 +8,14 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 def keep_freed_memory() -> bool:
     """Ask the C library to keep freed memory for the next block instead of returning it to the kernel.
 
-    Blocks are 100 KiB and more, made and freed thousands of times a second. Left to itself glibc gives such memory back
-    at once and faults it in again page by page, which costs ten times what building the block does (`docs/benchmarks.md`).
-    Returns whether the library understood; another one is left as it is.
+    Blocks are 100 KiB and more, made and freed thousands of times a second. Left to itself glibc gives such memory
+    back at once and faults it in again page by page, which costs ten times what building the block does
+    (`docs/benchmarks.md`). Returns whether the library understood; another one is left as it is.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
     settings = ((_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 128 << 20), (_TOP_PAD, 8 << 20))
-    return all([mallopt(option, value) == 1 for option, value in settings])
+    understood = [mallopt(option, value) == 1 for option, value in settings]
+    return all(understood)

@@ -1,7 +1,9 @@
-"""The files of cold segments, one Parquet file and its `.del` each, asked for as if they were hot: row groups are blocks.
+"""The files of cold segments, one Parquet file and its `.del` each, asked for as if they were hot: row groups are
+blocks.
 
-In the index of a cold segment a block's offset is the number of its row group. Crash order of `write`: both files synced,
-then their directory; the caller removes the hot copy only behind that, and while both exist the hot one counts.
+In the index of a cold segment a block's offset is the number of its row group. Crash order of `write`: both files
+synced, then their directory; the caller removes the hot copy only behind that, and while both exist the hot one
+counts.
 """
 
 import threading
@@ -26,13 +28,18 @@ class ColdStore:
         self._layout = layout
         self._disk = layout.disk
         self._opened: dict[tuple[int, int], ColdFile] = {}
+        self._durable_dirs: set[int] = set()
+        """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
         self._lock = threading.Lock()
 
     def write(self, topic_id: int, first_seq: int, blocks: Sequence[Block], flags: bytes) -> BlockIndex:
         """Make a durable cold copy; an earlier attempt is overwritten. Returns its index."""
         parquet = encode_parquet(blocks, topic_id=topic_id)
-        if self._disk.mkdir(self._layout.topic_dir(topic_id, cold=True)):
+        self._disk.mkdir(self._layout.topic_dir(topic_id, cold=True))
+        if topic_id not in self._durable_dirs:
+            # Not only when it is new: who made it may have died, or failed, before the sync.
             self._disk.sync_dir(self._layout.topics_dir(cold=True), Site.COLD_TOPIC_DIR)
+            self._durable_dirs.add(topic_id)
         contents = (("parquet", parquet, Site.COLD_PARQUET), ("del", encode_del(flags, parquet), Site.COLD_DEL))
         for suffix, content, site in contents:
             file = self._disk.create(self._layout.segment_path(topic_id, first_seq, suffix))

@@ -65,9 +65,7 @@ class WalCounters:
 class Shard:
     """The loop's half."""
 
-    def __init__(
-        self, runtime: Runtime, clock: Clock, files: WalFiles, *, run: int, shard: int, shards: int
-    ) -> None:
+    def __init__(self, runtime: Runtime, clock: Clock, files: WalFiles, *, run: int, shard: int, shards: int) -> None:
         self.counters = WalCounters()
         self.synced_number = 0
         """Every submission up to this number is on stable storage."""
@@ -191,10 +189,8 @@ class _Writer:
         generation = batch[-1].generation if batch else self._failed_generation
         try:
             if batch:
-                if self._stopped is not None:
-                    raise self._stopped
                 self._write(batch)
-            if any([s.sync for s in batch]):
+            if any(s.sync for s in batch):
                 self._sync(Site.WAL_COMMIT, batch)
             elif self._sync_is_due():
                 self._sync(Site.WAL_TIMER, batch)
@@ -239,6 +235,8 @@ class _Writer:
 
     def _write(self, batch: list[Submission]) -> None:
         """Write everything, from file to file where one is full."""
+        if self._stopped is not None:
+            raise self._stopped
         chunk: list[Submission] = []
         size = 0
         for submission in batch:

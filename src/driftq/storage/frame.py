@@ -11,8 +11,8 @@
         n  delete flags: 0xD5 = deleted, anything else = live; outside the checksum, inside frame_len
 
 The seed ties the columns to their header: the header of one frame before the columns of another, as two writes to one
-place may leave them, is no frame. The whole frame is a multiple of 8. `synced_to` names the file it speaks of, because a frame may be queued while one
-file is written and land in the next.
+place may leave them, is no frame. The whole frame is a multiple of 8. `synced_to` names the file it speaks of,
+because a frame may be queued while one file is written and land in the next.
 
 `read_frame` accepts a frame or says what is wrong with it; it never raises on any bytes and never reads outside them.
 Invariant: what it accepts is what some `encode_*` call produced, flags aside. It vouches for the header, the bounds and

@@ -1,11 +1,11 @@
 """Where things stand in a data directory. Every path is made here, from numbers; no user's name becomes a part of one.
 
-    <data>/.driftq.lock                               exclusive advisory lock, "pid=<n>\\n"
-    <data>/meta/snapshot-<id:016>.bin                 checkpoints
-    <data>/wal/wal-<n:016>.log                        one shard
-    <data>/wal/shard-<NN>/wal-<n:016>.log             more than one
-    <data>/topics/<id:08X>/seg-<first_seq:016>.*      hot segments: .data, .idx, .tags
-    <cold>/topics/<id:08X>/seg-<first_seq:016>.*      cold segments: .parquet, .del
+<data>/.driftq.lock                               exclusive advisory lock, "pid=<n>\\n"
+<data>/meta/snapshot-<id:016>.bin                 checkpoints
+<data>/wal/wal-<n:016>.log                        one shard
+<data>/wal/shard-<NN>/wal-<n:016>.log             more than one
+<data>/topics/<id:08X>/seg-<first_seq:016>.*      hot segments: .data, .idx, .tags
+<cold>/topics/<id:08X>/seg-<first_seq:016>.*      cold segments: .parquet, .del
 """
 
 import re
@@ -35,11 +35,15 @@ class Layout:
         self.cold = cold
 
     def prepare(self) -> None:
-        """Make the directories that every server has, and their entries durable."""
-        made = [self.disk.mkdir(f"{self.data}/{name}") for name in ("meta", "wal", "topics")]
-        if any(made):
-            self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
-        if self.cold is not None and self.disk.mkdir(f"{self.cold}/topics"):
+        """Make the directories that every server has, and their entries durable.
+
+        Synced even when they are there: the process that made them may have died before it could.
+        """
+        for name in ("meta", "wal", "topics"):
+            self.disk.mkdir(f"{self.data}/{name}")
+        self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
+        if self.cold is not None:
+            self.disk.mkdir(f"{self.cold}/topics")
             self.disk.sync_dir(self.cold, Site.LAYOUT_DIR)
 
     @property

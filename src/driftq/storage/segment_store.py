@@ -1,4 +1,5 @@
-"""The files of hot segments: write blocks, seal, read a block, flip a flag, drop. Blocking calls, for threads and starts.
+"""The files of hot segments: write blocks, seal, read a block, flip a flag, drop. Blocking calls, for threads and
+starts.
 
 A segment is a pair: `.data`, frames back to back, durable before `.idx` is; a lone part is no segment. `.tags` is an
 aid that can always be made again. Sealed data never changes but for its delete flags (http-v0 §19.6).
@@ -27,6 +28,8 @@ class SegmentStore:
         self._layout = layout
         self._disk = layout.disk
         self._open: dict[tuple[int, int], File] = {}
+        self._durable_dirs: set[int] = set()
+        """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]]) -> None:
         """Put frames, given with their offsets, one behind the other, into the active segment's file."""
@@ -40,8 +43,11 @@ class SegmentStore:
         path = self._layout.segment_path(topic_id, first_seq, "data")
         if not fresh:
             return self._disk.open(path)
-        if self._disk.mkdir(self._layout.topic_dir(topic_id, cold=False)):
+        self._disk.mkdir(self._layout.topic_dir(topic_id, cold=False))
+        if topic_id not in self._durable_dirs:
+            # Not only when it is new: who made it may have died, or failed, before the sync.
             self._disk.sync_dir(self._layout.topics_dir(cold=False), Site.SEGMENT_TOPIC_DIR)
+            self._durable_dirs.add(topic_id)
         return self._disk.create(path)
 
     def sync_data(self, topic_id: int, first_seq: int) -> None:
@@ -61,6 +67,9 @@ class SegmentStore:
         finally:
             file.close()
         if tags is not None:
+            # A file of its own, because no sync protects it: tags of an earlier seal, before a crash took some of those
+            # records, could come back in the place of these.
+            self._disk.unlink(self._layout.segment_path(topic_id, first_seq, "tags"))
             self._put(topic_id, first_seq, "tags", tags).close()
         made = self._put(topic_id, first_seq, "idx", encode_index(index))
         try:

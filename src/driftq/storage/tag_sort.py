@@ -1,7 +1,7 @@
 """Sort the tags of a sealed segment where the interpreter's lock is not held, so that sealing costs appends nothing.
 
-The same index as `TagIndex.build` makes, by Arrow's kernels over the blocks' own columns. Segments with holes inside, or
-without tags, take the plain way.
+The same index as `TagIndex.build` makes, by Arrow's kernels over the blocks' own columns. Segments with holes inside,
+or without tags, take the plain way.
 """
 
 from array import array

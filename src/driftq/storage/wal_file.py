@@ -37,8 +37,9 @@ class WalFiles:
         self._taken = 0
 
     def make_directory(self) -> None:
-        """The shard's directory, durable."""
-        if self._name and self._disk.mkdir(self._layout.wal_dir(self._name)):
+        """The shard's directory, durable: it may have been made by a process that died before it could sync."""
+        if self._name:
+            self._disk.mkdir(self._layout.wal_dir(self._name))
             self._disk.sync_dir(self._layout.wal_dir(""), Site.WAL_DIR)
 
     def prepare(self, number: int) -> None:
@@ -75,6 +76,7 @@ class WalFiles:
         file = self._disk.create(path)
         try:
             write_zeros(file, 0, size)
+            file.write_out()
             self._disk.sync_dir(self._layout.wal_dir(self._name), Site.WAL_DIR)
         except OSError:
             file.close()

@@ -370,6 +370,7 @@ class _FaultyFile:
         self._path = path
         self.size = inner.size
         self.close = inner.close
+        self.write_out = inner.write_out
 
     def pread(self, size: int, offset: int) -> bytes:
         return self._disk.attempt("pread", self._path, lambda: self._inner.pread(size, offset))

@@ -1,11 +1,12 @@
-"""What a topic is, by the book (http-v0 §4, §5, §7-§10, §19.7), as plain dicts: simple, slow, and not the engine's code.
+"""What a topic is, by the book (http-v0 §4, §5, §7-§10, §19.7), as plain dicts: simple, slow, and not the engine's
+code.
 
 `OracleState` is what readers may see. `OracleTopic` is one, and besides it the history since the last start, so that it
 can tell which states a crash may leave:
 
-- the frames of a topic stand in one log, so what is left is the state behind a *prefix* of its history, in which every
-  write acked under `fsync`, every config, every delete acked under `disk` or `fsync`, and all that was said to be synced
-  has its place;
+- the frames of a topic stand in one log, so what is left is the state behind a *prefix* of its history, in which
+  every write acked under `fsync`, every config, every delete acked under `disk` or `fsync`, and all that was said to
+  be synced has its place;
 - records written under `ephemeral` are gone, in silence;
 - a `disk` topic goes on behind what it had reserved, and the seqs it skips are a `crash` hole.
 
@@ -67,7 +68,6 @@ class OracleKey(NamedTuple):
     ts: int
     first_seq: int
     count: int  # type: ignore[assignment]  # hides tuple.count
-    lasting: bool
 
 
 def _record(seq: int, ts: int, row: OracleRow, *, lasting: bool) -> OracleRecord:
@@ -89,6 +89,8 @@ class OracleState:
         self.config = config
         self.head = 0
         self.last_ts = 0
+        self.ts_kept = 0
+        """The stamp of the last record that was written down."""
         self.records: dict[int, OracleRecord] = {}
         """Every live record by its seq, in order."""
         self.size = 0
@@ -98,7 +100,8 @@ class OracleState:
         self.ttl_kept = 0
         """The same of records that were written down: what was not is lost in silence, and so is the loss of it."""
         self.all_holes: list[Hole] = []
-        self.keys: dict[str, OracleKey] = {}
+        self.keys: dict[tuple[str, bool], OracleKey] = {}
+        """By key, and by whether its use was written down."""
 
     def copied(self) -> "OracleState":
         """One that can go its own way."""
@@ -162,12 +165,13 @@ class OracleState:
         self.expire(ts)
         lasting = self.durability is not Durability.EPHEMERAL
         if key is not None:
-            self.keys[key] = OracleKey(ts, self.head + 1, len(rows), lasting)
+            self.keys[key, lasting] = OracleKey(ts, self.head + 1, len(rows))
         for row in rows:
             self.head += 1
             self.records[self.head] = _record(self.head, ts, row, lasting=lasting)
             self.size += row.size
         self.last_ts = ts
+        self.ts_kept = ts if lasting else self.ts_kept
         self.evict()
 
     def put(self, config: TopicConfig, ts: int) -> None:
@@ -199,7 +203,7 @@ class OracleState:
         for record in list(self.records.values()):
             if not record.lasting:
                 self._remove(record.seq)
-        self.keys = {key: use for key, use in self.keys.items() if use.lasting}
+        self.keys = {key: use for key, use in self.keys.items() if key[1]}
 
     def _remove(self, seq: int) -> None:
         self.size -= self.records.pop(seq).row.size
@@ -208,8 +212,9 @@ class OracleState:
 
     def used(self, key: str, now: int) -> OracleKey | None:
         """The write that used a key, while it is remembered."""
-        use = self.keys.get(key)
-        return use if use is not None and now - use.ts <= self.config.idempotency_window_ms else None
+        uses = [use for use in (self.keys.get((key, True)), self.keys.get((key, False))) if use is not None]
+        newest = max(uses, default=None)
+        return newest if newest is not None and now - newest.ts <= self.config.idempotency_window_ms else None
 
     def refuses(self, records: int, size: int, under_way: tuple[int, int]) -> str | None:
         """The error code of a write that this topic does not take; what is under way counts as if it were there."""
@@ -266,6 +271,11 @@ class OracleState:
             earliest_seq=self.earliest,
             head_seq=self.head,
         )
+
+
+def _between(least: int, found: int, most: int) -> int:
+    """What was found, if it is in these bounds."""
+    return min(max(least, found), most)
 
 
 def _over(amount: int, cap: int) -> bool:
@@ -342,6 +352,7 @@ class OracleFound(NamedTuple):
 
     config: TopicConfig
     head: int
+    last_ts: int
     cap_lost: int
     ttl_lost: int
     holes: list[Hole]
@@ -419,14 +430,15 @@ class OracleTopic:
     def _left(self, state: OracleState, found: OracleFound, now: int) -> OracleState:
         """What a start makes of a log that ends in this state."""
         candidate = state.copied()
+        candidate.expire(now)
         candidate.forget_ephemeral()
         if candidate.durability is Durability.DISK:
             candidate.skip_to(found.head)
         elif candidate.durability is Durability.EPHEMERAL:
             candidate.head = found.head
-        candidate.expire(now)
-        candidate.cap_lost = min(max(found.cap_lost, candidate.cap_kept), candidate.cap_lost)
-        candidate.ttl_lost = min(max(found.ttl_lost, candidate.ttl_kept), candidate.ttl_lost)
+        candidate.cap_lost = _between(candidate.cap_kept, found.cap_lost, candidate.cap_lost)
+        candidate.ttl_lost = _between(candidate.ttl_kept, found.ttl_lost, candidate.ttl_lost)
+        candidate.last_ts = _between(candidate.ts_kept, found.last_ts, candidate.last_ts)
         return candidate
 
     def _adopt(self, state: OracleState) -> None:
@@ -436,7 +448,7 @@ class OracleTopic:
 
 def _fits(state: OracleState, found: OracleFound) -> bool:
     return (
-        state.head == found.head
+        (state.head, state.last_ts) == (found.head, found.last_ts)
         and (state.cap_lost, state.ttl_lost) == (found.cap_lost, found.ttl_lost)
         and state.config == found.config
         and state.holes == found.holes
@@ -445,4 +457,4 @@ def _fits(state: OracleState, found: OracleFound) -> bool:
 
 
 def _shown(state: OracleState) -> OracleFound:
-    return OracleFound(state.config, state.head, state.cap_lost, state.ttl_lost, state.holes, state.text)
+    return OracleFound(state.config, state.head, state.last_ts, state.cap_lost, state.ttl_lost, state.holes, state.text)

@@ -169,6 +169,7 @@ class _OrderFile:
         self.pread_nowait = inner.pread_nowait
         self.size = inner.size
         self.close = inner.close
+        self.write_out = inner.write_out
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
         self._known.writes += 1
