@@ -105,6 +105,8 @@ class Ledger:
         """Per instance the highest `synced_seq` that was told."""
         self.lost: dict[tuple[int, int], Acked] = {}
         """Acked records that a recovered server has shown to be lost, as their class allows: they never come back."""
+        self.failed: dict[int, BaseException] = {}
+        """Writes that were answered with an error."""
         self.bounds = Bounds()
 
     def copy(self) -> "Ledger":
@@ -117,6 +119,7 @@ class Ledger:
         other.floors = dict(self.floors)
         other.synced = dict(self.synced)
         other.lost = dict(self.lost)
+        other.failed = dict(self.failed)
         other.bounds = self.bounds
         return other
 

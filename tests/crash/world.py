@@ -1,7 +1,7 @@
 """One simulated server and its clients: runs operations, keeps the ledger, takes an image behind every disk call."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,7 @@ class World:
         ignore: Site | None = None,
         order: bool = True,
         keep_images: bool = False,
+        wrap: Callable[[SimDisk], Disk] | None = None,
     ) -> None:
         self.disk = disk if disk is not None else SimDisk(["/data", "/cold"], ignore=ignore)
         self.ledger = ledger if ledger is not None else Ledger()
@@ -65,7 +66,7 @@ class World:
         self.settings = settings
         self.images: list[Image] = []
         self._seed = seed
-        self._order = order
+        self._wrap = wrap if wrap is not None else OrderCheckingDisk if order else _plain
         self._recording = keep_images
         self._readings: dict[str, Reading] | None = None
         self.record(self.disk)
@@ -90,8 +91,7 @@ class World:
             self.settings = replace(self.settings, **changed)
         self._readings = None
         self.runtime = ManualRuntime(self.clock, self._seed)
-        disk: Disk = OrderCheckingDisk(self.disk) if self._order else self.disk
-        self.engine = Engine(disk, self.clock, self.runtime, self.settings)
+        self.engine = Engine(self._wrap(self.disk), self.clock, self.runtime, self.settings)
         return self
 
     def kill(self, **changed: Any) -> "World":
@@ -197,7 +197,9 @@ class World:
         number = ledger.write_asked(Write(instance, written, key, topic.durability))
 
         def settle(done: Pending[Appended]) -> None:
-            if done.error is None and not done.result().deduped:
+            if done.error is not None:
+                ledger.failed[number] = done.error
+            elif not done.result().deduped:
                 ledger.write_acked(number, done.result().first_seq, done.result().ts, topic.durability)
 
         pending.then(settle)
@@ -321,6 +323,10 @@ class World:
             answer = pending.result()
             require(answer.deduped, f"the key of {write} is forgotten")
             require((answer.first_seq, answer.count) == (write.first_seq, len(write.rows)), f"{answer} for {write}")
+
+
+def _plain(disk: SimDisk) -> Disk:
+    return disk
 
 
 def _raw(text: str | None) -> bytes | None:

@@ -44,6 +44,14 @@ _PREFIXES = ("a", "a:", "chat-42:", "chat-4", "", "é", "nothing", "b")
 _FULL = Fields(tags=True)
 
 
+class Selectors(NamedTuple):
+    """What a delete selects by."""
+
+    before: int | None
+    tag: str | None
+    prefix: str | None
+
+
 class Under(NamedTuple):
     """A call that has not been answered."""
 
@@ -115,6 +123,7 @@ class World:
             pending.then(lambda done: _check_same(done, winner))
             return pending
         op.ts = max(now, state.last_ts)
+        self.latest = max(self.latest, op.ts)
         topic.submitted(op)
         self.topics[name] = topic
         lasts = self._class_to_come(name) is Durability.FSYNC
@@ -140,8 +149,9 @@ class World:
         assert (answer.deduped, answer.created) == (False, created)
         assert answer.head_seq >= answer.last_seq
 
-    def delete(self, name: str, *, before: int | None, tag: str | None, prefix: str | None) -> None:
+    def delete(self, name: str, selectors: "Selectors") -> None:
         """A delete by one selector or two."""
+        before, tag, prefix = selectors
         topic = self.topics.get(name)
         if topic is None or not self._calm(name):
             return
@@ -488,17 +498,17 @@ def _mixed(state: OracleState, config: TopicConfig) -> bool:
     return bool(kinds) and kinds != {config.resolved_durability is not Durability.EPHEMERAL}
 
 
-def some_match(rng: random.Random, state: OracleState | None) -> dict[str, int | str | None]:
+def some_match(rng: random.Random, state: OracleState | None) -> Selectors:
     """Selectors of a delete."""
     head = 10 if state is None else state.head
     earliest = 1 if state is None else state.earliest
     before = rng.choice((rng.randint(0, head + 3), rng.randint(earliest, head + 1), rng.randint(earliest, head + 1)))
     kind = rng.randrange(5)
-    return {
-        "before": before if kind in (0, 1, 2) else None,
-        "tag": rng.choice(_MATCHES) if kind in (1, 3) else None,
-        "prefix": rng.choice(_PREFIXES) if kind in (2, 4) else None,
-    }
+    return Selectors(
+        before if kind in (0, 1, 2) else None,
+        rng.choice(_MATCHES) if kind in (1, 3) else None,
+        rng.choice(_PREFIXES) if kind in (2, 4) else None,
+    )
 
 
 def _expect(code: str, call: Callable[[], object]) -> None:

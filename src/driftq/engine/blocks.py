@@ -82,10 +82,6 @@ class Blocks:
                 self._cached_bytes -= len(dropped.frame)
         self.store.forget(topic_id, segment.first_seq)
 
-    def cached(self, segment: Segment, number: int) -> Block | None:
-        """A block that happens to be in memory."""
-        return self._in_memory(segment, number)
-
     def _in_memory(self, segment: Segment, number: int) -> Block | None:
         found = segment.pending.get(number)
         if found is None:

@@ -15,7 +15,7 @@ from msgspec import Struct, msgpack
 from driftq.engine.segment import Dead, Segment
 from driftq.engine.topic import Topic
 from driftq.errors import UnrecoverableError
-from driftq.model.tombstone import Hole
+from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic import TopicConfig
 from driftq.storage.block import Block
 from driftq.storage.cold_store import ColdStore
@@ -71,17 +71,17 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
     states: list[SegmentState] = []
     tail: list[bytes] = []
     whole = True
-    for segment in topic.segments:
+    for segment in list(topic.segments):
         if segment.resident:
             continue
-        blocks = len(segment.index)
         if whole and segment.durable_blocks:
             states.append(_capture_segment(topic, segment))
             segment.named = True
         segment.noted = len(segment.flips)
         copied = segment.durable_blocks if whole else 0
         whole = whole and segment.sealed
-        tail += [_frame_with_flags(topic, segment, number) for number in range(copied, blocks)]
+        for number in range(copied, len(segment.index)):
+            tail += _frame_with_flags(topic, segment, number)
     if topic.open is not None and not topic.segments[-1].resident:
         flags = bytes(topic.open_dead.flags) if topic.open_dead is not None else b""
         tail.append(topic.open.encode(topic.id, flags))
@@ -124,12 +124,19 @@ def _capture_segment(topic: Topic, segment: Segment) -> SegmentState:
     )
 
 
-def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> bytes:
-    block = topic.block_of(segment, number)
+def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> list[bytes]:
+    """The frame of a block as it is now; none when nothing of it is left, or when it is damaged: a hole."""
+    if not segment.live_in(number)[0]:
+        return []
+    try:
+        block = topic.block_of(segment, number)
+    except (BlockDamagedError, OSError):
+        topic.lose(segment.index.first_seq(number), segment.index.end_seq(number) - 1, Reason.CORRUPTION)
+        return []
     dead = segment.dead.get(number)
     if dead is None:
-        return block.frame
-    return block.frame[: len(block.frame) - block.count] + dead.flags
+        return [block.frame]
+    return [block.frame[: len(block.frame) - block.count] + dead.flags]
 
 
 class Restorer:

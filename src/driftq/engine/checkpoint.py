@@ -15,7 +15,7 @@ from driftq.engine.capture import capture_topic
 from driftq.engine.catalog import Catalog
 from driftq.engine.filing import FileThread, Filing
 from driftq.engine.segment import Segment
-from driftq.engine.time import AHEAD_MS, EngineTime
+from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError
 from driftq.seam.runtime import Pending
@@ -68,9 +68,9 @@ class Checkpointer:
         return sum(shard.counters.bytes for shard in self._shards.all) - self.wal_bytes_before
 
     def run(self, *, clean: bool = False) -> Pending[bool]:
-        """Take a checkpoint; the answer says whether it was installed. A running one is shared."""
+        """Take a checkpoint; the answer says whether it was installed. A running one is shared, if it is clean enough."""
         if self._running is not None:
-            return self._running
+            return self._clean_behind(self._running) if clean else self._running
         answer = self._running = Pending()
         wal_bytes = self.wal_bytes_before + self.wal_bytes
         self._filing.flip()
@@ -98,6 +98,12 @@ class Checkpointer:
             shard.flush()
         # Jobs of the file thread answer in order: when this one does, the syncs before it are done.
         self._thread.submit(lambda: None, lambda _, error: arrived(error))
+        return answer
+
+    def _clean_behind(self, running: Pending[bool]) -> Pending[bool]:
+        """Another one when the running one has ended: it may have begun before the last writes."""
+        answer: Pending[bool] = Pending()
+        running.then(lambda _: self.run(clean=True).then(lambda done: answer.resolve(done.result())))
         return answer
 
     def _mark(self, shard: Shard) -> bytes:
@@ -129,7 +135,7 @@ class Checkpointer:
 
     def _capture_sections(self, *, clean: bool) -> dict[str, bytes]:
         # The notes of time in the WAL were ahead too. Behind a graceful stop nobody sees any more expire.
-        seen = self._time.now() + (0 if clean else AHEAD_MS)
+        seen = self._time.now() if clean else self._time.ahead()
         engine = EngineState(self._catalog.next_id, seen)
         sections = {feature.name: feature.capture() for feature in self._catalog.features}
         sections[ENGINE_SECTION] = msgpack.encode(engine)

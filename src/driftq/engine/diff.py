@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from driftq.engine.topic import Part, Topic
+from driftq.engine.log import Part
+from driftq.engine.topic import Topic
 from driftq.model.limits import PAGE_BYTES, PAGE_BYTES_MAX, PAGE_RECORDS
 from driftq.model.tombstone import Reason, Tombstone
 from driftq.storage.block import RowSource

@@ -18,11 +18,12 @@ from driftq.engine.durable import DurableState
 from driftq.engine.filing import FileThread, Filing, SegmentPolicy
 from driftq.engine.frames import HoleBody, encode_body
 from driftq.engine.journal import Journal
+from driftq.engine.log import Part
 from driftq.engine.recovery import Recovery, Report
 from driftq.engine.relocation import Relocation
 from driftq.engine.tags import Match, TagIndexes
 from driftq.engine.time import EngineTime
-from driftq.engine.topic import Part, Topic
+from driftq.engine.topic import Topic
 from driftq.engine.upkeep import Upkeep
 from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
 from driftq.model.limits import KEY_BYTES_MAX
@@ -99,9 +100,10 @@ class Engine:
         self.indexes = TagIndexes(store, settings.cache_bytes // _TAG_CACHE_SHARE)
         self.catalog = Catalog(self.blocks, settings.limits.topics_max)
         self.catalog.features.extend(features)
-        self._thread = FileThread(runtime)
+        self._writes = FileThread(runtime, "driftq-blocks")
+        self._thread = FileThread(runtime, "driftq-files")
         policy = SegmentPolicy(settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms)
-        self.filing = Filing(layout, self._thread, self.blocks, self.indexes, policy)
+        self.filing = Filing(layout, self._writes, self._thread, self.blocks, self.indexes, policy)
         recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time)
         self.recovered: Report = recovery.run()
         self.shards = Shards(layout, runtime, clock, count=settings.wal_shards, file_bytes=settings.wal_file_bytes)
@@ -289,6 +291,7 @@ class Engine:
 
     def _closed(self, *, installed: bool) -> None:
         self.shards.close()
+        self._writes.close()
         self._thread.close()
         self._readers.close()
         self.blocks.store.close()

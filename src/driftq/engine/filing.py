@@ -1,4 +1,7 @@
-"""Keeps the files behind the memory: writes closed blocks, seals, flips flags, drops, one thread for all of it.
+"""Keeps the files behind the memory: writes closed blocks, seals, flips flags, drops.
+
+Two threads. One writes closed blocks and never waits for the device, so that they may leave memory. The other does what
+takes long: syncs, tag indexes, flags, removals, checkpoints. What it removes it removes behind every write under way.
 
 Nothing here decides what a topic shows; a failure leaves payloads in memory and serving, and the WAL as the truth,
 and is tried again by the next `tick`. Jobs run in the order they were given, so a flag is flipped after its block is
@@ -23,9 +26,8 @@ from driftq.engine.segment import Segment
 from driftq.engine.tags import TagIndexes
 from driftq.engine.topic import Topic
 from driftq.seam.runtime import Runtime, Worker
-from driftq.storage.block import Block
 from driftq.storage.layout import Layout
-from driftq.storage.segment_store import SegmentStore
+from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 from driftq.storage.tag_index import TagIndex
 from driftq.storage.tag_sort import index_blocks
 
@@ -44,11 +46,11 @@ class SegmentPolicy(Struct, frozen=True):
 class FileThread:
     """One thread for blocking file work, answers on the loop."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
         self.jobs = 0
         """Jobs that have not answered yet."""
-        self._worker: Worker[Work] = runtime.worker("driftq-files", self._handle)
+        self._worker: Worker[Work] = runtime.worker(name, self._handle)
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
         """Run `work` on the thread; `done` hears its value or its error on the loop."""
@@ -82,9 +84,16 @@ class Filing:
     """What happens to blocks and segments behind the scenes."""
 
     def __init__(
-        self, layout: Layout, thread: FileThread, blocks: Blocks, indexes: TagIndexes, policy: SegmentPolicy
+        self,
+        layout: Layout,
+        writes: FileThread,
+        thread: FileThread,
+        blocks: Blocks,
+        indexes: TagIndexes,
+        policy: SegmentPolicy,
     ) -> None:
         self._layout = layout
+        self._writes = writes
         self._thread = thread
         self._blocks = blocks
         self._store: SegmentStore = blocks.store
@@ -100,7 +109,7 @@ class Filing:
     @property
     def busy(self) -> bool:
         """Has the thread anything left to do?"""
-        return self._thread.jobs > 0
+        return self._thread.jobs + self._writes.jobs > 0
 
     @property
     def waiting(self) -> bool:
@@ -177,7 +186,7 @@ class Filing:
             else:
                 self._failed(topic)
 
-        self._thread.submit(lambda: self._store.write(topic.id, segment.first_seq, frames), done)
+        self._writes.submit(lambda: self._store.write(topic.id, segment.first_seq, frames), done)
 
     def _wrote(self, segment: Segment, blocks: int) -> None:
         for number in range(segment.written_blocks, blocks):
@@ -186,14 +195,17 @@ class Filing:
 
     def _seal(self, topic: Topic, segment: Segment) -> None:
         segment.writing = True
-        cached = {number: self._blocks.cached(segment, number) for number in range(len(segment.index))}
+        # A block nothing of which is left may be one that cannot be read.
+        numbers = [number for number in range(len(segment.index)) if segment.live_in(number)[0]]
 
         def work() -> TagIndex:
-            return self._seal_files(topic, segment, cached)
+            return self._seal_files(topic, segment, numbers)
 
         def done(index: TagIndex | None, error: Exception | None) -> None:
             segment.writing = False
             if index is None or error is not None:
+                if isinstance(error, BlockDamagedError):
+                    topic.look_through(segment)
                 self._failed(topic)
                 return
             segment.sealed = True
@@ -205,12 +217,9 @@ class Filing:
 
         self._thread.submit(work, done)
 
-    def _seal_files(self, topic: Topic, segment: Segment, cached: dict[int, Block | None]) -> TagIndex:
+    def _seal_files(self, topic: Topic, segment: Segment, numbers: list[int]) -> TagIndex:
         """On the thread: the tag index and the durable pair."""
-        blocks = [
-            block or self._store.read_block(topic.id, segment.first_seq, segment.index, number)
-            for number, block in cached.items()
-        ]
+        blocks = [self._store.read_block(topic.id, segment.first_seq, segment.index, number) for number in numbers]
         index = index_blocks(blocks, segment.first_seq)
         self._store.seal(topic.id, segment.first_seq, segment.index, index.encode())
         return index
@@ -294,7 +303,7 @@ class Filing:
 
     def remove(self, topic: Topic, segment: Segment) -> None:
         """Remove a segment's files, wherever they are."""
-        self._thread.submit(lambda: self.remove_files([(topic, segment)]), self._removed)
+        self._behind_writes(lambda: self.remove_files([(topic, segment)]))
 
     def remove_files(self, segments: list[tuple[Topic, Segment]]) -> None:
         """On the thread: the files of segments that are no more."""
@@ -311,7 +320,11 @@ class Filing:
                 if not cold or self._layout.cold is not None:
                     self._layout.disk.remove_tree(self._layout.topic_dir(topic.id, cold=cold))
 
-        self._thread.submit(work, self._removed)
+        self._behind_writes(work)
+
+    def _behind_writes(self, work: Work) -> None:
+        """Remove something when every write that is under way now has been done."""
+        self._writes.submit(lambda: None, lambda _, __: self._thread.submit(work, self._removed))
 
     def _removed(self, _: None, error: Exception | None) -> None:
         # What could not be removed is an orphan, and the next start removes it.

@@ -9,8 +9,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from driftq.engine.log import Part
 from driftq.engine.segment import Segment
-from driftq.engine.topic import Part, Topic
+from driftq.engine.topic import Topic
 from driftq.storage.segment_store import SegmentStore
 from driftq.storage.tag_index import TagIndex, tag_rows
 

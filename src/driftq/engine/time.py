@@ -26,6 +26,10 @@ class EngineTime:
         self._floor = max(self._floor, wall)
         return self._floor
 
+    def ahead(self) -> int:
+        """A moment to note, for expiry to be judged up to. By the clock, so that restarts in a row do not add up."""
+        return max(self.now(), self._clock.wall_ms() + AHEAD_MS)
+
     def not_before(self, moment: int) -> None:
         """A moment that was seen once, by an earlier run perhaps."""
         self._floor = max(self._floor, moment)

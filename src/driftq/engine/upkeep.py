@@ -12,7 +12,6 @@ from driftq.engine.filing import Filing
 from driftq.engine.frames import TimeSeenBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.relocation import Relocation
-from driftq.engine.time import AHEAD_MS
 from driftq.model.limits import RESERVE_MIN
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Runtime, Timer
@@ -53,9 +52,8 @@ class Upkeep:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begin to tick. The time is noted at once, for readers see what expired while nobody ran."""
-        self._note_time(self._journal.time.now())
-        self._timer = self._runtime.later(TICK_MS, self._tick)
+        """Begin to tick, nearly at once: readers see what expired while nobody ran, and that has to be noted."""
+        self._timer = self._runtime.later(1, self._tick)
 
     def stop(self) -> None:
         """Tick no more."""
@@ -107,7 +105,7 @@ class Upkeep:
         if shard.stopped is None:
             frame = encode_control(
                 Kind.TIME_SEEN,
-                encode_body(TimeSeenBody(now + AHEAD_MS)),
+                encode_body(TimeSeenBody(self._journal.time.ahead())),
                 topic_id=0,
                 op=0,
                 ts=now,
