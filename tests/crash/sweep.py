@@ -1,11 +1,12 @@
 """The crash sweep: every image of a run, times every way to lose power, recovered and judged.
 
-A *state* is a disk behind one call of the run together with what a crash made of it; equal states count once. By default
-a sample is tried, both ends of every run always in it; `CRASH=all` tries every image in every mode, with more seeds.
+A *state* is a disk behind one call of the run together with what a crash made of it; equal states count once. By
+default a sample is tried, both ends of every run always in it; `CRASH=all` tries every image in every mode, with more
+seeds.
 
 For each state: recover → judge by the ledger → recover again over the result, as it is or behind another crash, with
-other shard counts → the identical picture. And a second life: writes are acked, the power goes again, and both lives are
-judged.
+another shard count → the identical picture. And, for all kills and half of the rest, a second life: writes are acked,
+the power goes again, and both lives are judged.
 """
 
 import os

@@ -18,7 +18,7 @@ def test_a_crash_at_any_call_of_a_class_change_keeps_every_promise() -> None:
     run_and_sweep("class_change", scenarios.class_change)
 
 
-@pytest.mark.parametrize(("before", "after"), permutations(Durability, 2))
+@pytest.mark.parametrize(("before", "after"), [*permutations(Durability, 2)])
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_what_was_acked_before_and_behind_a_change_is_kept(
     before: Durability, after: Durability, *, checkpointed: bool

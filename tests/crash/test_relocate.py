@@ -47,8 +47,8 @@ def test_a_cold_topic_reads_as_a_hot_one(limit: int) -> None:
 
 
 def test_a_hot_copy_that_comes_back_does_not_bring_deleted_records_with_it() -> None:
-    """The removal of the hot copy is not synced. A checkpoint that knows of the move passes such a copy over: flags that
-    were flipped since are in the cold one alone.
+    """The removal of the hot copy is not synced. A checkpoint that knows of the move passes such a copy over: flags
+    that were flipped since are in the cold one alone.
 
     proves: G-SEG-5, G-DEL-1
     """

@@ -1,7 +1,7 @@
 """The engine against the oracle: whatever is done to it, by whom and in which order, readers see what the book says.
 
-Two ways to the same `World`: a hypothesis state machine, whose failures shrink to a few calls, and long runs of a seeded
-random walk, which get to states that take many steps.
+Two ways to the same `World`: a hypothesis state machine, whose failures shrink to a few calls, and long runs of a
+seeded random walk, which get to states that take many steps.
 """
 
 import random
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from driftq.config import Settings
 from driftq.testing import CrashMode
-from tests.property.world import KEYS, NAMES, World, some_config, some_match
+from tests.property.world import KEYS, NAMES, WORKERS, World, some_config, some_match
 
 names = st.sampled_from(NAMES)
 spices = st.integers(0, 1 << 20)
@@ -111,10 +111,10 @@ class EngineModel(RuleBasedStateMachine):
         self._check(name, spice)
 
     @precondition(lambda self: not self.world.held)
-    @rule(files=st.booleans())
-    def hold(self, files: bool) -> None:  # noqa: FBT001
+    @rule(workers=st.sets(st.sampled_from(WORKERS)))
+    def hold(self, workers: set[str]) -> None:
         """From here on commits stay under way."""
-        self.world.hold(files=files)
+        self.world.hold(*sorted(workers))
 
     @precondition(lambda self: self.world.held)
     @rule(name=names, spice=spices)
@@ -172,7 +172,7 @@ def walk(world: World, rng: random.Random) -> None:
         if world.held:
             world.release()
         else:
-            world.hold(files=rng.random() < 0.5)
+            world.hold(*rng.choice(((), WORKERS, WORKERS[:1], WORKERS[1:])))
     elif dice < 0.93:
         world.restart(rng.choice((1, 1, 2, 3)))
     else:

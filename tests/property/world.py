@@ -36,6 +36,7 @@ from driftq.testing import (
 NAMES = ("a", "b", "c")
 CLASSES = tuple(Durability)
 KEYS = ("k1", "k2", "k3")
+WORKERS = ("driftq-files", "driftq-blocks")
 _TAGS = ("a", "b", "a:1", "a:2", "chat-42:x", "chat-420:x", 'quo"te', "é€", "zz\\", "", None, None)
 _NODES = ("n1", "n2", 'n"3', None, None)
 _METAS = (b'{"k":"v"}', b'{"long":"' + b"m" * 60 + b'"}', None, None, None)
@@ -262,16 +263,17 @@ class World:
         if ms < 0 or not self.held:
             self.rig.clock.set_wall(self.rig.clock.wall_ms() + ms)
 
-    def hold(self, *, files: bool = False) -> None:
-        """From here on nothing is synced; with `files`, no segment is written either."""
+    def hold(self, *workers: str) -> None:
+        """From here on nothing is synced, and these workers do nothing."""
         self.held = True
         self.rig.hold_wal()
-        if files:
-            self.rig.runtime.hold("driftq-files")
+        for worker in workers:
+            self.rig.runtime.hold(worker)
 
     def release(self) -> None:
         """Go on."""
-        self.rig.runtime.release("driftq-files")
+        for worker in WORKERS:
+            self.rig.runtime.release(worker)
         self.rig.release_wal()
         self.held = False
         assert not (self.under_way or self.creating or self.deleting), "calls that are never answered"
@@ -347,6 +349,8 @@ class World:
         for name in names:
             if name in self.topics:
                 self._check_topic(name, rng)
+        assert not self.rig.order.violations
+        assert not self.rig.engine.filing.failures
         usage = self.rig.engine.blocks.usage
         for name in self.topics:
             self.rig.topic(name)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from driftq import __version__
-from driftq.cli.main import EXIT_CODES
+from driftq.cli.options import EXIT_CODES
 
 app = typer.Typer(
     add_completion=False,

@@ -9,6 +9,9 @@ from typing import NoReturn
 
 from driftq.config import OPTIONS, Option, Value
 
+EXIT_CODES = "Exit codes: 0 all is well, 1 refused or failed (one line on standard error says why), 2 wrong usage."
+"""Told by the help of every command."""
+
 _DESCRIPTION = """\
 Run a server until SIGTERM or SIGINT.
 
@@ -16,13 +19,13 @@ Every flag can be set in the environment too: --wal-shards is DRIFTQ_WAL_SHARDS 
 Keys come from DRIFTQ_API_KEYS alone."""
 
 
-def parse_flags(arguments: Sequence[str], epilog: str) -> dict[str, Value]:
+def parse_flags(arguments: Sequence[str]) -> dict[str, Value]:
     """The settings that were given as flags, by field. Exits with 2 where one is wrong."""
     parser = _Parser(
         prog="driftq serve",
         usage="driftq serve [flags]",
         description=_DESCRIPTION,
-        epilog=epilog,
+        epilog=EXIT_CODES,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34),

@@ -13,7 +13,8 @@ from msgspec import Struct, msgpack
 
 from driftq.engine.capture import capture_topic
 from driftq.engine.catalog import Catalog
-from driftq.engine.filing import FileThread, Filing
+from driftq.engine.filing import Filing
+from driftq.engine.filing_thread import FileThread
 from driftq.engine.segment import Segment
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
@@ -68,7 +69,7 @@ class Checkpointer:
         return sum(shard.counters.bytes for shard in self._shards.all) - self.wal_bytes_before
 
     def run(self, *, clean: bool = False) -> Pending[bool]:
-        """Take a checkpoint; the answer says whether it was installed. A running one is shared, if it is clean enough."""
+        """Take a checkpoint; the answer says whether it was installed. One that runs is shared, if clean enough."""
         if self._running is not None:
             return self._clean_behind(self._running) if clean else self._running
         answer = self._running = Pending()

@@ -15,7 +15,8 @@ from driftq.engine.checkpoint import Checkpointer
 from driftq.engine.delete import Deleted, Deleter
 from driftq.engine.diff import Damaged, Missing, Page, Query, read_page
 from driftq.engine.durable import DurableState
-from driftq.engine.filing import FileThread, Filing, SegmentPolicy
+from driftq.engine.filing import Filing, SegmentPolicy
+from driftq.engine.filing_thread import FileThread
 from driftq.engine.frames import HoleBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.log import Part
@@ -40,8 +41,8 @@ from driftq.storage.rows import Rows
 from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 from driftq.storage.shards import Shards
 
-_TAG_CACHE_SHARE = 4
-"""Tag indexes may take this part of the cache's bytes again."""
+_TAG_CACHE_SHARE = 8
+"""This part of the cache's bytes is for tag indexes, the rest for blocks."""
 
 
 class Fetch(Pending[None]):
@@ -96,8 +97,9 @@ class Engine:
         self.time = EngineTime(clock)
         store = SegmentStore(layout)
         cold = ColdStore(layout) if settings.cold_dir is not None else None
-        self.blocks = Blocks(store, cold, settings.cache_bytes)
-        self.indexes = TagIndexes(store, settings.cache_bytes // _TAG_CACHE_SHARE)
+        tag_bytes = settings.cache_bytes // _TAG_CACHE_SHARE
+        self.blocks = Blocks(store, cold, settings.cache_bytes - tag_bytes)
+        self.indexes = TagIndexes(store, tag_bytes)
         self.catalog = Catalog(self.blocks, settings.limits.topics_max)
         self.catalog.features.extend(features)
         self._writes = FileThread(runtime, "driftq-blocks")

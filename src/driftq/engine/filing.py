@@ -16,23 +16,18 @@ others.
 """
 
 from array import array
-from collections.abc import Callable
-from typing import TypeVar
 
 from msgspec import Struct
 
 from driftq.engine.blocks import Blocks
+from driftq.engine.filing_thread import FileThread, Work
+from driftq.engine.sealing import Sealing
 from driftq.engine.segment import Segment
 from driftq.engine.tags import TagIndexes
 from driftq.engine.topic import Topic
-from driftq.seam.runtime import Runtime, Worker
 from driftq.storage.layout import Layout
 from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 from driftq.storage.tag_index import TagIndex
-from driftq.storage.tag_sort import index_blocks
-
-T = TypeVar("T")
-Work = Callable[[], None]
 
 
 class SegmentPolicy(Struct, frozen=True):
@@ -41,43 +36,6 @@ class SegmentPolicy(Struct, frozen=True):
     events_max: int = 10_000
     bytes_max: int = 64 << 20
     age_max_ms: int = 3_600_000
-
-
-class FileThread:
-    """One thread for blocking file work, answers on the loop."""
-
-    def __init__(self, runtime: Runtime, name: str) -> None:
-        self._runtime = runtime
-        self.jobs = 0
-        """Jobs that have not answered yet."""
-        self._worker: Worker[Work] = runtime.worker(name, self._handle)
-
-    def submit(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
-        """Run `work` on the thread; `done` hears its value or its error on the loop."""
-        self.jobs += 1
-
-        def answer(value: T | None, error: Exception | None) -> None:
-            self.jobs -= 1
-            done(value, error)
-
-        def run() -> None:
-            try:
-                value = work()
-            except Exception as failure:  # noqa: BLE001 - the thread goes on, and the loop hears of it
-                error = failure
-                self._runtime.from_thread(lambda: answer(None, error))
-            else:
-                self._runtime.from_thread(lambda: answer(value, None))
-
-        self._worker.put(run)
-
-    def close(self) -> None:
-        """Finish what is queued."""
-        self._worker.close()
-
-    def _handle(self, jobs: list[Work]) -> None:
-        for job in jobs:
-            job()
 
 
 class Filing:
@@ -98,6 +56,7 @@ class Filing:
         self._blocks = blocks
         self._store: SegmentStore = blocks.store
         self._indexes = indexes
+        self._sealing = Sealing(thread, blocks.store, self._sealed)
         self._policy = policy
         self.events_max = policy.events_max
         """How many records a segment holds at most, about."""
@@ -195,34 +154,21 @@ class Filing:
 
     def _seal(self, topic: Topic, segment: Segment) -> None:
         segment.writing = True
-        # A block nothing of which is left may be one that cannot be read.
-        numbers = [number for number in range(len(segment.index)) if segment.live_in(number)[0]]
+        self._sealing.add(topic, segment)
 
-        def work() -> TagIndex:
-            return self._seal_files(topic, segment, numbers)
-
-        def done(index: TagIndex | None, error: Exception | None) -> None:
-            segment.writing = False
-            if index is None or error is not None:
-                if isinstance(error, BlockDamagedError):
-                    topic.look_through(segment)
-                self._failed(topic)
-                return
-            segment.sealed = True
-            segment.durable_blocks = len(segment.index)
-            topic.changed = True
-            self._indexes.keep(segment, index)
-            if topic.dropped:
-                self.drop(topic)
-
-        self._thread.submit(work, done)
-
-    def _seal_files(self, topic: Topic, segment: Segment, numbers: list[int]) -> TagIndex:
-        """On the thread: the tag index and the durable pair."""
-        blocks = [self._store.read_block(topic.id, segment.first_seq, segment.index, number) for number in numbers]
-        index = index_blocks(blocks, segment.first_seq)
-        self._store.seal(topic.id, segment.first_seq, segment.index, index.encode())
-        return index
+    def _sealed(self, topic: Topic, segment: Segment, tags: TagIndex | None, error: Exception | None) -> None:
+        segment.writing = False
+        if tags is None or error is not None:
+            if isinstance(error, BlockDamagedError):
+                topic.look_through(segment)
+            self._failed(topic)
+            return
+        segment.sealed = True
+        segment.durable_blocks = len(segment.index)
+        topic.changed = True
+        self._indexes.keep(segment, tags)
+        if topic.dropped:
+            self.drop(topic)
 
     def sync_active(self, topic: Topic) -> None:
         """Make the written blocks of an active segment durable, for a checkpoint to name them."""

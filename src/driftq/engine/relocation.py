@@ -13,7 +13,8 @@ from itertools import accumulate
 from driftq.config import Settings
 from driftq.engine.blocks import Blocks
 from driftq.engine.catalog import Catalog
-from driftq.engine.filing import FileThread, Filing
+from driftq.engine.filing import Filing
+from driftq.engine.filing_thread import FileThread
 from driftq.engine.segment import Dead, Segment
 from driftq.engine.topic import Topic
 from driftq.storage.frame import DELETED

@@ -2,7 +2,7 @@
 
 import ctypes
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 
 def keep_freed_memory() -> bool:
@@ -16,6 +16,6 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    settings = ((_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 128 << 20), (_TOP_PAD, 8 << 20))
+    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 64 << 20), (_TOP_PAD, 8 << 20))
     understood = [mallopt(option, value) == 1 for option, value in settings]
     return all(understood)

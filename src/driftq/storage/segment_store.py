@@ -6,6 +6,7 @@ aid that can always be made again. Sealed data never changes but for its delete 
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from driftq.seam.disk import File, Site, read_file, write_fully
 from driftq.storage.block import Block
@@ -19,6 +20,15 @@ _OPEN_FILES_MAX = 256
 
 class BlockDamagedError(Exception):
     """A sealed frame that does not check out. It is reported and isolated, never served."""
+
+
+class Seal(NamedTuple):
+    """What makes a pair of the data of a segment."""
+
+    topic_id: int
+    first_seq: int
+    index: BlockIndex  # type: ignore[assignment]  # hides tuple.index, which nobody asks a seal for
+    tags: bytes
 
 
 class SegmentStore:
@@ -59,24 +69,28 @@ class SegmentStore:
             file.close()
         self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
 
-    def seal(self, topic_id: int, first_seq: int, index: BlockIndex, tags: bytes | None) -> None:
-        """Durable data, then a durable `.idx`: the pair is a segment from here on."""
-        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
-        try:
-            file.sync(Site.SEGMENT_DATA)
-        finally:
-            file.close()
-        if tags is not None:
+    def seal(self, seals: Sequence[Seal]) -> None:
+        """Durable data, then a durable `.idx`: each pair is a segment from here on."""
+        for seal in seals:
+            file = self._disk.open(self._layout.segment_path(seal.topic_id, seal.first_seq, "data"))
+            try:
+                file.sync(Site.SEGMENT_DATA)
+            finally:
+                file.close()
+        for seal in seals:
             # A file of its own, because no sync protects it: tags of an earlier seal, before a crash took some of those
             # records, could come back in the place of these.
-            self._disk.unlink(self._layout.segment_path(topic_id, first_seq, "tags"))
-            self._put(topic_id, first_seq, "tags", tags).close()
-        made = self._put(topic_id, first_seq, "idx", encode_index(index))
-        try:
-            made.sync(Site.SEGMENT_IDX)
-        finally:
-            made.close()
-        self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
+            self._disk.unlink(self._layout.segment_path(seal.topic_id, seal.first_seq, "tags"))
+            self._put(seal.topic_id, seal.first_seq, "tags", seal.tags).close()
+            self._put(seal.topic_id, seal.first_seq, "idx", encode_index(seal.index)).close()
+        for seal in seals:
+            made = self._disk.open(self._layout.segment_path(seal.topic_id, seal.first_seq, "idx"))
+            try:
+                made.sync(Site.SEGMENT_IDX)
+            finally:
+                made.close()
+        for topic_id in sorted({seal.topic_id for seal in seals}):
+            self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
 
     def _put(self, topic_id: int, first_seq: int, suffix: str, content: bytes) -> File:
         file = self._disk.create(self._layout.segment_path(topic_id, first_seq, suffix))

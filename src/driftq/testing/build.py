@@ -69,14 +69,15 @@ class EngineRig:
         """Open the engine on the disk as it is."""
         self.runtime = ManualRuntime(self.clock, self._seed)
         self.features = self._features()
-        disk = OrderCheckingDisk(self._wrap(self.disk))
-        self.engine = Engine(disk, self.clock, self.runtime, self.settings, self.features)
+        self.order = OrderCheckingDisk(self._wrap(self.disk))
+        self.engine = Engine(self.order, self.clock, self.runtime, self.settings, self.features)
 
     # Driving
 
     def run(self, pending: Pending[T]) -> T:
         """Drive until nothing is due, and give the answer or raise the error."""
         self.runtime.run_until_idle()
+        assert not self.order.violations, self.order.violations
         return pending.result()
 
     def hold_wal(self) -> None:
@@ -169,6 +170,7 @@ class EngineRig:
         """Stop gracefully."""
         closing = self.engine.close()
         self.runtime.advance(_CLOSE_MS)
+        assert not self.order.violations, self.order.violations
         return closing.result()
 
     def restart(self, **changes: object) -> None:
