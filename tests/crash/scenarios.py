@@ -53,9 +53,10 @@ def rotate(world: World) -> None:
     world.put("fsync", "fsync")
     world.put("disk", "disk")
     world.settle()
-    for turn in range(7):
+    for turn in range(14):
         world.append("disk", 2, padding=150)
-        world.append("fsync", 1, padding=100, tags=["t"])
+        if turn % 2:
+            world.append("fsync", 1, padding=100, tags=["t"])
         if turn % 3 == 0:
             world.runtime.turn()
         else:

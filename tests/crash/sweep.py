@@ -101,7 +101,7 @@ def sweep(
             continue
         swept.states.add(state)
         try:
-            _try_state(image, crashed, random.Random(f"{state}"))
+            _try_state(image, crashed, random.Random(f"{state}"), killed=mode == KILL)
         except Exception as failure:  # noqa: BLE001 - whatever a recovery raises is a broken promise
             swept.violations.append(f"image {image.number} ({image.call}), {mode} {crash_seed}: {failure!r}")
             if len(swept.violations) >= violations_max:
@@ -118,7 +118,7 @@ def _seeds(mode: str) -> int:
     return _SEEDS if mode in (CrashMode.TORN, CrashMode.REORDER) else 1
 
 
-def _try_state(image: Image, crashed: SimDisk, rng: random.Random) -> None:
+def _try_state(image: Image, crashed: SimDisk, rng: random.Random, *, killed: bool) -> None:
     world = _recovered(image, crashed, rng, image.ledger.copy())
     world.judge(limit=rng.choice((3, 256)))
     if rng.getrandbits(1):
@@ -130,7 +130,8 @@ def _try_state(image: Image, crashed: SimDisk, rng: random.Random) -> None:
     found = differences(first, again.picture())
     if found:
         raise Violation(f"recovered again behind {mode}, it is not the same: {found}")
-    _second_life(image, world, rng)
+    if killed or rng.getrandbits(1):
+        _second_life(image, world, rng)
 
 
 def _second_life(image: Image, world: World, rng: random.Random) -> None:

@@ -10,6 +10,8 @@ from driftq.storage.cold import ColdFile, encode_del, encode_parquet
 from driftq.storage.segment import decode_index, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing import SimDisk
+from driftq.testing.build import EngineRig
+from tests.golden import directory
 from tests.golden.described import Described, Row, describe_all, describe_rows, encode
 from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks
 
@@ -117,3 +119,15 @@ def test_cold_segments_are_written_to_the_same_effect() -> None:
     parquet = encode_parquet(segment_blocks(frames), topic_id=TOPIC)
     flags = encode_del(expected_rows(frames)[1], parquet)
     assert cold_rows(parquet, flags) == expected_rows(frames)
+
+
+@pytest.mark.parametrize("path", versions("directory"), ids=lambda path: path.stem)
+def test_a_data_directory_opens(path: Path) -> None:
+    """A checkpoint, a WAL tail behind it, hot and cold segments, as an earlier version left them at a kill."""
+    expected = json.decode(path.read_bytes(), type=dict[str, directory.Found])
+    rig = EngineRig(directory.SETTINGS, disk=directory.loaded(path.with_suffix("")))
+    assert directory.picture(rig) == expected
+    rig.restart()
+    assert {name: found.records for name, found in directory.picture(rig).items()} == {
+        name: found.records for name, found in expected.items()
+    }

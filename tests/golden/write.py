@@ -10,11 +10,12 @@ from pathlib import Path
 
 from msgspec import json
 
-from driftq.storage import cold, frame, segment, tag_index
+from driftq.storage import cold, frame, segment, snapshot, tag_index
 from driftq.storage.block import Block
 from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
+from tests.golden import directory
 from tests.golden.described import Described, Row, encode
 
 HERE = Path(__file__).parent
@@ -128,11 +129,22 @@ def _write_cold(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(frames)))
 
 
+def _write_directory(path: Path) -> None:
+    rig = directory.build()
+    for name, content in sorted(directory.files_of(rig.disk, "").items()):
+        file = path / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    expected = directory.picture(directory.EngineRig(directory.SETTINGS, disk=directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
 FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "frame": (frame.VERSION, _write_frame),
     "segment": (segment.MAGIC[3], _write_segment),
     "tags": (tag_index.MAGIC[3], _write_tags),
     "cold": (cold.FORMAT, _write_cold),
+    "directory": (snapshot.VERSION, _write_directory),
 }
 """Each format, its version today, and what writes a file of it."""
 

@@ -83,7 +83,7 @@ class EngineModel(RuleBasedStateMachine):
 
     @rule(name=names, spice=spices)
     def delete(self, name: str, spice: int) -> None:
-        """By seq, by tag, by prefix, or by two of them; now and then the whole topic, and the next write makes another."""
+        """By seq, by tag, by prefix, or by two of them. Now and then the whole topic; the next write makes another."""
         topic = self.world.topics.get(name)
         if spice % 8 == 0:
             self.world.delete_topic(name)

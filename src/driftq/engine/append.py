@@ -85,7 +85,8 @@ class Appender:
                 return earlier
         topic.expire(now)
         self._check_room(topic, rows)
-        if topic.durability is not Durability.EPHEMERAL:
+        if topic.durability is not Durability.EPHEMERAL and not created:
+            # The topic that this write creates has its frame in the queue already, and would be left behind.
             self._journal.shard_of(topic).check_room()
         write = Write(rows, key, created=created)
         topic.inflight_records += rows.count

@@ -1,7 +1,8 @@
 """Which topics there are: create, update, delete, look up. Logged and synced before anything is seen, in every class.
 
-A topic's name is held from the moment its creation is submitted, so that two creators of one name make one topic; it is
-visible once the creation is committed. Ids are never used twice, so a recreated name is another topic: `epoch` = id.
+A topic's name is held from the moment its creation is submitted until its deletion is committed, so that two creators
+of one name make one topic; it is visible from the one commit to the other. What a put or a delete means that meets
+either under way is decided when that is over. Ids are never used twice, so a recreated name is another topic: `epoch` = id.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ from driftq.seam.runtime import Pending
 from driftq.storage.frame import Kind
 
 _A = TypeVar("_A")
+_B = TypeVar("_B")
 
 
 class Catalog:
@@ -68,6 +70,7 @@ class Catalog:
     def forget(self, topic: Topic) -> None:
         """A topic is deleted: nothing of it is left but files, for a while."""
         topic.visible = False
+        topic.gone = True
         self.by_id.pop(topic.id, None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
@@ -89,6 +92,7 @@ class CatalogWriter:
         self._journal = journal
         self._gone = gone
         self._creating: dict[int, Pending[Topic]] = {}
+        self._deleting: dict[int, Pending[bool]] = {}
 
     def put(self, name: str, config: TopicConfig) -> Pending[bool]:
         """Create a topic or replace its config. The answer says whether it was created."""
@@ -98,13 +102,20 @@ class CatalogWriter:
         existing = self._catalog.by_name.get(name)
         if existing is None:
             _settle_with(self.create(name, resolved), answer, lambda _: True)
-        elif existing.visible:
+        elif (unsettled := self.unsettled(existing)) is not None:
+            unsettled.then(lambda _: forward(lambda: self.put(name, config), answer))
+        else:
             self._check_type(existing, resolved)
             _settle_with(self._update(existing, resolved), answer, lambda _: False)
-        else:
-            # Its creation or its deletion is under way: what this call means is decided when that is over.
-            self._when_settled(existing, lambda: _forward(lambda: self.put(name, config), answer))
         return answer
+
+    def unsettled(self, topic: Topic) -> "Pending[Topic] | Pending[bool] | None":
+        """The creation or deletion of a topic, while it is under way."""
+        return self._creating.get(topic.id) or self.deleting(topic)
+
+    def deleting(self, topic: Topic) -> Pending[bool] | None:
+        """The deletion of a topic, while it is under way."""
+        return self._deleting.get(topic.id)
 
     def create(self, name: str, config: TopicConfig) -> Pending[Topic]:
         """Create a topic whose name is free."""
@@ -193,8 +204,9 @@ class CatalogWriter:
         if topic is None:
             answer.resolve(False)
             return answer
-        if not topic.visible:
-            self._when_settled(topic, lambda: _forward(lambda: self.delete(name, if_empty=if_empty), answer))
+        unsettled = self.unsettled(topic)
+        if unsettled is not None:
+            unsettled.then(lambda _: forward(lambda: self.delete(name, if_empty=if_empty), answer))
             return answer
         topic.expire(self._journal.time.now())
         if if_empty and topic.count + topic.inflight_records:
@@ -214,7 +226,10 @@ class CatalogWriter:
             topic.held -= 1
             raise
 
+        self._deleting[topic.id] = deleted
+
         def settle(done: Pending[bool]) -> None:
+            del self._deleting[topic.id]
             if done.error is not None:
                 self._release(topic)
                 answer.fail(done.error)
@@ -225,11 +240,8 @@ class CatalogWriter:
         deleted.then(settle)
         return answer
 
-    def _when_settled(self, topic: Topic, then: Callable[[], None]) -> None:
-        self._creating[topic.id].then(lambda _: then())
 
-
-def _settle_with(inner: Pending[_A], answer: Pending[bool], value: Callable[[_A], bool]) -> None:
+def _settle_with(inner: Pending[_A], answer: Pending[_B], value: Callable[[_A], _B]) -> None:
     def settle(done: Pending[_A]) -> None:
         if done.error is not None:
             answer.fail(done.error)
@@ -239,7 +251,7 @@ def _settle_with(inner: Pending[_A], answer: Pending[bool], value: Callable[[_A]
     inner.then(settle)
 
 
-def _forward(call: Callable[[], Pending[bool]], answer: Pending[bool]) -> None:
+def forward(call: Callable[[], Pending[_A]], answer: Pending[_A]) -> None:
     """Make a call later, on behalf of somebody who already has the answer's handle."""
     try:
         _settle_with(call(), answer, lambda value: value)

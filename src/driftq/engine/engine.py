@@ -10,7 +10,7 @@ from driftq.config import Settings
 from driftq.engine.append import Appended, Appender, synced_seq
 from driftq.engine.apply import apply_hole
 from driftq.engine.blocks import Blocks
-from driftq.engine.catalog import Catalog, CatalogWriter
+from driftq.engine.catalog import Catalog, CatalogWriter, forward
 from driftq.engine.checkpoint import Checkpointer
 from driftq.engine.delete import Deleted, Deleter
 from driftq.engine.diff import Damaged, Missing, Page, Query, read_page
@@ -156,6 +156,13 @@ class Engine:
         assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
         topic = self.catalog.by_name.get(name)
         created = False
+        if topic is not None and topic.held and (deleting := self._writer.deleting(topic)) is not None:
+            # It comes behind the deletion, and so to another topic of this name.
+            answer: Pending[Appended] = Pending()
+            deleting.then(
+                lambda _: forward(lambda: self.append(name, rows, key=key, create=create, config=config), answer)
+            )
+            return answer
         if topic is None:
             inline = (config or TopicConfig()).resolved(name)
             if create is False or (create is None and not inline.auto_create):

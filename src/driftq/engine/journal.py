@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError
+from driftq.errors import DriftQError, TopicNotFoundError
 from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import encode_control
@@ -89,6 +89,9 @@ class Journal:
             if error is not None:
                 self.give_back(topic)
                 pending.fail(error)
+            elif topic.gone:
+                # Deleted by a frame before this one. Replay passes it over, too.
+                pending.fail(TopicNotFoundError(topic.name))
             else:
                 pending.resolve(apply(op, ts))
 

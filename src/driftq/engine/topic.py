@@ -43,6 +43,8 @@ class Topic(Log):
         # Under way, not part of the state:
         self.visible = False
         """Is its creation committed, and its deletion not?"""
+        self.gone = False
+        """Is its deletion committed?"""
         self.held = 0
         """Control operations under way that writes must not overtake."""
         self.waiting = 0

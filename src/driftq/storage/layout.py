@@ -16,6 +16,7 @@ _WAL = re.compile(r"wal-(\d{16})\.log")
 _SHARD = re.compile(r"shard-(\d{2,})")
 _SNAPSHOT = re.compile(r"snapshot-(\d{16})\.bin")
 _SEGMENT = re.compile(r"seg-(\d{16})\.([a-z]+)")
+COLD_SUFFIXES = frozenset(("parquet", "del"))
 _TOPIC = re.compile(r"[0-9A-F]{8,}")
 
 
@@ -102,7 +103,7 @@ class Layout:
 
     def segment_path(self, topic_id: int, first_seq: int, suffix: str) -> str:
         """One file of a segment; the suffix tells the tier."""
-        cold = suffix in ("parquet", "del")
+        cold = suffix in COLD_SUFFIXES
         return f"{self.topic_dir(topic_id, cold=cold)}/seg-{first_seq:016}.{suffix}"
 
     def topic_ids(self, *, cold: bool) -> list[int]:
@@ -113,12 +114,12 @@ class Layout:
         return [int(name, 16) for name in names if _TOPIC.fullmatch(name)]
 
     def segment_files(self, topic_id: int, *, cold: bool) -> dict[int, set[str]]:
-        """First seq to the suffixes that are there."""
+        """First seq to the suffixes that are there, of this tier only: both may stand in one directory."""
         found: dict[int, set[str]] = {}
         if cold and self.cold is None:
             return found
         for name in self.disk.names(self.topic_dir(topic_id, cold=cold)):
             match = _SEGMENT.fullmatch(name)
-            if match:
+            if match and (match[2] in COLD_SUFFIXES) == cold:
                 found.setdefault(int(match[1]), set()).add(match[2])
         return found
