@@ -6,7 +6,7 @@ from driftq.model.topic import Durability
 from driftq.testing import CrashMode
 from tests.crash import scenarios
 from tests.crash.reading import differences
-from tests.crash.sweep import run_and_sweep
+from tests.crash.sweep import run, run_and_sweep
 from tests.crash.world import World
 
 pytestmark = pytest.mark.crash
@@ -49,6 +49,26 @@ def test_a_graceful_stop_leaves_exact_heads_and_no_hole(*, busy: bool) -> None:
     assert not differences(before["topics"], after["topics"])
     assert world.engine.topic("ephemeral").head == 9
     assert not world.read("ephemeral").records
+
+
+def test_a_kill_before_a_checkpoint_is_durable_does_not_build_on_sand() -> None:
+    """The next process finds the renamed file. It makes it durable before it removes what that no longer names.
+
+    proves: G-CKPT-1, G-CKPT-2, G-DUR-5
+    """
+    for scenario in (scenarios.checkpoint, scenarios.graceful, scenarios.retention):
+        renames = [image for image in run(scenario).images if image.call.startswith("rename")]
+        assert renames
+        for image in renames:
+            world = World(image.disk.fork(), ledger=image.ledger.copy(), wall_ms=image.wall_ms, settings=image.settings)
+            world.start()
+            world.judge()
+            world.settle()
+            first = world.picture()
+            world.write_back("/data/topics")
+            world.crash(CrashMode.DROP)
+            assert not differences(first, world.picture())
+            world.judge()
 
 
 def test_in_steady_state_one_checkpoint_and_the_wal_behind_it_remain() -> None:

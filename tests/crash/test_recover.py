@@ -47,6 +47,36 @@ def test_what_was_shown_behind_a_kill_survives_a_power_loss() -> None:
         assert [record.seq for record in world.read(name).records] == [1, 2, 3]
 
 
+def test_a_kill_at_any_call_of_the_first_start_leaves_nothing_undone() -> None:
+    """Directories that a killed process made and did not sync are synced by the next: it does not count on its making.
+
+    proves: G-DUR-5, G-REC-3
+    """
+    for shards in (1, 3):
+        first = World(keep_images=True)
+        first.start(wal_shards=shards, cold_dir="/cold", segment_max_events=4, hot_retain_segments=0)
+        first.put("one", "fsync")
+        first.settle()
+        first.append("one", 9)
+        first.settle()
+        first.checkpoint()
+        first.advance(6000)
+        for image in first.images:
+            world = World(image.disk.fork(), ledger=image.ledger.copy(), settings=image.settings)
+            world.start()
+            world.show()
+            if world.engine.catalog.find("one") is None:
+                world.put("one", "fsync")
+                world.settle()
+            world.append("one", 9)
+            world.settle()
+            assert world.checkpoint()
+            world.advance(6000)
+            assert world.checkpoint()
+            world.crash(CrashMode.DROP)
+            world.judge()
+
+
 def test_a_second_server_on_the_same_directory_is_refused_and_changes_nothing() -> None:
     """proves: G-REC-10"""
     world = World().start()

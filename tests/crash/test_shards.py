@@ -21,6 +21,23 @@ def test_one_crash_behind_the_other_loses_nothing_acked() -> None:
     run_and_sweep("restarts", scenarios.restarts)
 
 
+def test_a_new_file_whose_entry_is_lost_leaves_no_gap() -> None:
+    """A killed process made a WAL file and did not sync its entry; the next one, with other shards, numbers on from it.
+
+    proves: G-REC-4, G-DUR-5
+    """
+    made = [image for image in run(scenarios.shards).images if image.call.startswith("create /data/wal")]
+    for count, image in enumerate(made):
+        world = World(image.disk.fork(), ledger=image.ledger.copy(), wall_ms=image.wall_ms, settings=image.settings)
+        world.start(wal_shards=1 + count % 3)
+        world.show()
+        for topic in list(world.engine.catalog.visible()):
+            world.append(topic.name, 2)
+        world.settle()
+        world.crash(CrashMode.DROP)
+        world.judge()
+
+
 @pytest.mark.parametrize("mode", CrashMode)
 def test_any_row_of_shard_counts_finds_the_identical_state(mode: CrashMode) -> None:
     """proves: G-REC-4, G-REC-2"""

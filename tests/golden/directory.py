@@ -1,4 +1,4 @@
-"""A whole data directory, and what an engine must find in it: every class, every column, deletes, segments, a checkpoint.
+"""A whole data directory and what an engine must find in it: every class and column, deletes, segments, a checkpoint.
 
 The run ends without a word, so the directory has a checkpoint, a WAL tail behind it, hot segments and cold ones.
 """

@@ -111,7 +111,7 @@ class World:
         if op.key is not None and self._forgotten(state, op.key, now):
             op.key = None
         used = None if op.key is None else state.used(op.key, now)
-        same = [u for u in self._writes(name) if op.key is not None and u.op.key == op.key]  # type: ignore[union-attr]
+        same = [] if op.key is None else self._same_key(name, op.key)
         if used is None and not same:
             refused = state.refuses(len(op.rows), op.size, self._inflight(name))
             if refused is not None:
@@ -278,7 +278,8 @@ class World:
             self.rig.runtime.release(worker)
         self.rig.release_wal()
         self.held = False
-        assert not (self.under_way or self.creating or self.deleting), "calls that are never answered"
+        unanswered = [*self.under_way, *self.creating, *self.deleting]
+        assert not unanswered
 
     # Lives
 
@@ -433,12 +434,13 @@ class World:
     def _drive(self) -> None:
         self.rig.runtime.run_until_idle()
 
-    def _writes(self, name: str) -> list[Under]:
-        return [under for under in self.under_way if under.name == name and isinstance(under.op, OracleWrite)]
+    def _same_key(self, name: str, key: str) -> list[Under]:
+        return [u for u in self.under_way if u.name == name and isinstance(u.op, OracleWrite) and u.op.key == key]
 
     def _inflight(self, name: str) -> tuple[int, int]:
-        ops = [under.op for under in self._writes(name)]
-        return sum(len(op.rows) for op in ops), sum(op.size for op in ops)  # type: ignore[union-attr]
+        ops = [under.op for under in self.under_way if under.name == name]
+        writes = [op for op in ops if isinstance(op, OracleWrite)]
+        return sum(len(op.rows) for op in writes), sum(op.size for op in writes)
 
     def _class_to_come(self, name: str) -> Durability:
         """The class of a write that comes behind everything that is under way."""

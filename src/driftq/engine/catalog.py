@@ -2,7 +2,8 @@
 
 A topic's name is held from the moment its creation is submitted until its deletion is committed, so that two creators
 of one name make one topic; it is visible from the one commit to the other. What a put or a delete means that meets
-either under way is decided when that is over. Ids are never used twice, so a recreated name is another topic: `epoch` = id.
+either under way is decided when that is over. Ids are never used twice, so a recreated name is another topic:
+`epoch` = id.
 """
 
 from collections.abc import Callable, Iterable

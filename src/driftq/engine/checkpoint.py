@@ -94,6 +94,7 @@ class Checkpointer:
             arrived(error)
 
         marks = [Submission([self._mark(shard)], sync=True, done=marked) for shard in self._shards.all]
+        wal_bytes += sum(mark.size for mark in marks)  # or a server at rest would find something new for ever
         for shard, mark in zip(self._shards.all, marks, strict=True):
             shard.submit(mark)
             shard.flush()
@@ -117,6 +118,7 @@ class Checkpointer:
         positions = dict.fromkeys(self._layout.wal_dirs(), (run, 0))
         for name, mark in zip(self._shards.names, marks, strict=True):
             positions[name] = (mark.end >> 32, mark.end & 0xFFFFFFFF)
+        self._filing.captures = capture = self._filing.captures + 1
         snapshot = Snapshot(positions, self._capture_sections(clean=clean), self._capture_topics(clean=clean))
         trash, self._filing.trash = self._filing.trash, []
         number = self._number + 1
@@ -129,7 +131,7 @@ class Checkpointer:
             self._number = number
             self.bytes_written = size
             self.wal_bytes_before = wal_bytes
-            self._filing.checkpointed()
+            self._filing.checkpointed(capture)
             self._end(answer, installed=True)
 
         self._thread.submit(partial(self._write, number, snapshot, trash), done)

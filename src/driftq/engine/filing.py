@@ -63,6 +63,9 @@ class Filing:
         self._flipping: set[Topic] = set()
         self._unsettled: set[Topic] = set()
         self.trash: list[tuple[Topic, Segment]] = []
+        self.captures = 1
+        """The number of the newest capture; that of the checkpoint this run began with is 1."""
+        self.durable_capture = 1
         self.failures = 0
 
     @property
@@ -164,6 +167,7 @@ class Filing:
             self._failed(topic)
             return
         segment.sealed = True
+        segment.sealed_behind = self.captures
         segment.durable_blocks = len(segment.index)
         topic.changed = True
         self._indexes.keep(segment, tags)
@@ -197,8 +201,13 @@ class Filing:
                 if segment.flippable and not segment.moving and not segment.flipping:
                     self._flip(topic, segment)
 
-    def checkpointed(self) -> None:
-        """A checkpoint is durable: the flags of the deletes it shows may be set."""
+    def may_move(self, segment: Segment) -> bool:
+        """May its hot copy go? Not while a checkpoint names a part of it, for that part is found nowhere else then."""
+        return not segment.named or segment.sealed_behind < self.durable_capture
+
+    def checkpointed(self, capture: int) -> None:
+        """The checkpoint of a capture is durable: the flags of the deletes it shows may be set."""
+        self.durable_capture = capture
         for topic in self._flipping:
             for segment in topic.segments:
                 segment.flippable = segment.noted

@@ -26,7 +26,7 @@ from driftq.engine.tags import TagIndexes
 from driftq.engine.time import AHEAD_MS, EngineTime
 from driftq.engine.topic import Topic
 from driftq.errors import NewerFormatError, UnrecoverableError
-from driftq.model.limits import OWN_BLOCK_RECORDS
+from driftq.model.limits import OWN_BLOCK_RECORDS, RESERVE_MAX
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.seam.disk import Site
@@ -96,6 +96,7 @@ class Recovery:
         if snapshot is None:
             self._check_from_the_start(refused)
         else:
+            self._check_positions(snapshot, refused)
             self._restore(snapshot)
         self._remove_orphans()
         self._replay(snapshot.positions if snapshot is not None else {})
@@ -124,6 +125,14 @@ class Recovery:
                 f"{named}, and the WAL below {self._layout.wal_dir('')} does not begin at its first file;"
                 " restore the checkpoint or the WAL from a backup"
             )
+
+    def _check_positions(self, snapshot: Snapshot, refused: list[str]) -> None:
+        """The WAL files that a checkpoint ends in stay until a newer one is durable: without them that one is needed."""
+        for name, (number, offset) in snapshot.positions.items():
+            path = self._layout.wal_path(name, number)
+            if offset and not self._disk.exists(path):
+                newer = f"checkpoint {refused[0]} cannot be read, and of the one before it" if refused else "of the WAL"
+                raise UnrecoverableError(f"{newer} {path} is missing; restore it from a backup")
 
     def _has_segments(self) -> bool:
         return any(self._layout.segment_files(topic_id, cold=False) for topic_id in self._layout.topic_ids(cold=False))
@@ -176,7 +185,14 @@ class Recovery:
         for number, name in files:
             at, offset = positions.get(name, (0, 0))
             start = offset if number == at else 0
+            self._check_previous(heads, number, name, at)
             self._replay_file(number, name, start, heads[number, name], followed_to.get((number, name), 0))
+
+    def _check_previous(self, heads: dict[tuple[int, str], FileHead | None], number: int, name: str, at: int) -> None:
+        """A file that is missing before this one is damage, as many bytes as it had."""
+        head = heads[number, name]
+        if head is not None and at <= head.previous and head.previous and (head.previous, name) not in heads:
+            self._damaged(Damage(0, head.previous_end, None), head)
 
     def _head_of(self, number: int, name: str) -> FileHead | None:
         file = self._disk.open(self._layout.wal_path(name, number))
@@ -248,6 +264,7 @@ class Recovery:
         _, _, count, topic_id, first, ts, _, _, _ = frame
         topic = self._topics.get(topic_id)
         if topic is None:
+            self._catalog.next_id = max(self._catalog.next_id, topic_id + 1)
             return
         following = topic.head + 1
         if first != following:
@@ -269,7 +286,8 @@ class Recovery:
             self.report.damaged += 1
             topic.skip_to(frame.seq + frame.count - 1, Reason.CORRUPTION)
             return
-        apply_append(topic, block if block.count >= OWN_BLOCK_RECORDS else block.rows(), frame.ts, block.key)
+        rows = block.without_flags() if block.count >= OWN_BLOCK_RECORDS else block.rows()
+        apply_append(topic, rows, frame.ts, block.key)
         self._filing.roll(topic)
 
     def _explain_jump(self, topic: Topic, head: int) -> bool:
@@ -289,6 +307,7 @@ class Recovery:
                 created = decode_body(TopicBody, body)
                 topic = self._catalog.adopt(frame.topic_id, created.name, created.config)
             else:
+                self._catalog.next_id = max(self._catalog.next_id, frame.topic_id + 1)
                 return
         if frame.seq <= topic.op:
             return
@@ -326,14 +345,23 @@ class Recovery:
         header = damage.header
         if header is None:
             self._suspect_records += (damage.end - damage.start) // _RECORD_BYTES_MIN
-            self._suspects |= {topic.id for topic in self._topics_of(head)}
+            for topic in self._topics_of(head):
+                self._suspects.add(topic.id)
+                self._reserve_most(topic)
             return
+        self._catalog.next_id = max(self._catalog.next_id, header.topic_id + 1)
+        topic = self._catalog.by_id.get(header.topic_id)
         if header.kind != Kind.APPEND:
             self.report.control_lost += 1
-            return
-        topic = self._catalog.by_id.get(header.topic_id)
-        if topic is not None:
+            if topic is not None:
+                self._reserve_most(topic)
+        elif topic is not None:
             topic.skip_to(header.seq + header.count - 1, Reason.CORRUPTION)
+
+    def _reserve_most(self, topic: Topic) -> None:
+        """What was lost may have been a reservation; the next one that can be read puts this right."""
+        if topic.durability is Durability.DISK:
+            topic.reserved = topic.head + RESERVE_MAX
 
     def _topics_of(self, head: FileHead | None) -> Iterator[Topic]:
         """The topics whose frames a file may hold."""

@@ -59,7 +59,7 @@ class Relocation:
         if self._retain_bytes:
             sizes = list(accumulate(segment.data_bytes for segment in reversed(hot)))
             kept = min(kept, sum(1 for size in sizes if size <= self._retain_bytes))
-        return [segment for segment in hot[: len(hot) - kept] if not segment.moving]
+        return [segment for segment in hot[: len(hot) - kept] if not segment.moving and self._filing.may_move(segment)]
 
     def _copy(self, topic: Topic, segment: Segment) -> None:
         segment.moving = True

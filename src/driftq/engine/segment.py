@@ -77,6 +77,7 @@ class Segment:
         "pending",
         "resident",
         "sealed",
+        "sealed_behind",
         "sealing",
         "uid",
         "writing",
@@ -109,6 +110,8 @@ class Segment:
         self.writing = False
         self.sealing = False
         self.sealed = False
+        self.sealed_behind = 0
+        """The capture it was sealed behind (`Filing.captures`): a later one names it whole."""
         self.cold = False
         self.moving = False
         """Is a thread copying it to the cold tier?"""

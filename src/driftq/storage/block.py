@@ -227,6 +227,12 @@ class Block:
         """The delete flags as the frame has them."""
         return self.frame[len(self.frame) - self.count :]
 
+    def without_flags(self) -> "Block":
+        """The same with every row live: the WAL deletes by frames, and what stands in its flags is an accident."""
+        if not self.flags.strip(b"\0"):
+            return self
+        return Block.of(self.frame[: len(self.frame) - self.count] + bytes(self.count))
+
     @property
     def payload_bytes(self) -> int:
         """Data plus meta, as the contract counts."""

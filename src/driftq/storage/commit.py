@@ -263,8 +263,7 @@ class _Writer:
             except OSError as error:
                 self._undo(current, start, start + sum(map(len, buffers)))
                 raise InternalError(f"the log could not be written: {error.strerror}") from error
-            if self._dirty_since is None:
-                self._dirty_since = self._clock.monotonic_ns()
+            self._note_dirty()
         end = start
         for submission in chunk:
             end += submission.size
@@ -280,6 +279,7 @@ class _Writer:
 
     def _undo(self, current: WalFile, start: int, end: int) -> None:
         """Make the bytes of a failed write zeros again, or cut them off: no later sync may persist them."""
+        self._note_dirty()
         try:
             write_zeros(current.file, start, min(end, current.size))
         except OSError:
@@ -315,8 +315,15 @@ class _Writer:
             current.file.close()
             self._shard.counters.rotations += 1
         self._current = following
+        # Its head counts: the file behind this one will say that everything up to here was synced.
+        self._note_dirty()
         self._number += 1
         self.synced_to = following.number << _SHIFT
+
+    def _note_dirty(self) -> None:
+        """The current file has something that no sync has covered."""
+        if self._dirty_since is None:
+            self._dirty_since = self._clock.monotonic_ns()
 
     def _sync_is_due(self) -> bool:
         since = self._dirty_since

@@ -65,7 +65,7 @@ class WalScan:
                     known = synced_to
                     self._synced = max(self._synced, synced_to & _OFFSET)
                 continue
-            if found is NO_MAGIC and is_zero(buffer, place):
+            if place >= self._synced and (place >= size or (found is NO_MAGIC and is_zero(buffer, place))):
                 self.end = place
                 return
             if isinstance(found, NewerVersion):

@@ -38,7 +38,8 @@ def test_preparing_twice_changes_nothing() -> None:
     before = disk.state_digest()
     Layout(disk, "/data", "/cold").prepare()
     assert disk.state_digest() == before
-    assert (disk.calls > calls, disk.synced[Site.LAYOUT_DIR]) == (True, synced)
+    # Synced again all the same: whoever made the directories may have died before it could.
+    assert (disk.calls > calls, disk.synced[Site.LAYOUT_DIR]) == (True, 2 * synced)
 
 
 def test_without_tiering_there_is_nothing_cold() -> None:
