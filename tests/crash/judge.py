@@ -12,7 +12,7 @@ from tests.crash.ledger import SYNCED_CLASSES, Acked, Ledger, origin
 from tests.crash.reading import Reading, Record, read_all
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - a broken promise is no error of the tests
     """A promise is broken."""
 
 
@@ -178,8 +178,8 @@ class _Judged:
         return hole is not None and hole.first <= seq and reason in (None, hole.reason)
 
     def gaps_are_explained(self) -> None:
-        """Every seq up to the head is shown, or a reader from 0 was told, or somebody wished it gone, or nobody cares."""
-        told = set()
+        """Every seq up to the head is shown, or told to a reader from 0, or wished gone, or nobody cares."""
+        told: set[int] = set()
         for tombstone in self._tombstones:
             told.update(range(tombstone.gap_from, tombstone.gap_to + 1))
             self._require(tombstone.reason is not Reason.CORRUPTION, f"a crash is no corruption: {tombstone}")
@@ -209,7 +209,9 @@ class _Judged:
     def heads_and_floors(self) -> None:
         """The head covers what was acked and not much more; floors are where they were, or further."""
         topic = self._topic
-        promised = [seq for seq, acked in [*self._acked.items(), *self._lost.items()] if acked.durability in SYNCED_CLASSES]
+        promised = [
+            seq for seq, acked in [*self._acked.items(), *self._lost.items()] if acked.durability in SYNCED_CLASSES
+        ]
         acked_head = max(promised, default=0)
         self._require(topic.head >= acked_head, f"head {topic.head} is below the acked seq {acked_head}")
         given = sum(len(w.rows) for w in self._ledger.writes.values() if w.instance == topic.id)
@@ -220,5 +222,7 @@ class _Judged:
         self._require(topic.head <= most, f"head {topic.head} is above {most}")
         earliest, evict_floor = self._ledger.floors.get(topic.id, (1, 1))
         self._require(topic.earliest >= earliest, f"earliest went back from {earliest} to {topic.earliest}")
-        self._require(topic.evict_floor >= evict_floor, f"the floor went back from {evict_floor} to {topic.evict_floor}")
+        self._require(
+            topic.evict_floor >= evict_floor, f"the floor went back from {evict_floor} to {topic.evict_floor}"
+        )
         self._require(topic.next_seq == topic.head + 1, f"the next seq is {topic.next_seq}, the head {topic.head}")

@@ -100,7 +100,7 @@ class Ledger:
         self.acked: dict[tuple[int, int], Acked] = {}
         self.deletes: dict[int, Delete] = {}
         self.floors: dict[int, tuple[int, int]] = {}
-        """Per instance the highest `earliest` and `evict_floor` that a reader was shown and a crash may not take back."""
+        """Per instance the highest `earliest` and `evict_floor` a reader was shown and a crash may not take back."""
         self.synced: dict[int, int] = {}
         """Per instance the highest `synced_seq` that was told."""
         self.lost: dict[tuple[int, int], Acked] = {}

@@ -158,7 +158,7 @@ def _recovered(image: Image, disk: SimDisk, rng: random.Random, ledger: Ledger) 
 
 
 def recovering(images: Sequence[Image], rng: random.Random, runs: int) -> list[Image]:
-    """Images behind every call of recoveries: crashes of a run are recovered, shown to readers, and go on for a while."""
+    """Images behind every call of recoveries: crashes of a run are recovered, shown to readers, and go on."""
     found: list[Image] = []
     for _ in range(runs):
         image = rng.choice(images)

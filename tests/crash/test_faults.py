@@ -199,7 +199,11 @@ def test_a_full_disk_refuses_writes_and_goes_on_with_space_back() -> None:
     while not faulty.faulty.failed:
         answers += [world.append("fsync", 2, padding=200), world.append("disk", 2, padding=200)]
         world.settle()
-    refused = [world.append("fsync", 1), world.put("new", "fsync"), world.delete("fsync", seqs=[1])]
+    refused: list[Pending[Any]] = [
+        world.append("fsync", 1),
+        world.put("new", "fsync"),
+        world.delete("fsync", seqs=[1]),
+    ]
     world.settle()
     for answer in refused:
         assert isinstance(answer.error, InternalError)
@@ -238,7 +242,7 @@ def test_a_wal_file_that_cannot_be_made_makes_the_shard_read_only_until_it_can()
     answer = world.append("fsync", 1)
     world.settle()
     assert answer.result().first_seq == acked + 1
-    assert not shard.read_only
+    assert world.engine.shards.all[0].read_only is False
     world.crash(CrashMode.DROP)
     world.judge()
 
@@ -263,7 +267,11 @@ def test_a_failed_sync_stops_the_shard_until_a_restart(*, forever: bool) -> None
         world.settle()
     assert isinstance(answers[-1].error, ShardStoppedError)
     faulty.faulty.heal()
-    for call in (lambda: world.append("one", 1), lambda: world.put("one", "disk"), lambda: world.delete("one", before=2)):
+    for call in (
+        lambda: world.append("one", 1),
+        lambda: world.put("one", "disk"),
+        lambda: world.delete("one", before=2),
+    ):
         with pytest.raises(ShardStoppedError):
             call()
     other = world.append("two", 1)

@@ -176,7 +176,9 @@ class World:
         """Write a batch; tags, nodes and metas are taken in turns."""
         number = len(self.ledger.writes)
         datas = [data_of(number, row, padding) for row in range(count)]
-        turns = [[values[row % len(values)] for row in range(count)] if values else None for values in (tags, nodes, metas)]
+        turns = [
+            [values[row % len(values)] for row in range(count)] if values else None for values in (tags, nodes, metas)
+        ]
         tag, node, meta = turns
         raw_metas = None if meta is None else [None if m is None else b'{"m":"%b"}' % m.encode() for m in meta]
         self._readings = None
@@ -290,7 +292,7 @@ class World:
         return self._readings
 
     def probe(self, rng: random.Random) -> None:
-        """The second life: a write to every topic, acked, with a seq that follows the head; keys known; a delete or not."""
+        """The second life: a write to every topic, acked, with a seq behind the head; keys known; a delete or not."""
         self._use_keys_again()
         topics = [*self.engine.catalog.visible()]
         heads = {topic.id: topic.head for topic in topics}
@@ -304,7 +306,6 @@ class World:
         for topic, pending in answers:
             answer = pending.result()
             require(answer.first_seq == heads[topic.id] + 1, f"{topic.name}: {answer} behind {heads[topic.id]}")
-
 
     def _use_keys_again(self) -> None:
         """A key is known exactly when its write is: then it gets the same seqs, and appends nothing."""

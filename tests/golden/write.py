@@ -15,6 +15,7 @@ from driftq.storage.block import Block
 from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
+from driftq.testing.build import EngineRig
 from tests.golden import directory
 from tests.golden.described import Described, Row, encode
 
@@ -135,7 +136,7 @@ def _write_directory(path: Path) -> None:
         file = path / name.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    expected = directory.picture(directory.EngineRig(directory.SETTINGS, disk=directory.loaded(path)))
+    expected = directory.picture(EngineRig(directory.SETTINGS, disk=directory.loaded(path)))
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 

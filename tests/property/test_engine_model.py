@@ -29,7 +29,7 @@ def small_settings(rng: random.Random) -> Settings:
         cold_dir=rng.choice(("/cold", None)),
         wal_shards=rng.choice((1, 1, 2, 3)),
         wal_file_bytes=rng.choice((8 << 10, 16 << 10)),
-        segment_max_events=rng.choice((4, 8, 16, 300)),
+        segment_max_events=rng.choice((4, 8, 16, 300, 600)),
         hot_retain_segments=rng.choice((0, 1, 2)),
         cache_bytes=rng.choice((1, 4 << 10, 1 << 20)),
         checkpoint_wal_bytes=rng.choice((4 << 10, 64 << 20)),

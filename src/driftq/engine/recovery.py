@@ -40,6 +40,8 @@ from driftq.storage.segment_store import SegmentStore
 from driftq.storage.snapshot import Snapshot, newest_snapshot
 from driftq.storage.wal_reader import Damage, WalScan
 
+# long: the order of a start is one story, and its steps are told in that order
+
 _RECORD_BYTES_MIN = 6
 """A record takes an offset, a flag and one byte of payload in its frame."""
 _OWN_KINDS = frozenset(map(int, Kind))
@@ -127,7 +129,7 @@ class Recovery:
             )
 
     def _check_positions(self, snapshot: Snapshot, refused: list[str]) -> None:
-        """The WAL files that a checkpoint ends in stay until a newer one is durable: without them that one is needed."""
+        """The WAL files a checkpoint ends in stay until a newer one is durable: without them that one is needed."""
         for name, (number, offset) in snapshot.positions.items():
             path = self._layout.wal_path(name, number)
             if offset and not self._disk.exists(path):
@@ -345,9 +347,9 @@ class Recovery:
         header = damage.header
         if header is None:
             self._suspect_records += (damage.end - damage.start) // _RECORD_BYTES_MIN
-            for topic in self._topics_of(head):
-                self._suspects.add(topic.id)
-                self._reserve_most(topic)
+            for suspect in self._topics_of(head):
+                self._suspects.add(suspect.id)
+                self._reserve_most(suspect)
             return
         self._catalog.next_id = max(self._catalog.next_id, header.topic_id + 1)
         topic = self._catalog.by_id.get(header.topic_id)

@@ -25,6 +25,8 @@ from driftq.model.limits import RESERVE_MAX
 from driftq.model.tombstone import Hole, Reason, Tombstone
 from driftq.model.topic import Discard, Durability, TopicConfig
 
+# long: one model of one contract, to be read beside it
+
 
 class OracleRow(NamedTuple):
     """One record as it is written. `data` and `meta` are compact JSON."""

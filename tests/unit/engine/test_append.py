@@ -1,4 +1,4 @@
-"""The write path: one turn, one frame; the commit point of each class; seqs of `disk` reserved ahead (http-v0 §19.4)."""
+"""The write path: one turn, one frame; the commit point of each class; `disk` seqs reserved ahead (http-v0 §19.4)."""
 
 import errno
 
@@ -91,7 +91,7 @@ def test_a_write_behind_a_waiting_one_waits_its_turn(rig: EngineRig) -> None:
     rig.runtime.run_until_idle()
     behind = rig.write_nowait("t", 1)
     rig.runtime.run_until_idle()
-    assert not (waiting.settled or behind.settled)
+    assert [waiting.settled, behind.settled] == [False, False]
     assert rig.topic("t").head == 0
     rig.release_wal()
     assert (waiting.result().last_seq, behind.result().first_seq) == (RESERVE_MIN + 1, RESERVE_MIN + 2)

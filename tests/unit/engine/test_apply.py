@@ -94,7 +94,7 @@ def test_writes_wait_for_a_change_that_is_under_way_and_follow_the_new_class() -
     rig.runtime.run_until_idle()
     write = rig.write_nowait("t", 1)
     rig.runtime.run_until_idle()
-    assert not (change.settled or write.settled)
+    assert [change.settled, write.settled] == [False, False]
     rig.release_wal()
     assert (change.result(), write.result().first_seq) == (False, 1)
     rig.crash()

@@ -56,7 +56,9 @@ def test_the_loser_of_a_race_fails_when_the_winner_does_and_the_key_is_free(rig:
     faulty: list[FaultyDisk] = []
 
     def wrap(disk: Disk) -> Disk:
-        faulty.append(FaultyDisk(disk, when=lambda operation, path: armed and operation == "pwritev" and "wal-" in path))
+        faulty.append(
+            FaultyDisk(disk, when=lambda operation, path: armed and operation == "pwritev" and "wal-" in path)
+        )
         return faulty[-1]
 
     armed = False

@@ -31,7 +31,8 @@ def test_the_match_grammar(match: object, parsed: Match) -> None:
 
 
 @pytest.mark.parametrize(
-    "match", [["tag", "Eq"], ["node", "Eq", "v"], ["tag", "Like", "v"], ["tag", "Glob", "v"], ["tag", "Eq", 1], 1, {}, []]
+    "match",
+    [["tag", "Eq"], ["node", "Eq", "v"], ["tag", "Like", "v"], ["tag", "Glob", "v"], ["tag", "Eq", 1], 1, {}, []],
 )
 def test_what_is_no_match(match: object) -> None:
     with pytest.raises(InvalidRequestError):

@@ -1,4 +1,6 @@
-"""One page of a topic after a cursor: window, byte budget, node filter, tombstones, holes, and blocks that are not there."""
+"""One page of a topic after a cursor: window, byte budget, node filter, tombstones, holes, blocks to be fetched."""
+
+from typing import Any
 
 import pytest
 
@@ -189,7 +191,7 @@ def test_holes_survive_a_restart_and_a_checkpoint(holed: EngineRig) -> None:
     assert holed.walk("t") == walked
 
 
-def cold_reads(**settings: object) -> EngineRig:
+def cold_reads(**settings: Any) -> EngineRig:
     """An engine whose segments are on disk, with a page cache that has nothing, and room for one block in its own."""
     rig = EngineRig(cache_bytes=1, segment_max_events=4, **settings)
     rig.put("t")
@@ -252,7 +254,7 @@ def damage(rig: EngineRig, first_seq: int) -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_damaged_block_is_a_hole_that_is_logged_before_anybody_is_told(cached: bool) -> None:  # noqa: FBT001
+def test_a_damaged_block_is_a_hole_that_is_logged_before_anybody_is_told(cached: bool) -> None:
     rig = cold_reads()
     rig.disk.cached = cached
     damage(rig, 9)

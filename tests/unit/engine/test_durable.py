@@ -1,4 +1,4 @@
-"""A feature with its own frame kind and its own section of the checkpoint: the engine knows neither, and loses neither."""
+"""A feature with a frame kind and a checkpoint section of its own: the engine knows neither, and loses neither."""
 
 import pytest
 from msgspec import msgpack

@@ -94,7 +94,9 @@ def test_an_empty_page_is_empty_text() -> None:
 
 def test_the_bytes_of_data_are_those_that_were_stored() -> None:
     """Numbers keep their spelling: nothing is parsed on the way out."""
-    block = Block.of(encode_block(samples.make_rows([b"1e5", b"1.0", b"12345678901234567890"]), topic_id=1, first_seq=1, ts=5))
+    block = Block.of(
+        encode_block(samples.make_rows([b"1e5", b"1.0", b"12345678901234567890"]), topic_id=1, first_seq=1, ts=5)
+    )
     text = render_records(page_of(block, range(3)), Fields())
     assert text == (
         b'{"$seq":1,"$ts":5,"data":1e5},{"$seq":2,"$ts":5,"data":1.0},{"$seq":3,"$ts":5,"data":12345678901234567890}'

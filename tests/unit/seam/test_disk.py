@@ -35,6 +35,7 @@ class _Stingy:
         self.pread = inner.pread
         self.pread_nowait = inner.pread_nowait
         self.sync = inner.sync
+        self.write_out = inner.write_out
         self.truncate = inner.truncate
         self.size = inner.size
         self.close = inner.close

@@ -1,0 +1,73 @@
+"""The config of a topic: seventeen fields, resolved."""
+
+import pytest
+from msgspec import json, structs
+
+from driftq.errors import InvalidRequestError
+from driftq.model.topic import Durability, TopicConfig
+
+
+def test_there_are_seventeen_fields_and_all_are_echoed() -> None:
+    echoed = json.decode(json.encode(TopicConfig().resolved("t")))
+    assert len(echoed) == 17
+    assert (echoed["durability"], echoed["durable"], echoed["discard"], echoed["type"]) == (
+        "disk",
+        False,
+        "old",
+        "log",
+    )
+    assert (echoed["idempotency_window_ms"], echoed["lease_ms"], echoed["dead_letter"]) == (120_000, 30_000, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved"),
+    [
+        (TopicConfig(), Durability.DISK),
+        (TopicConfig(durable=True), Durability.FSYNC),
+        (TopicConfig(durable=True, durability=Durability.MEMORY), Durability.MEMORY),
+        (TopicConfig(durability=Durability.FSYNC), Durability.FSYNC),
+    ],
+)
+def test_an_explicit_class_wins_and_durable_says_the_same(given: TopicConfig, resolved: Durability) -> None:
+    config = given.resolved("t")
+    assert (config.durability, config.durable) == (resolved, resolved is Durability.FSYNC)
+    assert config.resolved("t") == config
+
+
+@pytest.mark.parametrize(("given", "echoed"), [(0, 100), (1, 100), (100, 100), (30_000, 30_000), (1 << 40, 86_400_000)])
+def test_a_lease_is_clamped(given: int, echoed: int) -> None:
+    assert TopicConfig(lease_ms=given).resolved("t").lease_ms == echoed
+
+
+def test_a_jitter_is_clamped() -> None:
+    assert TopicConfig(claim_jitter_ms=99_999).resolved("t").claim_jitter_ms == 5000
+
+
+@pytest.mark.parametrize(
+    ("config", "allowed"),
+    [
+        (TopicConfig(dead_letter="other"), True),
+        (TopicConfig(dead_letter="t"), True),
+        (TopicConfig(dead_letter="t", type="queue"), False),
+        (TopicConfig(dead_letter="other", type="queue"), True),
+        (TopicConfig(dead_letter="no name!"), False),
+        (TopicConfig(dead_letter=""), False),
+    ],
+)
+def test_a_dead_letter_is_a_topic_and_not_the_queue_itself(config: TopicConfig, allowed: bool) -> None:
+    if allowed:
+        assert config.resolved("t").dead_letter == config.dead_letter
+        return
+    with pytest.raises(InvalidRequestError) as refused:
+        config.resolved("t")
+    assert refused.value.detail == {"dead_letter": config.dead_letter}
+
+
+def test_resolving_changes_nothing_else() -> None:
+    config = TopicConfig(
+        type="queue", ttl_ms=5, cap_records=6, cap_bytes=7, priority=-3, auto_priority=False, auto_create=False
+    )
+    resolved = config.resolved("t")
+    changed = {"durability", "durable"}
+    before, after = structs.asdict(config), structs.asdict(resolved)
+    assert {name for name in before if before[name] != after[name]} <= changed

@@ -1,0 +1,121 @@
+"""The files of cold segments, asked for as if they were hot."""
+
+import pytest
+
+from driftq.storage.block import Block, encode_block
+from driftq.storage.cold_store import ColdStore
+from driftq.storage.frame import DELETED
+from driftq.storage.layout import Layout
+from driftq.storage.segment import BlockIndex
+from driftq.storage.segment_store import BlockDamagedError
+from driftq.testing import CrashMode, OrderCheckingDisk, SimDisk
+from tests.unit.storage import samples
+
+TOPIC, FIRST = 7, 11
+PARQUET = "/cold/topics/00000007/seg-0000000000000011.parquet"
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk()
+    Layout(disk, "/data", "/cold").prepare()
+    return disk
+
+
+def store_on(disk: SimDisk) -> ColdStore:
+    return ColdStore(Layout(OrderCheckingDisk(disk), "/data", "/cold"))
+
+
+def some_blocks() -> list[Block]:
+    """Two neighbours and, behind a gap, a third."""
+    blocks = []
+    for first, size in ((11, 3), (14, 2), (100, 4)):
+        rows = samples.make_rows(
+            [b'"%d"' % (first + row) for row in range(size)],
+            tag=[b"t", None, b'q"', None][:size],
+            node=[None, b"n", None, b"n"][:size],
+            meta=[b'{"k":"v"}', None, None, None][:size],
+        )
+        blocks.append(Block.of(encode_block(rows, topic_id=TOPIC, first_seq=first, ts=first)))
+    return blocks
+
+
+def records_of(store: ColdStore, index: BlockIndex) -> list[samples.Record]:
+    return [
+        record
+        for number in range(len(index))
+        for record in samples.records(store.read_block(TOPIC, FIRST, index, number))
+    ]
+
+
+def test_every_record_reads_back_as_it_was(disk: SimDisk) -> None:
+    blocks = some_blocks()
+    store = store_on(disk)
+    index = store.write(TOPIC, FIRST, blocks, bytes(9))
+    assert records_of(store, index) == [record for block in blocks for record in samples.records(block)]
+    assert [(index.first_seq(n), index.count(n)) for n in range(len(index))] == [(11, 5), (100, 4)]
+    assert sum(index.payload(n) for n in range(len(index))) == sum(block.payload_bytes for block in blocks)
+
+
+def test_a_written_copy_survives_a_power_loss(disk: SimDisk) -> None:
+    store = store_on(disk)
+    index = store.write(TOPIC, FIRST, some_blocks(), bytes(9))
+    after = store_on(disk.crash(CrashMode.DROP, 0))
+    found = after.read_index(TOPIC, FIRST)
+    assert found is not None
+    assert found.cells == index.cells
+    assert records_of(after, found) == records_of(store, index)
+
+
+def test_flags_stand_in_the_order_of_the_rows_and_a_flip_is_durable(disk: SimDisk) -> None:
+    flags = bytearray(9)
+    flags[1] = DELETED
+    store = store_on(disk)
+    index = store.write(TOPIC, FIRST, some_blocks(), bytes(flags))
+    assert store.read_flags(TOPIC, FIRST, index) == [bytes([0, DELETED, 0, 0, 0]), bytes(4)]
+    store.flip(TOPIC, FIRST, [4, 5])
+    after = store_on(disk.crash(CrashMode.DROP, 0))
+    found = after.read_index(TOPIC, FIRST)
+    assert found is not None
+    assert after.read_flags(TOPIC, FIRST, found) == [bytes([0, DELETED, 0, 0, DELETED]), bytes([DELETED, 0, 0, 0])]
+
+
+def test_a_second_attempt_replaces_the_first(disk: SimDisk) -> None:
+    store = store_on(disk)
+    store.write(TOPIC, FIRST, some_blocks()[:1], bytes(3))
+    index = store.write(TOPIC, FIRST, some_blocks(), bytes(9))
+    assert len(records_of(store, index)) == 9
+
+
+def test_what_is_missing_or_damaged_is_no_segment(disk: SimDisk) -> None:
+    store = store_on(disk)
+    assert store.read_index(TOPIC, FIRST) is None
+    store.write(TOPIC, FIRST, some_blocks(), bytes(9))
+    for suffix in ("parquet", "del"):
+        image = disk.fork()
+        image.unlink(PARQUET.replace("parquet", suffix))
+        assert store_on(image).read_index(TOPIC, FIRST) is None
+        image = disk.fork()
+        file = image.open(PARQUET.replace("parquet", suffix))
+        file.pwritev([b"!"], file.size() - 10 if suffix == "parquet" else 3)
+        file.close()
+        assert store_on(image).read_index(TOPIC, FIRST) is None
+
+
+def test_a_damaged_row_group_is_reported_and_the_others_are_served(disk: SimDisk) -> None:
+    store = store_on(disk)
+    index = store.write(TOPIC, FIRST, some_blocks(), bytes(9))
+    file = disk.open(PARQUET)
+    file.pwritev([bytes([file.pread(1, 40)[0] ^ 1])], 40)
+    file.close()
+    with pytest.raises(BlockDamagedError):
+        store.read_block(TOPIC, FIRST, index, 0)
+    assert store.read_block(TOPIC, FIRST, index, 1).first_seq == 100
+
+
+def test_dropping_removes_both_parts_and_forgets_them(disk: SimDisk) -> None:
+    store = store_on(disk)
+    store.write(TOPIC, FIRST, some_blocks(), bytes(9))
+    store.drop(TOPIC, FIRST)
+    assert disk.names("/cold/topics/00000007") == []
+    assert store.read_index(TOPIC, FIRST) is None
