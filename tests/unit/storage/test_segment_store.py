@@ -84,7 +84,7 @@ def test_a_sealed_pair_survives_a_power_loss(disk: SimDisk) -> None:
 
 def test_several_segments_are_sealed_together(disk: SimDisk) -> None:
     store = store_on(disk)
-    seals = []
+    seals: list[Seal] = []
     for topic_id in (1, 1, 2):
         first = 1 + 10 * len(seals)
         frame = encode_block(samples.make_rows([b"1"]), topic_id=topic_id, first_seq=first, ts=1)
