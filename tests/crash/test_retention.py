@@ -16,7 +16,7 @@ def test_a_crash_at_any_call_leaves_floors_where_readers_saw_them() -> None:
     run_and_sweep("retention", scenarios.retention)
 
 
-@pytest.mark.parametrize("wait_ms", [20, 500, 995, 1003, 1500, 2999])
+@pytest.mark.parametrize("wait_ms", [20, 500, 995, 1003, 1008, 1500, 2005, 2999])
 @pytest.mark.parametrize("mode", CrashMode)
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_what_was_seen_expired_stays_so_with_the_clock_set_back(
@@ -25,6 +25,7 @@ def test_what_was_seen_expired_stays_so_with_the_clock_set_back(
     """proves: G-TOMB-6, G-TOMB-7, G-SEQ-3"""
     world = World().start()
     began = world.clock.wall_ms()
+    world.advance(7)
     world.put("aging", "fsync", ttl_ms=5)
     world.settle()
     world.append("aging", 2)
@@ -35,7 +36,9 @@ def test_what_was_seen_expired_stays_so_with_the_clock_set_back(
         world.append("aging", 2)
         world.advance(wait_ms - wait_ms // 2)
     else:
-        world.advance(wait_ms)
+        world.advance(wait_ms - 6)
+        world.append("aging", 2)
+        world.advance(6)
     assert not world.read("aging").records
     world.clock.set_wall(began - 3_600_000)
     world.crash(mode, 1)

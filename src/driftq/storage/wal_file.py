@@ -37,9 +37,8 @@ class WalFiles:
         self._taken = 0
 
     def make_directory(self) -> None:
-        """The shard's directory, durable: it may have been made by a process that died before it could sync."""
-        if self._name:
-            self._disk.mkdir(self._layout.wal_dir(self._name))
+        """The shard's directory, durable; one that was there has been made durable by recovery."""
+        if self._name and self._disk.mkdir(self._layout.wal_dir(self._name)):
             self._disk.sync_dir(self._layout.wal_dir(""), Site.WAL_DIR)
 
     def prepare(self, number: int) -> None:
