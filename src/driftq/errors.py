@@ -4,11 +4,24 @@
     ├── InvalidRequestError            invalid_request
     │   ├── BatchTooLargeError         batch_too_large
     │   └── RecordTooLargeError        record_too_large
+    ├── UnauthorizedError              unauthorized
+    ├── ForbiddenError                 forbidden
     ├── TopicNotFoundError             topic_not_found
+    ├── RouterNotFoundError            router_not_found
+    ├── NotFoundError                  not_found           any other thing that is not there
+    ├── NotAcceptableError             not_acceptable
     ├── TopicExistsIncompatibleError   topic_exists_incompatible
     ├── TopicNotEmptyError             topic_not_empty
+    ├── RouterCycleError               router_cycle
+    ├── NotAQueueError                 not_a_queue
+    ├── ReadOnlyError                  read_only
+    ├── StageIncompleteError           stage_incomplete
+    ├── EpochMismatchError             epoch_mismatch
+    ├── PayloadTooLargeError           payload_too_large
+    ├── UnsupportedMediaTypeError      unsupported_media_type
     ├── TopicFullError                 topic_full
     ├── ThrottledError                 throttled
+    ├── NotReadyError                  not_ready
     ├── ShuttingDownError              shutting_down
     ├── InternalError                  internal            a commit that failed; the message says why
     │   ├── ShardStoppedError          internal            a failed sync; until a restart
@@ -71,6 +84,39 @@ class TopicNotFoundError(DriftQError):
         super().__init__(f"there is no topic {topic!r}", detail={"topic": topic})
 
 
+class RouterNotFoundError(DriftQError):
+    """No such router."""
+
+    code = "router_not_found"
+
+    def __init__(self, router: str) -> None:
+        super().__init__(f"there is no router {router!r}", detail={"router": router})
+
+
+class NotFoundError(DriftQError):
+    """No such path, session, cursor or writer."""
+
+    code = "not_found"
+
+
+class NotAcceptableError(DriftQError):
+    """The caller does not take what this answers with."""
+
+    code = "not_acceptable"
+
+
+class UnauthorizedError(DriftQError):
+    """Who is asking is not known."""
+
+    code = "unauthorized"
+
+
+class ForbiddenError(DriftQError):
+    """Who is asking is known and may not."""
+
+    code = "forbidden"
+
+
 class TopicExistsIncompatibleError(DriftQError):
     """The topic exists and cannot become what was asked for."""
 
@@ -83,6 +129,54 @@ class TopicNotEmptyError(DriftQError):
     code = "topic_not_empty"
 
 
+class RouterCycleError(DriftQError):
+    """A router that would let records come back to where they were."""
+
+    code = "router_cycle"
+
+
+class NotAQueueError(DriftQError):
+    """The topic is a log, and this is for queues."""
+
+    code = "not_a_queue"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} is not a queue", detail={"topic": topic})
+
+
+class ReadOnlyError(DriftQError):
+    """The topic belongs to the other dialect and is only read through this one."""
+
+    code = "read_only"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} can only be read here", detail={"topic": topic})
+
+
+class StageIncompleteError(DriftQError):
+    """A commit names parts that are not there."""
+
+    code = "stage_incomplete"
+
+
+class EpochMismatchError(DriftQError):
+    """The topic was deleted and made again since."""
+
+    code = "epoch_mismatch"
+
+
+class PayloadTooLargeError(DriftQError):
+    """The body is longer than it may be."""
+
+    code = "payload_too_large"
+
+
+class UnsupportedMediaTypeError(DriftQError):
+    """The body is of a type, or in an encoding, that this does not take."""
+
+    code = "unsupported_media_type"
+
+
 class TopicFullError(DriftQError):
     """A topic that rejects has no room now."""
 
@@ -93,6 +187,12 @@ class ThrottledError(DriftQError):
     """A cap or a full queue; the same call may work later."""
 
     code = "throttled"
+
+
+class NotReadyError(DriftQError):
+    """The log is still being read."""
+
+    code = "not_ready"
 
 
 class ShuttingDownError(DriftQError):

@@ -53,7 +53,7 @@ class Server:
 
     def __init__(self, settings: Settings, disk: Disk, clock: Clock, runtime: Runtime, *, pid: int = 0) -> None:
         self.settings = settings
-        self._clock = clock
+        self.clock = clock
         self._began_ns = clock.monotonic_ns()
         self._closing: Pending[bool] | None = None
         _make_directories(disk, settings)
@@ -61,12 +61,16 @@ class Server:
 
     def health(self) -> Health:
         """Always the same answer, whatever the state."""
-        return Health("ok", __version__, (self._clock.monotonic_ns() - self._began_ns) // _NS_PER_MS)
+        return Health("ok", __version__, (self.clock.monotonic_ns() - self._began_ns) // _NS_PER_MS)
 
-    def readiness(self) -> Readiness:
-        """How the server stands. Raises ShuttingDownError."""
+    def check_ready(self) -> None:
+        """Refuse what cannot be done now. Raises ShuttingDownError."""
         if self._closing is not None:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+
+    def readiness(self) -> Readiness:
+        """How the server stands. Raises as `check_ready` does."""
+        self.check_ready()
         topics = list(self.engine.catalog.visible())
         reasons = [hole.reason for topic in topics for hole in topic.holes.all]
         lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in topics)

@@ -26,6 +26,8 @@ from driftq.engine.tags import Match, TagIndexes
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.engine.upkeep import Upkeep
+from driftq.engine.upstream import Upstream
+from driftq.engine.wakeup import Wakeups
 from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
 from driftq.model.limits import KEY_BYTES_MAX
 from driftq.model.tombstone import Reason
@@ -110,7 +112,9 @@ class Engine:
         self.recovered: Report = recovery.run()
         self.shards = Shards(layout, runtime, clock, count=settings.wal_shards, file_bytes=settings.wal_file_bytes)
         self.journal = Journal(runtime, self.time, self.shards)
-        self.listeners: list[Callable[[Topic], None]] = [self.filing.changed]
+        self.wakeups = Wakeups(runtime)
+        self.upstreams: list[Upstream] = []
+        self.listeners: list[Callable[[Topic], None]] = [self.filing.changed, self._wake]
         """Who hears that a topic has new records."""
         self._appender = Appender(self.journal, self._published, settings.limits.total_bytes_max)
         self._writer = CatalogWriter(self.catalog, self.journal, self._gone)
@@ -187,6 +191,7 @@ class Engine:
         self._check_open()
         deleted = self._writer.delete(name, if_empty=if_empty)
         deleted.then(lambda _: self._remove_deleted())
+        deleted.then(lambda _: self.wakeups.wake(name))
         return deleted
 
     def delete_records(
@@ -197,6 +202,7 @@ class Engine:
         topic = self.catalog.get(name)
         deleted = self._deleter.delete(topic, before_seq=before_seq, match=match, seqs=seqs)
         deleted.then(lambda _: self.filing.deleted_rows(topic))
+        deleted.then(lambda _: self.wakeups.wake(name))
         return deleted
 
     def log(self, topic: Topic, kind: int, body: bytes, feature: DurableState, *, sync: bool = True) -> Pending[None]:
@@ -217,6 +223,23 @@ class Engine:
         topic = self.catalog.get(name)
         topic.expire(self.time.now())
         return topic
+
+    async def fresh(self, name: str) -> Topic:
+        """The state of a topic with every copy that is due in it. Raises TopicNotFoundError."""
+        topic = self.catalog.get(name)
+        for upstream in self.upstreams:
+            waiting = upstream.bring(topic)
+            if waiting is not None:
+                await waiting
+        return self.topic(name)
+
+    async def read(self, name: str, query: Query) -> Page:
+        """The page after a cursor, whatever it has to wait for."""
+        found = self.diff(name, query)
+        while isinstance(found, Fetch):
+            await found
+            found = self.diff(name, query)
+        return found
 
     def synced_seq(self, topic: Topic) -> int:
         """The highest seq known to be on stable storage."""
@@ -311,6 +334,9 @@ class Engine:
     def _published(self, topic: Topic) -> None:
         for listener in self.listeners:
             listener(topic)
+
+    def _wake(self, topic: Topic) -> None:
+        self.wakeups.wake(topic.name)
 
     def _gone(self, topic: Topic, error: DriftQError) -> None:
         self._appender.forget(topic, error)

@@ -1,71 +1,110 @@
-"""Every route, and what becomes of an error: the wire's door to a server.
+"""Every request's way to its handler, and what becomes of an error: the wire's door to a server.
 
-A handler that has its answer returns it; one that waits for a commit returns a `Pending` of it. An error of ours
-becomes its envelope; anything else is a bug, is logged with its trace, and shows as `500 internal` and no more.
+The order of checks is http-v0 §1.7: state of the server, who is asking, how much they may have under way, what they
+may do, whether there is such a path and method, whether they take the answer; then the handler looks at the body. A
+handler that has its answer returns it; one that waits for a commit returns a `Pending` of it. An error of ours becomes
+its envelope; anything else is a bug, is logged with its trace, and shows as `500 internal` and no more.
 """
 
 import logging
-from collections.abc import Callable
 
-from driftq.errors import DriftQError
+from driftq.errors import DriftQError, ForbiddenError, NotAcceptableError
+from driftq.http.access import FULL, Access, Scope
+from driftq.http.answer import Answer
 from driftq.http.errors import error_reply, refusal
-from driftq.http.reply import Reply, json_reply
+from driftq.http.health import Health
+from driftq.http.reply import Reply
 from driftq.http.request import Request
+from driftq.http.routes import Found, Route, Table
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 
-Answer = Reply | Pending[Reply]
-Handler = Callable[[Request], Answer]
-
 _log = logging.getLogger(__name__)
+
+_EVENTS = b"text/event-stream"
 
 
 class App:
-    """The handlers of one server, by path and method."""
+    """The handlers of one server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        health: dict[str, Handler] = {"GET": self._health}
-        ready: dict[str, Handler] = {"GET": self._ready}
-        self._routes: dict[str, dict[str, Handler]] = {
-            "/v0/health": health,
-            "/healthz": health,
-            "/v0/ready": ready,
-            "/readyz": ready,
-        }
+        self._table = Table([*Health(server).routes()])
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request, or what it will come from. Never raises."""
         try:
-            return self._find(request)(request)
+            answer = self._answer(request)
         except DriftQError as error:
             return error_reply(error)
         except Exception:  # noqa: BLE001  # a bug in one handler ends one request, not the server
-            _log.exception("%s %s failed", request.method, request.path)
-            return refusal("internal", "the server made a mistake; its log says more")
+            return self._mistake(request)
+        if isinstance(answer, Pending):
+            return self._promise(request, answer)
+        return answer
 
-    def _find(self, request: Request) -> Handler:
-        methods = self._routes.get(request.path)
-        if methods is None:
-            return _not_found
+    def _promise(self, request: Request, answer: Pending[Reply]) -> Answer:
+        """The same promise, kept with an envelope where it fails."""
+        if answer.settled and answer.error is None:
+            return answer.result()
+        promised: Pending[Reply] = Pending()
+
+        def settle(done: Pending[Reply]) -> None:
+            if done.error is None:
+                promised.resolve(done.result())
+            elif isinstance(done.error, DriftQError):
+                promised.resolve(error_reply(done.error))
+            else:
+                promised.resolve(self._mistake(request, done.error))
+
+        answer.then(settle)
+        return promised.result() if promised.settled else promised
+
+    def _mistake(self, request: Request, error: BaseException | None = None) -> Reply:
+        _log.error("%s %s failed", request.method, request.path, exc_info=error or True)
+        return refusal("internal", "the server made a mistake; its log says more")
+
+    def _answer(self, request: Request) -> Answer:
+        found = self._table.find(request.path)
         # Whoever takes GET takes HEAD: the connection leaves the body out.
-        handler = methods.get("GET" if request.method == "HEAD" else request.method)
-        if handler is None:
-            allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
-            return lambda request: _not_allowed(request, allowed)
-        return handler
+        method = "GET" if request.method == "HEAD" else request.method
+        route = None if found is None else found.routes.get(method)
+        if route is None or not route.probe:
+            self._server.check_ready()
+        access = self._admit(request, route)
+        self._check_scope(request, access, route, found)
+        if found is None:
+            return refusal("not_found", f"there is nothing at {request.path[:200]}")
+        if route is None:
+            return _not_allowed(request, found)
+        if route.stream:
+            _check_accept(request)
+        return route.handler(request.admitted(found.params, access, self._server.clock.monotonic_ns()))
 
-    def _health(self, _: Request) -> Reply:
-        return json_reply(200, self._server.health())
+    def _admit(self, _: Request, __: Route | None) -> Access:
+        return FULL
 
-    def _ready(self, _: Request) -> Reply:
-        return json_reply(200, self._server.readiness())
+    def _check_scope(self, request: Request, access: Access, route: Route | None, found: Found | None) -> None:
+        """Unknown paths below a topic need what a write needs: nobody learns more of them by asking."""
+        if route is not None:
+            needed = route.scopes
+        elif found is None and request.path.startswith("/v0/topics/"):
+            needed = Scope.WRITE
+        else:
+            return
+        if not access.may(needed):
+            raise ForbiddenError("this key may not do that")
+        if route is not None and route.guards_name and found is not None and not access.may_name(found.params[0]):
+            raise ForbiddenError("this key may not use that name")
 
 
-def _not_found(request: Request) -> Reply:
-    return refusal("not_found", f"there is nothing at {request.path[:200]}")
+def _check_accept(request: Request) -> None:
+    accept = request.header(b"accept")
+    if accept and _EVENTS not in accept and b"*/*" not in accept:
+        raise NotAcceptableError("this answers with text/event-stream")
 
 
-def _not_allowed(request: Request, allowed: str) -> Reply:
+def _not_allowed(request: Request, found: Found) -> Reply:
+    allowed = ", ".join([*found.routes, *(["HEAD"] if "GET" in found.routes else [])])
     message = f"{request.path} does not take {request.method}, but {allowed}"
     return refusal("method_not_allowed", message, (b"allow", allowed.encode()))

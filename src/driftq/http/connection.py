@@ -19,7 +19,7 @@ from typing import cast
 import httptools
 
 from driftq.errors import DriftQError
-from driftq.http.app import Answer
+from driftq.http.answer import Answer
 from driftq.http.errors import error_reply, refusal
 from driftq.http.reply import Reply, encode_reply
 from driftq.http.request import Headers, Request
@@ -208,6 +208,7 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, Reply):
             turn.reply = answer
         else:
+            assert isinstance(answer, Pending)
             answer.then(lambda done: self._settle(turn, done))
         self._begin()
 

@@ -4,6 +4,9 @@ One loop owns all state: every callback given to `soon`, `later` and `from_threa
 end. A `Worker` is one thread with an ordered queue of jobs for blocking I/O. It hands its whole queue to one `handle`
 call, so that work which piled up while the device was busy is done together, and answers through `from_thread`.
 
+A `Pending` can be awaited in a coroutine that `run` steps through: no event loop takes part, so the same code runs on
+the real loop and on a simulated one.
+
 `AsyncioRuntime` is the real one. `driftq.testing.ManualRuntime` runs the same code without threads, in an order that
 a seed decides.
 """
@@ -11,8 +14,8 @@ a seed decides.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, Protocol, TypeVar
 
 Job = TypeVar("Job")
 Job_contra = TypeVar("Job_contra", contravariant=True)
@@ -101,11 +104,34 @@ class Pending(Generic[T]):
             raise self.error
         return self._value  # type: ignore[return-value]
 
+    def __await__(self) -> "Generator[Pending[Any], None, T]":
+        if not self.settled:
+            yield self
+        return self.result()
+
     def _settle(self) -> None:
         self.settled = True
         waiting, self._then = self._then, None
         for callback in waiting or ():
             callback(self)
+
+
+def run(steps: "Coroutine[Pending[Any], None, T]") -> Pending[T]:
+    """Step through a coroutine that awaits nothing but `Pending`s. It has begun, and maybe ended, on return."""
+    answer: Pending[T] = Pending()
+
+    def step(_: "Pending[Any] | None" = None) -> None:
+        try:
+            waiting = steps.send(None)
+        except StopIteration as end:
+            answer.resolve(end.value)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to whoever asked
+            answer.fail(error)
+        else:
+            waiting.then(step)
+
+    step()
+    return answer
 
 
 class ThreadWorker(Generic[Job]):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from driftq.http.app import Answer
+from driftq.http.answer import Answer
 from driftq.http.connection import Connection, Peers
 from driftq.http.reply import Reply
 from driftq.http.request import Request

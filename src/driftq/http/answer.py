@@ -1,0 +1,112 @@
+"""What a handler may answer with: a reply, a promise of one, a stream, or a WebSocket.
+
+A stream is driven by its source, without a task. The connection calls
+    opened   once, when the head is on its way
+    room     whenever the peer has read so much that the sink takes more, after it had no room
+    closed   once, when the peer is gone or the stream has been closed, whoever began it; then nothing more
+    goodbye  when the server is going: say what there is to say, and close
+A source checks `sink.room` before it renders: a peer that does not read costs what it has been sent and no more.
+"""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from driftq.http.reply import Reply
+from driftq.seam.runtime import Pending
+
+
+class Sink(Protocol):
+    """The way to the peer of one stream."""
+
+    @property
+    def room(self) -> bool:
+        """May more be written? It may anyway, but who does pays with memory."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the peer. Those of one loop turn leave together. After the end it does nothing."""
+        ...
+
+    def close(self) -> None:
+        """End the stream behind what has been written."""
+        ...
+
+
+class Source(Protocol):
+    """What is streamed."""
+
+    def opened(self, sink: Sink) -> None:
+        """The stream begins."""
+        ...
+
+    def room(self) -> None:
+        """There is room again."""
+        ...
+
+    def closed(self) -> None:
+        """It is over."""
+        ...
+
+    def goodbye(self) -> None:
+        """The server is shutting down."""
+        ...
+
+
+class Stream(Struct, frozen=True):
+    """A reply whose body has no length: chunks on HTTP/1.1, DATA frames on HTTP/2. Never compressed."""
+
+    source: Source
+    status: int = 200
+    content_type: bytes = b"text/event-stream"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class SocketSink(Protocol):
+    """The way to the peer of one WebSocket."""
+
+    @property
+    def room(self) -> bool:
+        """May more be sent?"""
+        ...
+
+    def send(self, text: bytes) -> None:
+        """One text message, UTF-8. After the end it does nothing."""
+        ...
+
+    def close(self, code: int = 1000) -> None:
+        """End behind what has been sent."""
+        ...
+
+
+class SocketSource(Protocol):
+    """What speaks on a WebSocket. As a stream's source, and it hears, too."""
+
+    def opened(self, sink: SocketSink) -> None:
+        """The handshake is through."""
+        ...
+
+    def received(self, message: str | bytes) -> None:
+        """A whole message: text, or bytes if it was binary."""
+        ...
+
+    def room(self) -> None:
+        """There is room again."""
+        ...
+
+    def closed(self) -> None:
+        """It is over."""
+        ...
+
+    def goodbye(self) -> None:
+        """The server is shutting down."""
+        ...
+
+
+class Upgrade(Struct, frozen=True):
+    """Go on as a WebSocket. A request that is no handshake gets a `400`, and the source hears nothing."""
+
+    source: SocketSource
+
+
+Answer = Reply | Stream | Upgrade | Pending[Reply]

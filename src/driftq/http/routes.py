@@ -1,0 +1,87 @@
+"""Routes: which handler takes which path and method, and what a caller needs for it.
+
+A path is a pattern of segments; one that begins with a colon takes any one segment, percent-decoded, and gives it to
+the handler as `request.params`, in order.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from driftq.http.access import NOTHING, Scope
+from driftq.http.answer import Answer
+from driftq.http.request import Request
+
+Handler = Callable[[Request], Answer]
+
+ANY = ":"
+
+
+class Route(NamedTuple):
+    """One row of the table."""
+
+    method: str
+    path: str
+    handler: Handler
+    scopes: Scope = NOTHING
+    guards_name: bool = False
+    """Is the first parameter a name that a key's prefixes must allow?"""
+    stream: bool = False
+    """Does it answer with events? Then `Accept` must allow them, and it is no request in flight."""
+    probe: bool = False
+    """Is it answered whatever the state of the server, and to whom, is a setting?"""
+    form_token: bool = False
+    """May the key stand in the query?"""
+
+
+class Found(NamedTuple):
+    """The routes of a path, by method, and what stood in the place of its colons."""
+
+    routes: dict[str, Route]
+    params: tuple[str, ...]
+
+
+class Table:
+    """All routes."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._fixed: dict[str, dict[str, Route]] = {}
+        self._shapes: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        if ANY not in route.path:
+            self._fixed.setdefault(route.path, {})[route.method] = route
+            return
+        shape = tuple(ANY if part.startswith(ANY) else part for part in route.path.split("/"))
+        shapes = self._shapes.setdefault(len(shape), [])
+        for known, methods in shapes:
+            if known == shape:
+                methods[route.method] = route
+                return
+        shapes.append((shape, {route.method: route}))
+
+    def find(self, path: str) -> Found | None:
+        """The routes of a path; a pattern with fewer colons wins by being registered first."""
+        fixed = self._fixed.get(path)
+        if fixed is not None:
+            return Found(fixed, ())
+        parts = path.split("/")
+        for shape, methods in self._shapes.get(len(parts), ()):
+            params = []
+            for wanted, part in zip(shape, parts, strict=True):
+                if wanted == ANY and part:
+                    params.append(decoded(part))
+                elif wanted != part:
+                    break
+            else:
+                return Found(methods, tuple(params))
+        return None
+
+
+def decoded(part: str) -> str:
+    """A segment of a path as the name it stands for; what is no UTF-8 becomes a name that no topic can have."""
+    if "%" not in part and part.isascii():
+        return part
+    return unquote_to_bytes(part.encode("latin-1")).decode("utf-8", "replace")
