@@ -23,7 +23,7 @@
     ├── ThrottledError                 throttled
     ├── NotReadyError                  not_ready
     ├── ShuttingDownError              shutting_down
-    ├── InternalError                  internal            a commit that failed; the message says why
+    ├── InternalError                  internal            a commit or a read that failed; the message says why
     │   ├── ShardStoppedError          internal            a failed sync; until a restart
     │   └── ShardReadOnlyError         internal            the next WAL file cannot be made
     └── StartError                     start_refused       the data directory cannot be opened
@@ -202,7 +202,7 @@ class ShuttingDownError(DriftQError):
 
 
 class InternalError(DriftQError):
-    """A commit failed: nothing of it is shown to anybody."""
+    """A commit failed: nothing of it is shown to anybody. Or records cannot be read now: nothing has changed."""
 
     code = "internal"
 

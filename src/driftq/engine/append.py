@@ -83,7 +83,7 @@ class Appender:
             earlier = self._same_key(topic, key, now)
             if earlier is not None:
                 return earlier
-        topic.expire(now)
+        topic.expire_or_refuse(now)
         self._check_room(topic, rows)
         if topic.durability is not Durability.EPHEMERAL and not created:
             # The topic that this write creates has its frame in the queue already, and would be left behind.

@@ -11,8 +11,10 @@ from collections import OrderedDict
 from weakref import WeakValueDictionary
 
 from driftq.engine.segment import Segment
+from driftq.errors import InternalError
 from driftq.storage.block import Block
 from driftq.storage.cold_store import ColdStore
+from driftq.storage.segment import BlockIndex
 from driftq.storage.segment_store import SegmentStore
 
 
@@ -39,7 +41,7 @@ class Blocks:
         self._alive: WeakValueDictionary[tuple[int, int], Block] = WeakValueDictionary()
 
     def nowait(self, topic_id: int, segment: Segment, number: int) -> Block | None:
-        """A block without waiting for the device, or None. Raises BlockDamagedError."""
+        """A block without waiting for the device, or None. Raises BlockDamagedError or OSError."""
         found = self._in_memory(segment, number)
         if found is None and not segment.cold:
             found = self.store.read_block_nowait(topic_id, segment.first_seq, segment.index, number)
@@ -51,16 +53,19 @@ class Blocks:
         """A block, however long it takes. Raises BlockDamagedError or OSError."""
         found = self._in_memory(segment, number)
         if found is None:
-            found = self.read(topic_id, segment, number)
+            found = self.read(topic_id, segment.first_seq, segment.index, number, cold=segment.cold)
             self.keep(segment, number, found)
         return found
 
-    def read(self, topic_id: int, segment: Segment, number: int) -> Block:
-        """A block from its file, for a thread: touches no state. Raises BlockDamagedError or OSError."""
-        if segment.cold:
+    def read(self, topic_id: int, first_seq: int, index: BlockIndex, number: int, *, cold: bool) -> Block:
+        """A block from its file. Raises BlockDamagedError or OSError.
+
+        For a thread: it looks at no segment, for that may move to the cold tier while the thread reads.
+        """
+        if cold:
             assert self.cold is not None
-            return self.cold.read_block(topic_id, segment.first_seq, segment.index, number)
-        return self.store.read_block(topic_id, segment.first_seq, segment.index, number)
+            return self.cold.read_block(topic_id, first_seq, index, number)
+        return self.store.read_block(topic_id, first_seq, index, number)
 
     def keep(self, segment: Segment, number: int, block: Block) -> None:
         """Cache a block that can be read again."""
@@ -91,3 +96,9 @@ class Blocks:
                 return self._alive.get(key)
             self._cached.move_to_end(key)
         return found
+
+
+def unreadable(error: Exception) -> InternalError:
+    """What a caller is told when his records cannot be read for a reason that says nothing about them."""
+    why = error.strerror if isinstance(error, OSError) else error
+    return InternalError(f"records cannot be read now: {why}; they are not lost, try again")

@@ -21,7 +21,7 @@ from driftq.storage.block import Block
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.frame import DELETED, Frame, read_frame
 from driftq.storage.segment import BlockIndex
-from driftq.storage.segment_store import BlockDamagedError, SegmentStore
+from driftq.storage.segment_store import BlockDamagedError, SegmentStore, is_lost
 
 _GONE = bytes([DELETED])
 _FOUND = bytes(DELETED if value == DELETED else 0 for value in range(256))
@@ -67,7 +67,10 @@ _decoder = msgpack.Decoder(TopicState)
 
 
 def capture_topic(topic: Topic, *, clean: bool) -> bytes:
-    """The topic as it is now. `clean` is a graceful stop: nothing is under way, so nothing need be reserved."""
+    """The topic as it is now. `clean` is a graceful stop: nothing is under way, so nothing need be reserved.
+
+    Raises OSError when a block that must be copied cannot be read for a reason that says nothing about it.
+    """
     states: list[SegmentState] = []
     tail: list[bytes] = []
     whole = True
@@ -130,7 +133,9 @@ def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> list[bytes
         return []
     try:
         block = topic.block_of(segment, number)
-    except (BlockDamagedError, OSError):
+    except (BlockDamagedError, OSError) as error:
+        if not is_lost(error):
+            raise
         topic.lose(segment.index.first_seq(number), segment.index.end_seq(number) - 1, Reason.CORRUPTION)
         return []
     dead = segment.dead.get(number)
@@ -226,7 +231,9 @@ class Restorer:
                 block = self._cold.read_block(topic.id, segment.first_seq, segment.index, number)
             else:
                 block = self._store.read_block(topic.id, segment.first_seq, segment.index, number)
-        except (BlockDamagedError, OSError):
+        except (BlockDamagedError, OSError) as error:
+            if not is_lost(error):
+                raise
             return None
         return list(block.weights(0, block.count))
 

@@ -170,7 +170,7 @@ class CatalogWriter:
     def _update(self, topic: Topic, config: TopicConfig) -> Pending[None]:
         """Replace the config. Writes wait meanwhile: the frame says up to where the old class held."""
         now = self._journal.time.now()
-        topic.expire(now)
+        topic.expire_or_refuse(now)
         head = topic.next_seq - 1
         disk = config.resolved_durability is Durability.DISK
         body = TopicBody(
@@ -209,7 +209,7 @@ class CatalogWriter:
         if unsettled is not None:
             unsettled.then(lambda _: forward(lambda: self.delete(name, if_empty=if_empty), answer))
             return answer
-        topic.expire(self._journal.time.now())
+        topic.expire_or_refuse(self._journal.time.now())
         if if_empty and topic.count + topic.inflight_records:
             raise TopicNotEmptyError(
                 f"topic {name!r} is not empty",

@@ -61,7 +61,7 @@ class Deleter:
         """Delete what is selected and below the present head."""
         if before_seq is None and match is None and seqs is None:
             raise InvalidRequestError("a delete needs before_seq or match")
-        topic.expire(self._journal.time.now())
+        topic.expire_or_refuse(self._journal.time.now())
         body = DeleteBody(
             bound=topic.head + 1,
             before=before_seq,

@@ -1,7 +1,8 @@
 """The read path: one page of a topic after a cursor, with the exact window and byte budget of http-v0 §8.
 
 `read_page` never waits. Where a block is not in memory it says which (`Missing`); where one turns out to be damaged it
-says so (`Damaged`), and the engine makes a hole of it before anybody gets an answer. The caller then asks again.
+says so (`Damaged`), and the engine makes a hole of it before anybody gets an answer. The caller then asks again. Where
+one cannot be read for a reason that says nothing about it, the reader gets an `InternalError`, and nothing has changed.
 
 A page is places, not records: ranges of rows of blocks. Rendering splices the bytes of those rows.
 """
@@ -11,13 +12,14 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import NamedTuple
 
+from driftq.engine.blocks import unreadable
 from driftq.engine.log import Part
 from driftq.engine.topic import Topic
 from driftq.model.limits import PAGE_BYTES, PAGE_BYTES_MAX, PAGE_RECORDS
 from driftq.model.tombstone import Reason, Tombstone
 from driftq.storage.block import RowSource
 from driftq.storage.frame import DELETED
-from driftq.storage.segment_store import BlockDamagedError
+from driftq.storage.segment_store import BlockDamagedError, is_lost
 
 _LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
 
@@ -183,10 +185,10 @@ class _Window:
                 continue
             try:
                 source = topic.source_nowait(part)
-            except BlockDamagedError as damage:
-                return Damaged(part, str(damage))
-            except OSError as error:
-                return Damaged(part, f"it cannot be read: {error.strerror}")
+            except (BlockDamagedError, OSError) as error:
+                if not is_lost(error):
+                    raise unreadable(error) from error
+                return Damaged(part, str(error))
             if source is None:
                 return Missing(part, self._sources)
             self._sources.append(source)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from driftq.config import Settings
 from driftq.engine.append import Appended, Appender, synced_seq
 from driftq.engine.apply import apply_hole
-from driftq.engine.blocks import Blocks
+from driftq.engine.blocks import Blocks, unreadable
 from driftq.engine.catalog import Catalog, CatalogWriter, forward
 from driftq.engine.checkpoint import Checkpointer
 from driftq.engine.delete import Deleted, Deleter
@@ -40,7 +40,7 @@ from driftq.storage.cold_store import ColdStore
 from driftq.storage.frame import Kind
 from driftq.storage.layout import Layout
 from driftq.storage.rows import Rows
-from driftq.storage.segment_store import BlockDamagedError, SegmentStore
+from driftq.storage.segment_store import BlockDamagedError, SegmentStore, is_lost
 from driftq.storage.shards import Shards
 
 _TAG_CACHE_SHARE = 8
@@ -219,9 +219,9 @@ class Engine:
     # Reading
 
     def topic(self, name: str) -> Topic:
-        """The state of a topic, retention applied. Raises TopicNotFoundError."""
+        """The state of a topic, retention applied. Raises TopicNotFoundError or InternalError."""
         topic = self.catalog.get(name)
-        topic.expire(self.time.now())
+        topic.expire_or_refuse(self.time.now())
         return topic
 
     async def fresh(self, name: str) -> Topic:
@@ -258,12 +258,12 @@ class Engine:
         return found
 
     def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
-        """Read a block on a thread. Whatever it finds, the reader asks again, and finds it too."""
+        """Read a block on a thread. What it finds, or that it is lost, the reader finds too when he asks again."""
         answer = Fetch(missing.others)
         part = missing.part
-        index = part.segment.index
+        first_seq, index, cold = part.segment.first_seq, part.segment.index, part.segment.cold
 
-        def settle(block: Block | None) -> None:
+        def settle(block: Block | None, error: Exception | None) -> None:
             if part.segment.index is not index or part.segment not in topic.segments:
                 # It has been moved to the cold tier or dropped meanwhile: what was read has another place now.
                 answer.resolve(None)
@@ -271,16 +271,19 @@ class Engine:
                 self.blocks.keep(part.segment, part.number, block)
                 answer.held.append(block)
                 answer.resolve(None)
+            elif error is not None and not is_lost(error):
+                answer.fail(unreadable(error))
             else:
                 self._isolate(topic, part, answer)
 
         def read() -> None:
             try:
-                block = self.blocks.read(topic.id, part.segment, part.number)
-            except (BlockDamagedError, OSError):
-                self._runtime.from_thread(lambda: settle(None))
+                block = self.blocks.read(topic.id, first_seq, index, part.number, cold=cold)
+            except (BlockDamagedError, OSError) as failure:
+                error = failure
+                self._runtime.from_thread(lambda: settle(None, error))
             else:
-                self._runtime.from_thread(lambda: settle(block))
+                self._runtime.from_thread(lambda: settle(block, None))
 
         self._readers.put(read)
         return answer

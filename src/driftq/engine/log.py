@@ -259,7 +259,7 @@ class Log(ABC):
         return part.segment.live_in(part.number)
 
     def source_nowait(self, part: Part) -> RowSource | None:
-        """The rows of a part, or None when reading them would wait. Raises BlockDamagedError."""
+        """The rows of a part, or None when reading them would wait. Raises BlockDamagedError or OSError."""
         if self.is_open(part):
             return self.open
         return self._blocks.nowait(self.id, part.segment, part.number)

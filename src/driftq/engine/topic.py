@@ -10,8 +10,9 @@ Nothing here logs, waits or asks the time. `engine.apply` decides when a transit
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
-from driftq.engine.blocks import Blocks
+from driftq.engine.blocks import Blocks, unreadable
 from driftq.engine.dedupe import Keys
 from driftq.engine.holes import Holes
 from driftq.engine.log import Log, Part
@@ -21,7 +22,7 @@ from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability, TopicConfig
 from driftq.storage.block import RowSource
 from driftq.storage.frame import DELETED
-from driftq.storage.segment_store import BlockDamagedError
+from driftq.storage.segment_store import BlockDamagedError, is_lost
 
 _GONE = bytes([DELETED])
 
@@ -86,12 +87,17 @@ class Topic(Log):
         self.changed = True
 
     def source(self, part: Part) -> RowSource | None:
-        """The rows of a part, however long it takes; None when they are damaged, which is a hole from here on."""
+        """The rows of a part, however long it takes; None when they are lost, which is a hole from here on.
+
+        Raises OSError when they cannot be read for a reason that says nothing about them; nothing has changed then.
+        """
         if self.is_open(part):
             return self.open
         try:
             return self._blocks.load(self.id, part.segment, part.number)
-        except (BlockDamagedError, OSError):
+        except (BlockDamagedError, OSError) as error:
+            if not is_lost(error):
+                raise
             self.lose(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
             return None
 
@@ -99,10 +105,18 @@ class Topic(Log):
         """Some block of a segment is damaged: find it, and make a hole of it."""
         for part in list(self.parts(segment.first_seq)):
             if part.segment is segment:
-                self.source(part)
+                with suppress(OSError):  # who looks again may find it
+                    self.source(part)
+
+    def expire_or_refuse(self, now: int) -> None:
+        """`expire` for a caller who can be told that it cannot be done. Raises InternalError."""
+        try:
+            self.expire(now)
+        except OSError as error:
+            raise unreadable(error) from error
 
     def expire(self, now: int) -> None:
-        """TTL: what is older than it may be leaves at the front, and the floor says so."""
+        """TTL: what is older than it may be leaves at the front, and the floor says so. Raises OSError, as `source`."""
         ttl = self.config.ttl_ms
         oldest_kept = now - ttl
         if not ttl or self.oldest_ts >= oldest_kept or not self.count:
@@ -130,7 +144,10 @@ class Topic(Log):
         self.oldest_ts = oldest_kept
 
     def evict(self) -> None:
-        """Caps: the fewest oldest live records leave that bring the topic within both, and the floor says so."""
+        """Caps: the fewest oldest live records leave that bring the topic within both, and the floor says so.
+
+        Raises OSError, as `source`. It may have gone half of the way then, and goes the rest when called again.
+        """
         records = self.count - self.config.cap_records if self.config.cap_records else 0
         payload = self.payload - self.config.cap_bytes if self.config.cap_bytes else 0
         while records > 0 or payload > 0:

@@ -12,6 +12,7 @@ from driftq.engine.filing import Filing
 from driftq.engine.frames import TimeSeenBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.relocation import Relocation
+from driftq.engine.topic import Topic
 from driftq.model.limits import RESERVE_MIN
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Runtime, Timer
@@ -67,7 +68,7 @@ class Upkeep:
         self._filing.flip()
         self._filing.retry()
         for topic in list(self._catalog.visible()):
-            topic.expire(now)
+            self._retain(topic, now)
             self._filing.roll_by_age(topic, now)
             if topic.dropped:
                 self._filing.drop(topic)
@@ -77,6 +78,13 @@ class Upkeep:
         if self._due(now):
             self.checkpoint()
         self._timer = self._runtime.later(TICK_MS, self._tick)
+
+    def _retain(self, topic: Topic, now: int) -> None:
+        try:
+            topic.expire(now)
+        except OSError:
+            # A block cannot be read now. The next tick tries again, and so does whoever asks before.
+            self._filing.failures += 1
 
     def _slow(self, now: int) -> None:
         if self._relocation is not None:

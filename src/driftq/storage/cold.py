@@ -19,6 +19,8 @@ row groups. What does not check out is `ColdDamagedError`; what the disk fails t
 version is neither. `docs/formats/cold.md`.
 """
 
+import errno
+import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -311,7 +313,9 @@ def _parse_footer(footer: bytes) -> _Metadata:
 
     try:
         metadata: _Metadata = pq.read_metadata(pa.BufferReader(_PARQUET_MAGIC + footer))
-    except (pa.ArrowException, OSError, MemoryError) as error:
+    except MemoryError as error:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
+    except (pa.ArrowException, OSError) as error:
         raise ColdDamagedError(f"a cold segment's footer cannot be read: {error}") from error
     return metadata
 
@@ -328,7 +332,9 @@ def _decode_group(metadata: _Metadata, number: int, content: bytes, start: int, 
         file = pq.ParquetFile(pa.BufferReader(whole), metadata=metadata, pre_buffer=False)
         table = file.read_row_group(number, columns=_WITHOUT_SEQ, use_threads=False)
         return {name: _one_chunk(table.column(name).chunks) for name in _WITHOUT_SEQ}
-    except (pa.ArrowException, OSError, MemoryError, KeyError) as error:
+    except MemoryError as error:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise ColdDamagedError(f"row group {number} of a cold segment cannot be decoded: {error}") from error
 
 

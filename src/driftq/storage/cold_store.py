@@ -15,7 +15,7 @@ from driftq.storage.cold import DEL_HEADER_BYTES, ColdDamagedError, ColdFile, en
 from driftq.storage.frame import DELETED
 from driftq.storage.layout import Layout
 from driftq.storage.segment import BlockIndex
-from driftq.storage.segment_store import BlockDamagedError
+from driftq.storage.segment_store import BlockDamagedError, is_lost
 
 _FLAG = bytes([DELETED])
 _OPENED_MAX = 64
@@ -56,10 +56,12 @@ class ColdStore:
         return index
 
     def read_index(self, topic_id: int, first_seq: int) -> BlockIndex | None:
-        """The index of a cold pair, or None when it is no pair or damaged."""
+        """The index of a cold pair, or None when it is no pair or damaged. Raises OSError when nobody can tell."""
         try:
             opened = self._open(topic_id, first_seq)
-        except (OSError, BlockDamagedError):
+        except (OSError, BlockDamagedError) as error:
+            if not is_lost(error):
+                raise
             return None
         index = BlockIndex()
         for number, group in enumerate(opened.groups):

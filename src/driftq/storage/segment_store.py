@@ -5,6 +5,7 @@ A segment is a pair: `.data`, frames back to back, durable before `.idx` is; a l
 aid that can always be made again. Sealed data never changes but for its delete flags (http-v0 §19.6).
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,10 +17,20 @@ from driftq.storage.segment import BlockIndex, decode_index, encode_index
 
 _FLAG = bytes([DELETED])
 _OPEN_FILES_MAX = 256
+_LOST = frozenset((errno.EIO, errno.ENOENT))
 
 
 class BlockDamagedError(Exception):
     """A sealed frame that does not check out. It is reported and isolated, never served."""
+
+
+def is_lost(error: Exception) -> bool:
+    """Does a read that failed so mean that the bytes are gone? Only then may a hole take their place.
+
+    They are when the frame is damaged, when the device cannot give it back, and when there is no such file. Too many
+    open files, no memory, no permission: that says nothing about the block, and may be over a moment later.
+    """
+    return isinstance(error, BlockDamagedError) or (isinstance(error, OSError) and error.errno in _LOST)
 
 
 class Seal(NamedTuple):
@@ -167,7 +178,9 @@ class SegmentStore:
         """The index made again from the data, when every frame up to `end_seq` is sound; else None."""
         try:
             content = read_file(self._disk, self._layout.segment_path(topic_id, first_seq, "data"))
-        except OSError:
+        except OSError as error:
+            if not is_lost(error):
+                raise
             return None
         index = BlockIndex()
         place, seq = 0, first_seq
@@ -194,7 +207,9 @@ class SegmentStore:
         """Is there a data file of at least this size?"""
         try:
             file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
-        except OSError:
+        except OSError as error:
+            if not is_lost(error):
+                raise
             return False
         try:
             return file.size() >= size

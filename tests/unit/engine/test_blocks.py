@@ -1,0 +1,138 @@
+"""Reads that fail: which of them mean that records are lost, and that all others change nothing."""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from driftq.errors import InternalError, StartError
+from driftq.model.tombstone import Hole, Reason
+from driftq.seam.disk import Disk
+from driftq.testing import EngineRig, FaultyDisk
+
+SAYS_NOTHING = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES]
+LOST = [errno.EIO, errno.ENOENT]
+
+
+class Fault:
+    """Reads of files with this suffix fail, from `begin` to `end`."""
+
+    def __init__(self, error: int, suffix: str = ".data") -> None:
+        self.error = error
+        self.on = False
+        self._suffix = suffix
+
+    def wrap(self, disk: Disk) -> Disk:
+        """For an `EngineRig`."""
+        return FaultyDisk(disk, error=self.error, forever=True, reads=True, when=self._strikes)
+
+    def _strikes(self, operation: str, path: str) -> bool:
+        return self.on and operation in ("open", "pread", "pread_nowait") and path.endswith(self._suffix)
+
+
+def filled(fault: Fault, *, cold: bool = False, **config: Any) -> EngineRig:
+    """Three sealed segments of one block each, and nothing of the first two in memory."""
+    rig = EngineRig(
+        wrap=fault.wrap, segment_max_events=8, cache_bytes=1, cold_dir="/cold" if cold else None, hot_retain_segments=0
+    )
+    rig.put("t", **config)
+    for first in range(0, 24, 8):
+        rig.clock.advance(10)
+        rig.write("t", *range(first, first + 4), tags=["a", "b"] * 2)
+        rig.clock.advance(10)
+        rig.write("t", *range(first + 4, first + 8), tags=["a", "b"] * 2)
+    rig.checkpoint()
+    if cold:
+        rig.runtime.advance(6000)
+        assert [segment.cold for segment in rig.topic("t").segments] == [True] * 3
+    return rig
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["nowait", "thread"])
+@pytest.mark.parametrize("error", SAYS_NOTHING)
+def test_a_reader_who_cannot_be_served_now_gets_an_error_and_nothing_has_changed(error: int, *, cached: bool) -> None:
+    """proves: G-IO-8"""
+    fault = Fault(error)
+    rig = filled(fault)
+    rig.disk.cached = cached
+    frames = rig.engine.shards.all[0].counters.frames
+    fault.on = True
+    with pytest.raises(InternalError, match="cannot be read now"):
+        rig.page("t")
+    fault.on = False
+    assert rig.seqs("t") == list(range(1, 25))
+    assert rig.topic("t").holes.all == []
+    assert rig.engine.shards.all[0].counters.frames == frames
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["nowait", "thread"])
+@pytest.mark.parametrize("error", LOST)
+def test_what_the_device_cannot_give_back_is_a_hole(error: int, *, cached: bool) -> None:
+    """proves: G-SEG-2, G-SEG-6"""
+    fault = Fault(error)
+    rig = filled(fault)
+    rig.disk.cached = cached
+    fault.on = True
+    rig.page("t", from_seq=8, limit=1)
+    assert rig.topic("t").holes.all == [Hole(9, 16, Reason.CORRUPTION)]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".del"])
+def test_the_same_holds_for_the_cold_tier(suffix: str) -> None:
+    """proves: G-IO-8"""
+    fault = Fault(errno.EMFILE, suffix)
+    rig = filled(fault, cold=True)
+    rig.restart()
+    fault.on = True
+    if suffix == ".parquet":
+        with pytest.raises(InternalError, match="Too many open files"):
+            rig.page("t")
+    rig.runtime.stop()
+    with pytest.raises(StartError, match="Too many open files"):
+        EngineRig(rig.settings, disk=rig.disk.fork(), clock=rig.clock, wrap=fault.wrap)
+    fault.on = False
+    rig.kill()
+    assert rig.seqs("t") == list(range(1, 25))
+
+
+CALLS: list[Callable[[EngineRig], object]] = [
+    lambda rig: rig.topic("t"),
+    lambda rig: rig.page("t"),
+    lambda rig: rig.write("t", 1),
+    lambda rig: rig.delete("t", before_seq=20),
+    lambda rig: rig.put("t", ttl_ms=50_000),
+    lambda rig: rig.run(rig.engine.delete_topic("t")),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_ttl_that_cannot_be_judged_refuses_the_call_and_the_upkeep_goes_on(
+    call: Callable[[EngineRig], object],
+) -> None:
+    fault = Fault(errno.EMFILE)
+    rig = filled(fault, ttl_ms=10_000)
+    fault.on = True
+    rig.clock.advance(9_955)
+    with pytest.raises(InternalError, match="cannot be read now"):
+        call(rig)
+    rig.runtime.advance(1500)
+    fault.on = False
+    rig.runtime.advance(1500)
+    topic = rig.topic("t")
+    assert (topic.count, topic.ttl_lost, topic.holes.all) == (0, 24, [])
+    assert rig.write("t", 1).first_seq == 25
+
+
+def test_a_start_that_cannot_read_what_it_must_is_refused_and_loses_nothing() -> None:
+    """proves: G-IO-7"""
+    fault = Fault(errno.EACCES)
+    rig = filled(fault)
+    rig.delete("t", match="a")
+    rig.runtime.stop()
+    fault.on = True
+    with pytest.raises(StartError, match="Permission denied"):
+        EngineRig(rig.settings, disk=rig.disk.fork(), clock=rig.clock, wrap=fault.wrap)
+    fault.on = False
+    rig.kill()
+    assert rig.seqs("t") == list(range(2, 25, 2))
