@@ -1,6 +1,6 @@
 """Fakes that ship with the package and are tested themselves: clock, loop, disks that crash, fail and watch order.
 
-And what tests of an engine begin with: one that is built in a line, and a model to compare it with.
+And what tests of an engine or a server begin with: one that is built in a line, and a model to compare it with.
 """
 
 from driftq.testing.build import SMALL, EngineRig, decoded, rows_of
@@ -23,14 +23,17 @@ from driftq.testing.oracle import (
 )
 from driftq.testing.order import OrderCheckingDisk
 from driftq.testing.runtime import ManualRuntime, ManualTimer, ManualWorker
+from driftq.testing.wire import Asked, KeptSink, ServerRig, decoded_reply, settled
 
 __all__ = [
     "SHORT",
     "SMALL",
+    "Asked",
     "CrashMode",
     "Crashed",
     "EngineRig",
     "FaultyDisk",
+    "KeptSink",
     "ManualClock",
     "ManualRuntime",
     "ManualTimer",
@@ -48,9 +51,12 @@ __all__ = [
     "OracleWrite",
     "OrderCheckingDisk",
     "SeededEntropy",
+    "ServerRig",
     "SimDisk",
     "SimFile",
     "SimLock",
     "decoded",
+    "decoded_reply",
     "rows_of",
+    "settled",
 ]
