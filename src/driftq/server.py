@@ -7,18 +7,22 @@ A refused start raises `StartError`; a directory that another server has open is
 
 import os
 import posixpath
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from driftq import __version__
 from driftq.config import Settings
 from driftq.engine.engine import Engine
+from driftq.engine.topic import Topic
 from driftq.errors import ShuttingDownError, StartError
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk, Site
 from driftq.seam.runtime import Pending, Runtime
+from driftq.storage.commit import Shard
 
 _NS_PER_MS = 1_000_000
 
@@ -46,6 +50,30 @@ class Readiness(Struct, frozen=True, omit_defaults=True):
     wal_replay_complete: bool
     topics: int
     holes: Holes | None = None
+
+
+class QueueFigures(NamedTuple):
+    """How a queue stands."""
+
+    ready: int
+    in_flight: int
+
+
+class Figures(Struct, frozen=True):
+    """What is counted, at one moment."""
+
+    uptime_ms: int
+    ready: bool
+    replay_progress: float
+    topics: list[Topic]
+    records: int
+    payload: int
+    control_lost: int
+    shards: Sequence[Shard]
+    routers: int = 0
+    queues: dict[Topic, QueueFigures] = {}
+    streams: int = 0
+    watch_sessions: int = 0
 
 
 class Server:
@@ -80,6 +108,24 @@ class Server:
             control=self.engine.recovered.control_lost,
         )
         return Readiness("ready", True, len(topics), None if holes == Holes(0, 0, 0) else holes)
+
+    def figures(self) -> Figures:
+        """What the metrics show, retention applied."""
+        engine = self.engine
+        topics = list(engine.catalog.visible())
+        now = engine.time.now()
+        for topic in topics:
+            topic.expire(now)
+        return Figures(
+            uptime_ms=self.health().uptime_ms,
+            ready=self._closing is None,
+            replay_progress=1.0,
+            topics=topics,
+            records=engine.blocks.usage.records,
+            payload=engine.blocks.usage.payload,
+            control_lost=engine.recovered.control_lost,
+            shards=engine.shards.all,
+        )
 
     def close(self) -> Pending[bool]:
         """Take nothing more and take a last checkpoint; the answer says whether it was taken."""

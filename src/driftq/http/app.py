@@ -13,6 +13,7 @@ from driftq.http.access import FULL, Access, Scope
 from driftq.http.answer import Answer
 from driftq.http.errors import error_reply, refusal
 from driftq.http.health import Health
+from driftq.http.metrics import Metrics
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table
@@ -29,7 +30,7 @@ class App:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._table = Table([*Health(server).routes()])
+        self._table = Table([*Health(server).routes(), *Metrics(server).routes()])
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request, or what it will come from. Never raises."""
@@ -69,7 +70,7 @@ class App:
         # Whoever takes GET takes HEAD: the connection leaves the body out.
         method = "GET" if request.method == "HEAD" else request.method
         route = None if found is None else found.routes.get(method)
-        if route is None or not route.probe:
+        if route is None or not (route.probe or route.always):
             self._server.check_ready()
         access = self._admit(request, route)
         self._check_scope(request, access, route, found)

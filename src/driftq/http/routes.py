@@ -30,6 +30,8 @@ class Route(NamedTuple):
     """Does it answer with events? Then `Accept` must allow them, and it is no request in flight."""
     probe: bool = False
     """Is it answered whatever the state of the server, and to whom, is a setting?"""
+    always: bool = False
+    """Is it answered whatever the state of the server?"""
     form_token: bool = False
     """May the key stand in the query?"""
 

@@ -15,6 +15,7 @@ Invariants
 - A WAL file that cannot be made makes the shard read-only until it can; nothing was written, so nothing is undone.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -28,7 +29,10 @@ from driftq.storage.frame import Kind, encode_control
 from driftq.storage.wal_file import WalFile, WalFiles
 
 SYNC_DELAY_MS = 10
+SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
+"""Between which durations syncs are counted."""
 _SHIFT = 32
+_NS_PER_US = 1000
 
 
 class Submission:
@@ -54,12 +58,30 @@ class Submission:
 class WalCounters:
     """What the metrics show of one shard. Written by the thread that does the work, read by anybody."""
 
-    __slots__ = ("batches", "bytes", "frames", "queue_peak", "rotations", "submit_full", "sync_ns", "syncs")
+    __slots__ = (
+        "batches",
+        "bytes",
+        "frames",
+        "queue_peak",
+        "rotations",
+        "submit_full",
+        "sync_counts",
+        "sync_ns",
+        "syncs",
+    )
 
     def __init__(self) -> None:
         self.frames = self.batches = self.bytes = self.rotations = 0
         self.syncs = self.sync_ns = 0
         self.submit_full = self.queue_peak = 0
+        self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
+        """How many syncs took up to each bound, and more than the last."""
+
+    def note_sync(self, took_ns: int) -> None:
+        """A sync has ended."""
+        self.syncs += 1
+        self.sync_ns += took_ns
+        self.sync_counts[bisect_left(SYNC_BOUNDS_US, took_ns / _NS_PER_US)] += 1
 
 
 class Shard:
@@ -343,8 +365,7 @@ class _Writer:
         self._dirty_since = None
         self._synced = self._written
         self.synced_to = current.number << _SHIFT | current.end
-        self._shard.counters.syncs += 1
-        self._shard.counters.sync_ns += took
+        self._shard.counters.note_sync(took)
         for submission in batch:
             submission.sync_ns = took
 
