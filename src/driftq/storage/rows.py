@@ -6,8 +6,10 @@ every row has a value. An absent value is an empty range. Nothing here is per re
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
+from struct import Struct
 
 _ESCAPED = bytes(range(32)) + b'"\\'
 
@@ -19,8 +21,14 @@ def is_plain(text: bytes) -> bool:
 
 def offsets_of(lengths: Iterable[int]) -> "array[int]":
     """Arrow offsets for values of these lengths."""
-    # A list first: an array grows by bits where it cannot see how many there will be.
-    return array("i", [0, *accumulate(lengths)])
+    # Packed at once: an array that is filled number by number takes twice as long.
+    totals = [0, *accumulate(lengths)]
+    return array("i", _packer(len(totals))(*totals))
+
+
+@lru_cache(maxsize=2048)
+def _packer(count: int) -> Callable[..., bytes]:
+    return Struct(f"{count}i").pack
 
 
 def shifted(offsets: "array[int]", base: int) -> bytes:
