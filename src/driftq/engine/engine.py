@@ -22,6 +22,8 @@ from driftq.engine.journal import Journal
 from driftq.engine.log import Part
 from driftq.engine.recovery import Recovery, Report
 from driftq.engine.relocation import Relocation
+from driftq.engine.seek import cursor_at
+from driftq.engine.synced import SyncWakeups
 from driftq.engine.tags import Match, TagIndexes
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
@@ -113,6 +115,7 @@ class Engine:
         self.shards = Shards(layout, runtime, clock, count=settings.wal_shards, file_bytes=settings.wal_file_bytes)
         self.journal = Journal(runtime, self.time, self.shards)
         self.wakeups = Wakeups(runtime)
+        self.synced = SyncWakeups(runtime, self.catalog, self.shards)
         self.upstreams: list[Upstream] = []
         self.listeners: list[Callable[[Topic], None]] = [self.filing.changed, self._wake]
         """Who hears that a topic has new records."""
@@ -192,6 +195,7 @@ class Engine:
         deleted = self._writer.delete(name, if_empty=if_empty)
         deleted.then(lambda _: self._remove_deleted())
         deleted.then(lambda _: self.wakeups.wake(name))
+        deleted.then(lambda _: self.synced.wake(name))
         return deleted
 
     def delete_records(
@@ -249,13 +253,28 @@ class Engine:
         """The page after a cursor, or what to wait for before asking again."""
         topic = self.topic(name)
         found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
+        return found if isinstance(found, Page) else self._wait_for(topic, found)
+
+    def cursor_at(self, name: str, ts: int) -> int | Fetch:
+        """The cursor just before the first record of a time or later, or what to wait for before asking again."""
+        topic = self.topic(name)
+        found = cursor_at(topic, ts)
+        return found if isinstance(found, int) else self._wait_for(topic, found)
+
+    async def seek(self, name: str, ts: int) -> int:
+        """The cursor just before the first record of a time or later, whatever it has to wait for."""
+        found = self.cursor_at(name, ts)
+        while isinstance(found, Fetch):
+            await found
+            found = self.cursor_at(name, ts)
+        return found
+
+    def _wait_for(self, topic: Topic, found: Missing | Damaged) -> Fetch:
         if isinstance(found, Missing):
             return self._fetch(topic, found)
-        if isinstance(found, Damaged):
-            answer = Fetch([])
-            self._isolate(topic, found.part, answer)
-            return answer
-        return found
+        answer = Fetch([])
+        self._isolate(topic, found.part, answer)
+        return answer
 
     def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
         """Read a block on a thread. What it finds, or that it is lost, the reader finds too when he asks again."""

@@ -124,6 +124,11 @@ class Segment:
         blocks = len(self.index)
         return self.index.end_seq(blocks - 1) if blocks else self.first_seq
 
+    @property
+    def last_ts(self) -> int:
+        """Commit time of its last closed row, of which there must be one."""
+        return self.index.last_ts(len(self.index) - 1)
+
     def add(self, block: Block, *, last_ts: int, payload: int) -> int:
         """A closed block, behind the others. Returns its number."""
         number = len(self.index)

@@ -1,8 +1,8 @@
 """Who is waiting for which topic.
 
-A waiter is called in a turn of its own after the topic of its name got records, lost some, was synced further, was
-deleted or was created: once, however much happened in the turn before. It stays until it is taken away, and finds out
-by looking what has happened; being called for nothing must do no harm.
+A waiter is called in a turn of its own after the topic of its name got records, lost some, was deleted or was created:
+once, however much happened in the turn before. It stays until it is taken away, and finds out by looking what has
+happened; being called for nothing must do no harm. Who waits for a sync waits with `engine.synced`.
 """
 
 from collections.abc import Callable
@@ -31,6 +31,14 @@ class Wakeups:
             waiters.pop(waiter, None)
             if not waiters:
                 del self._waiters[name]
+
+    def names(self) -> list[str]:
+        """The topics that somebody is waiting for."""
+        return list(self._waiters)
+
+    def awaited(self, name: str) -> bool:
+        """Is anybody waiting for this one?"""
+        return name in self._waiters
 
     def wake(self, name: str) -> None:
         """Something has happened to a topic."""

@@ -93,6 +93,8 @@ class Shard:
         """Every submission up to this number is on stable storage."""
         self.stopped: DriftQError | None = None
         self.read_only = False
+        self.on_synced: Callable[[Shard], None] | None = None
+        """Hears, on the loop, that `synced_number` has grown, when everything that settles with it has settled."""
         self._runtime = runtime
         self._queued: list[Submission] = []
         self._outstanding: deque[Submission] = deque()
@@ -161,6 +163,7 @@ class Shard:
 
     def settle(self, written: int, synced: int, error: DriftQError | None, generation: int) -> None:
         """From the thread: numbers up to which submissions are written and synced, and what went wrong."""
+        further = synced > self.synced_number
         self.synced_number = max(self.synced_number, synced)
         if isinstance(error, ShardStoppedError):
             self.stopped = error
@@ -173,6 +176,8 @@ class Shard:
             self._queued.clear()
             while outstanding and outstanding[0].generation == generation:
                 self._settle_first(error)
+        if further and self.on_synced is not None:
+            self.on_synced(self)
 
     def _settle_first(self, error: DriftQError | None) -> None:
         submission = self._outstanding.popleft()
