@@ -20,6 +20,7 @@ from driftq.engine.filing_thread import FileThread
 from driftq.engine.frames import HoleBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.log import Part
+from driftq.engine.pressure import Pressure
 from driftq.engine.recovery import Recovery, Report
 from driftq.engine.relocation import Relocation
 from driftq.engine.seek import cursor_at
@@ -114,6 +115,7 @@ class Engine:
         self.recovered: Report = recovery.run()
         self.shards = Shards(layout, runtime, clock, count=settings.wal_shards, file_bytes=settings.wal_file_bytes)
         self.journal = Journal(runtime, self.time, self.shards)
+        self.pressure = Pressure(runtime, clock, self.shards)
         self.wakeups = Wakeups(runtime)
         self.synced = SyncWakeups(runtime, self.catalog, self.shards)
         self.upstreams: list[Upstream] = []
@@ -145,6 +147,7 @@ class Engine:
             self.filing.deleted_rows(topic)
         self._remove_deleted()
         self.upkeep.start()
+        self.pressure.start()
 
     # Writing
 
@@ -333,6 +336,7 @@ class Engine:
         if self._closing is None:
             self._closing = Pending()
             self.upkeep.stop()
+            self.pressure.stop()
             self._close_when_quiet()
         return self._closing
 
