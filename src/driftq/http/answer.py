@@ -3,7 +3,8 @@
 A stream is driven by its source, without a task. The connection calls
     opened   once, when the head is on its way
     room     whenever the peer has read so much that the sink takes more, after it had no room
-    closed   once, when the peer is gone or the stream has been closed, whoever began it; then nothing more
+    closed   once, when the peer is gone or the stream has been closed, whoever began it; then nothing more. Also for one
+             that was never opened, a HEAD or a failed handshake for example: what it holds is let go in there
     goodbye  when the server is going: say what there is to say, and close
 A source checks `sink.room` before it renders: a peer that does not read costs what it has been sent and no more.
 """
@@ -24,12 +25,17 @@ class Sink(Protocol):
         """May more be written? It may anyway, but who does pays with memory."""
         ...
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and that the peer has not taken: who is slow makes it shrink, who is stuck does not."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Hand bytes to the peer. Those of one loop turn leave together. After the end it does nothing."""
         ...
 
     def close(self) -> None:
-        """End the stream behind what has been written."""
+        """End the stream behind what has been written; a peer that does not read is not waited for without end."""
         ...
 
 
@@ -72,6 +78,14 @@ class SocketSink(Protocol):
 
     def send(self, text: bytes) -> None:
         """One text message, UTF-8. After the end it does nothing."""
+        ...
+
+    def pause(self) -> None:
+        """Read nothing more from the peer: whoever does not take answers asks no questions."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
         ...
 
     def close(self, code: int = 1000) -> None:
