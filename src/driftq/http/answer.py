@@ -3,8 +3,8 @@
 A stream is driven by its source, without a task. The connection calls
     opened   once, when the head is on its way
     room     whenever the peer has read so much that the sink takes more, after it had no room
-    closed   once, when the peer is gone or the stream has been closed, whoever began it; then nothing more. Also for one
-             that was never opened, a HEAD or a failed handshake for example: what it holds is let go in there
+    closed   once, when the peer is gone or the stream has been closed, whoever began it; then nothing more. Also where
+             it was never opened, by a HEAD or a failed handshake for example: what it holds is let go in there
     goodbye  when the server is going: say what there is to say, and close
 A source checks `sink.room` before it renders: a peer that does not read costs what it has been sent and no more.
 """
@@ -27,7 +27,7 @@ class Sink(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes that were written and that the peer has not taken: who is slow makes it shrink, who is stuck does not."""
+        """Bytes written that the peer has not taken: with a slow one they become fewer, with a stuck one they do not."""
         ...
 
     def write(self, data: bytes) -> None:

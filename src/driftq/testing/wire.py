@@ -38,6 +38,8 @@ class KeptSink:
 
     def __init__(self) -> None:
         self.room = True
+        self.unsent = 0
+        self.paused = False
         self.data = bytearray()
         self.sent: list[Any] = []
         self.ended = False
@@ -52,6 +54,14 @@ class KeptSink:
         """A socket's message."""
         if not self.ended:
             self.sent.append(json.decode(text))
+
+    def pause(self) -> None:
+        """A socket whose peer is not read any more."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """And read again."""
+        self.paused = False
 
     def close(self, code: int = 1000) -> None:
         """The end, by the source."""
