@@ -27,7 +27,7 @@ class Sink(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes written that the peer has not taken: with a slow one they become fewer, with a stuck one they do not."""
+        """Bytes written that the peer has not taken: with a slow one they become fewer, with a stuck one never."""
         ...
 
     def write(self, data: bytes) -> None:
