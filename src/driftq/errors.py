@@ -24,7 +24,7 @@
     ├── NotReadyError                  not_ready
     ├── ShuttingDownError              shutting_down
     ├── InternalError                  internal            a commit or a read that failed; the message says why
-    │   ├── ShardStoppedError          internal            a failed sync; until a restart
+    │   ├── ShardStoppedError          internal            a failed sync or apply; until a restart
     │   └── ShardReadOnlyError         internal            the next WAL file cannot be made
     └── StartError                     start_refused       the data directory cannot be opened
         ├── DataDirLockedError         start_refused
@@ -208,7 +208,7 @@ class InternalError(DriftQError):
 
 
 class ShardStoppedError(InternalError):
-    """A sync failed: nobody can say what is on disk, so the shard takes nothing until a restart."""
+    """A sync failed, and nobody can say what is on disk; or memory is behind the log. Only a restart ends it."""
 
 
 class ShardReadOnlyError(InternalError):

@@ -17,7 +17,7 @@ from driftq.engine.blocks import Usage
 from driftq.engine.frames import WatermarkBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, RecordTooLargeError, ThrottledError, TopicFullError
+from driftq.errors import DriftQError, RecordTooLargeError, ShardStoppedError, ThrottledError, TopicFullError
 from driftq.model.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_RECORDS_MAX,
@@ -198,13 +198,16 @@ class Appender:
 
     def _send(self, topic: Topic, writes: list[Write]) -> None:
         """One frame: seqs, stamp, and the commit point of the topic's class."""
+        shard = self._journal.shard_of(topic)
+        if shard.stopped is not None and topic.durability is not Durability.EPHEMERAL:
+            self._fail(topic, writes, shard.stopped)  # it was still well when they were gathered
+            return
         rows = Rows.joined([write.rows for write in writes])
         first = topic.next_seq
         last = first + rows.count - 1
         topic.next_seq = last + 1
         ts = max(self._journal.time.now(), topic.last_ts)
         durability = topic.durability
-        shard = self._journal.shard_of(topic)
         if durability is Durability.EPHEMERAL:
             frames: list[bytes] = []
             records: Rows | Block = rows
@@ -218,10 +221,13 @@ class Appender:
         if sync or topic.waiting:
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
             return
-        apply_append(topic, records, ts, writes[0].key)
-        self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
+        number = None
         if frames:
             number = self._journal.submit(topic, frames, sync=False, done=partial(self._lost, topic, first))
+        if not self._apply(topic, writes, records, ts):
+            return
+        self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
+        if number is not None:
             note_unsynced(topic, shard, number, last)
             topic.acked_since_reserve += rows.count
 
@@ -245,12 +251,23 @@ class Appender:
                 self._fail(topic, writes, error)
                 return
             assert topic.head + 1 == first, "commits of one topic come in the order of their seqs"
-            apply_append(topic, records, ts, writes[0].key)
+            if not self._apply(topic, writes, records, ts):
+                return
             if frames:
                 note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
             self._answer(topic, writes, first, ts, submission.sync_ns)
 
         self._journal.submit(topic, frames, sync=sync, done=done)
+
+    def _apply(self, topic: Topic, writes: list[Write], records: Rows | Block, ts: int) -> bool:
+        """Show committed records; where that cannot be done, their writers hear of it. Returns whether it was."""
+        try:
+            self._journal.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
+        except ShardStoppedError as stopped:
+            self._journal.give_back(topic)
+            self._fail(topic, writes, stopped)
+            return False
+        return True
 
     def _reserve(self, topic: Topic, first: int, last: int) -> bool:
         """Reserve ahead where it is time. Returns whether this write must wait for a sync."""
@@ -281,7 +298,13 @@ class Appender:
                 topic.reserve_asked = min(before, topic.reserved)
 
         body = encode_body(WatermarkBody(reserved))
-        self._journal.control(topic, Kind.HEAD_WATERMARK, body, apply, in_order=False).then(settle)
+        try:
+            logged = self._journal.control(topic, Kind.HEAD_WATERMARK, body, apply, in_order=False)
+        except ThrottledError:
+            # The queue is full. Writes beyond the reservation wait for their own sync, and the next one asks again.
+            topic.reserve_asked = min(before, topic.reserved)
+        else:
+            logged.then(settle)
 
     def _lost(self, topic: Topic, first: int, _: Submission, error: DriftQError | None) -> None:
         """A frame that was acked when queued never reached the disk: a restart will show a hole."""

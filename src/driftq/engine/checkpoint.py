@@ -4,7 +4,10 @@
 
 Exactness. Frames before a mark are applied when the mark has settled. Frames behind it may be applied too, and are
 replayed over the capture: an Append at or below the captured head and a control frame at or below the captured `op` are
-skipped, so each frame counts once. A step that fails ends the checkpoint, and the one before it stays the truth.
+skipped, so each frame counts once. A step that fails ends the checkpoint, and the one before it stays the truth; a
+block that has to be copied and cannot be read is such a failure.
+
+Invariant: no state is captured while a shard is stopped, for it may lack what the log has.
 """
 
 from functools import partial
@@ -73,6 +76,14 @@ class Checkpointer:
         if self._running is not None:
             return self._clean_behind(self._running) if clean else self._running
         answer = self._running = Pending()
+        if self._any_stopped():
+            self._end(answer, installed=False)
+        else:
+            self._begin(answer, clean=clean)
+        return answer
+
+    def _begin(self, answer: Pending[bool], *, clean: bool) -> None:
+        """Sync and mark; when the last of that has been heard of, install."""
         wal_bytes = self.wal_bytes_before + self.wal_bytes
         self._filing.flip()
         for topic in self._catalog.visible():
@@ -85,7 +96,7 @@ class Checkpointer:
             waiting[0] -= 1
             if answer.settled:
                 return
-            if error is not None:
+            if error is not None or self._any_stopped():
                 self._end(answer, installed=False)
             elif waiting[0] == 0:
                 self._install(answer, marks, wal_bytes, clean=clean)
@@ -100,7 +111,9 @@ class Checkpointer:
             shard.flush()
         # Jobs of the file thread answer in order: when this one does, the syncs before it are done.
         self._thread.submit(lambda: None, lambda _, error: arrived(error))
-        return answer
+
+    def _any_stopped(self) -> bool:
+        return any(shard.stopped is not None for shard in self._shards.all)
 
     def _clean_behind(self, running: Pending[bool]) -> Pending[bool]:
         """Another one when the running one has ended: it may have begun before the last writes."""
@@ -119,7 +132,12 @@ class Checkpointer:
         for name, mark in zip(self._shards.names, marks, strict=True):
             positions[name] = (mark.end >> 32, mark.end & 0xFFFFFFFF)
         self._filing.captures = capture = self._filing.captures + 1
-        snapshot = Snapshot(positions, self._capture_sections(clean=clean), self._capture_topics(clean=clean))
+        try:
+            snapshot = Snapshot(positions, self._capture_sections(clean=clean), self._capture_topics(clean=clean))
+        except OSError:
+            self._filing.failures += 1
+            self._end(answer, installed=False)
+            return
         trash, self._filing.trash = self._filing.trash, []
         number = self._number + 1
 
@@ -146,16 +164,15 @@ class Checkpointer:
 
     def _capture_topics(self, *, clean: bool) -> list[bytes]:
         """Every topic; those that have not changed since the last capture as they were captured then."""
-        captured: dict[Topic, bytes] = {}
-        for topic in self._catalog.visible():
+        topics = self._catalog.visible()
+        for topic in topics:
             topic.expire(self._time.now())
-            earlier = self._captured.get(topic)
-            if earlier is None or topic.changed or clean:
-                earlier = capture_topic(topic, clean=clean)
+            if topic not in self._captured or topic.changed or clean:
+                # At once, for a later topic may turn out to be unreadable, and this one will not count as changed then.
+                self._captured[topic] = capture_topic(topic, clean=clean)
                 topic.changed = False
-            captured[topic] = earlier
-        self._captured = captured
-        return list(captured.values())
+        self._captured = {topic: self._captured[topic] for topic in topics}
+        return list(self._captured.values())
 
     def _write(self, number: int, snapshot: Snapshot, trash: list[tuple[Topic, Segment]]) -> int:
         """On the thread: install the snapshot, then remove what it makes superfluous."""

@@ -6,6 +6,8 @@ Invariants
 - Effects on one topic are applied in the order of its frames. A change whose commit point is "queued" is applied at
   once only when nothing of the topic is waiting; else it takes its turn.
 - A change that fails is applied nowhere, and nor is what was queued behind it; seqs nobody was told of are free again.
+- A change that is committed and cannot be applied, because a block it needs cannot be read, stops its shard: memory is
+  behind the log from there on, and only a replay brings it up again. Until then no checkpoint is taken.
 - Frames of one loop turn go to a shard's thread in one hand-over, and what is acked when queued is answered after it.
 """
 
@@ -14,7 +16,7 @@ from typing import TypeVar
 
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, TopicNotFoundError
+from driftq.errors import DriftQError, ShardStoppedError, TopicNotFoundError
 from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import encode_control
@@ -93,12 +95,28 @@ class Journal:
                 # Deleted by a frame before this one. Replay passes it over, too.
                 pending.fail(TopicNotFoundError(topic.name))
             else:
-                pending.resolve(apply(op, ts))
+                try:
+                    value = self.apply(topic, lambda: apply(op, ts))
+                except ShardStoppedError as stopped:
+                    pending.fail(stopped)
+                else:
+                    pending.resolve(value)
 
         synced_to = self.shard_of(topic).synced_to
         frame = encode_control(kind, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to)
         self.submit(topic, [frame], sync=sync, done=done)
         return pending
+
+    def apply(self, topic: Topic, change: Callable[[], T]) -> T:
+        """Make a change that is committed. Raises ShardStoppedError."""
+        try:
+            return change()
+        except OSError as error:
+            stopped = ShardStoppedError(
+                f"a committed change could not be applied: {error.strerror}; restart the server to recover"
+            )
+            self.shard_of(topic).stop(stopped)
+            raise stopped from error
 
     def give_back(self, topic: Topic) -> None:
         """After a failure: once nothing is waiting, the seqs that nobody was told of are free."""

@@ -393,6 +393,8 @@ class Recovery:
         now = self._time.now()
         for topic in self._catalog.by_id.values():
             topic.expire(now)
+            # The log does it behind every frame. Only rows whose flags could not be believed may be too many.
+            topic.evict()
 
     def _claim_name(self, topic: Topic) -> None:
         """Topics come by id: a later one of the same name exists only because the earlier was deleted."""

@@ -82,6 +82,7 @@ class Upkeep:
     def _retain(self, topic: Topic, now: int) -> None:
         try:
             topic.expire(now)
+            topic.evict()  # A write that could not read the front of the log has left it half way.
         except OSError:
             # A block cannot be read now. The next tick tries again, and so does whoever asks before.
             self._filing.failures += 1

@@ -12,6 +12,8 @@ Invariants
 - A failed write fails it and everything queued behind it, for their seqs build on it; the bytes it may have left are
   zeros again before anything else is written. `generation` tells what was queued before the loop heard of it.
 - A failed sync stops the shard: nobody can say what is on disk. Only a restart ends that.
+- So does a committed change that could not be applied (`stop`): what is behind it is written, but settles with an
+  error, for it builds on a state that is not there.
 - A WAL file that cannot be made makes the shard read-only until it can; nothing was written, so nothing is undone.
 """
 
@@ -92,6 +94,7 @@ class Shard:
         self.synced_number = 0
         """Every submission up to this number is on stable storage."""
         self.stopped: DriftQError | None = None
+        self._unapplied: ShardStoppedError | None = None
         self.read_only = False
         self.on_synced: Callable[[Shard], None] | None = None
         """Hears, on the loop, that `synced_number` has grown, when everything that settles with it has settled."""
@@ -134,6 +137,10 @@ class Shard:
                 "the log cannot keep up; try again shortly", detail={"retry_after_ms": 50}, retry_after_ms=50
             )
 
+    def stop(self, error: ShardStoppedError) -> None:
+        """Something that is committed could not be applied: nothing that is queued behind it may be."""
+        self.stopped = self._unapplied = error
+
     def submit(self, submission: Submission) -> int:
         """Queue frames; they go to the thread with the next `flush`. Returns the submission's number."""
         self._last_number += 1
@@ -170,12 +177,12 @@ class Shard:
         self.read_only = isinstance(error, ShardReadOnlyError)
         outstanding = self._outstanding
         while outstanding and outstanding[0].number <= written:
-            self._settle_first(None)
+            self._settle_first(self._unapplied)
         if error is not None and generation == self._generation:
             self._generation += 1
             self._queued.clear()
             while outstanding and outstanding[0].generation == generation:
-                self._settle_first(error)
+                self._settle_first(self._unapplied or error)
         if further and self.on_synced is not None:
             self.on_synced(self)
 

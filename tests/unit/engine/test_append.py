@@ -12,6 +12,7 @@ from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.disk import Site
 from driftq.seam.runtime import Pending
+from driftq.storage.commit import Submission
 from driftq.testing import SMALL, EngineRig, FaultyDisk
 
 
@@ -347,3 +348,22 @@ def test_a_closing_engine_takes_nothing_and_finishes_what_is_under_way(rig: Engi
     assert pending.result().first_seq == 1
     rig.start()
     assert rig.seqs("t") == [1]
+
+
+def test_a_reservation_for_which_the_queue_has_no_room_stops_nobody() -> None:
+    """The writes of one turn were let in one by one; what they reserve comes on top."""
+    rig = EngineRig()
+    for name in ("a", "b"):
+        rig.put(name, Durability.DISK)
+    rig.hold_wal()
+    shard = rig.engine.shards.all[0]
+    while shard.depth < WAL_QUEUE_MAX - 1:
+        shard.submit(Submission((), sync=False, done=None))
+    answers = [rig.write_nowait(name, *range(250)) for name in ("a", "b")]
+    rig.runtime.run_until_idle()
+    rig.release_wal()
+    assert [answer.result().last_seq for answer in answers] == [250, 250]
+    for name in ("a", "b"):
+        assert rig.write(name, *range(250)).first_seq == 251
+    rig.crash()
+    assert [rig.topic(name).count for name in ("a", "b")] == [500, 500]

@@ -2,51 +2,16 @@
 
 import errno
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from driftq.errors import InternalError, StartError
 from driftq.model.tombstone import Hole, Reason
-from driftq.seam.disk import Disk
-from driftq.testing import EngineRig, FaultyDisk
+from driftq.testing import EngineRig
+from tests.unit.engine.unreadable import Fault, filled
 
 SAYS_NOTHING = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES]
 LOST = [errno.EIO, errno.ENOENT]
-
-
-class Fault:
-    """Reads of files with this suffix fail, from `begin` to `end`."""
-
-    def __init__(self, error: int, suffix: str = ".data") -> None:
-        self.error = error
-        self.on = False
-        self._suffix = suffix
-
-    def wrap(self, disk: Disk) -> Disk:
-        """For an `EngineRig`."""
-        return FaultyDisk(disk, error=self.error, forever=True, reads=True, when=self._strikes)
-
-    def _strikes(self, operation: str, path: str) -> bool:
-        return self.on and operation in ("open", "pread", "pread_nowait") and path.endswith(self._suffix)
-
-
-def filled(fault: Fault, *, cold: bool = False, **config: Any) -> EngineRig:
-    """Three sealed segments of one block each, and nothing of the first two in memory."""
-    rig = EngineRig(
-        wrap=fault.wrap, segment_max_events=8, cache_bytes=1, cold_dir="/cold" if cold else None, hot_retain_segments=0
-    )
-    rig.put("t", **config)
-    for first in range(0, 24, 8):
-        rig.clock.advance(10)
-        rig.write("t", *range(first, first + 4), tags=["a", "b"] * 2)
-        rig.clock.advance(10)
-        rig.write("t", *range(first + 4, first + 8), tags=["a", "b"] * 2)
-    rig.checkpoint()
-    if cold:
-        rig.runtime.advance(6000)
-        assert [segment.cold for segment in rig.topic("t").segments] == [True] * 3
-    return rig
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["nowait", "thread"])

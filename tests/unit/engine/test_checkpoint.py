@@ -1,13 +1,17 @@
 """Checkpoints: what they cost, what they trim, and that nothing changes by them (http-v0 §19.5)."""
 
+import errno
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from driftq.errors import ShardStoppedError
 from driftq.model.topic import Durability
 from driftq.testing import CrashMode, EngineRig
 from tests.property.test_engine_model import walk
 from tests.property.world import World
+from tests.unit.engine.unreadable import Fault, filled
 
 
 @pytest.fixture
@@ -115,6 +119,92 @@ def test_a_running_one_is_shared(rig: EngineRig) -> None:
     assert (first.result(), second.result(), snapshots(rig)) == (True, True, ["snapshot-0000000000000001.bin"])
 
 
+def test_one_that_has_to_copy_what_cannot_be_read_ends_and_the_next_one_has_everything() -> None:
+    """A topic that was captured before the failure must be captured again, or not count as unchanged.
+
+    proves: G-CKPT-3, G-IO-8
+    """
+    fault = Fault(errno.EMFILE)
+    rig = EngineRig(wrap=fault.wrap, segment_max_events=8, cache_bytes=1)
+    for name in ("a", "t"):
+        rig.put(name)
+    assert rig.checkpoint()
+    fault.on = True
+    rig.write("a", 1)
+    for _ in range(3):
+        rig.write("t", *range(8))
+    before = snapshots(rig)
+    assert not rig.checkpoint()
+    assert snapshots(rig) == before
+    fault.on = False
+    assert rig.checkpoint()
+    rig.crash()
+    assert (rig.seqs("a"), rig.seqs("t")) == ([1], list(range(1, 25)))
+    assert rig.topic("t").holes.all == []
+
+
+def test_one_that_failed_is_tried_again_by_the_upkeep() -> None:
+    """proves: G-CKPT-3"""
+    fault = Fault(errno.EMFILE)
+    rig = EngineRig(wrap=fault.wrap, segment_max_events=8, cache_bytes=1, checkpoint_interval_ms=5000)
+    rig.put("t")
+    fault.on = True
+    for _ in range(3):
+        rig.write("t", *range(8))
+    rig.runtime.advance(12_000)
+    assert snapshots(rig) == []
+    fault.on = False
+    rig.runtime.advance(6000)
+    assert len(snapshots(rig)) == 1
+
+
+def test_none_is_taken_while_a_shard_is_stopped() -> None:
+    """Memory is behind the log then: a delete may be there by half, and count as done.
+
+    proves: G-IO-9
+    """
+    fault = Fault(errno.EMFILE)
+    rig = filled(fault)
+    before = snapshots(rig)
+    fault.on = True
+    answer = rig.engine.delete_records("t", seqs=[17, 18, 2])
+    rig.runtime.run_until_idle()
+    assert isinstance(answer.error, ShardStoppedError)
+    fault.on = False
+    assert not rig.checkpoint()
+    rig.runtime.advance(120_000)
+    assert snapshots(rig) == before
+    assert not rig.close()
+    rig.kill()
+    assert rig.seqs("t") == [1, *range(3, 17), *range(19, 25)]
+
+
+def test_one_that_waits_when_a_shard_stops_is_not_installed() -> None:
+    """proves: G-IO-9"""
+    fault = Fault(errno.EMFILE)
+    rig = EngineRig(wrap=fault.wrap, segment_max_events=8, cache_bytes=1, wal_shards=2)
+    for name in ("one", "two"):
+        rig.put(name)
+    for _ in range(3):
+        rig.write("one", *range(8))
+    rig.checkpoint()
+    before = snapshots(rig)
+    other = rig.engine.shards.all.index(rig.engine.journal.shard_of(rig.topic("two")))
+    rig.runtime.hold(f"driftq-wal-{other}")
+    waiting = rig.engine.checkpointer.run()
+    rig.runtime.run_until_idle()
+    fault.on = True
+    answer = rig.engine.delete_records("one", seqs=[17, 2])
+    rig.runtime.run_until_idle()
+    assert isinstance(answer.error, ShardStoppedError)
+    fault.on = False
+    rig.release_wal()
+    assert waiting.result() is False
+    assert snapshots(rig) == before
+    rig.kill()
+    assert rig.seqs("one") == [1, *range(3, 17), *range(18, 25)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_state_after_a_checkpoint_and_its_tail_is_the_state_after_a_full_replay(seed: int) -> None:
     """Two servers do the same; one of them takes checkpoints; both are killed, and compared field by field."""
@@ -176,3 +266,15 @@ def test_a_world_that_takes_checkpoints_all_the_time_is_the_same_world() -> None
     for _ in range(150):
         walk(world, rng)
         world.checkpoint()
+
+
+def test_a_start_leaves_no_topic_beyond_its_cap() -> None:
+    """Rows that were deleted count as live again where their flag stands in a block that is damaged."""
+    rig = EngineRig(segment_max_events=8)
+    rig.put("t", cap_records=8)
+    rig.write("t", *range(8))
+    rig.topic("t").config = replace(rig.topic("t").config, cap_records=5)
+    rig.topic("t").changed = True
+    rig.checkpoint()
+    rig.crash()
+    assert (rig.topic("t").count, rig.seqs("t")) == (5, [4, 5, 6, 7, 8])
