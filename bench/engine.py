@@ -276,7 +276,7 @@ WORKLOADS = {
 
 
 def _child(*arguments: str) -> str:
-    command = [sys.executable, __file__, *arguments]
+    command = [sys.executable, "-m", "bench.engine", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

@@ -1,0 +1,118 @@
+"""The servers that are measured, each a process of its own: DriftQ, and Redis where the system has it."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 20.0
+
+
+class Process:
+    """A server that has been started."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", address: tuple[str, int]) -> None:
+        self._process = process
+        self.address = address
+
+    def resident_mib(self) -> float:
+        """Its resident memory."""
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        raise AssertionError("no resident memory in /proc")
+
+    def cpu_seconds(self) -> float:
+        """CPU time it has used."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """One request of JSON."""
+        connection = http.client.HTTPConnection(*self.address, timeout=30)
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, content, {"content-type": "application/json"})
+        reply = connection.getresponse()
+        answer = json.loads(reply.read())
+        connection.close()
+        if reply.status >= 400:
+            raise AssertionError(f"{method} {path}: {answer}")
+        return answer
+
+
+@contextmanager
+def driftq(parent: str | None = None, **settings: str) -> Iterator[Process]:
+    """A fresh DriftQ on a directory of its own."""
+    directory = tempfile.mkdtemp(prefix="driftq-bench-", dir=parent)
+    port_file = Path(directory, "port")
+    command = [sys.executable, "-m", "driftq", "serve", "--port", "0", "--port-file", str(port_file)]
+    process = subprocess.Popen(
+        [*command, "--data-dir", str(Path(directory, "data"))],
+        stdout=subprocess.DEVNULL,
+        env=os.environ | settings,
+    )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not port_file.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError("the server did not start")
+            time.sleep(0.01)
+        host, _, port = port_file.read_text().rpartition(":")
+        yield Process(process, (host, int(port)))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def has_redis() -> bool:
+    """Is the peer there?"""
+    return shutil.which("redis-server") is not None
+
+
+@contextmanager
+def redis(parent: str | None = None, *, appendfsync: str) -> Iterator[Process]:
+    """A fresh Redis with an append-only file on the same disk."""
+    directory = tempfile.mkdtemp(prefix="driftq-bench-", dir=parent)
+    port = _free_port()
+    process = subprocess.Popen(
+        [
+            "redis-server",
+            *("--bind", "127.0.0.1", "--port", str(port), "--dir", directory),
+            *("--appendonly", "yes", "--appendfsync", appendfsync, "--save", ""),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for_port(process, port)
+        yield Process(process, ("127.0.0.1", port))
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def _wait_for_port(process: "subprocess.Popen[bytes]", port: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError("redis-server did not start")
