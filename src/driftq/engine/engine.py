@@ -4,7 +4,8 @@ Everything runs on one loop. A call either raises at once and has changed nothin
 at the commit point of its class. Reads never wait: where a block has to be fetched, the caller is told to (`Fetch`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from driftq.config import Settings
 from driftq.engine.append import Appended, Appender, synced_seq
@@ -72,18 +73,38 @@ class Engine:
         features: tuple[DurableState, ...] = (),
         *,
         pid: int = 0,
+        recover: bool = True,
     ) -> None:
         self.settings = settings
+        self._clock = clock
         self._runtime = runtime
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
         self._lock = self._take_lock(disk, pid)
-        try:
+        with self._giving_up_the_lock():
             self._layout.prepare()
-            self._open(clock, features)
+            self._make_parts(features)
+        if recover:
+            for _ in self.recover():
+                pass
+
+    def recover(self) -> Iterator[float]:
+        """Bring back what is on disk, a little at a time, then begin to take writes. Yields the progress, up to 1.
+
+        For whoever made the engine with `recover=False`, because there is something else to do meanwhile.
+        """
+        with self._giving_up_the_lock():
+            yield from self._recovery.steps()
+            self._begin()
+
+    @contextmanager
+    def _giving_up_the_lock(self) -> Iterator[None]:
+        """A start that fails leaves the directory to others."""
+        try:
+            yield
         except (DriftQError, OSError) as error:
             self._lock.release()
             if isinstance(error, OSError):
-                raise StartError(f"{settings.data_dir} cannot be used: {error}") from error
+                raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
             raise
 
     def _take_lock(self, disk: Disk, pid: int) -> Lock:
@@ -96,10 +117,10 @@ class Engine:
         except OSError as error:
             raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
 
-    def _open(self, clock: Clock, features: tuple[DurableState, ...]) -> None:
-        """Recover, then begin to write, in the order of http-v0 §19.7."""
+    def _make_parts(self, features: tuple[DurableState, ...]) -> None:
+        """What recovery fills."""
         settings, runtime, layout = self.settings, self._runtime, self._layout
-        self.time = EngineTime(clock)
+        self.time = EngineTime(self._clock)
         store = SegmentStore(layout)
         cold = ColdStore(layout) if settings.cold_dir is not None else None
         tag_bytes = settings.cache_bytes // _TAG_CACHE_SHARE
@@ -111,8 +132,12 @@ class Engine:
         self._thread = FileThread(runtime, "driftq-files")
         policy = SegmentPolicy(settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms)
         self.filing = Filing(layout, self._writes, self._thread, self.blocks, self.indexes, policy)
-        recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time)
-        self.recovered: Report = recovery.run()
+        self._recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time)
+        self.recovered: Report = self._recovery.report
+
+    def _begin(self) -> None:
+        """What takes writes, in the order of http-v0 §19.7: behind all that is recovered."""
+        settings, runtime, layout, clock = self.settings, self._runtime, self._layout, self._clock
         self.shards = Shards(layout, runtime, clock, count=settings.wal_shards, file_bytes=settings.wal_file_bytes)
         self.journal = Journal(runtime, self.time, self.shards)
         self.pressure = Pressure(runtime, clock, self.shards)
@@ -128,7 +153,9 @@ class Engine:
             layout, self.shards, self.catalog, self.filing, self._thread, self.time, self.recovered.snapshot
         )
         relocation = (
-            None if cold is None else Relocation(settings, self._thread, self.blocks, self.catalog, self.filing)
+            None
+            if self.blocks.cold is None
+            else Relocation(settings, self._thread, self.blocks, self.catalog, self.filing)
         )
         self.upkeep = Upkeep(
             runtime,

@@ -44,6 +44,8 @@ from driftq.storage.wal_reader import Damage, WalScan
 
 _RECORD_BYTES_MIN = 6
 """A record takes an offset, a flag and one byte of payload in its frame."""
+_STEP_FRAMES = 1024
+"""A step is so many frames, some milliseconds of work."""
 _OWN_KINDS = frozenset(map(int, Kind))
 _APPEND = int(Kind.APPEND)
 
@@ -90,8 +92,8 @@ class Recovery:
         self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
         self.report = Report()
 
-    def run(self) -> Report:
-        """All of it, in order."""
+    def steps(self) -> Iterator[float]:
+        """All of it, in order, a little at a time: after every step, how much of it is done, from 0 to 1."""
         self._make_entries_durable()
         number, snapshot, refused = newest_snapshot(self._layout)
         self.report.snapshot, self.report.refused_snapshots = number, refused
@@ -99,11 +101,11 @@ class Recovery:
             self._check_from_the_start(refused)
         else:
             self._check_positions(snapshot, refused)
-            self._restore(snapshot)
+            yield from self._restore(snapshot)
         self._remove_orphans()
-        self._replay(snapshot.positions if snapshot is not None else {})
+        yield from self._replay(snapshot.positions if snapshot is not None else {})
         self._finish()
-        return self.report
+        yield 1.0
 
     def _make_entries_durable(self) -> None:
         """The process before may have died between a rename, or a new WAL file, and the sync of its directory.
@@ -139,7 +141,7 @@ class Recovery:
     def _has_segments(self) -> bool:
         return any(self._layout.segment_files(topic_id, cold=False) for topic_id in self._layout.topic_ids(cold=False))
 
-    def _restore(self, snapshot: Snapshot) -> None:
+    def _restore(self, snapshot: Snapshot) -> Iterator[float]:
         sections = dict(snapshot.sections)
         state = msgpack.decode(sections.pop(ENGINE_SECTION), type=EngineState)
         self._time_seen = state.time_seen
@@ -147,6 +149,7 @@ class Recovery:
             topic_state = decode_topic(content)
             topic = self._catalog.adopt(topic_state.topic_id, topic_state.name, topic_state.config)
             self._restorer.restore(topic_state, topic)
+            yield 0.0
         self._catalog.next_id = max(self._catalog.next_id, state.next_topic_id)
         for feature in self._catalog.features:
             section = sections.pop(feature.name, None)
@@ -176,7 +179,7 @@ class Recovery:
 
     # The WAL
 
-    def _replay(self, positions: dict[str, tuple[int, int]]) -> None:
+    def _replay(self, positions: dict[str, tuple[int, int]]) -> Iterator[float]:
         files = [
             (number, name) for number, name in self._layout.wal_files() if number >= positions.get(name, (0, 0))[0]
         ]
@@ -184,11 +187,13 @@ class Recovery:
         followed_to = {
             (head.previous, name): head.previous_end for (_, name), head in heads.items() if head is not None
         }
-        for number, name in files:
+        for done, (number, name) in enumerate(files):
             at, offset = positions.get(name, (0, 0))
             start = offset if number == at else 0
             self._check_previous(heads, number, name, at)
-            self._replay_file(number, name, start, heads[number, name], followed_to.get((number, name), 0))
+            steps = self._replay_file(number, name, start, heads[number, name], followed_to.get((number, name), 0))
+            for share in steps:
+                yield (done + share) / len(files)
 
     def _check_previous(self, heads: dict[tuple[int, str], FileHead | None], number: int, name: str, at: int) -> None:
         """A file that is missing before this one is damage, as many bytes as it had."""
@@ -207,7 +212,9 @@ class Recovery:
             return None
         return decode_file_head(control_body(content, header))
 
-    def _replay_file(self, number: int, name: str, start: int, head: FileHead | None, synced_end: int) -> None:
+    def _replay_file(
+        self, number: int, name: str, start: int, head: FileHead | None, synced_end: int
+    ) -> Iterator[float]:
         path = self._layout.wal_path(name, number)
         buffer = self._read(path, synced_end)
         scan = WalScan(buffer, number, start, synced_end=synced_end)
@@ -222,6 +229,8 @@ class Recovery:
                 self._append(buffer, found)
             else:
                 self._apply(buffer, found)
+            if frames % _STEP_FRAMES == 0:
+                yield found.end / len(buffer)
         self.report.frames += frames
         for topic in self._catalog.by_id.values():
             if topic.segments and topic.segments[-1].pending:
