@@ -80,12 +80,8 @@ class SocketSink(Protocol):
         """One text message, UTF-8. After the end it does nothing."""
         ...
 
-    def pause(self) -> None:
-        """Read nothing more from the peer: whoever does not take answers asks no questions."""
-        ...
-
-    def resume(self) -> None:
-        """Read on."""
+    def listen(self, wanted: bool) -> None:
+        """Hear the peer, or let it wait: who has more to do than it wants to keep stops listening for a while."""
         ...
 
     def close(self, code: int = 1000) -> None:

@@ -39,7 +39,7 @@ class KeptSink:
     def __init__(self) -> None:
         self.room = True
         self.unsent = 0
-        self.paused = False
+        self.listens = True
         self.data = bytearray()
         self.sent: list[Any] = []
         self.ended = False
@@ -55,13 +55,9 @@ class KeptSink:
         if not self.ended:
             self.sent.append(json.decode(text))
 
-    def pause(self) -> None:
-        """A socket whose peer is not read any more."""
-        self.paused = True
-
-    def resume(self) -> None:
-        """And read again."""
-        self.paused = False
+    def listen(self, wanted: bool) -> None:
+        """Whether the source wants to hear more; a test that sends anyway is heard."""
+        self.listens = wanted
 
     def close(self, code: int = 1000) -> None:
         """The end, by the source."""
