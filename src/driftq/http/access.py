@@ -4,6 +4,8 @@ from enum import Flag, auto
 
 from msgspec import Struct
 
+from driftq.errors import ForbiddenError
+
 
 class Scope(Flag):
     """What a key may be used for."""
@@ -35,5 +37,17 @@ class Access(Struct, frozen=True):
         """May it touch a topic or router of this name?"""
         return not self.prefixes or name.startswith(self.prefixes)
 
+    def check_name(self, name: str) -> None:
+        """Refuse a name in a body that it may not touch. Raises ForbiddenError."""
+        if not self.may_name(name):
+            raise ForbiddenError("this key may not use that name", detail={"topic": name})
+
+    def check(self, needed: Scope) -> None:
+        """Refuse what it may not do. Raises ForbiddenError."""
+        if not self.may(needed):
+            raise ForbiddenError("this key may not do that")
+
 
 FULL = Access()
+STRANGER = Access(-1, NOTHING)
+"""Whoever has no known key, where the handler says who may come in."""

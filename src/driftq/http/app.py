@@ -8,29 +8,42 @@ its envelope; anything else is a bug, is logged with its trace, and shows as `50
 
 import logging
 
-from driftq.errors import DriftQError, ForbiddenError, NotAcceptableError
-from driftq.http.access import FULL, Access, Scope
+from driftq.errors import DriftQError, ForbiddenError, NotAcceptableError, UnauthorizedError
+from driftq.http.access import FULL, STRANGER, Access, Scope
 from driftq.http.answer import Answer
 from driftq.http.errors import error_reply, refusal
 from driftq.http.health import Health
+from driftq.http.keys import Keys, presented
 from driftq.http.metrics import Metrics
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.routes import Found, Route, Table
+from driftq.http.routes import Found, Route, Table, decoded
+from driftq.http.v0.records import Records
+from driftq.http.v0.topics import Topics
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 
 _log = logging.getLogger(__name__)
 
 _EVENTS = b"text/event-stream"
+_TOPICS = "/v0/topics/"
 
 
 class App:
     """The handlers of one server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, keys: Keys | None = None) -> None:
         self._server = server
-        self._table = Table([*Health(server).routes(), *Metrics(server).routes()])
+        self._keys = keys or Keys()
+        self._probes_too = server.settings.probe_auth
+        self._table = Table(
+            [
+                *Health(server).routes(),
+                *Metrics(server).routes(),
+                *Topics(server).routes(),
+                *Records(server).routes(),
+            ]
+        )
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request, or what it will come from. Never raises."""
@@ -72,31 +85,70 @@ class App:
         route = None if found is None else found.routes.get(method)
         if route is None or not (route.probe or route.always):
             self._server.check_ready()
-        access = self._admit(request, route)
-        self._check_scope(request, access, route, found)
+        request.began_ns = self._server.clock.monotonic_ns()
+        if not self._keys or (route is not None and route.probe and not self._probes_too):
+            return self._routed(request, route, found)
+        request.access = self._admit(request, route)
+        if route is not None and (route.stream or route.upgrade):
+            return self._routed(request, route, found)
+        return self._counted(request, route, found)
+
+    def _admit(self, request: Request, route: Route | None) -> Access:
+        """Who is asking. Raises UnauthorizedError."""
+        token = presented(request, form_token=route is not None and route.form_token)
+        access = None if token is None else self._keys.find(token)
+        if access is not None:
+            return access
+        if route is not None and route.knows_callers:
+            return STRANGER
+        raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
+
+    def _counted(self, request: Request, route: Route | None, found: Found | None) -> Answer:
+        """The answer to one of a key's requests, which is under way until it is there."""
+        slot = self._server.admission.take_request(request.access.key_id)
+        try:
+            answer = self._routed(request, route, found)
+        except BaseException:
+            slot.release()
+            raise
+        if isinstance(answer, Pending):
+            answer.then(lambda _: slot.release())
+        else:
+            slot.release()
+        return answer
+
+    def _routed(self, request: Request, route: Route | None, found: Found | None) -> Answer:
+        if request.access is not FULL:
+            _check_access(request, route, found)
         if found is None:
             return refusal("not_found", f"there is nothing at {request.path[:200]}")
         if route is None:
             return _not_allowed(request, found)
         if route.stream:
             _check_accept(request)
-        return route.handler(request.admitted(found.params, access, self._server.clock.monotonic_ns()))
+        request.params = found.params
+        return route.handler(request)
 
-    def _admit(self, _: Request, __: Route | None) -> Access:
-        return FULL
 
-    def _check_scope(self, request: Request, access: Access, route: Route | None, found: Found | None) -> None:
-        """Unknown paths below a topic need what a write needs: nobody learns more of them by asking."""
-        if route is not None:
-            needed = route.scopes
-        elif found is None and request.path.startswith("/v0/topics/"):
-            needed = Scope.WRITE
-        else:
-            return
-        if not access.may(needed):
-            raise ForbiddenError("this key may not do that")
-        if route is not None and route.guards_name and found is not None and not access.may_name(found.params[0]):
-            raise ForbiddenError("this key may not use that name")
+def _check_access(request: Request, route: Route | None, found: Found | None) -> None:
+    """Scopes, then the name in the path. Raises ForbiddenError.
+
+    An unknown path below a topic needs what a write needs: nobody learns more of it by asking.
+    """
+    access = request.access
+    below_topic = found is None and request.path.startswith(_TOPICS)
+    if route is not None:
+        access.check(route.scopes)
+    elif below_topic:
+        access.check(Scope.WRITE)
+    if below_topic:
+        name = decoded(request.path[len(_TOPICS) :].partition("/")[0])
+    elif found is not None and any(known.guards_name for known in found.routes.values()):
+        name = found.params[0]
+    else:
+        return
+    if not access.may_name(name):
+        raise ForbiddenError("this key may not use that name")
 
 
 def _check_accept(request: Request) -> None:

@@ -21,12 +21,17 @@ JSON = b"application/json"
 
 def json_body(request: Request, *, body_bytes_max: int, optional: bool = False) -> bytes:
     """The bytes of a JSON body, compact. Where it is optional an empty one stands for `{}`."""
-    if request.oversized or len(request.body) > body_bytes_max:
-        raise PayloadTooLargeError(f"the body is longer than {body_bytes_max} bytes", detail={"max": body_bytes_max})
+    check_size(request, body_bytes_max)
     if optional and not request.body:
         return b"{}"
     check_media_type(request, JSON)
     return json_text.compact(request.body)
+
+
+def check_size(request: Request, body_bytes_max: int) -> None:
+    """Refuse a body that is longer."""
+    if request.oversized or len(request.body) > body_bytes_max:
+        raise PayloadTooLargeError(f"the body is longer than {body_bytes_max} bytes", detail={"max": body_bytes_max})
 
 
 def check_media_type(request: Request, wanted: bytes) -> None:

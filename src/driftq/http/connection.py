@@ -39,10 +39,11 @@ _HEADER_FRAME = len(": \r\n")
 class _Turn:
     """A place in the order of replies."""
 
-    __slots__ = ("keep_alive", "old", "reply", "with_body")
+    __slots__ = ("keep_alive", "old", "reply", "request", "with_body")
 
-    def __init__(self, *, keep_alive: bool, old: bool, with_body: bool) -> None:
+    def __init__(self, request: Request | None = None, *, keep_alive: bool, old: bool, with_body: bool) -> None:
         self.reply: Reply | None = None
+        self.request = request
         self.keep_alive = keep_alive
         self.old = old
         self.with_body = with_body
@@ -117,6 +118,7 @@ class Connection(asyncio.Protocol):
         """The peer is gone, and with it whoever waits for a reply."""
         self._peers.discard(self)
         self._last = True
+        self._hang_up()
         self._turns.clear()
         self._transport = self._parser = None
         if self._lingering is not None:
@@ -136,6 +138,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The peer sends no more; it may still read what it asked for."""
         self._last = True
+        self._hang_up()
         return bool(self._turns)
 
     def pause_writing(self) -> None:
@@ -152,6 +155,7 @@ class Connection(asyncio.Protocol):
         """The server is going: end as soon as everything that was asked is answered."""
         self._last = True
         self._refused = False
+        self._hang_up()
         self._flush()
 
     def abort(self) -> None:
@@ -202,7 +206,7 @@ class Connection(asyncio.Protocol):
         request = Request.of(parser.get_method(), bytes(self._target), self._headers, b"".join(self._body))
         self._last = not parser.should_keep_alive()
         old = parser.get_http_version() == "1.0"
-        turn = _Turn(keep_alive=not self._last, old=old, with_body=request.method != "HEAD")
+        turn = _Turn(request, keep_alive=not self._last, old=old, with_body=request.method != "HEAD")
         self._turns.append(turn)
         answer = self._handle(request)
         if isinstance(answer, Reply):
@@ -256,6 +260,12 @@ class Connection(asyncio.Protocol):
         turn = _Turn(keep_alive=False, old=False, with_body=True)
         turn.reply = reply
         self._turns.append(turn)
+
+    def _hang_up(self) -> None:
+        """Nobody is to be kept waiting, and no place for somebody who may be gone: what can be answered now is."""
+        for turn in list(self._turns):
+            if turn.reply is None and turn.request is not None:
+                turn.request.hang_up()
 
     def _settle(self, turn: _Turn, done: Pending[Reply]) -> None:
         if isinstance(done.error, DriftQError):

@@ -1,29 +1,59 @@
 """One request, as handlers see it."""
 
+from collections.abc import Callable
 from urllib.parse import parse_qsl
-
-from msgspec import Struct, structs
 
 from driftq.http.access import FULL, Access
 
 Headers = list[tuple[bytes, bytes]]
 
+_DIGITS_MAX = 20
+"""What a 64-bit number takes at most."""
 
-class Request(Struct, frozen=True):
-    """A method, a target cut at its question mark, headers with names in lower case, and the whole body."""
 
-    method: str
-    path: str
-    query: str = ""
-    headers: Headers = []
-    body: bytes = b""
-    oversized: bool = False
-    """Was the body longer than it may be? Then it is not here."""
-    params: tuple[str, ...] = ()
-    """What stood in the place of the route's colons, decoded."""
-    access: Access = FULL
-    began_ns: int = 0
-    """When it was taken up, on the monotonic clock."""
+class Request:
+    """A method, a target cut at its question mark, headers with names in lower case, and the whole body.
+
+    The last four are filled in on the way: a request is made once per call, and nobody keeps it longer.
+    """
+
+    __slots__ = (
+        "access",
+        "began_ns",
+        "body",
+        "headers",
+        "method",
+        "on_hang_up",
+        "oversized",
+        "params",
+        "path",
+        "query",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        headers: Headers | None = None,
+        body: bytes = b"",
+        *,
+        oversized: bool = False,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers: Headers = [] if headers is None else headers
+        self.body = body
+        self.oversized = oversized
+        """Was the body longer than it may be? Then it is not here."""
+        self.params: tuple[str, ...] = ()
+        """What stood in the place of the route's colons, decoded."""
+        self.access: Access = FULL
+        self.began_ns = 0
+        """When it was taken up, on the monotonic clock."""
+        self.on_hang_up: Callable[[], None] | None = None
+        """What a handler that lets its caller wait wants called when that one is gone, or is in a hurry."""
 
     @classmethod
     def of(cls, method: bytes, target: bytes, headers: Headers, body: bytes, *, oversized: bool = False) -> "Request":
@@ -32,11 +62,13 @@ class Request(Struct, frozen=True):
         if target[:7].lower() == b"http://":
             target = b"/" + target[7:].partition(b"/")[2]
         path, _, query = target.decode("latin-1").partition("?")
-        return cls(method.decode("latin-1"), path, query, headers, body, oversized)
+        return cls(method.decode("latin-1"), path, query, headers, body, oversized=oversized)
 
-    def admitted(self, params: tuple[str, ...], access: Access, began_ns: int) -> "Request":
-        """The same, as its handler gets it."""
-        return structs.replace(self, params=params, access=access, began_ns=began_ns)
+    def hang_up(self) -> None:
+        """From the connection: the caller is gone, sends no more, or the server is going. Who can answer now, does."""
+        hung_up, self.on_hang_up = self.on_hang_up, None
+        if hung_up is not None:
+            hung_up()
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of a name, which is in lower case."""
@@ -56,9 +88,13 @@ class Request(Struct, frozen=True):
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean argument; what is none of the four words is the default."""
+        if not self.query:
+            return default
         return {"true": True, "1": True, "false": False, "0": False}.get(self.argument(name) or "", default)
 
     def number(self, name: str, default: int) -> int:
         """An integer argument that is not negative; what cannot be read is the default."""
         text = self.argument(name)
-        return int(text) if text is not None and text.isascii() and text.isdecimal() else default
+        if text is None or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdecimal()):
+            return default
+        return int(text)

@@ -15,6 +15,7 @@ from driftq.http.request import Request
 Handler = Callable[[Request], Answer]
 
 ANY = ":"
+_REMEMBERED_MAX = 4096
 
 
 class Route(NamedTuple):
@@ -28,12 +29,16 @@ class Route(NamedTuple):
     """Is the first parameter a name that a key's prefixes must allow?"""
     stream: bool = False
     """Does it answer with events? Then `Accept` must allow them, and it is no request in flight."""
+    upgrade: bool = False
+    """Does it go on as a WebSocket? Then it is no request in flight."""
     probe: bool = False
     """Is it answered whatever the state of the server, and to whom, is a setting?"""
     always: bool = False
     """Is it answered whatever the state of the server?"""
     form_token: bool = False
     """May the key stand in the query?"""
+    knows_callers: bool = False
+    """Does the handler say itself who may come in? Then `request.access` may be `STRANGER`."""
 
 
 class Found(NamedTuple):
@@ -49,6 +54,8 @@ class Table:
     def __init__(self, routes: Iterable[Route]) -> None:
         self._fixed: dict[str, dict[str, Route]] = {}
         self._shapes: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+        self._remembered: dict[str, Found] = {}
+        """Paths with colons that were asked for lately: most callers ask for few, and often."""
         for route in routes:
             self._add(route)
 
@@ -66,6 +73,9 @@ class Table:
 
     def find(self, path: str) -> Found | None:
         """The routes of a path; a pattern with fewer colons wins by being registered first."""
+        remembered = self._remembered.get(path)
+        if remembered is not None:
+            return remembered
         fixed = self._fixed.get(path)
         if fixed is not None:
             return Found(fixed, ())
@@ -78,7 +88,11 @@ class Table:
                 elif wanted != part:
                     break
             else:
-                return Found(methods, tuple(params))
+                found = Found(methods, tuple(params))
+                if len(self._remembered) >= _REMEMBERED_MAX:
+                    self._remembered.clear()
+                self._remembered[path] = found
+                return found
         return None
 
 

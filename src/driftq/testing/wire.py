@@ -12,6 +12,7 @@ from msgspec import json, structs
 from driftq.config import Settings
 from driftq.http.answer import Answer, Stream, Upgrade
 from driftq.http.app import App
+from driftq.http.keys import Keys
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
 from driftq.seam.runtime import Pending
@@ -87,14 +88,16 @@ class ServerRig:
         clock: ManualClock | None = None,
         seed: int | None = None,
         limits: dict[str, int] | None = None,
+        keys: str = "",
         **changes: object,
     ) -> None:
-        """`limits` and `changes` replace fields of the settings."""
+        """`limits` and `changes` replace fields of the settings; `keys` is what DRIFTQ_API_KEYS would be."""
         changes.setdefault("limits", structs.replace(settings.limits, **(limits or {})))
         self.settings = structs.replace(settings, **changes)
         self.disk = SimDisk() if disk is None else disk
         self.clock = ManualClock() if clock is None else clock
         self._seed = seed
+        self._keys = Keys.parse(keys)
         self.start()
 
     def start(self) -> None:
@@ -102,7 +105,7 @@ class ServerRig:
         self.runtime = ManualRuntime(self.clock, self._seed)
         self.order = OrderCheckingDisk(self.disk)
         self.server = Server(self.settings, self.order, self.clock, self.runtime)
-        self.app = App(self.server)
+        self.app = App(self.server, self._keys)
 
     # Asking
 

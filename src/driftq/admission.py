@@ -1,0 +1,66 @@
+"""How much each key, and everybody together, may have open at one time (http-v0 §16): requests and streams.
+
+A slot is taken before the work begins and let go when it is over, however it ends. Counts are those of the loop, so a
+cap is exact. Without keys nobody has a limit of their own: `key_id` is None, and only streams are counted.
+"""
+
+from collections import Counter
+
+from driftq.errors import ThrottledError
+from driftq.model.limits import Limits
+
+_RETRY_MS = 1000
+
+
+class Slot:
+    """One thing that is open. Letting it go twice is letting it go once."""
+
+    __slots__ = ("_key_id", "_open", "_taken")
+
+    def __init__(self, taken: "Counter[int | None]", key_id: int | None) -> None:
+        self._taken = taken
+        self._key_id = key_id
+        self._open = True
+
+    def release(self) -> None:
+        """It is over."""
+        if self._open:
+            self._open = False
+            self._taken[self._key_id] -= 1
+
+
+class Admission:
+    """The counts, and who may still come in."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._requests: Counter[int | None] = Counter()
+        self._streams: Counter[int | None] = Counter()
+
+    @property
+    def streams(self) -> int:
+        """Streams and sockets that are open."""
+        return self._streams.total()
+
+    def take_request(self, key_id: int | None) -> Slot:
+        """One more request of a key. Raises ThrottledError."""
+        most = self._limits.inflight_per_key_max
+        if key_id is not None and 0 < most <= self._requests[key_id]:
+            raise _full("max_inflight_per_key", most, "this key has as many requests under way as it may")
+        self._requests[key_id] += 1
+        return Slot(self._requests, key_id)
+
+    def take_stream(self, key_id: int | None) -> Slot:
+        """One more stream or socket; a watch counts for the key that made its session. Raises ThrottledError."""
+        limits = self._limits
+        if 0 < limits.sse_connections_max <= self.streams:
+            raise _full("max_sse_connections", limits.sse_connections_max, "there are as many streams as there may be")
+        most = limits.sse_connections_per_key_max
+        if key_id is not None and 0 < most <= self._streams[key_id]:
+            raise _full("max_sse_connections_per_key", most, "this key has as many streams as it may")
+        self._streams[key_id] += 1
+        return Slot(self._streams, key_id)
+
+
+def _full(limit: str, most: int, message: str) -> ThrottledError:
+    return ThrottledError(message, detail={"limit": limit, "max": most}, retry_after_ms=_RETRY_MS)

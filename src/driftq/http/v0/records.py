@@ -1,0 +1,137 @@
+"""Records: write, read, delete (http-v0 §7-§10). Write and read are the hot path: no coroutine where none waits."""
+
+from driftq.engine.append import Appended
+from driftq.engine.delete import Deleted, parse_match
+from driftq.engine.diff import Page, Query
+from driftq.engine.engine import Fetch
+from driftq.engine.ingest import brings_config, decode_write
+from driftq.engine.render import Fields
+from driftq.errors import InvalidRequestError
+from driftq.http.access import Scope
+from driftq.http.answer import Answer
+from driftq.http.body import JSON, check_media_type, check_size, check_u64, decode_body
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance, since_ms
+from driftq.http.v0.poll import Poll
+from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, RecordsDeleted, page_reply, written_reply
+from driftq.seam.runtime import Pending, run
+from driftq.server import Server
+
+_TOPIC = "/v0/topics/:topic"
+_WAIT_MS_MAX = 30_000
+_NOBODY: frozenset[bytes] = frozenset()
+
+
+class Records:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._clock = server.clock
+        self._limits = server.settings.limits
+
+    def routes(self) -> list[Route]:
+        """Three."""
+        return [
+            Route("POST", _TOPIC, self.write, Scope.WRITE, guards_name=True),
+            Route("POST", f"{_TOPIC}/diff", self.diff, Scope.READ, guards_name=True),
+            Route("POST", f"{_TOPIC}/delete", self.delete, Scope.DELETE, guards_name=True),
+        ]
+
+    # Write
+
+    def write(self, request: Request) -> Answer:
+        """Append records, and create the topic if it is absent and may be."""
+        name = request.params[0]
+        check_size(request, self._limits.body_bytes_max)
+        check_media_type(request, JSON)
+        access = request.access
+        if not access.may(Scope.ADMIN) and self._engine.catalog.find(name) is None and brings_config(request.body):
+            access.check(Scope.ADMIN)
+        header = request.header(b"idempotency-key")
+        key = None if header is None else header.decode("utf-8", "surrogateescape")
+        wanted = decode_write(request.body, self._limits, default_key=key)
+        if not wanted.disable_backpressure:
+            self._engine.pressure.check_write()
+        submitted_ns = self._clock.monotonic_ns()
+        with_seqs = request.flag("return_seqs", True)
+        answer: Pending[Reply] = Pending()
+
+        def settle(done: Pending[Appended]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+            else:
+                answer.resolve(
+                    written_reply(request, done.result(), self._clock, submitted_ns=submitted_ns, with_seqs=with_seqs)
+                )
+
+        self._engine.append(
+            name, wanted.rows, key=wanted.idempotency_key, create=wanted.create, config=wanted.config
+        ).then(settle)
+        return answer
+
+    # Read
+
+    def diff(self, request: Request) -> Answer:
+        """The page after a cursor; where there is none yet, a caller may wait for it."""
+        body = decode_body(DIFF_BODY, request, body_bytes_max=self._limits.body_bytes_max, optional=True)
+        check_u64(body.from_seq, "from_seq")
+        check_u64(body.max_batch_bytes, "max_batch_bytes")
+        nodes = body.node
+        if isinstance(nodes, str):
+            nodes = [nodes]
+        query = Query(
+            body.from_seq,
+            body.limit,
+            frozenset(map(str.encode, nodes)) if nodes else _NOBODY,
+            body.max_batch_bytes,
+        )
+        fields = Fields(tags=body.include_tags, meta=body.include_meta)
+        topic = self._engine.catalog.get(request.params[0])
+        waiting = self._engine.bring(topic) if self._engine.upstreams else None
+        if waiting is not None:
+            return run(self._read_later(request, query, fields, body.wait_ms, waiting))
+        found = self._engine.diff(topic.name, query)
+        if isinstance(found, Fetch):
+            return run(self._read_later(request, query, fields, body.wait_ms, found))
+        return self._answer(request, query, fields, body.wait_ms, found)
+
+    async def _read_later(
+        self, request: Request, query: Query, fields: Fields, wait_ms: int, waiting: Pending[None]
+    ) -> Reply:
+        await waiting
+        page = await self._engine.read(request.params[0], query)
+        answer = self._answer(request, query, fields, wait_ms, page)
+        return await answer if isinstance(answer, Pending) else answer
+
+    def _answer(
+        self, request: Request, query: Query, fields: Fields, wait_ms: int, page: Page
+    ) -> Reply | Pending[Reply]:
+        self._engine.touch(self._engine.catalog.get(request.params[0]))
+        if wait_ms and not page.slices and page.tombstone is None and page.caught_up:
+            return Poll(self._server, request, query, fields, page).park(min(wait_ms, _WAIT_MS_MAX))
+        return page_reply(request, page, fields, self._clock)
+
+    # Delete
+
+    def delete(self, request: Request) -> Pending[Reply]:
+        """Delete records by seq, by tag, or by both."""
+        name = request.params[0]
+        body = decode_body(DELETE_BODY, request, body_bytes_max=self._limits.body_bytes_max)
+        check_u64(body.before_seq, "before_seq")
+        if body.before_seq is None and body.match is None:
+            raise InvalidRequestError("a delete needs before_seq or match")
+        match = None if body.match is None else parse_match(body.match)
+
+        async def answer() -> Reply:
+            done: Deleted = await self._engine.delete_records(name, before_seq=body.before_seq, match=match)
+            figures = Performance(since_ms(request.began_ns, self._clock.monotonic_ns()))
+            return json_reply(
+                200,
+                RecordsDeleted(name, done.deleted, done.earliest_seq, done.head_seq, done.count, done.payload, figures),
+            )
+
+        return run(answer())

@@ -1,0 +1,125 @@
+"""Topics: create and change, look at, list, delete (http-v0 §6)."""
+
+from driftq.engine.ingest import decode_config
+from driftq.engine.priority import effective_priority
+from driftq.engine.topic import Topic
+from driftq.http.access import Scope
+from driftq.http.answer import Answer
+from driftq.http.body import json_body
+from driftq.http.paging import Paging
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance, since_ms
+from driftq.http.v0.wire import TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
+from driftq.model.topic import Durability
+from driftq.seam.runtime import Pending, run
+from driftq.server import Server
+
+_TOPIC = "/v0/topics/:topic"
+
+
+class Topics:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+
+    def routes(self) -> list[Route]:
+        """Four."""
+        return [
+            Route("PUT", _TOPIC, self.put, Scope.ADMIN, guards_name=True),
+            Route("GET", _TOPIC, self.state, Scope.READ, guards_name=True),
+            Route("DELETE", _TOPIC, self.delete, Scope.DELETE, guards_name=True),
+            Route("GET", "/v0/topics", self.list, Scope.READ),
+        ]
+
+    def put(self, request: Request) -> Pending[Reply]:
+        """Create a topic, or replace its config."""
+        name = request.params[0]
+        given = decode_config(json_body(request, body_bytes_max=self._body_bytes_max, optional=True))
+        config = given.resolved(name)
+
+        async def answer() -> Reply:
+            created = await self._engine.put_topic(name, given)
+            return json_reply(201 if created else 200, TopicPut(name, created, config, self._figures(request)))
+
+        return run(answer())
+
+    def state(self, request: Request) -> Answer:
+        """How a topic stands, with every copy that is due in it."""
+        topic = self._engine.topic(request.params[0])
+        waiting = self._engine.bring(topic)
+        if waiting is None:
+            return self._state(request)
+
+        async def answer() -> Reply:
+            await waiting
+            return self._state(request)
+
+        return run(answer())
+
+    def _state(self, request: Request) -> Reply:
+        topic = self._engine.topic(request.params[0])
+        if request.flag("touch", True):
+            self._engine.touch(topic)
+        state = TopicState(
+            topic.name,
+            topic.config.type,
+            topic.head,
+            topic.earliest,
+            topic.head + 1,
+            topic.count,
+            topic.payload,
+            topic.config,
+            self._priority(topic),
+            topic.last_ts or None,
+            topic.consumed_ts,
+            self._figures(request),
+            self._server.queue_counts(topic) if topic.config.type == "queue" else None,
+        )
+        return json_reply(200, state)
+
+    def list(self, request: Request) -> Reply:
+        """A page of the topics that the key may see."""
+        catalog, access = self._engine.catalog, request.access
+        names, cursor = Paging.of(request).cut(
+            catalog.names(), lambda name: access.may_name(name) and catalog.find(name) is not None
+        )
+        touch = request.flag("touch", False)
+        rows = [self._row(name, touch=touch) for name in names]
+        return json_reply(200, TopicList(rows, self._figures(request), cursor))
+
+    def _row(self, name: str, *, touch: bool) -> TopicRow:
+        topic = self._engine.topic(name)
+        if touch:
+            self._engine.touch(topic)
+        return TopicRow(
+            name,
+            topic.head,
+            topic.earliest,
+            topic.count,
+            topic.payload,
+            topic.durability is Durability.FSYNC,
+            self._priority(topic),
+        )
+
+    def delete(self, request: Request) -> Pending[Reply]:
+        """Delete a topic and what names it."""
+        name = request.params[0]
+        routers = self._server.routers_of(name)
+
+        async def answer() -> Reply:
+            deleted = await self._engine.delete_topic(name, if_empty=request.flag("if_empty", False))
+            removed = routers if deleted else []
+            return json_reply(200, TopicDeleted(name, deleted, removed, self._figures(request)))
+
+        return run(answer())
+
+    def _priority(self, topic: Topic) -> int:
+        return effective_priority(topic.config, topic.consumed_ts, self._engine.time.now())
+
+    def _figures(self, request: Request) -> Performance:
+        return Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns()))

@@ -1,0 +1,173 @@
+"""The JSON of topics and records (http-v0 §6-§10): what comes in as structs, what goes out as bytes.
+
+Answers on the hot path are spliced: numbers into a template, records as the bytes that `engine.render` made. A topic
+that exists has a name without anything to escape, so it goes in as it is.
+"""
+
+from msgspec import Struct
+from msgspec.json import Decoder, encode
+
+from driftq.engine.append import Appended
+from driftq.engine.diff import Page
+from driftq.engine.render import Fields, render_records
+from driftq.http.body import U32, U64
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.timing import Performance
+from driftq.model.topic import TopicConfig, TopicType
+from driftq.seam.clock import Clock
+from driftq.server import QueueCounts
+
+_NS_PER_MS = 1_000_000
+
+
+class DiffBody(Struct, gc=False):
+    """What a diff asks for (§8)."""
+
+    from_seq: U64 = 0
+    limit: U32 = 0
+    node: str | list[str] | None = None
+    include_tags: bool = False
+    include_meta: bool = True
+    wait_ms: U32 = 0
+    max_batch_bytes: U64 = 0
+
+
+class DeleteBody(Struct):
+    """What a delete asks for (§10); `match` is looked at by `engine.delete`."""
+
+    before_seq: U64 | None = None
+    match: object = None
+
+
+DIFF_BODY = Decoder(DiffBody)
+DELETE_BODY = Decoder(DeleteBody)
+
+
+class TopicPut(Struct):
+    """The answer to a PUT (§6.1)."""
+
+    topic: str
+    created: bool
+    config: TopicConfig
+    performance: Performance
+
+
+class TopicState(Struct, omit_defaults=True):
+    """The state of a topic (§6.2)."""
+
+    topic: str
+    type: TopicType
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    performance: Performance
+    queue: QueueCounts | None = None
+
+
+class TopicRow(Struct):
+    """One topic in the list (§6.3)."""
+
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    effective_priority: int
+
+
+class TopicList(Struct, omit_defaults=True):
+    """A page of the list (§6.3)."""
+
+    topics: list[TopicRow]
+    performance: Performance
+    next_cursor: str | None = None
+
+
+class TopicDeleted(Struct):
+    """The answer to a DELETE (§6.4)."""
+
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+    performance: Performance
+
+
+class RecordsDeleted(Struct):
+    """The answer to a delete of records (§10)."""
+
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+    performance: Performance
+
+
+_WRITTEN = b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b'
+_FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b}}'
+_NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
+_NOT_SYNCED = b"0.0"
+_LEAST_MS = 0.001
+"""A sync that took less is shown as this: more than nothing."""
+_BOOL = (b"false", b"true")
+
+
+def written_reply(request: Request, done: Appended, clock: Clock, *, submitted_ns: int, with_seqs: bool) -> Reply:
+    """The answer to a write (§7). What it waited for, less the sync, is the time of the append."""
+    count = done.last_seq - done.first_seq + 1
+    if not with_seqs:
+        seqs = b""
+    elif count == 1:
+        seqs = b'"seqs":[%d],' % done.first_seq
+    else:
+        seqs = b'"seqs":[%b],' % ",".join(map(str, range(done.first_seq, done.last_seq + 1))).encode()
+    head = _WRITTEN % (
+        request.params[0].encode(),
+        done.first_seq,
+        done.last_seq,
+        seqs,
+        done.head_seq,
+        count,
+        _BOOL[done.created],
+        _BOOL[done.deduped],
+    )
+    now_ns = clock.monotonic_ns()
+    total_ms = (now_ns - request.began_ns) / _NS_PER_MS
+    if done.deduped:
+        return Reply(200, head + _NO_FIGURES % total_ms)
+    append_ms = max(0, now_ns - submitted_ns - done.sync_ns) / _NS_PER_MS
+    synced = b"%.3f" % max(_LEAST_MS, done.sync_ns / _NS_PER_MS) if done.sync_ns else _NOT_SYNCED
+    return Reply(201 if done.created else 200, head + _FIGURES % (total_ms, append_ms, synced))
+
+
+_PAGE_HEAD = b'{"topic":"%b","records":['
+_PAGE_TAIL = (
+    b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
+    b'"performance":{"server_total_ms":%.3f,"records_scanned":%d%b}}'
+)
+
+
+def page_reply(request: Request, page: Page, fields: Fields, clock: Clock) -> Reply:
+    """The answer to a diff (§8)."""
+    records = render_records(page, fields)
+    tail = _PAGE_TAIL % (
+        page.next_from_seq,
+        page.head_seq,
+        page.earliest_seq,
+        _BOOL[page.caught_up],
+        b"null" if page.tombstone is None else encode(page.tombstone),
+        page.lag,
+        (clock.monotonic_ns() - request.began_ns) / _NS_PER_MS,
+        page.scanned,
+        b',"cold_segments_read":%d' % page.cold_segments if page.cold_segments else b"",
+    )
+    return Reply(200, b"".join((_PAGE_HEAD % request.params[0].encode(), records, tail)))
