@@ -21,6 +21,7 @@ from driftq.errors import StartError
 from driftq.http.app import App
 from driftq.http.keys import Keys
 from driftq.http.listener import Address, Listener, choose_address, write_port_file
+from driftq.http.serving import Terms
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime
@@ -68,7 +69,7 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
     chosen = choose_address(settings)
     server = Server(settings, disk, SystemClock(), runtime, pid=os.getpid())
     _tell_what_was_found(server)
-    listener = Listener(App(server, keys), runtime, body_bytes_max=settings.limits.body_bytes_max)
+    listener = Listener(App(server, keys), runtime, Terms.of(settings))
     try:
         address = await listener.open(chosen)
         if settings.port_file is not None:

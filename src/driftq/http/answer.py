@@ -114,7 +114,7 @@ class SocketSource(Protocol):
 
 
 class Upgrade(Struct, frozen=True):
-    """Go on as a WebSocket. A request that is no handshake gets a `400`, and the source hears nothing."""
+    """Go on as a WebSocket. A request that is no handshake gets a `400`, and the source hears `closed` only."""
 
     source: SocketSource
 

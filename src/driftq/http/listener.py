@@ -13,7 +13,8 @@ from typing import NamedTuple
 from driftq.config import Settings
 from driftq.errors import StartError
 from driftq.http.app import App
-from driftq.http.connection import Connection, Peers
+from driftq.http.connection import Connection
+from driftq.http.serving import Serving, Terms
 from driftq.seam.disk import Disk, write_fully
 from driftq.seam.runtime import Runtime
 
@@ -57,11 +58,8 @@ def choose_address(settings: Settings) -> Address:
 class Listener:
     """A bound socket and the connections it let in."""
 
-    def __init__(self, app: App, runtime: Runtime, *, body_bytes_max: int) -> None:
-        self._app = app
-        self._runtime = runtime
-        self._body_bytes_max = body_bytes_max
-        self._peers = Peers()
+    def __init__(self, app: App, runtime: Runtime, terms: Terms) -> None:
+        self._serving = Serving(app.handle, runtime, terms)
         self._server: asyncio.Server | None = None
 
     async def open(self, address: Address) -> Address:
@@ -82,14 +80,14 @@ class Listener:
         """Accept nobody more, and wait for those who are here to have their replies; then let go of the rest."""
         if self._server is not None:
             self._server.close()
-        self._peers.finish()
+        self._serving.peers.finish()
         try:
-            await asyncio.wait_for(self._peers.wait_empty(), patience_s)
+            await asyncio.wait_for(self._serving.peers.wait_empty(), patience_s)
         except TimeoutError:
-            self._peers.abort()
+            self._serving.peers.abort()
 
     def _connection(self) -> Connection:
-        return Connection(self._app.handle, self._runtime, self._peers, body_bytes_max=self._body_bytes_max)
+        return Connection(self._serving)
 
 
 def write_port_file(disk: Disk, path: str, address: Address) -> None:

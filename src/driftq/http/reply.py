@@ -1,5 +1,6 @@
-"""One answer, and its bytes: head and body together, so that they leave in one write."""
+"""One answer, and its bytes on HTTP/1."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from msgspec import Struct, json
@@ -14,6 +15,18 @@ class Reply(Struct, frozen=True):
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    more: Sequence[bytes] = ()
+    """What the body goes on with, in pieces that are never joined: a large page is not copied on its way out."""
+
+    @property
+    def size(self) -> int:
+        """The length of the whole body."""
+        return len(self.body) + sum(map(len, self.more)) if self.more else len(self.body)
+
+    @property
+    def whole(self) -> bytes:
+        """The whole body."""
+        return b"".join((self.body, *self.more)) if self.more else self.body
 
 
 def json_reply(status: int, value: object, *headers: tuple[bytes, bytes]) -> Reply:
@@ -21,14 +34,19 @@ def json_reply(status: int, value: object, *headers: tuple[bytes, bytes]) -> Rep
     return Reply(status, json.encode(value), headers=headers)
 
 
-_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+_JSON_HEADS = {
+    status: line + b"content-type: application/json\r\ncontent-length: " for status, line in STATUS_LINES.items()
+}
 
 
-def encode_reply(reply: Reply, *, keep_alive: bool, old: bool, with_body: bool) -> bytes:
-    """The bytes of a reply. `old` is a client of HTTP/1.0, which must be told that the connection stays."""
+def encode_head(reply: Reply, size: int, *, keep_alive: bool, old: bool) -> bytes:
+    """The head of a reply. `old` is a client of HTTP/1.0, which must be told that the connection stays."""
+    if keep_alive and not old and not reply.headers and reply.content_type is JSON:
+        return b"%b%d\r\n\r\n" % (_JSON_HEADS[reply.status], size)
     parts = [
-        _STATUS_LINES[reply.status],
-        b"content-type: %b\r\ncontent-length: %d\r\n" % (reply.content_type, len(reply.body)),
+        STATUS_LINES[reply.status],
+        b"content-type: %b\r\ncontent-length: %d\r\n" % (reply.content_type, size),
     ]
     parts += [b"%b: %b\r\n" % header for header in reply.headers]
     if not keep_alive:
@@ -36,6 +54,4 @@ def encode_reply(reply: Reply, *, keep_alive: bool, old: bool, with_body: bool) 
     elif old:
         parts.append(b"connection: keep-alive\r\n")
     parts.append(b"\r\n")
-    if with_body:
-        parts.append(reply.body)
     return b"".join(parts)

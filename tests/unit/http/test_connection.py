@@ -6,7 +6,8 @@ import pytest
 from msgspec import json
 
 from driftq.errors import ThrottledError
-from driftq.http.connection import HEADER_BYTES_MAX, HEADERS_MAX, LINGER_MS, PIPELINE_MAX, TARGET_BYTES_MAX
+from driftq.http.errors import refusal
+from driftq.http.h1 import HEADER_BYTES_MAX, HEADERS_MAX, LINGER_MS, PIPELINE_MAX, TARGET_BYTES_MAX
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.seam.runtime import Pending
@@ -110,6 +111,7 @@ def test_who_asks_faster_than_the_server_answers_is_not_read_from() -> None:
 
 def test_who_does_not_read_is_not_read_from() -> None:
     peer = Peer()
+    peer.send(get())
     peer.connection.pause_writing()
     assert not peer.transport.is_reading()
     peer.connection.resume_writing()
@@ -284,18 +286,30 @@ def test_trailers_count_as_headers() -> None:
     assert refusal_of(peer) == (431, "invalid_request")
 
 
-def test_a_body_too_long_is_413_before_it_is_read() -> None:
-    peer = Peer()
-    peer.send(get("/a", f"Content-Length: {BODY_BYTES_MAX}", method="POST") + b"x" * BODY_BYTES_MAX)
-    assert peer.replies()[0][0] == 200
-    peer.send(get("/a", f"Content-Length: {BODY_BYTES_MAX + 1}", method="POST"))
-    assert refusal_of(peer) == (413, "payload_too_large")
+def sized(request: Request) -> Reply:
+    """An app that wants the body only of what is not below /absent."""
+    if request.path == "/absent":
+        return refusal("not_found", "no")
+    return refusal("payload_too_large", "yes") if request.oversized else Reply(200, request.body)
 
 
-def test_a_chunked_body_too_long_is_413() -> None:
-    peer = Peer()
+def test_a_body_too_long_is_told_to_the_app_before_it_is_read_and_is_the_last() -> None:
+    for path, refused in (("/a", (413, "payload_too_large")), ("/absent", (404, "not_found"))):
+        peer = Peer(sized)
+        peer.send(get("/a", f"Content-Length: {BODY_BYTES_MAX}", method="POST") + b"x" * BODY_BYTES_MAX)
+        assert peer.replies()[0][0] == 200
+        peer.send(get(path, f"Content-Length: {BODY_BYTES_MAX + 1}", method="POST"))
+        assert refusal_of(peer) == refused
+        peer.send(b"x" * (BODY_BYTES_MAX + 1) + get())
+        assert len(peer.replies()) == 2
+        peer.runtime.advance(LINGER_MS)
+        assert peer.transport.is_closing()
+
+
+def test_a_chunked_body_too_long_is_told_to_the_app() -> None:
+    peer = Peer(sized)
     chunk = b"1f4\r\n" + b"x" * 500 + b"\r\n"
     peer.send(get("/a", "Transfer-Encoding: chunked", method="POST") + 2 * chunk + b"0\r\n\r\n")
-    assert bodies(peer) == [b"POST /a  " + b"x" * 1000]
+    assert bodies(peer) == [b"x" * 1000]
     peer.send(get("/a", "Transfer-Encoding: chunked", method="POST") + 3 * chunk + b"0\r\n\r\n")
     assert refusal_of(peer) == (413, "payload_too_large")

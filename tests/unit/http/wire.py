@@ -1,12 +1,14 @@
 """A peer without a socket: what it sends goes straight to a connection, what it is sent is kept."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 from driftq.http.answer import Answer
-from driftq.http.connection import Connection, Peers
+from driftq.http.connection import Connection
 from driftq.http.reply import Reply
 from driftq.http.request import Request
+from driftq.http.serving import Serving, Terms
 from driftq.testing import ManualClock, ManualRuntime
 
 BODY_BYTES_MAX = 1000
@@ -19,7 +21,26 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.closed = self.ended = self.aborted = False
+        self.unsent = 0
+        self.limits: tuple[int | None, int | None] | None = None
         self._reading = True
+        self._protocol: asyncio.BaseProtocol | None = None
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.limits = (high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.closed
@@ -58,16 +79,33 @@ def echo(request: Request) -> Reply:
 class Peer:
     """One connection, and the other end of it."""
 
-    def __init__(self, handle: Callable[[Request], Answer] = echo) -> None:
+    def __init__(self, handle: Callable[[Request], Answer] = echo, **terms: int) -> None:
         self.runtime = ManualRuntime(ManualClock())
         self.transport = Transport()
-        self.peers = Peers()
-        self.connection = Connection(handle, self.runtime, self.peers, body_bytes_max=BODY_BYTES_MAX)
-        self.connection.connection_made(self.transport)
+        self.serving = Serving(handle, self.runtime, Terms(**({"body_bytes_max": BODY_BYTES_MAX} | terms)))
+        self.peers = self.serving.peers
+        connection = Connection(self.serving)
+        self.transport.set_protocol(connection)
+        connection.connection_made(self.transport)
+
+    @property
+    def connection(self) -> asyncio.Protocol:
+        """Whoever has the connection now."""
+        return cast("asyncio.Protocol", self.transport.get_protocol())
 
     def send(self, data: bytes) -> None:
-        """Bytes on the wire."""
+        """Bytes on the wire, and the turn of the loop they cause."""
         self.connection.data_received(data)
+        self.runtime.run_until_idle()
+
+    def turn(self) -> None:
+        """What the loop has to do."""
+        self.runtime.run_until_idle()
+
+    def lose(self) -> None:
+        """The peer is gone."""
+        self.connection.connection_lost(None)
+        self.runtime.run_until_idle()
 
     @property
     def received(self) -> bytes:
