@@ -111,6 +111,17 @@ def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
     )
 
 
+def rows_nowait(topic: Topic, part: Part, others: list[RowSource]) -> RowSource | Missing | Damaged:
+    """The rows of a part, or why there are none without waiting. Raises InternalError."""
+    try:
+        source = topic.source_nowait(part)
+    except (BlockDamagedError, OSError) as error:
+        if not is_lost(error):
+            raise unreadable(error) from error
+        return Damaged(part, str(error))
+    return Missing(part, others) if source is None else source
+
+
 def _tombstone(topic: Topic, from_seq: int) -> tuple[Tombstone | None, int]:
     """The notice a cursor is due for what lies below the floor, and where reading goes on."""
     if from_seq > topic.head:
@@ -188,14 +199,9 @@ class _Window:
             rows = self._live_rows(part, left)
             if not rows:
                 continue
-            try:
-                source = topic.source_nowait(part)
-            except (BlockDamagedError, OSError) as error:
-                if not is_lost(error):
-                    raise unreadable(error) from error
-                return Damaged(part, str(error))
-            if source is None:
-                return Missing(part, self._sources)
+            source = rows_nowait(topic, part, self._sources)
+            if isinstance(source, Missing | Damaged):
+                return source
             self._sources.append(source)
             if part.segment.cold:
                 self.cold.add(part.segment.uid)

@@ -6,10 +6,9 @@ of that block are not in memory it says so, and the caller asks again.
 
 from bisect import bisect_left
 
-from driftq.engine.diff import Damaged, Missing
+from driftq.engine.diff import Damaged, Missing, rows_nowait
 from driftq.engine.log import Part
 from driftq.engine.topic import Topic
-from driftq.storage.segment_store import BlockDamagedError
 
 
 def cursor_at(topic: Topic, ts: int) -> int | Missing | Damaged:
@@ -21,14 +20,9 @@ def cursor_at(topic: Topic, ts: int) -> int | Missing | Damaged:
         return topic.head
     row = 0
     if part.first_ts < ts:
-        try:
-            source = topic.source_nowait(part)
-        except BlockDamagedError as damage:
-            return Damaged(part, str(damage))
-        except OSError as error:
-            return Damaged(part, f"it cannot be read: {error.strerror}")
-        if source is None:
-            return Missing(part, [])
+        source = rows_nowait(topic, part, [])
+        if isinstance(source, Missing | Damaged):
+            return source
         times = source.times(0, part.count)
         row = 0 if isinstance(times, int) else bisect_left(times, ts)
     return max(part.first_seq + row, topic.earliest) - 1

@@ -7,6 +7,7 @@ import pytest
 
 from driftq.errors import InternalError, StartError
 from driftq.model.tombstone import Hole, Reason
+from driftq.seam.runtime import run
 from driftq.testing import EngineRig
 from tests.unit.engine.unreadable import Fault, filled
 
@@ -59,6 +60,20 @@ def test_the_same_holds_for_the_cold_tier(suffix: str) -> None:
     fault.on = False
     rig.kill()
     assert rig.seqs("t") == list(range(1, 25))
+
+
+def test_a_time_that_cannot_be_looked_up_now_is_an_error_and_no_hole() -> None:
+    """proves: G-IO-8"""
+    fault = Fault(errno.EMFILE)
+    rig = filled(fault)
+    ts = rig.read("t", 4, 1)[0]["$ts"]
+    fault.on = True
+    rig.engine.blocks.forget(rig.topic("t").id, rig.topic("t").segments[0])
+    with pytest.raises(InternalError, match="cannot be read now"):
+        rig.run(run(rig.engine.seek("t", ts)))
+    fault.on = False
+    assert rig.run(run(rig.engine.seek("t", ts))) == 4
+    assert rig.topic("t").holes.all == []
 
 
 CALLS: list[Callable[[EngineRig], object]] = [
