@@ -189,7 +189,8 @@ class Filing:
             else:
                 self._failed(topic)
 
-        self._thread.submit(lambda: self._store.sync_data(topic.id, segment.first_seq), done)
+        size = sum(segment.index.place(blocks - 1))
+        self._thread.submit(lambda: self._store.sync_data(topic.id, segment.first_seq, size), done)
 
     def flip(self) -> None:
         """Flip the flags of deletes that the newest checkpoint shows, where their block is in a file."""

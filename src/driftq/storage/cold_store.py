@@ -104,6 +104,7 @@ class ColdStore:
             file.sync(Site.COLD_FLAG)
         finally:
             file.close()
+            self._forget(topic_id, first_seq)  # it was opened with the flags of before
 
     def drop(self, topic_id: int, first_seq: int) -> None:
         """Remove a cold segment, its flags first: what is left by a crash is a lone part."""

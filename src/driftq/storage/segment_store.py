@@ -51,6 +51,8 @@ class SegmentStore:
         self._open: dict[tuple[int, int], File] = {}
         self._durable_dirs: set[int] = set()
         """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
+        self._unsynced: set[tuple[int, int]] = set()
+        """Segments whose data a sync failed to make durable. Only the thread that syncs uses it."""
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]]) -> None:
         """Put frames, given with their offsets, one behind the other, into the active segment's file."""
@@ -71,23 +73,37 @@ class SegmentStore:
             self._durable_dirs.add(topic_id)
         return self._disk.create(path)
 
-    def sync_data(self, topic_id: int, first_seq: int) -> None:
-        """Make the written frames and the file's own entry durable."""
-        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
-        try:
-            file.sync(Site.SEGMENT_DATA)
-        finally:
-            file.close()
+    def sync_data(self, topic_id: int, first_seq: int, size: int) -> None:
+        """Make the frames in the first `size` bytes, and the file's own entry, durable.
+
+        Raises OSError, or BlockDamagedError where an earlier sync failed and the frames are not to be had any more.
+        """
+        self._sync_data(topic_id, first_seq, size, check=True)
         self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
 
+    def _sync_data(self, topic_id: int, first_seq: int, size: int, *, check: bool) -> None:
+        """A sync that makes up for one that failed: what that left counts as clean, and no sync would write it."""
+        key = (topic_id, first_seq)
+        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        try:
+            if key in self._unsynced:
+                content = file.pread(size, 0)
+                if check:
+                    _check_frames(content, size)
+                write_fully(file, [content], 0)
+            self._unsynced.add(key)
+            file.sync(Site.SEGMENT_DATA)
+            self._unsynced.discard(key)
+        finally:
+            file.close()
+
     def seal(self, seals: Sequence[Seal]) -> None:
-        """Durable data, then a durable `.idx`: each pair is a segment from here on."""
+        """Durable data, then a durable `.idx`: each pair is a segment from here on.
+
+        The caller has just read the blocks that matter, so what is written again need not be checked.
+        """
         for seal in seals:
-            file = self._disk.open(self._layout.segment_path(seal.topic_id, seal.first_seq, "data"))
-            try:
-                file.sync(Site.SEGMENT_DATA)
-            finally:
-                file.close()
+            self._sync_data(seal.topic_id, seal.first_seq, sum(seal.index.place(len(seal.index) - 1)), check=False)
         for seal in seals:
             # A file of its own, because no sync protects it: tags of an earlier seal, before a crash took some of those
             # records, could come back in the place of these.
@@ -119,11 +135,16 @@ class SegmentStore:
             for place in places:
                 write_fully(file, [_FLAG], place)
             file.sync(Site.SEGMENT_FLAG)
+        except OSError:
+            # The flags are written again by whoever tries again. Blocks at the end of an active segment would not be.
+            self._unsynced.add((topic_id, first_seq))
+            raise
         finally:
             file.close()
 
     def drop(self, topic_id: int, first_seq: int) -> None:
         """Remove a segment, its index first: what is left by a crash is a lone part."""
+        self._unsynced.discard((topic_id, first_seq))
         for suffix in ("idx", "tags", "data"):
             self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
 
@@ -235,6 +256,16 @@ class SegmentStore:
             return found
         finally:
             file.close()
+
+
+def _check_frames(content: bytes, size: int) -> None:
+    """Are these sound frames, back to back, and so many bytes of them?"""
+    place = 0
+    while place < size:
+        header = read_frame(content, place, len(content))
+        if not isinstance(header, Frame) or not isinstance(Block.read(content, header), Block):
+            raise BlockDamagedError(f"behind a failed sync there is no sound frame at byte {place}")
+        place = header.end
 
 
 def verified(content: bytes, first_seq: int, count: int) -> Block:

@@ -79,6 +79,10 @@ class SimFile:
         with self._disk._call("sync", self._path):
             self._disk._sync(self._inode, site)
 
+    def forget_pending(self) -> None:
+        """A sync has failed: the pending writes count as clean, so they are read, and no sync will write them."""
+        self._disk._nodes[self._inode] = self._disk._nodes[self._inode].forgotten()
+
     def write_out(self) -> None:
         """Nothing: what the kernel writes by itself is no promise, and a crash decides what of it was."""
         self._content()

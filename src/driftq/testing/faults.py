@@ -222,7 +222,11 @@ class Node(Generic[Value]):
 
     def dropped(self) -> Self:
         """As the device holds it when nothing pending reached it."""
-        return type(self)(self.durable, self.durable) if self._newest else self
+        return type(self)(self.durable, self.durable) if self.durable is not self.live else self
+
+    def forgotten(self) -> Self:
+        """With none, though nothing reached the device: what a failed sync leaves."""
+        return type(self)(self.durable, self.live)
 
     def torn(self, last: int, rng: random.Random) -> Self:
         """The same when all up to the operation of this order did, and that one in part."""

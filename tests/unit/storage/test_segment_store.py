@@ -8,7 +8,7 @@ from driftq.storage.frame import DELETED
 from driftq.storage.layout import Layout
 from driftq.storage.segment import BlockIndex
 from driftq.storage.segment_store import BlockDamagedError, Seal, SegmentStore
-from driftq.testing import CrashMode, OrderCheckingDisk, SimDisk
+from driftq.testing import CrashMode, FaultyDisk, OrderCheckingDisk, SimDisk
 from tests.unit.storage import samples
 
 TOPIC, FIRST = 7, 11
@@ -109,9 +109,75 @@ def test_a_lone_part_is_no_segment(disk: SimDisk) -> None:
 def test_synced_data_survives_without_an_index(disk: SimDisk) -> None:
     store = store_on(disk)
     index = written(store, 3, 4)
-    store.sync_data(TOPIC, FIRST)
+    store.sync_data(TOPIC, FIRST, sum(index.place(1)))
     after = store_on(disk.crash(CrashMode.DROP, 0))
     assert after.read_block(TOPIC, FIRST, index, 1).count == 4
+
+
+class Forgetful:
+    """A disk whose first sync of a segment's data, or flags, fails and leaves its pages clean."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.faulty = FaultyDisk(disk, when=self._strikes)
+        self._disk = disk
+
+    def _strikes(self, operation: str, path: str) -> bool:
+        strikes = operation == "sync" and path == DATA
+        if strikes and not self.faulty.failed:
+            self._disk.open(path).forget_pending()
+        return strikes
+
+
+def store_on_forgetful(disk: SimDisk) -> SegmentStore:
+    return SegmentStore(Layout(Forgetful(disk).faulty, "/data"))
+
+
+def test_data_whose_sync_failed_is_written_again_before_the_next(disk: SimDisk) -> None:
+    """The kernel takes the pages of a failed sync for clean, and the next sync has nothing to do.
+
+    proves: G-IO-5, G-SEG-1
+    """
+    for again in ("sync_data", "seal"):
+        image = disk.fork()
+        store = store_on_forgetful(image)
+        index = written(store, 3, 4)
+        size = sum(index.place(1))
+        with pytest.raises(OSError, match="Input/output"):
+            store.sync_data(TOPIC, FIRST, size)
+        if again == "seal":
+            store.seal([Seal(TOPIC, FIRST, index, b"")])
+        else:
+            store.sync_data(TOPIC, FIRST, size)
+        after = store_on(image.crash(CrashMode.DROP, 0))
+        assert [after.read_block(TOPIC, FIRST, index, number).count for number in (0, 1)] == [3, 4]
+
+
+def test_a_failed_sync_of_flags_is_one_of_the_blocks_behind_them_too(disk: SimDisk) -> None:
+    """proves: G-IO-5"""
+    store = store_on_forgetful(disk)
+    index = written(store, 3, 4)
+    with pytest.raises(OSError, match="Input/output"):
+        store.flip(TOPIC, FIRST, [sum(index.place(0)) - 3])
+    store.sync_data(TOPIC, FIRST, sum(index.place(1)))
+    after = store_on(disk.crash(CrashMode.DROP, 0))
+    assert after.read_block(TOPIC, FIRST, index, 0).flags == bytes([DELETED, 0, 0])
+    assert after.read_block(TOPIC, FIRST, index, 1).count == 4
+
+
+@pytest.mark.parametrize("cut", [1, 40, None])
+def test_data_that_is_not_to_be_had_any_more_behind_a_failed_sync_is_not_called_durable(
+    disk: SimDisk, cut: int | None
+) -> None:
+    """Its pages may have left memory, and the device has something older. The log still has the records."""
+    store = store_on_forgetful(disk)
+    index = written(store, 3, 4)
+    size = sum(index.place(1))
+    with pytest.raises(OSError, match="Input/output"):
+        store.sync_data(TOPIC, FIRST, size)
+    disk.open(DATA).truncate(index.place(1)[0] if cut is None else size - cut)
+    for _ in range(2):
+        with pytest.raises(BlockDamagedError, match="behind a failed sync"):
+            store.sync_data(TOPIC, FIRST, size)
 
 
 def test_a_damaged_index_is_made_again_from_the_data(disk: SimDisk) -> None:

@@ -293,3 +293,18 @@ def test_a_digest_knows_a_state_however_it_came_about() -> None:
     assert straight.state_digest() != detour.state_digest()
     kept = [disk.crash(CrashMode.KEEP, 0).state_digest() for disk in (straight, detour)]
     assert kept[0] == kept[1]
+
+
+def test_what_a_failed_sync_left_is_read_and_never_durable() -> None:
+    disk = SimDisk()
+    file = disk.create("/data/f")
+    disk.sync_dir("/data", Site.LAYOUT_DIR)
+    file.pwritev([b"lost"], 0)
+    file.forget_pending()
+    file.sync(Site.WAL_COMMIT)
+    assert file.pread(9, 0) == b"lost"
+    assert disk.fork().open("/data/f").pread(9, 0) == b"lost"
+    assert disk.crash(CrashMode.DROP, 0).open("/data/f").pread(9, 0) == b""
+    file.pwritev([b"kept"], 0)
+    file.sync(Site.WAL_COMMIT)
+    assert disk.crash(CrashMode.DROP, 0).open("/data/f").pread(9, 0) == b"kept"
