@@ -7,8 +7,8 @@ A refused start raises `StartError`; a directory that another server has open is
 
 import os
 import posixpath
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -89,7 +89,16 @@ class Figures(Struct, frozen=True):
 class Server:
     """An engine on real or simulated seams, and what can be asked about it as a whole."""
 
-    def __init__(self, settings: Settings, disk: Disk, clock: Clock, runtime: Runtime, *, pid: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        disk: Disk,
+        clock: Clock,
+        runtime: Runtime,
+        *,
+        pid: int = 0,
+        recover: bool = True,
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self._began_ns = clock.monotonic_ns()
@@ -97,7 +106,20 @@ class Server:
         _make_directories(disk, settings)
         self.runtime = runtime
         self.admission = Admission(settings.limits)
-        self.engine = Engine(disk, clock, runtime, settings, pid=pid)
+        self.replay_progress = 0.0
+        self.engine = Engine(disk, clock, runtime, settings, pid=pid, recover=False)
+        if recover:
+            for _ in self.recover():
+                pass
+
+    def recover(self) -> Iterator[None]:
+        """Read the log again, a little at a time; the server can be used when it is through. Raises StartError.
+
+        For whoever made it with `recover=False`.
+        """
+        for progress in self.engine.recover():
+            self.replay_progress = progress
+            yield
 
     def health(self) -> Health:
         """Always the same answer, whatever the state."""
@@ -132,7 +154,7 @@ class Server:
         return Figures(
             uptime_ms=self.health().uptime_ms,
             ready=self._closing is None,
-            replay_progress=1.0,
+            replay_progress=self.replay_progress,
             topics=topics,
             records=engine.blocks.usage.records,
             payload=engine.blocks.usage.payload,

@@ -17,7 +17,8 @@ import pytest
 from msgspec import Struct, json
 
 from driftq.engine.diff import Query
-from driftq.engine.engine import Engine, Fetch
+from driftq.engine.engine import Engine
+from driftq.engine.fetching import Fetch
 from driftq.engine.ingest import make_rows
 from driftq.engine.render import Fields, render_records
 from driftq.model.limits import RESERVE_MAX

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from driftq.engine.diff import Page, Query
-from driftq.engine.engine import Engine, Fetch
+from driftq.engine.engine import Engine
+from driftq.engine.fetching import Fetch
 from driftq.model.tombstone import Tombstone
 from driftq.model.topic import Durability
 from driftq.testing import ManualRuntime

@@ -18,7 +18,8 @@ from msgspec import DecodeError, Struct, json
 from driftq import __version__
 from driftq.config import Settings
 from driftq.engine.diff import Query
-from driftq.engine.engine import Engine, Fetch
+from driftq.engine.engine import Engine
+from driftq.engine.fetching import Fetch
 from driftq.engine.ingest import make_rows
 from driftq.engine.render import Fields, render_records
 from driftq.errors import DriftQError

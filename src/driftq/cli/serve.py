@@ -1,9 +1,10 @@
 """`driftq serve`: from settings to a process that serves, and out again (http-v0 §17).
 
-    settings → address and guard → directories, lock, recovery → bind → port file → one line → until a signal
+    settings → address and guard → directories, lock → recovery → bind → port file → one line → until a signal
     → accept nobody → replies that are due → last checkpoint → 0
 
-A refused start has bound nothing, says why in one line on standard error, and exits 1.
+A refused start says why in one line on standard error and exits 1. It has bound nothing, unless the log takes long to
+read: then the server is bound meanwhile, so that its probes are answered, and refuses everything else (`Threshold`).
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from driftq import __version__
@@ -22,11 +23,16 @@ from driftq.http.app import App
 from driftq.http.keys import Keys
 from driftq.http.listener import Address, Listener, choose_address, write_port_file
 from driftq.http.serving import Terms
+from driftq.http.threshold import Threshold
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime
 from driftq.server import Server
 
+_QUICK_NS = 250_000_000
+"""A log that is read in this time is read before anything is bound."""
+_SLICE_NS = 20_000_000
+"""How long it is read before the loop may answer a probe."""
 _DRAIN_S = 5.0
 _STOP_S = 9.5
 """A stop takes less than ten seconds, whatever the disk does."""
@@ -65,19 +71,32 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    runtime, disk = AsyncioRuntime(loop), OsDisk()
+    runtime, disk, clock = AsyncioRuntime(loop), OsDisk(), SystemClock()
     chosen = choose_address(settings)
-    server = Server(settings, disk, SystemClock(), runtime, pid=os.getpid())
-    _tell_what_was_found(server)
-    listener = Listener(App(server, keys), runtime, Terms.of(settings))
+    server = Server(settings, disk, clock, runtime, pid=os.getpid(), recover=False)
+    threshold = Threshold(server)
+    listener = Listener(threshold.handle, runtime, Terms.of(settings))
+    recovery = server.recover()
+    recovered = _go_on(recovery, clock, _QUICK_NS)
     try:
-        address = await listener.open(chosen)
-        if settings.port_file is not None:
-            write_port_file(disk, settings.port_file, address)
+        if recovered:
+            threshold.behind = App(server, keys).handle
+        address = await _listen(listener, chosen, settings, disk)
+        while not (recovered or stop.is_set()):
+            recovered = _go_on(recovery, clock, _SLICE_NS)
+            await asyncio.sleep(0)  # so that probes are answered
     except StartError:
         await listener.close(0)
-        await runtime.future(server.close())
+        if recovered:
+            await runtime.future(server.close())
         raise
+    if not recovered:
+        await listener.close(0)
+        return True
+    if threshold.behind is None:
+        threshold.behind = App(server, keys).handle
+    listener.answer_with(threshold.behind)
+    _tell_what_was_found(server)
     _announce(address, settings)
     await stop.wait()
     signal.signal(signal.SIGALRM, _give_up)
@@ -86,6 +105,19 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
     checkpointed = await runtime.future(server.close())
     signal.setitimer(signal.ITIMER_REAL, 0)
     return checkpointed
+
+
+def _go_on(recovery: Iterator[None], clock: SystemClock, for_ns: int) -> bool:
+    """Read the log for a while; is it through?"""
+    until = clock.monotonic_ns() + for_ns
+    return all(clock.monotonic_ns() < until for _ in recovery)
+
+
+async def _listen(listener: Listener, chosen: Address, settings: Settings, disk: OsDisk) -> Address:
+    address = await listener.open(chosen)
+    if settings.port_file is not None:
+        write_port_file(disk, settings.port_file, address)
+    return address
 
 
 def _tell_what_was_found(server: Server) -> None:

@@ -9,18 +9,16 @@ from contextlib import contextmanager
 
 from driftq.config import Settings
 from driftq.engine.append import Appended, Appender, synced_seq
-from driftq.engine.apply import apply_hole
-from driftq.engine.blocks import Blocks, unreadable
+from driftq.engine.blocks import Blocks
 from driftq.engine.catalog import Catalog, CatalogWriter, forward
 from driftq.engine.checkpoint import Checkpointer
 from driftq.engine.delete import Deleted, Deleter
-from driftq.engine.diff import Damaged, Missing, Page, Query, read_page
+from driftq.engine.diff import Page, Query, read_page
 from driftq.engine.durable import DurableState
+from driftq.engine.fetching import Fetch, Fetching
 from driftq.engine.filing import Filing, SegmentPolicy
 from driftq.engine.filing_thread import FileThread
-from driftq.engine.frames import HoleBody, encode_body
 from driftq.engine.journal import Journal
-from driftq.engine.log import Part
 from driftq.engine.pressure import Pressure
 from driftq.engine.recovery import Recovery, Report
 from driftq.engine.relocation import Relocation
@@ -35,31 +33,18 @@ from driftq.engine.wakeup import Wakeups
 from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
 from driftq.model.limits import KEY_BYTES_MAX
 from driftq.model.names import check_topic_name
-from driftq.model.tombstone import Reason
 from driftq.model.topic import TopicConfig
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk, Lock, LockHeldError
-from driftq.seam.runtime import Pending, Runtime, Worker, run
-from driftq.storage.block import Block, RowSource
+from driftq.seam.runtime import Pending, Runtime, run
 from driftq.storage.cold_store import ColdStore
-from driftq.storage.frame import Kind
 from driftq.storage.layout import Layout
 from driftq.storage.rows import Rows
-from driftq.storage.segment_store import BlockDamagedError, SegmentStore, is_lost
+from driftq.storage.segment_store import SegmentStore
 from driftq.storage.shards import Shards
 
 _TAG_CACHE_SHARE = 8
 """This part of the cache's bytes is for tag indexes, the rest for blocks."""
-
-
-class Fetch(Pending[None]):
-    """A read that has to wait. Ask again when it has settled, and hold it until then: it holds blocks of the page."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: list[RowSource]) -> None:
-        super().__init__()
-        self.held = held
 
 
 class Engine:
@@ -169,7 +154,7 @@ class Engine:
             relocation,
         )
         self.relocation = relocation
-        self._readers: Worker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
+        self._fetching = Fetching(runtime, self.blocks, self.journal, self.filing.changed)
         self._closing: Pending[bool] | None = None
         for topic in self.catalog.visible():
             self.filing.deleted_rows(topic)
@@ -292,13 +277,13 @@ class Engine:
         """The page after a cursor, or what to wait for before asking again."""
         topic = self.topic(name)
         found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
-        return found if isinstance(found, Page) else self._wait_for(topic, found)
+        return found if isinstance(found, Page) else self._fetching.wait_for(topic, found)
 
     def cursor_at(self, name: str, ts: int) -> int | Fetch:
         """The cursor just before the first record of a time or later, or what to wait for before asking again."""
         topic = self.topic(name)
         found = cursor_at(topic, ts)
-        return found if isinstance(found, int) else self._wait_for(topic, found)
+        return found if isinstance(found, int) else self._fetching.wait_for(topic, found)
 
     async def seek(self, name: str, ts: int) -> int:
         """The cursor just before the first record of a time or later, whatever it has to wait for."""
@@ -307,63 +292,6 @@ class Engine:
             await found
             found = self.cursor_at(name, ts)
         return found
-
-    def _wait_for(self, topic: Topic, found: Missing | Damaged) -> Fetch:
-        if isinstance(found, Missing):
-            return self._fetch(topic, found)
-        answer = Fetch([])
-        self._isolate(topic, found.part, answer)
-        return answer
-
-    def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
-        """Read a block on a thread. What it finds, or that it is lost, the reader finds too when he asks again."""
-        answer = Fetch(missing.others)
-        part = missing.part
-        first_seq, index, cold = part.segment.first_seq, part.segment.index, part.segment.cold
-
-        def settle(block: Block | None, error: Exception | None) -> None:
-            if part.segment.index is not index or part.segment not in topic.segments:
-                # It has been moved to the cold tier or dropped meanwhile: what was read has another place now.
-                answer.resolve(None)
-            elif block is not None:
-                self.blocks.keep(part.segment, part.number, block)
-                answer.held.append(block)
-                answer.resolve(None)
-            elif error is not None and not is_lost(error):
-                answer.fail(unreadable(error))
-            else:
-                self._isolate(topic, part, answer)
-
-        def read() -> None:
-            try:
-                block = self.blocks.read(topic.id, first_seq, index, part.number, cold=cold)
-            except (BlockDamagedError, OSError) as failure:
-                error = failure
-                self._runtime.from_thread(lambda: settle(None, error))
-            else:
-                self._runtime.from_thread(lambda: settle(block, None))
-
-        self._readers.put(read)
-        return answer
-
-    def _isolate(self, topic: Topic, part: Part, answer: Fetch) -> None:
-        """A damaged block becomes a hole, logged before anybody is told."""
-        body = HoleBody(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
-
-        def settle(done: Pending[None]) -> None:
-            if done.error is not None:
-                answer.fail(done.error)
-            else:
-                answer.resolve(None)
-
-        def apply(op: int, ts: int) -> None:
-            apply_hole(topic, body, op, ts)
-            self.filing.changed(topic)
-
-        try:
-            self.journal.control(topic, Kind.HOLE, encode_body(body), apply).then(settle)
-        except DriftQError as error:
-            answer.fail(error)
 
     # The rest
 
@@ -387,7 +315,7 @@ class Engine:
         self.shards.close()
         self._writes.close()
         self._thread.close()
-        self._readers.close()
+        self._fetching.close()
         self.blocks.store.close()
         self._lock.release()
         assert self._closing is not None
@@ -416,8 +344,3 @@ class Engine:
 async def _all_of(waiting: list[Pending[None]]) -> None:
     for due in waiting:
         await due
-
-
-def _run_all(jobs: list[Callable[[], None]]) -> None:
-    for job in jobs:
-        job()

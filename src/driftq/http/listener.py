@@ -1,19 +1,19 @@
 """Where a server listens: which address, who may be let near it without keys, and its connections.
 
-The engine has recovered before anything is bound, so a start that is refused binds nothing, a server that answers is
-ready, and `503 not_ready` never shows. http-v0 §17 wants health answered during a long replay too: that takes a
-listener that is up before the engine, and comes with the data plane, which has to answer 503 then.
+Who answers may change while it listens; a connection keeps who answered it first.
 """
 
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable
 from typing import NamedTuple
 
 from driftq.config import Settings
 from driftq.errors import StartError
-from driftq.http.app import App
+from driftq.http.answer import Answer
 from driftq.http.connection import Connection
+from driftq.http.request import Request
 from driftq.http.serving import Serving, Terms
 from driftq.seam.disk import Disk, write_fully
 from driftq.seam.runtime import Runtime
@@ -58,9 +58,13 @@ def choose_address(settings: Settings) -> Address:
 class Listener:
     """A bound socket and the connections it let in."""
 
-    def __init__(self, app: App, runtime: Runtime, terms: Terms) -> None:
-        self._serving = Serving(app.handle, runtime, terms)
+    def __init__(self, handle: Callable[[Request], Answer], runtime: Runtime, terms: Terms) -> None:
+        self._serving = Serving(handle, runtime, terms)
         self._server: asyncio.Server | None = None
+
+    def answer_with(self, handle: Callable[[Request], Answer]) -> None:
+        """From the next connection on, let another one answer."""
+        self._serving.handle = handle
 
     async def open(self, address: Address) -> Address:
         """Bind and accept; the answer has the port that was taken. Raises StartError."""

@@ -14,7 +14,8 @@ from driftq.engine.append import Appended
 from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.diff import Page, Query
 from driftq.engine.durable import DurableState
-from driftq.engine.engine import Engine, Fetch
+from driftq.engine.engine import Engine
+from driftq.engine.fetching import Fetch
 from driftq.engine.ingest import make_rows
 from driftq.engine.render import Fields, render_records
 from driftq.engine.topic import Topic

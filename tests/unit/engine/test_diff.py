@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from driftq.engine.diff import Page, Query
-from driftq.engine.engine import Fetch
+from driftq.engine.fetching import Fetch
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.testing import EngineRig, decoded

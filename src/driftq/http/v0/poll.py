@@ -8,7 +8,7 @@ It ends once, by whatever comes first
 """
 
 from driftq.engine.diff import Page, Query
-from driftq.engine.engine import Fetch
+from driftq.engine.fetching import Fetch
 from driftq.engine.render import Fields
 from driftq.errors import DriftQError
 from driftq.http.reply import Reply

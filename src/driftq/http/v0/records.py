@@ -3,7 +3,7 @@
 from driftq.engine.append import Appended
 from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.diff import Page, Query
-from driftq.engine.engine import Fetch
+from driftq.engine.fetching import Fetch
 from driftq.engine.ingest import brings_config, decode_write
 from driftq.engine.render import Fields
 from driftq.errors import InvalidRequestError
