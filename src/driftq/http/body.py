@@ -29,9 +29,11 @@ def json_body(request: Request, *, body_bytes_max: int, optional: bool = False) 
 
 
 def check_size(request: Request, body_bytes_max: int) -> None:
-    """Refuse a body that is longer."""
+    """Refuse a body that is longer, and one that could not be unpacked."""
     if request.oversized or len(request.body) > body_bytes_max:
         raise PayloadTooLargeError(f"the body is longer than {body_bytes_max} bytes", detail={"max": body_bytes_max})
+    if request.fault is not None:
+        raise request.fault
 
 
 def check_media_type(request: Request, wanted: bytes) -> None:

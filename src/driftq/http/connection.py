@@ -1,11 +1,21 @@
-"""One connection: whoever it is, until its first bytes tell which protocol it speaks."""
+"""One connection, until its first bytes tell which protocol it speaks.
+
+HTTP/2 begins with a preface that is no request of HTTP/1 (RFC 9113 §3.4); all else is HTTP/1. A connection beyond the
+cap is told so at once, in HTTP/1, and closed; what it sends is not read.
+
+The loop sets TCP_NODELAY on every socket it accepts.
+"""
 
 import asyncio
 from typing import cast
 
+from driftq.http.errors import refusal
 from driftq.http.h1 import Http1
 from driftq.http.outbox import HIGH_WATER, LOW_WATER
+from driftq.http.reply import encode_head
 from driftq.http.serving import Serving
+from driftq.http.turns import LINGER_MS
+from driftq.seam.runtime import Timer
 
 
 class Connection(asyncio.Protocol):
@@ -14,20 +24,33 @@ class Connection(asyncio.Protocol):
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._transport: asyncio.Transport | None = None
+        self._timer: Timer | None = None
+        self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer has come."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
-        self._serving.peers.add(self)
+        serving = self._serving
+        self._transport = found = cast("asyncio.Transport", transport)
+        if 0 < serving.terms.connections_max <= len(serving.peers):
+            self._refuse(found)
+            return
+        found.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
+        serving.peers.add(self)
+        self._timer = serving.runtime.later(serving.terms.header_timeout_ms, found.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone without a word."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._serving.peers.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """Its first bytes."""
+        if self._refused:
+            return
         assert self._transport is not None
+        assert self._timer is not None
+        self._timer.cancel()
         speaker = Http1(self._serving, self._transport)
         self._serving.peers.replace(self, speaker)
         self._transport.set_protocol(speaker)
@@ -41,3 +64,13 @@ class Connection(asyncio.Protocol):
         """End now."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        most = self._serving.terms.connections_max
+        message = f"there are {most} connections, and no more are taken"
+        detail = {"limit": "max_connections", "max": most}
+        reply = refusal("throttled", message, (b"retry-after", b"1"), detail=detail, status=503)
+        self._refused = True
+        transport.write(encode_head(reply, reply.size, keep_alive=False, old=False) + reply.body)
+        transport.write_eof()
+        self._timer = self._serving.runtime.later(LINGER_MS, transport.abort)

@@ -89,6 +89,7 @@ class Listener:
             await asyncio.wait_for(self._serving.peers.wait_empty(), patience_s)
         except TimeoutError:
             self._serving.peers.abort()
+        self._serving.packing.close()
 
     def _connection(self) -> Connection:
         return Connection(self._serving)

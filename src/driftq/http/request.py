@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
+from driftq.errors import DriftQError
 from driftq.http.access import FULL, Access
 
 Headers = list[tuple[bytes, bytes]]
@@ -21,6 +22,7 @@ class Request:
         "access",
         "began_ns",
         "body",
+        "fault",
         "headers",
         "method",
         "on_hang_up",
@@ -47,6 +49,8 @@ class Request:
         self.body = body
         self.oversized = oversized
         """Was the body longer than it may be? Then it is not here."""
+        self.fault: DriftQError | None = None
+        """What is wrong with the coding of the body, for whoever wants the body to raise. Then it is not here."""
         self.params: tuple[str, ...] = ()
         """What stood in the place of the route's colons, decoded."""
         self.access: Access = FULL

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from driftq.config import Settings
 from driftq.http.answer import Answer
+from driftq.http.packing import Packing
 from driftq.http.request import Request
 from driftq.seam.runtime import Runtime
 
@@ -95,3 +96,4 @@ class Serving:
         self.runtime = runtime
         self.terms = terms
         self.peers = Peers()
+        self.packing = Packing(runtime)

@@ -81,12 +81,17 @@ class Peer:
 
     def __init__(self, handle: Callable[[Request], Answer] = echo, **terms: int) -> None:
         self.runtime = ManualRuntime(ManualClock())
-        self.transport = Transport()
         self.serving = Serving(handle, self.runtime, Terms(**({"body_bytes_max": BODY_BYTES_MAX} | terms)))
         self.peers = self.serving.peers
+        self.transport = self.another()
+
+    def another(self) -> Transport:
+        """One more connection to the same server."""
+        transport = Transport()
         connection = Connection(self.serving)
-        self.transport.set_protocol(connection)
-        connection.connection_made(self.transport)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        return transport
 
     @property
     def connection(self) -> asyncio.Protocol:

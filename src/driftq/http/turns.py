@@ -1,0 +1,360 @@
+"""The answering half of an HTTP/1 connection: replies in the order of their requests, and when it ends.
+
+Invariants
+- Replies leave in the order of their requests, whenever each is ready. What stands behind a stream waits for its end.
+- A peer that does not read, or that asks faster than it is answered, is not read from until it has caught up, and what
+  it has asked already is not taken up before: it costs its buffer and one answer.
+- After the last request the connection is closed behind the last reply. A peer that was refused may still be sending:
+  it is read from and ignored for a while, for closing a socket with unread bytes in it would take the reply from it.
+"""
+
+import asyncio
+from collections import deque
+
+from driftq.errors import DriftQError
+from driftq.http.answer import Stream, Upgrade
+from driftq.http.chunks import ChunkSink, stream_head, tell_closed
+from driftq.http.errors import error_reply, refusal
+from driftq.http.outbox import HIGH_WATER, JOIN_MAX, write_parts
+from driftq.http.packing import PACKED_MIN
+from driftq.http.reply import Reply, encode_head
+from driftq.http.request import Request
+from driftq.http.serving import Peer, Serving
+from driftq.http.websocket import WebSocket, accept_handshake
+from driftq.seam.runtime import Pending, Timer
+
+PIPELINE_MAX = 64
+"""So many requests may wait for their replies before the peer is made to wait."""
+LINGER_MS = 5000
+"""How long a peer has to finish sending after a refusal, and to take what it was sent last."""
+
+
+class Turn:
+    """A place in the order of replies."""
+
+    __slots__ = ("answer", "coded", "keep_alive", "old", "request")
+
+    def __init__(self, request: Request | None, *, keep_alive: bool, old: bool = False, coded: bool = False) -> None:
+        self.answer: Reply | Stream | Upgrade | bytes | None = None
+        """Bytes are an answer that is written as it is."""
+        self.request = request
+        self.coded = coded
+        """Is the body to be unpacked?"""
+        self.keep_alive = keep_alive
+        self.old = old
+        """Is this a client of HTTP/1.0?"""
+
+    @property
+    def with_body(self) -> bool:
+        """HEAD wants none."""
+        return self.request is None or self.request.method != "HEAD"
+
+
+class Turns:
+    """Every request of a connection that is not answered yet."""
+
+    def __init__(self, serving: Serving, transport: asyncio.Transport, owner: Peer) -> None:
+        self._serving = serving
+        self._handle = serving.handle
+        self._packing = serving.packing
+        self._owner = owner
+        self._transport: asyncio.Transport | None = transport
+        self._turns: deque[Turn] = deque()
+        self._held: deque[Turn] = deque()
+        """Those of the turns whose requests nobody has taken up yet."""
+        self._stream: ChunkSink | None = None
+        self._blocked = False
+        """A body is being unpacked, or a stream or a socket has its turn or will have it: what is behind it waits."""
+        self._upgrade: tuple[Upgrade, bytes] | None = None
+        """A handshake that was accepted, and what is to be said to it in its turn."""
+        self._rest = b""
+        """What came behind it."""
+        self.last = False
+        """No further request is taken: the connection ends when those before are answered."""
+        self._refused = False
+        self._busy = False
+        self._full = False
+        """The peer does not read what it was sent."""
+        self._paused = False
+        self._leaving: Timer | None = None
+
+    @property
+    def over(self) -> bool:
+        """Is the peer gone, or somebody else's?"""
+        return self._transport is None
+
+    @property
+    def waiting(self) -> bool:
+        """Is the peer waiting for us?"""
+        return bool(self._turns) or self._stream is not None
+
+    @property
+    def upgraded(self) -> bool:
+        """Is what comes now for a socket?"""
+        return self._upgrade is not None
+
+    @property
+    def stuck(self) -> bool:
+        """Does the peer not read its replies? With a stream it is its source that decides how long it may."""
+        return self._full and self._stream is None
+
+    # Requests
+
+    def add(self, turn: Turn) -> None:
+        """Take up a request, or have it wait where the peer has not taken what it asked for before."""
+        self._turns.append(turn)
+        if self._held or self._full or self._blocked:
+            self._held.append(turn)
+        else:
+            self._take(turn)
+
+    def add_last(self, request: Request) -> None:
+        """Take up a request of which only the beginning was read; the rest is ignored."""
+        self._refused = self.last = True
+        self.add(Turn(request, keep_alive=False))
+
+    def refuse(self, reply: Reply) -> None:
+        """Answer what was not even a request, in its turn, and take no further one."""
+        if not self.last:
+            self._refused = self.last = True
+            self.say(reply)
+
+    def say(self, answer: Reply | bytes) -> None:
+        """Have something of the connection's own said in its turn."""
+        turn = Turn(None, keep_alive=False)
+        turn.answer = answer
+        self._turns.append(turn)
+
+    def keep(self, data: bytes) -> None:
+        """Keep what came behind a handshake until its turn has come."""
+        self._rest += data
+        self._keep_pace()
+
+    def _take(self, turn: Turn) -> None:
+        request = turn.request
+        assert request is not None
+        if turn.coded and (unpacking := self._packing.unpack(request, self._serving.terms.body_bytes_max)) is not None:
+            self._blocked = True
+            unpacking.then(lambda _: self._unpacked(turn, request))
+        else:
+            self._ask(turn, request)
+
+    def _unpacked(self, turn: Turn, request: Request) -> None:
+        self._blocked = False
+        if self._transport is not None:
+            self._ask(turn, request)
+            self.flush()
+
+    def _ask(self, turn: Turn, request: Request) -> None:
+        answer = self._handle(request)
+        if isinstance(answer, Reply):
+            self._reply(turn, request, answer)
+        elif isinstance(answer, Pending):
+            answer.then(lambda done: self._settle(turn, request, done))
+        else:
+            self._give(turn, answer)
+
+    def _settle(self, turn: Turn, request: Request, done: Pending[Reply]) -> None:
+        if self._transport is None:
+            return
+        if isinstance(done.error, DriftQError):
+            reply = error_reply(done.error)
+        elif done.error is not None:
+            reply = refusal("internal", "the server made a mistake; its log says more")
+        else:
+            reply = done.result()
+        self._reply(turn, request, reply)
+        if not self._busy:
+            self.flush()
+
+    def _reply(self, turn: Turn, request: Request, reply: Reply) -> None:
+        """The reply is there; perhaps it is to be packed first."""
+        if reply.more or len(reply.body) >= PACKED_MIN:
+            answer = self._packing.pack(request, reply)
+            if isinstance(answer, Pending):
+                answer.then(lambda done: self._packed(turn, done.result()))
+                return
+            reply = answer
+        turn.answer = reply
+        # So much is not collected: the transport says when it is too much.
+        if reply.more or len(reply.body) > JOIN_MAX:
+            self._send_ready()
+
+    def _packed(self, turn: Turn, reply: Reply) -> None:
+        turn.answer = reply
+        self.flush()
+
+    def _give(self, turn: Turn, answer: Stream | Upgrade) -> None:
+        turn.answer = answer
+        if isinstance(answer, Upgrade):
+            self._accept(turn, answer)
+        elif turn.with_body:
+            self._blocked = True
+        else:
+            turn.answer = stream_head(answer, keep_alive=turn.keep_alive, chunked=not turn.old)
+            tell_closed(answer.source.closed)
+
+    def _accept(self, turn: Turn, upgrade: Upgrade) -> None:
+        """A WebSocket, if that is what was asked for; then no request can come any more."""
+        assert turn.request is not None
+        try:
+            head = accept_handshake(turn.request)
+        except DriftQError as error:
+            turn.answer = error_reply(error)
+            tell_closed(upgrade.source.closed)
+        else:
+            self._upgrade = upgrade, head
+            self._blocked = True
+
+    # Answers
+
+    def begin(self) -> None:
+        """Several requests may come now: what is ready is collected until `flush`."""
+        self._busy = True
+
+    def flush(self) -> None:
+        """Send the replies whose turn has come, and take up what has waited for that."""
+        self._send_ready()
+        self._busy = True
+        while self._held and not self._full and not self._blocked and self._transport is not None:
+            self._take(self._held.popleft())
+            self._send_ready()
+        self._busy = False
+        transport = self._transport
+        if transport is None or self._stream is not None:
+            return
+        if self._turns or not self.last:
+            self._keep_pace()
+        elif self._leaving is None:
+            self._leave(transport)
+
+    def _send_ready(self) -> None:
+        transport = self._transport
+        turns = self._turns
+        if transport is None or self._stream is not None:
+            return
+        parts: list[bytes] = []
+        size = 0
+        while turns and isinstance(answer := turns[0].answer, Reply | bytes):
+            turn = turns.popleft()
+            if isinstance(answer, bytes):
+                parts.append(answer)
+                continue
+            keep_alive = turn.keep_alive and not (self.last and not turns)
+            length = answer.size
+            parts.append(encode_head(answer, length, keep_alive=keep_alive, old=turn.old))
+            if turn.with_body:
+                parts.append(answer.body)
+                parts += answer.more
+                size += length
+        if parts:
+            write_parts(transport, parts, size)
+        if turns and turns[0].answer is not None:
+            self._open(transport, turns.popleft())
+
+    def _open(self, transport: asyncio.Transport, turn: Turn) -> None:
+        """A stream's turn, or a socket's, has come."""
+        if self._upgrade is not None:
+            upgrade, head = self._upgrade
+            self._hand_over(transport, WebSocket(upgrade.source, transport, self._serving), head)
+            return
+        stream = turn.answer
+        assert isinstance(stream, Stream)
+        self.last |= turn.old
+        head = stream_head(stream, keep_alive=turn.keep_alive and not self.last, chunked=not turn.old)
+        self._stream = ChunkSink(
+            stream.source, transport, self._serving.runtime, chunked=not turn.old, on_end=self._stream_ended
+        )
+        self._stream.open(head)
+
+    def _stream_ended(self) -> None:
+        self._stream = None
+        self._blocked = False
+        self.flush()
+
+    def _hand_over(self, transport: asyncio.Transport, socket: WebSocket, head: bytes) -> None:
+        transport.set_protocol(socket)
+        self._serving.peers.replace(self._owner, socket)
+        self._transport = None
+        if self._paused:
+            transport.resume_reading()
+        if self._full:
+            socket.pause_writing()
+        socket.open(head, self._rest)
+
+    # Life
+
+    def pause(self) -> None:
+        """The peer does not read."""
+        self._full = True
+        if self._stream is not None:
+            self._stream.pause()
+        self._keep_pace()
+
+    def resume(self) -> None:
+        """It does again."""
+        self._full = False
+        if self._stream is not None:
+            self._stream.resume()
+        self.flush()
+
+    def end(self) -> bool:
+        """The peer sends no more. Does it still wait for anything? Who reads a stream and hangs up is gone."""
+        self.last = True
+        self._hang_up()
+        if self._stream is not None and self._transport is not None:
+            self._transport.abort()
+            return False
+        return bool(self._turns)
+
+    def finish(self) -> None:
+        """The server is going."""
+        self.last = True
+        self._refused = False
+        if self._stream is not None:
+            self._stream.goodbye()
+        self._hang_up()
+        if self._leaving is not None and self._transport is not None:
+            self._transport.close()
+        self.flush()
+
+    def lose(self) -> None:
+        """The peer is gone."""
+        self.last = True
+        self._transport = None
+        for turn in self._turns:
+            if isinstance(turn.answer, Stream | Upgrade):
+                tell_closed(turn.answer.source.closed)
+        self._hang_up()
+        self._turns.clear()
+        self._held.clear()
+        if self._stream is not None:
+            self._stream.lose()
+        if self._leaving is not None:
+            self._leaving.cancel()
+
+    def _hang_up(self) -> None:
+        """Nobody is to be kept waiting, and no place for somebody who may be gone: what can be answered now is."""
+        for turn in list(self._turns):
+            if turn.answer is None and turn.request is not None:
+                turn.request.hang_up()
+
+    def _leave(self, transport: asyncio.Transport) -> None:
+        """Close behind the last reply; a peer that does not take it, or goes on sending, is not waited for for ever."""
+        self._leaving = self._serving.runtime.later(LINGER_MS, transport.abort)
+        if self._refused:
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _keep_pace(self) -> None:
+        """Read from the peer, or do not, as it keeps up."""
+        wait = self._full or len(self._turns) >= PIPELINE_MAX or len(self._rest) > HIGH_WATER
+        transport = self._transport
+        if wait == self._paused or transport is None or transport.is_closing():
+            return
+        self._paused = wait
+        if wait:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
