@@ -13,9 +13,9 @@ from functools import partial
 from msgspec import Struct
 
 from driftq.engine.apply import apply_append
-from driftq.engine.blocks import Usage
 from driftq.engine.frames import WatermarkBody, encode_body
 from driftq.engine.journal import Journal
+from driftq.engine.quota import Quota
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError, RecordTooLargeError, ShardStoppedError, ThrottledError, TopicFullError
 from driftq.model.limits import (
@@ -45,6 +45,7 @@ class Appended(Struct, frozen=True):
     created: bool = False
     deduped: bool = False
     sync_ns: int = 0
+    """How long its sync took: above 0 in class `fsync`, 0 in every other."""
 
     @property
     def count(self) -> int:
@@ -67,11 +68,10 @@ class Write:
 class Appender:
     """Gathers writes and sends them."""
 
-    def __init__(self, journal: Journal, published: Callable[[Topic], None], total_bytes_max: int) -> None:
+    def __init__(self, journal: Journal, published: Callable[[Topic], None], quota: Quota) -> None:
         self._journal = journal
         self._published = published
-        self._total_bytes_max = total_bytes_max
-        self._inflight_payload = 0
+        self._quota = quota
         self._gathered: dict[Topic, list[Write]] = {}
         self._keys: dict[tuple[int, bytes], Pending[Appended]] = {}
         journal.at_turn(self._send_gathered)
@@ -91,7 +91,7 @@ class Appender:
         write = Write(rows, key, created=created)
         topic.inflight_records += rows.count
         topic.inflight_payload += rows.payload_bytes
-        self._inflight_payload += rows.payload_bytes
+        self._quota.reserved += rows.payload_bytes
         if key is not None:
             self._keys[topic.id, key] = write.pending
         self._gathered.setdefault(topic, []).append(write)
@@ -126,10 +126,10 @@ class Appender:
         winner.then(settle)
         return answer
 
-    def check_new(self, config: TopicConfig, rows: Rows, usage: Usage) -> None:
+    def check_new(self, config: TopicConfig, rows: Rows) -> None:
         """Refuse a write that the topic it is about to create could not take."""
         self._check_size(config, rows)
-        self._check_quota(usage, rows)
+        self._quota.check(rows.payload_bytes)
 
     def _check_size(self, config: TopicConfig, rows: Rows) -> None:
         """A write larger than a whole rejecting topic will never fit."""
@@ -139,14 +139,6 @@ class Appender:
             raise RecordTooLargeError(
                 "this write is larger than the whole topic may be",
                 detail={"bytes": rows.payload_bytes, "max": config.cap_bytes or config.cap_records},
-            )
-
-    def _check_quota(self, usage: Usage, rows: Rows) -> None:
-        if _over(usage.payload + self._inflight_payload + rows.payload_bytes, self._total_bytes_max):
-            raise ThrottledError(
-                "the server holds as many bytes as it may",
-                detail={"limit": "max_total_bytes", "max": self._total_bytes_max},
-                retry_after_ms=1000,
             )
 
     def _check_room(self, topic: Topic, rows: Rows) -> None:
@@ -166,7 +158,7 @@ class Appender:
                         "earliest_seq": topic.earliest,
                     },
                 )
-        self._check_quota(topic.usage, rows)
+        self._quota.check(rows.payload_bytes)
 
     def _send_gathered(self) -> None:
         gathered = self._gathered
@@ -243,6 +235,7 @@ class Appender:
         sync: bool,
     ) -> None:
         topic.waiting += 1
+        promised = topic.durability is Durability.FSYNC
 
         def done(submission: Submission, error: DriftQError | None) -> None:
             topic.waiting -= 1
@@ -255,7 +248,8 @@ class Appender:
                 return
             if frames:
                 note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
-            self._answer(topic, writes, first, ts, submission.sync_ns)
+            # A `disk` write that waited for a reservation was not promised a sync, and does not show one.
+            self._answer(topic, writes, first, ts, max(1, submission.sync_ns) if promised else 0)
 
         self._journal.submit(topic, frames, sync=sync, done=done)
 
@@ -329,7 +323,7 @@ class Appender:
     def _settle(self, topic: Topic, write: Write) -> None:
         topic.inflight_records -= write.rows.count
         topic.inflight_payload -= write.rows.payload_bytes
-        self._inflight_payload -= write.rows.payload_bytes
+        self._quota.reserved -= write.rows.payload_bytes
         if write.key is not None:
             self._keys.pop((topic.id, write.key), None)
 

@@ -37,9 +37,12 @@ class Catalog:
 
     def __init__(self, blocks: Blocks, topics_max: int) -> None:
         self._blocks = blocks
+        self.usage = blocks.usage
         self.topics_max = topics_max
         self.by_id: dict[int, Topic] = {}
         self.by_name: dict[str, Topic] = {}
+        self.config_changes = 0
+        """How many configs have been applied, for whoever remembers something that follows from them."""
         self.names_changed = True
         self._sorted: list[str] = []
         self.next_id = 1
@@ -87,9 +90,8 @@ class Catalog:
             self.names_changed = True
         for feature in self.features:
             feature.forget(topic)
-        usage = self._blocks.usage
-        usage.records -= topic.count
-        usage.payload -= topic.payload
+        self.usage.records -= topic.count
+        self.usage.payload -= topic.payload
         for segment in topic.segments:
             self._blocks.forget(topic.id, segment)
         self.deleted.append(topic)
@@ -149,6 +151,7 @@ class CatalogWriter:
 
         def apply(op: int, ts: int) -> Topic:
             apply_topic(topic, body, op, ts)
+            catalog.config_changes += 1
             topic.visible = True
             return topic
 
@@ -197,10 +200,13 @@ class CatalogWriter:
             reserved=max(head + RESERVE_MIN, topic.reserved, topic.reserve_asked) if disk else 0,
         )
         topic.held += 1
+
+        def apply(op: int, ts: int) -> None:
+            apply_topic(topic, body, op, ts)
+            self._catalog.config_changes += 1
+
         try:
-            updated = self._journal.control(
-                topic, Kind.TOPIC, encode_body(body), lambda op, ts: apply_topic(topic, body, op, ts)
-            )
+            updated = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply)
         except DriftQError:
             topic.held -= 1
             raise

@@ -20,6 +20,7 @@ from driftq.engine.filing import Filing, SegmentPolicy
 from driftq.engine.filing_thread import FileThread
 from driftq.engine.journal import Journal
 from driftq.engine.pressure import Pressure
+from driftq.engine.quota import Quota
 from driftq.engine.recovery import Recovery, Report
 from driftq.engine.relocation import Relocation
 from driftq.engine.seek import cursor_at
@@ -132,7 +133,8 @@ class Engine:
         self.upstreams: list[Upstream] = []
         self.listeners: list[Callable[[Topic], None]] = [self.filing.changed, self._wake]
         """Who hears that a topic has new records."""
-        self._appender = Appender(self.journal, self._published, settings.limits.total_bytes_max)
+        self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
+        self._appender = Appender(self.journal, self._published, self.quota)
         self._writer = CatalogWriter(self.catalog, self.journal, self._gone)
         self._deleter = Deleter(self.journal, self.indexes)
         self.checkpointer = Checkpointer(
@@ -197,7 +199,7 @@ class Engine:
 
     def _create_for(self, name: str, config: TopicConfig, rows: Rows) -> Topic:
         """Create a topic for a write that it can take: a refused write leaves no topic behind."""
-        self._appender.check_new(config, rows, self.blocks.usage)
+        self._appender.check_new(config, rows)
         self._writer.create(name, config)
         return self.catalog.by_name[name]
 
