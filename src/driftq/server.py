@@ -6,7 +6,6 @@ A refused start raises `StartError`; a directory that another server has open is
 """
 
 import os
-import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -22,9 +21,10 @@ from driftq.errors import ShuttingDownError, StartError
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.seam.clock import Clock
-from driftq.seam.disk import Disk, Site
+from driftq.seam.disk import Disk
 from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.commit import Shard
+from driftq.storage.layout import make_directory
 
 _NS_PER_MS = 1_000_000
 
@@ -179,24 +179,16 @@ class Server:
 
 
 def _make_directories(disk: Disk, settings: Settings) -> None:
-    """Both directories and what is above them; the name of a new one is durable before anything is put into it."""
+    """The data directory. The cold one is made behind recovery, which has to see whether it is missing."""
     paths = [path for path in (settings.data_dir, settings.cold_dir) if path is not None]
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise StartError(f"{settings.cold_dir} is the data directory; the cold directory must be another one")
     for path in paths:
         try:
-            _make_directory(disk, path)
+            if path == settings.data_dir:
+                make_directory(disk, path)
             disk.names(path)
         except NotADirectoryError:
             raise StartError(f"{path} cannot be used: it is not a directory") from None
         except OSError as error:
             raise StartError(f"{path} cannot be used: {error.strerror}") from error
-
-
-def _make_directory(disk: Disk, path: str) -> None:
-    if disk.exists(path):
-        return
-    parent = posixpath.dirname(path.rstrip("/")) or "."
-    _make_directory(disk, parent)
-    if disk.mkdir(path):
-        disk.sync_dir(parent, Site.LAYOUT_DIR)

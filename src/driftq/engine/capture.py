@@ -250,11 +250,8 @@ class Restorer:
                 index = self._store.read_index(topic.id, state.first_seq)
                 if index is None:
                     index = self._store.scan_index(topic.id, state.first_seq, state.end_seq)
-            elif self._cold is None:
-                raise UnrecoverableError(
-                    f"segments of topic {topic.name!r} are in the cold tier, and no cold directory is set;"
-                    " set the one this server had"
-                )
+            if index is None:
+                self._check_cold(topic, state)
             if index is None and self._cold is not None:
                 index = self._cold.read_index(topic.id, state.first_seq)
                 segment.cold = index is not None
@@ -269,6 +266,20 @@ class Restorer:
         if not segment.cold and not self._store.holds(topic.id, state.first_seq, segment.data_bytes):
             return None
         return segment
+
+    def _check_cold(self, topic: Topic, state: SegmentState) -> None:
+        """What is in a cold tier that is not there is not lost: refuse. A segment may have moved since its state."""
+        if self._cold is None:
+            if state.cold:
+                raise UnrecoverableError(
+                    f"segments of topic {topic.name!r} are in the cold tier, and no cold directory is set;"
+                    " set the one this server had"
+                )
+        elif not self._cold.is_there() and (state.cold or not self._store.holds(topic.id, state.first_seq, 0)):
+            raise UnrecoverableError(
+                f"segments of topic {topic.name!r} are in the cold tier, and {self._cold.path} is empty or not there;"
+                " mount or set the cold directory this server had"
+            )
 
     def _flags(self, topic: Topic, segment: Segment) -> list[bytes]:
         if segment.cold:

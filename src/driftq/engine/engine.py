@@ -81,6 +81,8 @@ class Engine:
         """
         with self._giving_up_the_lock():
             yield from self._recovery.steps()
+            if self.settings.cold_dir is not None:
+                self._prepare_cold()
             self._begin()
 
     @contextmanager
@@ -103,6 +105,12 @@ class Engine:
             ) from None
         except OSError as error:
             raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
+
+    def _prepare_cold(self) -> None:
+        try:
+            self._layout.prepare_cold()
+        except OSError as error:
+            raise StartError(f"{self.settings.cold_dir} cannot be used: {error.strerror}") from error
 
     def _make_parts(self, features: tuple[DurableState, ...]) -> None:
         """What recovery fills."""

@@ -32,6 +32,16 @@ class ColdStore:
         """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
         self._lock = threading.Lock()
 
+    @property
+    def path(self) -> str:
+        """The cold directory."""
+        assert self._layout.cold is not None
+        return self._layout.cold
+
+    def is_there(self) -> bool:
+        """Has a server ever used this directory? An empty one, or a mount point without its mount, none has."""
+        return self._layout.has_cold()
+
     def write(self, topic_id: int, first_seq: int, blocks: Sequence[Block], flags: bytes) -> BlockIndex:
         """Make a durable cold copy; an earlier attempt is overwritten. Returns its index."""
         parquet = encode_parquet(blocks, topic_id=topic_id)

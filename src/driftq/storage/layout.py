@@ -8,6 +8,7 @@
 <cold>/topics/<id:08X>/seg-<first_seq:016>.*      cold segments: .parquet, .del
 """
 
+import posixpath
 import re
 
 from driftq.seam.disk import Disk, Site
@@ -18,6 +19,16 @@ _SNAPSHOT = re.compile(r"snapshot-(\d{16})\.bin")
 _SEGMENT = re.compile(r"seg-(\d{16})\.([a-z]+)")
 COLD_SUFFIXES = frozenset(("parquet", "del"))
 _TOPIC = re.compile(r"[0-9A-F]{8,}")
+
+
+def make_directory(disk: Disk, path: str) -> None:
+    """Make a directory and what is above it; its name is durable before anything can be put into it."""
+    if disk.exists(path):
+        return
+    parent = posixpath.dirname(path.rstrip("/")) or "."
+    make_directory(disk, parent)
+    if disk.mkdir(path):
+        disk.sync_dir(parent, Site.LAYOUT_DIR)
 
 
 def _number(pattern: re.Pattern[str], name: str) -> int | None:
@@ -43,9 +54,17 @@ class Layout:
         for name in ("meta", "wal", "topics"):
             self.disk.mkdir(f"{self.data}/{name}")
         self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
-        if self.cold is not None:
-            self.disk.mkdir(f"{self.cold}/topics")
-            self.disk.sync_dir(self.cold, Site.LAYOUT_DIR)
+
+    def prepare_cold(self) -> None:
+        """Make the cold directory and what it has, durably. From then on it `has_cold`, so recovery comes first."""
+        assert self.cold is not None
+        make_directory(self.disk, self.cold)
+        self.disk.mkdir(self.topics_dir(cold=True))
+        self.disk.sync_dir(self.cold, Site.LAYOUT_DIR)
+
+    def has_cold(self) -> bool:
+        """Is the cold directory there, and one that a server has had? Where it is not mounted it is not."""
+        return self.cold is not None and self.disk.exists(self.topics_dir(cold=True))
 
     @property
     def lock_path(self) -> str:

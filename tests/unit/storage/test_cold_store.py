@@ -18,7 +18,9 @@ PARQUET = "/cold/topics/00000007/seg-0000000000000011.parquet"
 @pytest.fixture
 def disk() -> SimDisk:
     disk = SimDisk()
-    Layout(disk, "/data", "/cold").prepare()
+    layout = Layout(disk, "/data", "/cold")
+    layout.prepare()
+    layout.prepare_cold()
     return disk
 
 

@@ -3,14 +3,19 @@
 import pytest
 
 from driftq.seam.disk import Site
-from driftq.storage.layout import Layout
-from driftq.testing import SimDisk
+from driftq.storage.layout import Layout, make_directory
+from driftq.testing import CrashMode, SimDisk
 
 
 @pytest.fixture
 def layout() -> Layout:
-    made = Layout(SimDisk(), "/data", "/cold")
+    return prepared(SimDisk())
+
+
+def prepared(disk: SimDisk) -> Layout:
+    made = Layout(disk, "/data", "/cold")
     made.prepare()
+    made.prepare_cold()
     return made
 
 
@@ -33,13 +38,24 @@ def test_names_are_those_of_the_contract(layout: Layout) -> None:
 
 def test_preparing_twice_changes_nothing() -> None:
     disk = SimDisk()
-    Layout(disk, "/data", "/cold").prepare()
+    prepared(disk)
     calls, synced = disk.calls, disk.synced[Site.LAYOUT_DIR]
     before = disk.state_digest()
-    Layout(disk, "/data", "/cold").prepare()
+    prepared(disk)
     assert disk.state_digest() == before
     # Synced again all the same: whoever made the directories may have died before it could.
     assert (disk.calls > calls, disk.synced[Site.LAYOUT_DIR]) == (True, 2 * synced)
+
+
+def test_a_cold_directory_that_no_server_has_had_is_not_there() -> None:
+    disk = SimDisk(["/data"])
+    layout = Layout(disk, "/data", "/far/away")
+    layout.prepare()
+    assert not layout.has_cold()
+    make_directory(disk, "/far/away")
+    assert not layout.has_cold()
+    layout.prepare_cold()
+    assert Layout(disk.crash(CrashMode.DROP, 0), "/data", "/far/away").has_cold()
 
 
 def test_without_tiering_there_is_nothing_cold() -> None:
