@@ -17,6 +17,7 @@ from driftq.engine.journal import Journal
 from driftq.engine.topic import Topic
 from driftq.errors import (
     DriftQError,
+    EpochMismatchError,
     ThrottledError,
     TopicExistsIncompatibleError,
     TopicNotEmptyError,
@@ -259,6 +260,12 @@ class CatalogWriter:
 
         deleted.then(settle)
         return answer
+
+
+def check_epoch(topic: Topic, epoch: int | None) -> None:
+    """Refuse who means an earlier topic of this name."""
+    if epoch is not None and epoch != topic.id:
+        raise EpochMismatchError(f"topic {topic.name!r} was deleted and made again since", detail={"epoch": topic.id})
 
 
 def _settle_with(inner: Pending[_A], answer: Pending[_B], value: Callable[[_A], _B]) -> None:

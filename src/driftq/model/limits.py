@@ -38,6 +38,9 @@ LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 CLAIM_JITTER_MS_MAX = 5000
 PRIORITY_MAX = 1000
 
+CURSORS_MAX = 1000
+"""Named cursors of one topic."""
+
 U64_MAX = (1 << 64) - 1
 """Where a field of the contract is a u64."""
 

@@ -1,0 +1,1 @@
+"""Named cursors: where readers that want to be seen stand."""
