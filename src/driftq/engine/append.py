@@ -16,8 +16,9 @@ from driftq.engine.apply import apply_append
 from driftq.engine.frames import WatermarkBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.quota import Quota
+from driftq.engine.room import check_caps, check_size
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, RecordTooLargeError, ShardStoppedError, ThrottledError, TopicFullError
+from driftq.errors import DriftQError, ShardStoppedError, ThrottledError
 from driftq.model.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_RECORDS_MAX,
@@ -25,7 +26,7 @@ from driftq.model.limits import (
     RESERVE_MAX,
     RESERVE_MIN,
 )
-from driftq.model.topic import Discard, Durability, TopicConfig
+from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.runtime import Pending
 from driftq.storage.block import Block, encode_block
 from driftq.storage.commit import Shard, Submission
@@ -84,7 +85,8 @@ class Appender:
             if earlier is not None:
                 return earlier
         topic.expire_or_refuse(now)
-        self._check_room(topic, rows)
+        check_caps(topic, rows)
+        self._quota.check(rows.payload_bytes)
         if topic.durability is not Durability.EPHEMERAL and not created:
             # The topic that this write creates has its frame in the queue already, and would be left behind.
             self._journal.shard_of(topic).check_room()
@@ -128,36 +130,7 @@ class Appender:
 
     def check_new(self, config: TopicConfig, rows: Rows) -> None:
         """Refuse a write that the topic it is about to create could not take."""
-        self._check_size(config, rows)
-        self._quota.check(rows.payload_bytes)
-
-    def _check_size(self, config: TopicConfig, rows: Rows) -> None:
-        """A write larger than a whole rejecting topic will never fit."""
-        if config.discard is Discard.REJECT and (
-            _over(rows.count, config.cap_records) or _over(rows.payload_bytes, config.cap_bytes)
-        ):
-            raise RecordTooLargeError(
-                "this write is larger than the whole topic may be",
-                detail={"bytes": rows.payload_bytes, "max": config.cap_bytes or config.cap_records},
-            )
-
-    def _check_room(self, topic: Topic, rows: Rows) -> None:
-        config = topic.config
-        self._check_size(config, rows)
-        if config.discard is Discard.REJECT:
-            records = topic.count + topic.inflight_records + rows.count
-            payload = topic.payload + topic.inflight_payload + rows.payload_bytes
-            if _over(records, config.cap_records) or _over(payload, config.cap_bytes):
-                raise TopicFullError(
-                    f"topic {topic.name!r} is full",
-                    detail={
-                        "topic": topic.name,
-                        "cap_records": config.cap_records,
-                        "cap_bytes": config.cap_bytes,
-                        "head_seq": topic.head,
-                        "earliest_seq": topic.earliest,
-                    },
-                )
+        check_size(config, rows)
         self._quota.check(rows.payload_bytes)
 
     def _send_gathered(self) -> None:
@@ -267,6 +240,8 @@ class Appender:
         """Reserve ahead where it is time. Returns whether this write must wait for a sync."""
         count = last - first + 1
         must_wait = last > topic.reserved
+        if count > RESERVE_MAX:
+            return True  # no reservation is so wide: it is durable itself before anybody hears of it
         window = max(topic.reserve_window, RESERVE_MIN, count, 2 * topic.acked_since_reserve)
         if must_wait and last > topic.reserve_asked:
             window *= 2
@@ -326,10 +301,6 @@ class Appender:
         self._quota.reserved -= write.rows.payload_bytes
         if write.key is not None:
             self._keys.pop((topic.id, write.key), None)
-
-
-def _over(amount: int, cap: int) -> bool:
-    return cap > 0 and amount > cap
 
 
 def note_unsynced(topic: Topic, shard: Shard, number: int, last_seq: int) -> None:

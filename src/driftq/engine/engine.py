@@ -20,6 +20,7 @@ from driftq.engine.filing import Filing, SegmentPolicy
 from driftq.engine.filing_thread import FileThread
 from driftq.engine.journal import Journal
 from driftq.engine.pressure import Pressure
+from driftq.engine.publication import Publisher
 from driftq.engine.quota import Quota
 from driftq.engine.recovery import Recovery, Report
 from driftq.engine.relocation import Relocation
@@ -34,7 +35,7 @@ from driftq.engine.wakeup import Wakeups
 from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
 from driftq.model.limits import KEY_BYTES_MAX
 from driftq.model.names import check_topic_name
-from driftq.model.topic import TopicConfig
+from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk, Lock, LockHeldError
 from driftq.seam.runtime import Pending, Runtime, run
@@ -143,6 +144,7 @@ class Engine:
         """Who hears that a topic has new records."""
         self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
         self._appender = Appender(self.journal, self._published, self.quota)
+        self.publisher = Publisher(self.journal, self._published, self.synced.after)
         self._writer = CatalogWriter(self.catalog, self.journal, self._gone)
         self._deleter = Deleter(self.journal, self.indexes)
         self.checkpointer = Checkpointer(
@@ -184,7 +186,7 @@ class Engine:
         config: TopicConfig | None = None,
     ) -> Pending[Appended]:
         """Write records. A topic that is absent is created unless `create`, or the config's `auto_create`, says no."""
-        self._check_open()
+        self.check_open()
         raw_key = None if key is None else key.encode()
         assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
         topic = self.catalog.by_name.get(name)
@@ -213,12 +215,12 @@ class Engine:
 
     def put_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
         """Create a topic or replace its config; the answer says whether it was created."""
-        self._check_open()
+        self.check_open()
         return self._writer.put(name, config)
 
     def delete_topic(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
         """Delete a topic; the answer says whether it was there."""
-        self._check_open()
+        self.check_open()
         deleted = self._writer.delete(name, if_empty=if_empty)
         deleted.then(lambda _: self._remove_deleted())
         deleted.then(lambda _: self.wakeups.wake(name))
@@ -229,7 +231,7 @@ class Engine:
         self, name: str, *, before_seq: int | None = None, match: Match | None = None, seqs: list[int] | None = None
     ) -> Pending[Deleted]:
         """Delete records that are there now."""
-        self._check_open()
+        self.check_open()
         topic = self.catalog.get(name)
         deleted = self._deleter.delete(topic, before_seq=before_seq, match=match, seqs=seqs)
         deleted.then(lambda _: self.filing.deleted_rows(topic))
@@ -238,7 +240,7 @@ class Engine:
 
     def log(self, topic: Topic, kind: int, body: bytes, feature: DurableState, *, sync: bool = True) -> Pending[None]:
         """Log a frame of a feature's own kind; the feature applies it at its commit point."""
-        self._check_open()
+        self.check_open()
 
         def apply(op: int, ts: int) -> None:
             topic.op = op
@@ -282,6 +284,10 @@ class Engine:
     def synced_seq(self, topic: Topic) -> int:
         """The highest seq known to be on stable storage."""
         return synced_seq(topic, self.journal.shard_of(topic))
+
+    def synced_or_none(self, topic: Topic) -> int | None:
+        """The same as callers are told it: an `ephemeral` topic has none."""
+        return None if topic.durability is Durability.EPHEMERAL else self.synced_seq(topic)
 
     def diff(self, name: str, query: Query) -> Page | Fetch:
         """The page after a cursor, or what to wait for before asking again."""
@@ -340,13 +346,15 @@ class Engine:
 
     def _gone(self, topic: Topic, error: DriftQError) -> None:
         self._appender.forget(topic, error)
+        self.publisher.forget(topic, error)
 
     def _remove_deleted(self) -> None:
         deleted, self.catalog.deleted = self.catalog.deleted, []
         for topic in deleted:
             self.filing.remove_topic(topic)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse what comes too late. Raises ShuttingDownError."""
         if self._closing is not None:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
 

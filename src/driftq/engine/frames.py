@@ -51,6 +51,26 @@ class TimeSeenBody(Struct, frozen=True, array_like=True):
     moment: int
 
 
+COMMIT = 81
+"""The kind of the frame that closes a publication; the number is of the range of staged writes."""
+
+
+class WriterTag(Struct, frozen=True, array_like=True):
+    """The writer column of a publication's Append frames: whose, and which of theirs."""
+
+    writer: str
+    batch: int
+
+
+class CommitBody(Struct, frozen=True, array_like=True):
+    """Kind COMMIT: the Append frames before it, with this writer and batch, are these seqs."""
+
+    writer: str
+    batch: int
+    first: int
+    last: int
+
+
 _encoder = msgpack.Encoder()
 _T = TypeVar("_T", bound=Struct)
 _decoders: dict[type[Struct], msgpack.Decoder[Struct]] = {}

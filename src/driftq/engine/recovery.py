@@ -21,7 +21,18 @@ from driftq.engine.capture import Restorer, decode_topic
 from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
 from driftq.engine.filing import Filing
-from driftq.engine.frames import DeleteBody, HoleBody, TimeSeenBody, TopicBody, WatermarkBody, decode_body
+from driftq.engine.frames import (
+    COMMIT,
+    CommitBody,
+    DeleteBody,
+    HoleBody,
+    TimeSeenBody,
+    TopicBody,
+    WatermarkBody,
+    decode_body,
+    encode_body,
+)
+from driftq.engine.held import Held, HeldFrame, commit_of
 from driftq.engine.tags import TagIndexes
 from driftq.engine.time import AHEAD_MS, EngineTime
 from driftq.engine.topic import Topic
@@ -33,7 +44,7 @@ from driftq.seam.disk import Site
 from driftq.storage.block import Block
 from driftq.storage.bodies import FileHead, decode_file_head
 from driftq.storage.cold_store import ColdStore
-from driftq.storage.columns import read_one
+from driftq.storage.columns import WRITER, read_one
 from driftq.storage.frame import Frame, Kind, control_body, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.segment_store import SegmentStore
@@ -89,6 +100,7 @@ class Recovery:
         self._suspects: set[int] = set()
         """Topics that damage without a believable header may have cost seqs."""
         self._suspect_records = 0
+        self._held = Held()
         self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
         self.report = Report()
 
@@ -226,11 +238,15 @@ class Recovery:
                 continue
             frames += 1
             if found.kind == _APPEND:
-                self._append(buffer, found)
+                if found.bits & WRITER:
+                    self._held.add(buffer, found)
+                else:
+                    self._append(buffer, found)
             else:
                 self._apply(buffer, found)
             if frames % _STEP_FRAMES == 0:
                 yield found.end / len(buffer)
+        self._held.drop()
         self.report.frames += frames
         for topic in self._catalog.by_id.values():
             if topic.segments and topic.segments[-1].pending:
@@ -312,6 +328,7 @@ class Recovery:
         return True
 
     def _control(self, frame: Frame, body: bytes) -> None:
+        held = self._held.take(frame.topic_id)
         topic = self._catalog.by_id.get(frame.topic_id)
         if topic is None:
             if frame.kind == Kind.TOPIC and frame.topic_id not in self._deleted:
@@ -324,11 +341,23 @@ class Recovery:
             return
         self._time_seen = max(self._time_seen, frame.ts if topic.config.ttl_ms else 0)
         try:
+            if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
+                topic.op = frame.seq
+                return
             self._apply_control(topic, frame, body)
         except DecodeError as error:
             raise NewerFormatError(
                 f"a frame of kind {frame.kind} cannot be read by this version: {error}; start the version that wrote it"
             ) from error
+
+    def _publish(self, topic: Topic, held: list[HeldFrame], last: int) -> bool:
+        """Append what a Commit frame closes. Returns whether all of it is there, or was never to be on disk."""
+        for buffer, frame in held:
+            if buffer is None:
+                topic.skip_to(frame.seq + frame.count - 1, Reason.CORRUPTION)
+            else:
+                self._append(buffer, frame)
+        return topic.head >= last or topic.durability is Durability.EPHEMERAL
 
     def _apply_control(self, topic: Topic, frame: Frame, body: bytes) -> None:
         op, ts = frame.seq, frame.ts
@@ -364,10 +393,22 @@ class Recovery:
         topic = self._catalog.by_id.get(header.topic_id)
         if header.kind != Kind.APPEND:
             self.report.control_lost += 1
+            self._rescue(topic, header)
             if topic is not None:
                 self._reserve_most(topic)
+        elif header.bits & WRITER:
+            self._held.add(None, header)
         elif topic is not None:
             topic.skip_to(header.seq + header.count - 1, Reason.CORRUPTION)
+
+    def _rescue(self, topic: Topic | None, header: Frame) -> None:
+        """A damaged Commit frame: it was there, and what it closed says the rest."""
+        held = self._held.take(header.topic_id)
+        body = commit_of(held)
+        if header.kind == COMMIT and topic is not None and body is not None and header.seq > topic.op:
+            topic.op = header.seq
+            if self._publish(topic, held, body.last):
+                self._features[COMMIT].apply(COMMIT, topic, header.ts, encode_body(body))
 
     def _reserve_most(self, topic: Topic) -> None:
         """What was lost may have been a reservation; the next one that can be read puts this right."""

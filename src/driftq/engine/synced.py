@@ -5,6 +5,9 @@ readers who have no use for it. A waiter is called after `synced_seq` of its top
 deleted; it finds out by looking.
 """
 
+from collections import deque
+from collections.abc import Callable
+
 from driftq.engine.append import synced_seq
 from driftq.engine.catalog import Catalog
 from driftq.engine.wakeup import Waiter, Wakeups
@@ -22,8 +25,17 @@ class SyncWakeups(Wakeups):
         self._shards = shards
         self._told: dict[str, tuple[int, int]] = {}
         """The topic and its `synced_seq` that the waiters of a name were last woken for."""
+        self._due: dict[Shard, deque[tuple[int, Callable[[], None]]]] = {shard: deque() for shard in shards.all}
+        """Callbacks by the number of the submission that has to be synced, which only grows."""
         for shard in shards.all:
             shard.on_synced = self._synced
+
+    def after(self, shard: Shard, number: int, callback: Callable[[], None]) -> None:
+        """Call back once, when a submission is on stable storage; at once if it is. Ask in the order of submissions."""
+        if number <= shard.synced_number:
+            callback()
+        else:
+            self._due[shard].append((number, callback))
 
     def discard(self, name: str, waiter: Waiter) -> None:
         """Call this one no more."""
@@ -33,6 +45,9 @@ class SyncWakeups(Wakeups):
 
     def _synced(self, shard: Shard) -> None:
         """A shard has synced something."""
+        due = self._due[shard]
+        while due and due[0][0] <= shard.synced_number:
+            due.popleft()[1]()
         for name in self.names():
             topic = self._catalog.find(name)
             if topic is None or self._shards.of(topic.id) is not shard:

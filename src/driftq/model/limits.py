@@ -38,6 +38,9 @@ LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 CLAIM_JITTER_MS_MAX = 5000
 PRIORITY_MAX = 1000
 
+COMMIT_BYTES_MAX = 1024 * MIB
+"""Bytes of one publication of staged writes: they stand in one WAL file."""
+
 CURSORS_MAX = 1000
 """Named cursors of one topic."""
 

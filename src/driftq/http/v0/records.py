@@ -1,5 +1,7 @@
 """Records: write, read, delete (http-v0 §7-§10). Write and read are the hot path: no coroutine where none waits."""
 
+from msgspec import UNSET
+
 from driftq.engine.append import Appended
 from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.diff import Page, Query
@@ -65,7 +67,14 @@ class Records:
                 answer.fail(done.error)
             else:
                 answer.resolve(
-                    written_reply(request, done.result(), self._clock, submitted_ns=submitted_ns, with_seqs=with_seqs)
+                    written_reply(
+                        request,
+                        done.result(),
+                        self._clock,
+                        submitted_ns=submitted_ns,
+                        with_seqs=with_seqs,
+                        synced=self._synced(name),
+                    )
                 )
 
         self._engine.append(
@@ -73,23 +82,33 @@ class Records:
         ).then(settle)
         return answer
 
+    def _synced(self, name: str) -> int | None:
+        topic = self._engine.catalog.find(name)  # gone, if it was deleted in the turn that answers this write
+        return None if topic is None else self._engine.synced_or_none(topic)
+
     # Read
 
     def diff(self, request: Request) -> Answer:
         """The page after a cursor; where there is none yet, a caller may wait for it."""
         body = decode_body(DIFF_BODY, request, body_bytes_max=self._limits.body_bytes_max, optional=True)
-        check_u64(body.from_seq, "from_seq")
+        from_seq = 0 if body.from_seq is UNSET else body.from_seq
+        check_u64(from_seq, "from_seq")
         check_u64(body.max_batch_bytes, "max_batch_bytes")
         nodes = body.node
         if isinstance(nodes, str):
             nodes = [nodes]
         query = Query(
-            body.from_seq,
+            from_seq,
             body.limit,
             frozenset(map(str.encode, nodes)) if nodes else _NOBODY,
             body.max_batch_bytes,
         )
         fields = Fields(tags=body.include_tags, meta=body.include_meta)
+        if body.from_ts is not UNSET:
+            check_u64(body.from_ts, "from_ts")
+            if body.from_seq is not UNSET:
+                raise InvalidRequestError("a diff begins at from_seq or at from_ts, not at both")
+            return run(self._read_from(request, body.from_ts, query, fields, body.wait_ms))
         topic = self._engine.catalog.get(request.params[0])
         waiting = self._engine.bring(topic) if self._engine.upstreams else None
         if waiting is not None:
@@ -98,6 +117,14 @@ class Records:
         if isinstance(found, Fetch):
             return run(self._read_later(request, query, fields, body.wait_ms, found))
         return self._answer(request, query, fields, body.wait_ms, found)
+
+    async def _read_from(self, request: Request, ts: int, query: Query, fields: Fields, wait_ms: int) -> Reply:
+        """The page from a time on (§22.3)."""
+        topic = await self._engine.fresh(request.params[0])
+        query = query._replace(from_seq=await self._engine.seek(topic.name, ts))
+        page = await self._engine.read(topic.name, query)
+        answer = self._answer(request, query, fields, wait_ms, page)
+        return await answer if isinstance(answer, Pending) else answer
 
     async def _read_later(
         self, request: Request, query: Query, fields: Fields, wait_ms: int, waiting: Pending[None]

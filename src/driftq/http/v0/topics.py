@@ -1,4 +1,4 @@
-"""Topics: create and change, look at, list, delete (http-v0 §6)."""
+"""Topics: create and change, look at, list, delete (http-v0 §6, §22.6)."""
 
 from driftq.engine.ingest import decode_config
 from driftq.engine.priority import effective_priority
@@ -11,12 +11,14 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import Performance, since_ms
+from driftq.http.v0.sync_wait import SyncWait
 from driftq.http.v0.wire import TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
 _TOPIC = "/v0/topics/:topic"
+_WAIT_MS_MAX = 30_000
 
 
 class Topics:
@@ -49,14 +51,21 @@ class Topics:
         return run(answer())
 
     def state(self, request: Request) -> Answer:
-        """How a topic stands, with every copy that is due in it."""
+        """How a topic stands, with every copy that is due in it; maybe when it is synced so far."""
         topic = self._engine.topic(request.params[0])
         waiting = self._engine.bring(topic)
-        if waiting is None:
+        seq = request.number("wait_synced", 0)
+        if waiting is None and not seq:
             return self._state(request)
 
         async def answer() -> Reply:
-            await waiting
+            if waiting is not None:
+                await waiting
+            if seq:
+                wait_ms = min(request.number("wait_ms", 0), _WAIT_MS_MAX)
+                syncing = SyncWait(self._server, request, seq).park(wait_ms)
+                if syncing is not None:
+                    await syncing
             return self._state(request)
 
         return run(answer())
@@ -77,6 +86,7 @@ class Topics:
             self._priority(topic),
             topic.last_ts or None,
             topic.consumed_ts,
+            self._engine.synced_or_none(topic),
             self._figures(request),
             self._server.queue_counts(topic) if topic.config.type == "queue" else None,
         )

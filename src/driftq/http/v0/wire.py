@@ -4,7 +4,7 @@ Answers on the hot path are spliced: numbers into a template, records as the byt
 that exists has a name without anything to escape, so it goes in as it is.
 """
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder, encode
 
 from driftq.engine.append import Appended
@@ -24,7 +24,8 @@ _NS_PER_MS = 1_000_000
 class DiffBody(Struct, gc=False):
     """What a diff asks for (§8)."""
 
-    from_seq: U64 = 0
+    from_seq: U64 | UnsetType = UNSET
+    from_ts: U64 | UnsetType = UNSET
     limit: U32 = 0
     node: str | list[str] | None = None
     include_tags: bool = False
@@ -54,7 +55,7 @@ class TopicPut(Struct):
 
 
 class TopicState(Struct, omit_defaults=True):
-    """The state of a topic (§6.2)."""
+    """The state of a topic (§6.2, §22.6)."""
 
     topic: str
     type: TopicType
@@ -67,6 +68,7 @@ class TopicState(Struct, omit_defaults=True):
     effective_priority: int
     last_write_ts: int | None
     last_read_ts: int | None
+    synced_seq: int | None
     performance: Performance
     queue: QueueCounts | None = None
 
@@ -112,7 +114,9 @@ class RecordsDeleted(Struct):
     performance: Performance
 
 
-_WRITTEN = b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b'
+_WRITTEN = (
+    b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
+)
 _FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b}}'
 _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
 _NOT_SYNCED = b"0.0"
@@ -121,8 +125,10 @@ _LEAST_MS = 0.001
 _BOOL = (b"false", b"true")
 
 
-def written_reply(request: Request, done: Appended, clock: Clock, *, submitted_ns: int, with_seqs: bool) -> Reply:
-    """The answer to a write (§7). What it waited for, less the sync, is the time of the append."""
+def written_reply(
+    request: Request, done: Appended, clock: Clock, *, submitted_ns: int, with_seqs: bool, synced: int | None
+) -> Reply:
+    """The answer to a write (§7, §22.6). What it waited for, less the sync, is the time of the append."""
     count = done.last_seq - done.first_seq + 1
     if not with_seqs:
         seqs = b""
@@ -139,14 +145,15 @@ def written_reply(request: Request, done: Appended, clock: Clock, *, submitted_n
         count,
         _BOOL[done.created],
         _BOOL[done.deduped],
+        b"null" if synced is None else b"%d" % synced,
     )
     now_ns = clock.monotonic_ns()
     total_ms = (now_ns - request.began_ns) / _NS_PER_MS
     if done.deduped:
         return Reply(200, head + _NO_FIGURES % total_ms)
     append_ms = max(0, now_ns - submitted_ns - done.sync_ns) / _NS_PER_MS
-    synced = b"%.3f" % max(_LEAST_MS, done.sync_ns / _NS_PER_MS) if done.sync_ns else _NOT_SYNCED
-    return Reply(201 if done.created else 200, head + _FIGURES % (total_ms, append_ms, synced))
+    sync_ms = b"%.3f" % max(_LEAST_MS, done.sync_ns / _NS_PER_MS) if done.sync_ns else _NOT_SYNCED
+    return Reply(201 if done.created else 200, head + _FIGURES % (total_ms, append_ms, sync_ms))
 
 
 _PAGE_HEAD = b'{"topic":"%b","records":['

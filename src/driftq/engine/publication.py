@@ -1,0 +1,213 @@
+"""Several blocks that appear at once: the Append frames of a publication, closed by one Commit frame.
+
+    gathered → sent, when no control operation holds the topic → committed as the topic's class says → shown, all of it
+
+All frames are one submission, so they stand one behind the other in one WAL file, or not at all. The Append frames
+carry a writer column: replay holds such frames back until it meets their Commit frame, and drops them where it does
+not. In an `ephemeral` topic the Commit frame is the only one. Either way it carries what the feature that publishes
+wants to keep of it, and that feature applies it together with the records.
+
+Unlike a small write, a publication is never applied before its frames are written: a control frame whose number is
+below that of the Commit frame may be under way, and a checkpoint between the two would pass it over.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from driftq.engine.append import Appended, note_unsynced
+from driftq.engine.apply import apply_append
+from driftq.engine.durable import DurableState
+from driftq.engine.frames import COMMIT, CommitBody, WriterTag, encode_body
+from driftq.engine.journal import Journal
+from driftq.engine.room import check_caps
+from driftq.engine.topic import Topic
+from driftq.errors import BatchTooLargeError, DriftQError, ShardStoppedError, TopicNotFoundError
+from driftq.model.limits import COMMIT_BYTES_MAX, OWN_BLOCK_RECORDS
+from driftq.model.topic import Durability
+from driftq.seam.runtime import Pending
+from driftq.storage.block import Block, encode_block
+from driftq.storage.commit import Shard, Submission
+from driftq.storage.frame import encode_control
+from driftq.storage.rows import Rows
+
+_JOINED_RECORDS = 16_384
+_JOINED_BYTES = 4 << 20
+"""Smaller neighbours share a frame up to this size."""
+
+
+class Publication(Struct, eq=False):
+    """One of them, on its way."""
+
+    topic: Topic
+    parts: Sequence[Rows]
+    tag: WriterTag
+    feature: DurableState
+    synced: Callable[[], None]
+    """Hears that the Commit frame is on stable storage."""
+    count: int
+    payload_bytes: int
+    pending: Pending[Appended]
+
+
+class _Sent(NamedTuple):
+    """What has been queued of one."""
+
+    frames: list[bytes]
+    records: list[Rows | Block]
+    body: bytes
+    op: int
+    first: int
+    last: int
+    ts: int
+
+
+class Publisher:
+    """Takes publications in and sends them."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        published: Callable[[Topic], None],
+        when_synced: Callable[[Shard, int, Callable[[], None]], None],
+    ) -> None:
+        self._journal = journal
+        self._published = published
+        self._when_synced = when_synced
+        self._gathered: list[Publication] = []
+        journal.at_turn(self._send_gathered)
+
+    def publish(
+        self, topic: Topic, parts: Sequence[Rows], tag: WriterTag, feature: DurableState, synced: Callable[[], None]
+    ) -> Pending[Appended]:
+        """Take one in, or raise and change nothing. Its bytes are within the quota already."""
+        count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
+        if payload > COMMIT_BYTES_MAX:
+            raise BatchTooLargeError(
+                f"{payload} bytes in one commit, and {COMMIT_BYTES_MAX} are the most",
+                detail={"bytes": payload, "max": COMMIT_BYTES_MAX},
+            )
+        asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
+        topic.expire(self._journal.time.now())
+        check_caps(topic, asked)
+        self._journal.shard_of(topic).check_room()
+        topic.inflight_records += count
+        topic.inflight_payload += payload
+        self._gathered.append(asked)
+        self._journal.schedule()
+        return asked.pending
+
+    def forget(self, topic: Topic, error: DriftQError) -> None:
+        """The topic is gone: what was gathered for it and not sent fails."""
+        gone = [asked for asked in self._gathered if asked.topic is topic]
+        self._gathered = [asked for asked in self._gathered if asked.topic is not topic]
+        for asked in gone:
+            self._fail(asked, error)
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for asked in gathered:
+            if asked.topic.held:
+                self._gathered.append(asked)
+            else:
+                self._send(asked)
+
+    def _send(self, asked: Publication) -> None:
+        topic = asked.topic
+        shard = self._journal.shard_of(topic)
+        if shard.stopped is not None:
+            self._fail(asked, shard.stopped)
+            return
+        sent = self._encode(asked, shard)
+        topic.next_seq = sent.last + 1
+        topic.next_op = sent.op + 1
+        topic.waiting += 1
+        # Beyond the reservation a `disk` topic's records have to be durable themselves before anybody hears of them.
+        beyond = topic.durability is Durability.DISK and sent.last > topic.reserved
+        sync = beyond or topic.durability is Durability.FSYNC
+        self._journal.submit(topic, sent.frames, sync=sync, done=partial(self._done, asked, sent))
+
+    def _encode(self, asked: Publication, shard: Shard) -> "_Sent":
+        topic = asked.topic
+        first = place = topic.next_seq
+        ts = max(self._journal.time.now(), topic.last_ts)
+        logged = topic.durability is not Durability.EPHEMERAL
+        writer = encode_body(asked.tag)
+        frames: list[bytes] = []
+        records: list[Rows | Block] = []
+        for rows in _joined(asked.parts):
+            record: Rows | Block = rows
+            if logged:
+                frame = encode_block(
+                    rows, topic_id=topic.id, first_seq=place, ts=ts, synced_to=shard.synced_to, writer=writer
+                )
+                frames.append(frame)
+                record = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
+            records.append(record)
+            place += rows.count
+        body = encode_body(CommitBody(asked.tag.writer, asked.tag.batch, first, place - 1))
+        op = topic.next_op
+        frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=shard.synced_to))
+        return _Sent(frames, records, body, op, first, place - 1, ts)
+
+    def _done(self, asked: Publication, sent: "_Sent", submission: Submission, error: DriftQError | None) -> None:
+        topic = asked.topic
+        topic.waiting -= 1
+        if error is None:
+            error = self._apply(asked, sent)
+        if error is not None:
+            self._journal.give_back(topic)
+            self._fail(asked, error)
+            return
+        shard = self._journal.shard_of(topic)
+        if topic.durability is not Durability.EPHEMERAL:
+            note_unsynced(topic, shard, submission.number, sent.last)
+        self._when_synced(shard, submission.number, asked.synced)
+        self._settle(asked)
+        asked.pending.resolve(Appended(sent.first, sent.last, topic.head, sent.ts, sync_ns=submission.sync_ns))
+        self._published(topic)
+
+    def _apply(self, asked: Publication, sent: "_Sent") -> DriftQError | None:
+        """Show all of it in one go, or say why not."""
+        topic = asked.topic
+        if topic.gone:
+            return TopicNotFoundError(topic.name)
+        assert topic.head + 1 == sent.first, "commits of one topic come in the order of their seqs"
+
+        def apply() -> None:
+            for rows in sent.records:
+                apply_append(topic, rows, sent.ts)
+            topic.op = sent.op
+            topic.changed = True
+            asked.feature.apply(COMMIT, topic, sent.ts, sent.body)
+
+        try:
+            self._journal.apply(topic, apply)
+        except ShardStoppedError as stopped:
+            return stopped
+        return None
+
+    def _fail(self, asked: Publication, error: DriftQError) -> None:
+        self._settle(asked)
+        asked.pending.fail(error)
+
+    def _settle(self, asked: Publication) -> None:
+        asked.topic.inflight_records -= asked.count
+        asked.topic.inflight_payload -= asked.payload_bytes
+
+
+def _joined(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """The same rows in fewer pieces: small neighbours become one."""
+    together: list[Rows] = []
+    records = payload = 0
+    for rows in parts:
+        if together and (records + rows.count > _JOINED_RECORDS or payload + rows.payload_bytes > _JOINED_BYTES):
+            yield Rows.joined(together)
+            together, records, payload = [], 0, 0
+        together.append(rows)
+        records += rows.count
+        payload += rows.payload_bytes
+    if together:
+        yield Rows.joined(together)
