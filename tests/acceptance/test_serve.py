@@ -1,6 +1,7 @@
 """`driftq serve` and `driftq selfcheck` as a user meets them: real processes, real ports, real directories."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from driftq.cli.selfcheck import run_selfcheck
 from tests.acceptance import process
 from tests.acceptance.process import PATIENCE_S, serving
 
+GOLDEN = Path(__file__).parents[1] / "golden/directory/v1"
 READY_S_MAX = 0.5
 STOP_S_MAX = 10.0
 TRIES = 8
@@ -173,6 +175,25 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_cold_directory_that_is_the_data_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "data")
     assert "must be another" in refused(tmp_path, "--cold-dir", str(tmp_path / "link"))
+
+
+@pytest.mark.parametrize("mount_point", [True, False])
+def test_a_cold_directory_that_is_not_mounted_is_refused_and_nothing_is_touched(
+    tmp_path: Path, *, mount_point: bool
+) -> None:
+    """proves: G-REC-11"""
+    shutil.copytree(GOLDEN / "data", tmp_path / "data")
+    cold = tmp_path / "cold"
+    if mount_point:
+        cold.mkdir()
+    (tmp_path / "data/.driftq.lock").touch()
+    before = sorted(map(str, tmp_path.rglob("*")))
+    assert f"{cold} is empty or not there" in refused(tmp_path, "--cold-dir", str(cold))
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+    shutil.copytree(GOLDEN / "cold", cold, dirs_exist_ok=True)
+    with serving(tmp_path, "--cold-dir", str(cold)) as server:
+        server.wait_ready()
+        assert server.get("/v0/ready")[1]["holes"] == {"corruption": 0, "crash": 1, "control": 0}
 
 
 def test_a_port_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
