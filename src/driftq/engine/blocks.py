@@ -42,7 +42,7 @@ class Blocks:
 
     def nowait(self, topic_id: int, segment: Segment, number: int) -> Block | None:
         """A block without waiting for the device, or None. Raises BlockDamagedError or OSError."""
-        found = self._in_memory(segment, number)
+        found = self.in_memory(segment, number)
         if found is None and not segment.cold:
             found = self.store.read_block_nowait(topic_id, segment.first_seq, segment.index, number)
             if found is not None:
@@ -51,7 +51,7 @@ class Blocks:
 
     def load(self, topic_id: int, segment: Segment, number: int) -> Block:
         """A block, however long it takes. Raises BlockDamagedError or OSError."""
-        found = self._in_memory(segment, number)
+        found = self.in_memory(segment, number)
         if found is None:
             found = self.read(topic_id, segment.first_seq, segment.index, number, cold=segment.cold)
             self.keep(segment, number, found)
@@ -87,7 +87,8 @@ class Blocks:
                 self._cached_bytes -= len(dropped.frame)
         self.store.forget(topic_id, segment.first_seq)
 
-    def _in_memory(self, segment: Segment, number: int) -> Block | None:
+    def in_memory(self, segment: Segment, number: int) -> Block | None:
+        """A block that need not be read, or None."""
         found = segment.pending.get(number)
         if found is None:
             key = (segment.uid, number)

@@ -56,7 +56,7 @@ class Filing:
         self._blocks = blocks
         self._store: SegmentStore = blocks.store
         self._indexes = indexes
-        self._sealing = Sealing(thread, blocks.store, self._sealed)
+        self._sealing = Sealing(thread, blocks, self._sealed)
         self._policy = policy
         self.events_max = policy.events_max
         """How many records a segment holds at most, about."""

@@ -2,32 +2,40 @@
 
 A seal is three syncs, and the first of a batch pays for most of the others: they share the file system's journal. A
 damaged block fails the seal of its own segment only; an I/O error fails the batch, which is tried again.
+
+Blocks that are still in memory are indexed from there: reading one back costs the thread the interpreter's lock three
+times, and the loop as often.
 """
 
 from collections.abc import Callable
 
+from driftq.engine.blocks import Blocks
 from driftq.engine.filing_thread import FileThread
 from driftq.engine.segment import Segment
 from driftq.engine.topic import Topic
 from driftq.storage.block import Block
-from driftq.storage.segment_store import BlockDamagedError, Seal, SegmentStore
+from driftq.storage.segment_store import BlockDamagedError, Seal
 from driftq.storage.tag_index import TagIndex
 from driftq.storage.tag_sort import index_blocks
 
 Done = Callable[[Topic, Segment, TagIndex | None, Exception | None], None]
 """Hears of each segment: its tag index, or why it is not sealed."""
 
+_HELD_BYTES_MAX = 32 << 20
+"""A batch keeps no more than this from leaving the cache; the rest of it is read back."""
+
 
 class _Job:
     """A segment to be sealed, and what came of it."""
 
-    __slots__ = ("damage", "numbers", "segment", "tags", "topic")
+    __slots__ = ("damage", "held", "numbers", "segment", "tags", "topic")
 
     def __init__(self, topic: Topic, segment: Segment) -> None:
         self.topic = topic
         self.segment = segment
         # A block nothing of which is left may be one that cannot be read.
         self.numbers = [number for number in range(len(segment.index)) if segment.live_in(number)[0]]
+        self.held: dict[int, Block] = {}
         self.tags: TagIndex | None = None
         self.damage: BlockDamagedError | None = None
 
@@ -35,9 +43,10 @@ class _Job:
 class Sealing:
     """One batch at a time."""
 
-    def __init__(self, thread: FileThread, store: SegmentStore, done: Done) -> None:
+    def __init__(self, thread: FileThread, blocks: Blocks, done: Done) -> None:
         self._thread = thread
-        self._store = store
+        self._memory = blocks
+        self._store = blocks.store
         self._done = done
         self._waiting: list[_Job] = []
         self._busy = False
@@ -52,6 +61,7 @@ class Sealing:
             return
         batch, self._waiting = self._waiting, []
         self._busy = True
+        self._hold(batch)
 
         def done(_: None, error: Exception | None) -> None:
             self._busy = False
@@ -61,6 +71,16 @@ class Sealing:
 
         self._thread.submit(lambda: self._work(batch), done)
 
+    def _hold(self, batch: list[_Job]) -> None:
+        held = 0
+        for job in batch:
+            for number in job.numbers:
+                block = self._memory.in_memory(job.segment, number)
+                if block is None or held > _HELD_BYTES_MAX:
+                    break
+                job.held[number] = block
+                held += len(block.frame)
+
     def _work(self, batch: list[_Job]) -> None:
         """On the thread: tag indexes, then all durable pairs."""
         for job in batch:
@@ -68,6 +88,7 @@ class Sealing:
                 job.tags = index_blocks(self._blocks(job), job.segment.first_seq)
             except BlockDamagedError as damage:
                 job.damage = damage
+            job.held.clear()
         self._store.seal(
             [
                 Seal(job.topic.id, job.segment.first_seq, job.segment.index, job.tags.encode())
@@ -77,5 +98,8 @@ class Sealing:
         )
 
     def _blocks(self, job: _Job) -> list[Block]:
-        topic_id, segment = job.topic.id, job.segment
-        return [self._store.read_block(topic_id, segment.first_seq, segment.index, number) for number in job.numbers]
+        topic_id, segment, held = job.topic.id, job.segment, job.held
+        return [
+            held.get(number) or self._store.read_block(topic_id, segment.first_seq, segment.index, number)
+            for number in job.numbers
+        ]
