@@ -4,6 +4,7 @@
 wait. A stream or a socket is opened on a sink that keeps what it was given and has room as long as the test says so.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from driftq.http.app import App
 from driftq.http.keys import Keys
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
+from driftq.seam.disk import Disk
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 from driftq.testing.build import SMALL
@@ -89,21 +91,26 @@ class ServerRig:
         seed: int | None = None,
         limits: dict[str, int] | None = None,
         keys: str = "",
+        wrap: Callable[[Disk], Disk] = lambda disk: disk,
         **changes: object,
     ) -> None:
-        """`limits` and `changes` replace fields of the settings; `keys` is what DRIFTQ_API_KEYS would be."""
+        """`limits` and `changes` replace fields of the settings; `keys` is what DRIFTQ_API_KEYS would be.
+
+        `wrap` puts another disk between the server and the simulated one, a faulty one for example.
+        """
         changes.setdefault("limits", structs.replace(settings.limits, **(limits or {})))
         self.settings = structs.replace(settings, **changes)
         self.disk = SimDisk() if disk is None else disk
         self.clock = ManualClock() if clock is None else clock
         self._seed = seed
         self._keys = Keys.parse(keys)
+        self._wrap = wrap
         self.start()
 
     def start(self) -> None:
         """Open the server on the disk as it is."""
         self.runtime = ManualRuntime(self.clock, self._seed)
-        self.order = OrderCheckingDisk(self.disk)
+        self.order = OrderCheckingDisk(self._wrap(self.disk))
         self.server = Server(self.settings, self.order, self.clock, self.runtime)
         self.app = App(self.server, self._keys)
 
