@@ -22,9 +22,11 @@ from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk
+from driftq.seam.entropy import Entropy, SystemEntropy
 from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.commit import Shard
 from driftq.storage.layout import make_directory
+from driftq.watch.watch import Watch
 
 _NS_PER_MS = 1_000_000
 
@@ -96,6 +98,7 @@ class Server:
         clock: Clock,
         runtime: Runtime,
         *,
+        entropy: Entropy | None = None,
         pid: int = 0,
         recover: bool = True,
     ) -> None:
@@ -108,6 +111,7 @@ class Server:
         self.admission = Admission(settings.limits)
         self.replay_progress = 0.0
         self.engine = Engine(disk, clock, runtime, settings, pid=pid, recover=False)
+        self.watch = Watch(self.engine, runtime, clock, entropy or SystemEntropy())
         if recover:
             for _ in self.recover():
                 pass
@@ -161,6 +165,7 @@ class Server:
             control_lost=engine.recovered.control_lost,
             shards=engine.shards.all,
             streams=self.admission.streams,
+            watch_sessions=len(self.watch.sessions),
         )
 
     def queue_counts(self, topic: Topic) -> QueueCounts:

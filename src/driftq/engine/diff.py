@@ -80,6 +80,8 @@ class Query(NamedTuple):
     limit: int = PAGE_RECORDS
     nodes: frozenset[bytes] = frozenset()
     max_batch_bytes: int = PAGE_BYTES
+    up_to: int | None = None
+    """Read as if the log ended here; a cursor behind it stays where it is."""
 
     def clamped(self, limit_max: int) -> "Query":
         """Zero means the default, too much means the most."""
@@ -92,14 +94,14 @@ class Query(NamedTuple):
 def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
     """The page after a cursor. Retention has been applied by the caller."""
     tombstone, cursor = _tombstone(topic, query.from_seq)
-    stop = topic.head + 1
+    stop = 1 + (topic.head if query.up_to is None else min(query.up_to, topic.head))
     hole = topic.holes.at_or_after(cursor + 1)
-    if hole is not None:
+    if hole is not None and hole.first < stop:
         if tombstone is None and not _live_between(topic, cursor + 1, hole.first):
             tombstone = _hole_tombstone(topic, max(cursor + 1, hole.first), hole.last, hole.reason)
             cursor = hole.last
             following = topic.holes.at_or_after(cursor + 1)
-            stop = following.first if following is not None else stop
+            stop = min(stop, following.first) if following is not None else stop
         else:
             stop = hole.first
     window = _Window(topic, query, cursor, stop)
@@ -188,7 +190,7 @@ class _Window:
         self.slices: list[Slice] = []
         self.scanned = 0
         self.cold: set[int] = set()
-        self.next_from_seq = stop - 1
+        self.next_from_seq = max(cursor, stop - 1)
 
     def fill(self) -> Missing | Damaged | None:
         """Go from part to part until the window, the budget or the log is at its end."""

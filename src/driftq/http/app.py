@@ -20,6 +20,8 @@ from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
 from driftq.http.v0.records import Records
 from driftq.http.v0.topics import Topics
+from driftq.http.v0.watch import Watches
+from driftq.http.v0.ws import Sockets
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 
@@ -42,6 +44,8 @@ class App:
                 *Metrics(server).routes(),
                 *Topics(server).routes(),
                 *Records(server).routes(),
+                *Watches(server).routes(),
+                *Sockets(server).routes(),
             ]
         )
 

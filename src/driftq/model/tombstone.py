@@ -15,6 +15,8 @@ class Reason(StrEnum):
     SOURCE_TRIM = "source_trim"
     CRASH = "crash"
     CORRUPTION = "corruption"
+    FROM_SEQ_TOO_OLD = "from_seq_too_old"
+    """What a stream says for cap, TTL or both where it begins behind the floor; never a hole's."""
 
 
 class Hole(Struct, frozen=True, array_like=True):

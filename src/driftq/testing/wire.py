@@ -22,6 +22,7 @@ from driftq.server import Server
 from driftq.testing.build import SMALL
 from driftq.testing.clock import ManualClock
 from driftq.testing.disk import CrashMode, SimDisk
+from driftq.testing.entropy import SeededEntropy
 from driftq.testing.order import OrderCheckingDisk
 from driftq.testing.runtime import ManualRuntime
 
@@ -111,7 +112,8 @@ class ServerRig:
         """Open the server on the disk as it is."""
         self.runtime = ManualRuntime(self.clock, self._seed)
         self.order = OrderCheckingDisk(self._wrap(self.disk))
-        self.server = Server(self.settings, self.order, self.clock, self.runtime)
+        entropy = SeededEntropy(self._seed or 0)
+        self.server = Server(self.settings, self.order, self.clock, self.runtime, entropy=entropy)
         self.app = App(self.server, self._keys)
 
     # Asking

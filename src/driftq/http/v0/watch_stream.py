@@ -1,0 +1,190 @@
+"""The stream of a watch session: events of its feed as frames, heartbeats, and what becomes of a client that is stuck.
+
+Nothing is kept for a client beyond what its sink has taken: while there is no room nothing is read for it, so records
+gather in their topics, and what retention takes there meanwhile is told as a loss.
+
+    room ⇄ no room, unsent bytes become fewer        slow: it is waited for
+             └ not one fewer for 30 s                 stuck: a last frame, the end; the session stays
+"""
+
+from msgspec.json import encode
+
+from driftq.admission import Slot
+from driftq.http import sse
+from driftq.http.answer import Sink
+from driftq.model.tombstone import Tombstone
+from driftq.seam.runtime import Timer
+from driftq.watch.batches import Batch
+from driftq.watch.feed import Feed
+from driftq.watch.ids import encode_id
+from driftq.watch.sessions import Session
+from driftq.watch.watch import Watch
+
+LOOK_MS = 5000
+STUCK_MS = 30_000
+
+
+class WatchStream:
+    """One connection of a session: the source of its stream, and the outlet of its feed."""
+
+    def __init__(self, watch: Watch, session: Session, slot: Slot, cursors: dict[str, int]) -> None:
+        """`cursors` is where the client says it was."""
+        self._watch = watch
+        self._session = session
+        self._slot = slot
+        self._cursors = cursors
+        self._feed = Feed(watch, self)
+        self._sink: Sink | None = None
+        self._over = False
+        self._heartbeat = sse.Heartbeat(watch.runtime, watch.clock, session.heartbeat_ms, self._beat)
+        self._stuck_timer: Timer | None = None
+        self._stuck_ms = 0
+        self._unsent = 0
+        watch.sessions.opened(session)
+
+    # The source
+
+    def opened(self, sink: Sink) -> None:
+        """The stream begins."""
+        self._sink = sink
+        sink.write(sse.RETRY)
+        self._session.rewind(self._cursors)
+        self._heartbeat.start()
+        for name, place in self._session.places.items():
+            self._feed.add(name, place, self._session.options)
+        self._end_if_empty()
+
+    def room(self) -> None:
+        """The client has read."""
+        self._calm_down()
+        self._feed.resume()
+
+    def closed(self) -> None:
+        """It is over, for whatever reason."""
+        if self._over:
+            return
+        self._over = True
+        self._feed.close()
+        self._heartbeat.stop()
+        self._calm_down()
+        self._watch.sessions.closed(self._session)
+        self._slot.release()
+
+    def goodbye(self) -> None:
+        """The server is going."""
+        self._last_word(
+            {
+                "code": "server_shutting_down",
+                "error": "shutting_down",
+                "message": "the server is shutting down; the id is where this session stands",
+            },
+            encode_id(self._session.cursors()),
+        )
+
+    # The outlet
+
+    @property
+    def ready(self) -> bool:
+        """Does the client read?"""
+        return self._sink is not None and self._sink.room
+
+    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+        """A batch; its bytes are shared with all who get the same."""
+        self._write(
+            b'%b{"topic":"%b","records":[' % (self._head(b"record"), name.encode()),
+            batch.records,
+            b'],"from_seq":%d,"to_seq":%d,"head_seq":%d}\n\n' % (from_seq, batch.page.next_from_seq, head_seq),
+        )
+
+    def tombstone(self, name: str, tombstone: Tombstone) -> None:
+        """A loss."""
+        self._write(b'%b{"topic":"%b",%b\n\n' % (self._head(b"tombstone"), name.encode(), encode(tombstone)[1:]))
+
+    def caught_up(self, name: str, head_seq: int) -> None:
+        """Nothing more for now."""
+        self._write(b'%b{"topic":"%b","head_seq":%d}\n\n' % (self._head(b"caught-up"), name.encode(), head_seq))
+
+    def deleted(self, name: str, head_seq: int) -> None:
+        """A topic is gone; the last one takes the stream with it."""
+        self._write(
+            b'%b{"topic":"%b","head_seq":%d,"reason":"deleted"}\n\n'
+            % (self._head(b"topic-deleted"), name.encode(), head_seq)
+        )
+        self._end_if_empty()
+
+    def paced(self, names: list[str], retry_after_ms: int) -> None:
+        """Some topics wait."""
+        self._error(
+            {
+                "code": 429,
+                "error": "throttled",
+                "message": "the server is pressed; these topics are pushed later, and can be polled meanwhile",
+                "topics": names,
+                "retry_after_ms": retry_after_ms,
+            }
+        )
+
+    def failed(self) -> None:
+        """A bug of ours."""
+        self._last_word({"code": "internal", "error": "internal", "message": "the server made a mistake; come again"})
+
+    # The rest
+
+    def _head(self, event: bytes) -> bytes:
+        return sse.head(event, encode_id(self._session.cursors()))
+
+    def _error(self, body: dict[str, object], event_id: bytes | None = None) -> None:
+        self._write(sse.frame(b"error", encode(body), event_id))
+
+    def _last_word(self, body: dict[str, object], event_id: bytes | None = None) -> None:
+        if self._sink is not None and not self._over:
+            self._feed.close()
+            self._error(body, event_id)
+            self._sink.close()
+
+    def _write(self, *parts: bytes) -> None:
+        sink = self._sink
+        assert sink is not None, "a feed speaks to nobody who is not there"
+        for part in parts:
+            sink.write(part)
+        self._heartbeat.spoke()
+        if not sink.room and self._stuck_timer is None:
+            self._stuck_ms = 0
+            self._unsent = sink.unsent
+            self._stuck_timer = self._watch.runtime.later(LOOK_MS, self._look)
+
+    def _beat(self) -> None:
+        if self.ready:
+            self._write(sse.heartbeat(self._watch.engine.time.now()))
+
+    def _end_if_empty(self) -> None:
+        if not len(self._feed) and self._sink is not None:
+            self._heartbeat.stop()
+            self._sink.close()
+
+    # A client that does not read
+
+    def _look(self) -> None:
+        """Has it read anything since the last look?"""
+        self._stuck_timer = None
+        sink = self._sink
+        if sink is None or self._over or sink.room:
+            return
+        self._feed.let_go()
+        self._stuck_ms = 0 if sink.unsent < self._unsent else self._stuck_ms + LOOK_MS
+        self._unsent = sink.unsent
+        if self._stuck_ms >= STUCK_MS:
+            self._last_word(
+                {
+                    "code": "slow_consumer",
+                    "error": "slow_consumer",
+                    "message": "nothing was read for 30 s; come again with the last id, the session is kept",
+                }
+            )
+        else:
+            self._stuck_timer = self._watch.runtime.later(LOOK_MS, self._look)
+
+    def _calm_down(self) -> None:
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
+            self._stuck_timer = None

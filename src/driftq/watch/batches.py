@@ -1,0 +1,102 @@
+"""Pages as the bytes that readers get, rendered once for everybody who asks for the same.
+
+A page is a function of a topic's state and of what is asked. At one head records can only go and holes only come, so
+head, count, front and holes tell two states apart; what was rendered is dropped when one of them has changed.
+
+Invariants
+- Nothing is kept of a topic but its newest state.
+- All that is kept is at most `bytes_max`, the topics that were asked for longest ago going first.
+"""
+
+from collections import OrderedDict
+
+from driftq.engine.diff import Page, Query
+from driftq.engine.engine import Engine
+from driftq.engine.fetching import Fetch
+from driftq.engine.render import Fields, render_records
+from driftq.engine.topic import Topic
+from driftq.model.limits import MIB
+from driftq.model.tombstone import Hole
+
+_BYTES_MAX = 32 * MIB
+_TOPICS_MAX = 1024
+
+_State = tuple[int, int, int, tuple[Hole, ...]]
+_Key = tuple[Query, bool, bool, bool]
+
+
+class Batch:
+    """A page, and its records as JSON with commas between them."""
+
+    __slots__ = ("message", "page", "records", "size")
+
+    def __init__(self, page: Page, fields: Fields) -> None:
+        # Of the page only the numbers are kept: its slices would hold on to blocks.
+        self.size = page.size
+        self.records = render_records(page, fields) if page.slices else b""
+        self.page = page._replace(slices=[])
+        self.message: bytes | None = None
+        """The same as one message of a WebSocket, made by the first who sends it."""
+
+
+class _Kept:
+    __slots__ = ("batches", "size", "state")
+
+    def __init__(self, state: _State) -> None:
+        self.state = state
+        self.batches: dict[_Key, Batch] = {}
+        self.size = 0
+
+
+class Batches:
+    """What was rendered last."""
+
+    def __init__(self, engine: Engine, bytes_max: int = _BYTES_MAX) -> None:
+        self._engine = engine
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self.kept_bytes = 0
+        self.rendered = 0
+        """How often records were rendered."""
+
+    def read(self, topic: Topic, query: Query, fields: Fields) -> Batch | Fetch:
+        """A page of a topic that retention has been applied to, or what to wait for before asking again."""
+        if query.nodes and not topic.config.dedupe_node:
+            query = query._replace(nodes=frozenset())
+        key = (query, fields.tags, fields.meta, fields.data)
+        kept = self._kept_of(topic)
+        found = kept.batches.get(key)
+        if found is not None:
+            return found
+        page = self._engine.diff(topic.name, query)
+        if isinstance(page, Fetch):
+            return page
+        batch = Batch(page, fields)
+        if batch.size:
+            self.rendered += 1
+            self._keep(topic, key, batch)
+        return batch
+
+    def _kept_of(self, topic: Topic) -> _Kept:
+        state = (topic.head, topic.count, topic.earliest, tuple(topic.holes.all))
+        kept = self._kept.get(topic.id)
+        if kept is not None and kept.state == state:
+            self._kept.move_to_end(topic.id)
+            return kept
+        if kept is not None:
+            self._drop(topic.id)
+        return _Kept(state)
+
+    def _keep(self, topic: Topic, key: _Key, batch: Batch) -> None:
+        kept = self._kept_of(topic)
+        self._kept[topic.id] = kept
+        kept.batches[key] = batch
+        # Twice: it may be kept as a message, too.
+        size = 2 * len(batch.records)
+        kept.size += size
+        self.kept_bytes += size
+        while self.kept_bytes > self._bytes_max or len(self._kept) > _TOPICS_MAX:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, topic_id: int) -> None:
+        self.kept_bytes -= self._kept.pop(topic_id).size

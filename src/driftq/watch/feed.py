@@ -1,0 +1,352 @@
+"""One reader of many topics: what they have for it, as one row of events (http-v0 §12.4, §12.6).
+
+A feed is woken for a topic, and looks. What it finds it hands to its outlet, one batch a step, while the outlet takes
+more; a slow outlet costs a set of names and nothing else, for everything is read again when there is room.
+
+    woken → its topic is marked → (a turn) → a pass: marked topics by name, each read up to where its head was → parked
+
+Invariants
+- A place moves when its event is handed over, in the same step; so streams that share places miss nothing between them.
+- A topic is read in the step after it was marked or later, so what was marked before a read is seen by that read.
+- `caught_up` is said once for every position at the end that was not there before, and once by every feed.
+- A feed waits for at most one block or upstream at a time, and nobody waits with it.
+"""
+
+import logging
+from collections import deque
+from typing import Protocol
+
+from msgspec import structs
+
+from driftq.engine.fetching import Fetch
+from driftq.engine.pressure import RETRY_MS, Level
+from driftq.engine.topic import Topic
+from driftq.errors import DriftQError
+from driftq.model.tombstone import Reason, Tombstone
+from driftq.seam.runtime import Pending
+from driftq.watch.batches import Batch
+from driftq.watch.options import Options
+from driftq.watch.place import Place
+from driftq.watch.watch import Watch
+
+_log = logging.getLogger(__name__)
+
+_EVENT_COST = 100
+_TRY_AGAIN_MS = 1000
+_MASKED = (Reason.CAP, Reason.TTL, Reason.MIXED)
+
+
+class Outlet(Protocol):
+    """Where the events go. Each call hands one over, and may not fail."""
+
+    @property
+    def ready(self) -> bool:
+        """Does it take more? Whoever says no calls `Feed.resume` later."""
+        ...
+
+    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+        """Records after a cursor."""
+        ...
+
+    def tombstone(self, name: str, tombstone: Tombstone) -> None:
+        """A loss."""
+        ...
+
+    def caught_up(self, name: str, head_seq: int) -> None:
+        """There is nothing more for now."""
+        ...
+
+    def deleted(self, name: str, head_seq: int) -> None:
+        """The topic is gone, and with it the subscription."""
+        ...
+
+    def paced(self, names: list[str], retry_after_ms: int) -> None:
+        """These topics wait while the server is pressed."""
+        ...
+
+    def failed(self) -> None:
+        """The feed has made a mistake, and has ended."""
+        ...
+
+
+class Subscription:
+    """One topic of a feed."""
+
+    __slots__ = ("_feed", "first", "name", "options", "paced", "place", "target", "told", "topic")
+
+    def __init__(self, feed: "Feed", name: str, place: Place, options: Options, topic: Topic | None) -> None:
+        self._feed = feed
+        self.name = name
+        self.place = place
+        self.options = options
+        self.topic = topic
+        """The topic as it was last found: it knows its last head even when it is gone."""
+        self.first = True
+        """Is nothing read yet?"""
+        self.told: tuple[int, int] | None = None
+        """The epoch and cursor that `caught_up` was last said for."""
+        self.target = 0
+        self.paced = False
+
+    def wake(self) -> None:
+        """Something may have happened to the topic."""
+        self._feed.mark(self)
+
+
+class Feed:
+    """The topics of one connection."""
+
+    def __init__(self, watch: Watch, outlet: Outlet) -> None:
+        self._watch = watch
+        self._engine = watch.engine
+        self._outlet = outlet
+        self._subscriptions: dict[str, Subscription] = {}
+        self._marked: set[str] = set()
+        self._pass: deque[str] = deque()
+        self._current: Subscription | None = None
+        self._waiting = False
+        self._held: Fetch | None = None
+        """A fetch that has settled holds its blocks until they have been read."""
+        self._asked = False
+        self._paced: set[str] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    # What it follows
+
+    def add(self, name: str, place: Place, options: Options) -> None:
+        """Follow a topic; if it was followed before, from another place and in another way."""
+        self.remove(name)
+        topic = self._engine.catalog.find(name)
+        if topic is not None:
+            self._engine.touch(topic)
+        found = Subscription(self, name, place, options, topic)
+        self._subscriptions[name] = found
+        self._engine.wakeups.add(name, found.wake)
+        if options.strong:
+            self._engine.synced.add(name, found.wake)
+        self.mark(found)
+
+    def remove(self, name: str) -> None:
+        """Follow it no more: not one event after this."""
+        found = self._subscriptions.pop(name, None)
+        if found is None:
+            return
+        self._engine.wakeups.discard(name, found.wake)
+        if found.options.strong:
+            self._engine.synced.discard(name, found.wake)
+        self._marked.discard(name)
+        self._paced.discard(name)
+        if self._current is found:
+            self._current = None
+
+    def close(self) -> None:
+        """It is over."""
+        self._closed = True
+        self._held = None
+        for name in list(self._subscriptions):
+            self.remove(name)
+
+    # Its turns
+
+    def mark(self, subscription: Subscription) -> None:
+        """Look at a topic, by and by."""
+        self._marked.add(subscription.name)
+        self._ask()
+
+    def resume(self) -> None:
+        """The outlet takes more again."""
+        self._ask()
+
+    def let_go(self) -> None:
+        """The outlet has been stuck for a while: keep nothing for it."""
+        self._held = None
+
+    def step(self) -> int:
+        """One batch of one topic, at most."""
+        self._asked = False
+        if self._closed or self._waiting or not self._outlet.ready:
+            return 0
+        try:
+            cost = self._work()
+        except DriftQError as error:
+            _log.warning("a feed has to wait: %s", error.message)
+            self._wait_a_while()
+            return 0
+        except Exception:  # noqa: BLE001  # a bug in one feed ends one stream, not the server
+            _log.exception("a feed failed")
+            self.close()
+            self._outlet.failed()
+            return 0
+        self._ask()
+        return cost
+
+    def _ask(self) -> None:
+        """Ask for a turn, if there is anything to do with one."""
+        if self._asked or self._waiting or self._closed or not self._outlet.ready:
+            return
+        following = self._following()
+        if following is None:
+            return
+        self._asked = True
+        topic = self._engine.catalog.find(following)
+        self._watch.turns.ask(self, 0 if topic is None else self._watch.priority(topic))
+
+    def _following(self) -> str | None:
+        """The name of the topic that is next, as far as that can be said now."""
+        if self._current is not None:
+            return self._current.name
+        if self._pass:
+            return self._pass[0]
+        return min(self._marked, default=None)
+
+    def _take_next(self) -> Subscription | None:
+        """Begin with the next topic."""
+        while self._pass or self._marked:
+            if not self._pass:
+                self._pass.extend(sorted(self._marked))
+            name = self._pass.popleft()
+            self._marked.discard(name)
+            self._current = self._subscriptions.get(name)
+            if self._current is not None:
+                return self._current
+        return None
+
+    # One topic
+
+    def _work(self) -> int:
+        begins = self._current is None
+        subscription = self._current or self._take_next()
+        if subscription is None:
+            return 0
+        topic = self._engine.catalog.find(subscription.name)
+        if topic is None:
+            self._end(subscription)
+            return _EVENT_COST
+        if begins and (self._is_paced(subscription, topic) or self._bring(topic)):
+            return 0
+        subscription.target = subscription.target or topic.head
+        return self._read(subscription, topic)
+
+    def _end(self, subscription: Subscription) -> None:
+        """The topic is gone."""
+        head = subscription.place.head if subscription.topic is None else subscription.topic.head
+        self.remove(subscription.name)
+        self._outlet.deleted(subscription.name, head)
+
+    def _bring(self, topic: Topic) -> bool:
+        """Have what is due copied into the topic first. Is that waited for?"""
+        waiting = self._engine.bring(topic)
+        if waiting is None:
+            return False
+        self._wait(waiting)
+        return True
+
+    def _read(self, subscription: Subscription, topic: Topic) -> int:
+        """One batch, and what follows from it."""
+        place, options = subscription.place, subscription.options
+        topic.expire_or_refuse(self._engine.time.now())
+        cursor = place.cursor if place.epoch == topic.id else topic.head + 1
+        head = topic.head
+        up_to = None
+        if options.strong:
+            up_to = self._engine.synced_seq(topic)
+            head = max(up_to, min(cursor, head))
+            if up_to <= cursor <= topic.head:
+                return self._parked(subscription, topic, head)
+        found = self._watch.batches.read(topic, options.query(cursor, up_to), options.fields())
+        self._held = None
+        if isinstance(found, Fetch):
+            self._held = found
+            self._wait(found)
+            return 0
+        self._deliver(subscription, topic, found, cursor, head)
+        cost = _EVENT_COST + len(found.records)
+        if place.cursor >= head:
+            return cost + self._parked(subscription, topic, head)
+        if place.cursor >= subscription.target:
+            # It grows as fast as it is read: the others of this feed come first, then it goes on.
+            self._leave(subscription)
+            self.mark(subscription)
+        return cost
+
+    def _deliver(self, subscription: Subscription, topic: Topic, batch: Batch, cursor: int, head: int) -> None:
+        place, page = subscription.place, batch.page
+        place.epoch, place.head = topic.id, topic.head
+        tombstone = page.tombstone
+        if tombstone is not None:
+            if subscription.first and subscription.options.hides_loss and tombstone.reason in _MASKED:
+                tombstone = masked(tombstone)
+            place.cursor = cursor = tombstone.seq - 1
+            self._outlet.tombstone(subscription.name, tombstone)
+        place.cursor = page.next_from_seq
+        if batch.size:
+            self._engine.touch(topic)
+            self._outlet.records(subscription.name, batch, cursor, head)
+        subscription.first = False
+        subscription.topic = topic
+
+    def _parked(self, subscription: Subscription, topic: Topic, head: int) -> int:
+        """The topic has been read to its end."""
+        self._leave(subscription)
+        subscription.topic = topic
+        here = (topic.id, subscription.place.cursor)
+        if subscription.told == here:
+            return 0
+        subscription.told = here
+        self._outlet.caught_up(subscription.name, head)
+        return _EVENT_COST
+
+    def _leave(self, subscription: Subscription) -> None:
+        subscription.target = 0
+        self._current = None
+
+    # Waiting
+
+    def _wait(self, pending: Pending[None]) -> None:
+        self._waiting = True
+        pending.then(self._waited)
+
+    def _waited(self, done: Pending[None]) -> None:
+        self._waiting = False
+        if self._closed:
+            return
+        if done.error is None:
+            self._ask()
+        else:
+            self._wait_a_while()
+
+    def _wait_a_while(self) -> None:
+        """What is to be read cannot be read now; it is told again when it can."""
+        self._waiting = True
+        self._watch.runtime.later(_TRY_AGAIN_MS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._waiting = False
+        self._ask()
+
+    def _is_paced(self, subscription: Subscription, topic: Topic) -> bool:
+        """Does a topic of negative priority wait, because the server is pressed?"""
+        if self._engine.pressure.level < Level.PRESSED or self._watch.priority(topic) >= 0:
+            subscription.paced = False
+            return False
+        self._leave(subscription)
+        if not self._paced:
+            self._watch.runtime.later(RETRY_MS, self._unpace)
+        self._paced.add(subscription.name)
+        if not subscription.paced:
+            subscription.paced = True
+            self._outlet.paced([subscription.name], RETRY_MS)
+        return True
+
+    def _unpace(self) -> None:
+        paced, self._paced = self._paced, set()
+        self._marked |= paced
+        self._ask()
+
+
+def masked(tombstone: Tombstone) -> Tombstone:
+    """The same loss, as a reader is told of it that has just come."""
+    return structs.replace(tombstone, reason=Reason.FROM_SEQ_TOO_OLD)

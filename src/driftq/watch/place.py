@@ -1,0 +1,80 @@
+"""Where a reader of one topic stands, and how it begins.
+
+A place carries the epoch of its topic: a topic of the same name that was made anew is told as such, whatever its seqs.
+Several streams of one session share its places; a step of a feed reads and moves one without anybody in between.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from driftq.engine.engine import Engine
+from driftq.engine.topic import Topic
+from driftq.errors import InvalidRequestError, TopicNotFoundError
+from driftq.model.topic import Durability
+
+
+class Place:
+    """A cursor, and which life of the name it is about."""
+
+    __slots__ = ("cursor", "epoch", "head")
+
+    def __init__(self, cursor: int, epoch: int, head: int) -> None:
+        self.cursor = cursor
+        self.epoch = epoch
+        self.head = head
+        """The last head that was seen."""
+
+
+class Start(Struct, frozen=True):
+    """Where to begin: at a seq, at the end, or at a time."""
+
+    from_seq: int = 0
+    tail: bool = False
+    from_ts: int | None = None
+
+
+class Begun(Struct, frozen=True):
+    """A place to begin at, and how its topic stood."""
+
+    place: Place
+    head_seq: int
+    earliest_seq: int
+
+
+async def begin(engine: Engine, starts: Mapping[str, Start], *, lenient: bool, strong: bool) -> dict[str, Begun]:
+    """The places of these topics, in the order of their names. Raises unless all are there, or `lenient` drops them."""
+    known = {name: start for name, start in sorted(starts.items()) if _is_there(engine, name, lenient=lenient)}
+    begun: dict[str, Begun] = {}
+    for name, start in known.items():
+        try:
+            topic = await engine.fresh(name)
+            cursor = start.from_seq
+            if start.from_ts is not None:
+                cursor = await engine.seek(name, start.from_ts)
+                topic = engine.topic(name)
+        except TopicNotFoundError:
+            if lenient:
+                continue
+            raise
+        if strong:
+            _check_syncs(topic)
+        if start.tail:
+            cursor = topic.head
+        begun[name] = Begun(Place(cursor, topic.id, topic.head), topic.head, topic.earliest)
+    return begun
+
+
+def _is_there(engine: Engine, name: str, *, lenient: bool) -> bool:
+    if engine.catalog.find(name) is not None:
+        return True
+    if not lenient:
+        raise TopicNotFoundError(name)
+    return False
+
+
+def _check_syncs(topic: Topic) -> None:
+    if topic.durability is Durability.EPHEMERAL:
+        raise InvalidRequestError(
+            f"topic {topic.name!r} is ephemeral: nothing of it is ever synced, so nothing could be delivered"
+        )

@@ -1,0 +1,27 @@
+"""What all feeds of a server share: the engine, sessions, rendered batches, and the order in which they are served."""
+
+from driftq.engine.engine import Engine
+from driftq.engine.priority import effective_priority
+from driftq.engine.topic import Topic
+from driftq.seam.clock import Clock
+from driftq.seam.entropy import Entropy
+from driftq.seam.runtime import Runtime
+from driftq.watch.batches import Batches
+from driftq.watch.sessions import Sessions
+from driftq.watch.turns import Turns
+
+
+class Watch:
+    """Live reading, as one thing."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, clock: Clock, entropy: Entropy) -> None:
+        self.engine = engine
+        self.runtime = runtime
+        self.clock = clock
+        self.sessions = Sessions(clock, entropy, engine.settings.limits.watch_sessions_max)
+        self.batches = Batches(engine)
+        self.turns = Turns(engine, runtime, clock)
+
+    def priority(self, topic: Topic) -> int:
+        """What a topic's pushes are served by."""
+        return effective_priority(topic.config, topic.consumed_ts, self.engine.time.now())

@@ -1,0 +1,80 @@
+"""A feed on an engine, and an outlet that keeps the events it is handed."""
+
+from typing import Any
+
+from msgspec import json
+
+from driftq.model.tombstone import Tombstone
+from driftq.seam.runtime import run
+from driftq.testing import EngineRig, SeededEntropy
+from driftq.watch.batches import Batch
+from driftq.watch.feed import Feed
+from driftq.watch.options import Options
+from driftq.watch.place import Place, Start, begin
+from driftq.watch.watch import Watch
+
+Event = tuple[Any, ...]
+
+
+class KeptOutlet:
+    """Takes events as long as the test says so."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.events: list[Event] = []
+        self.broken = False
+        self.room: int | None = None
+
+    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+        found = json.decode(b"[" + batch.records + b"]")
+        self._take("record", name, [record["$seq"] for record in found], from_seq, head_seq)
+
+    def tombstone(self, name: str, tombstone: Tombstone) -> None:
+        self._take("tombstone", name, tombstone.reason.value, tombstone.gap_from, tombstone.gap_to)
+
+    def caught_up(self, name: str, head_seq: int) -> None:
+        self._take("caught-up", name, head_seq)
+
+    def deleted(self, name: str, head_seq: int) -> None:
+        self._take("deleted", name, head_seq)
+
+    def paced(self, names: list[str], retry_after_ms: int) -> None:
+        self._take("paced", names)
+
+    def failed(self) -> None:
+        self.broken = True
+
+    def _take(self, *event: Any) -> None:
+        self.events.append(event)
+        if self.room is not None:
+            self.room -= 1
+            self.ready = self.room > 0
+
+    def taken(self) -> list[Event]:
+        """The events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+
+class FeedRig(EngineRig):
+    """An engine with what its feeds share."""
+
+    def start(self) -> None:
+        """Again, after a restart."""
+        super().start()
+        self.watch = Watch(self.engine, self.runtime, self.clock, SeededEntropy(0))
+
+    def begin(self, name: str, *, strong: bool = False, **start: Any) -> Place:
+        """A place in a topic."""
+        pending = run(begin(self.engine, {name: Start(**start)}, lenient=False, strong=strong))
+        return self.run(pending)[name].place
+
+    def feed(self, *names: str, start: dict[str, Any] | None = None, **options: Any) -> tuple[Feed, KeptOutlet]:
+        """A feed of these topics, and what it said so far."""
+        outlet = KeptOutlet()
+        feed = Feed(self.watch, outlet)
+        wanted = Options(**options)
+        for name, place in [(name, self.begin(name, strong=wanted.strong, **(start or {}))) for name in names]:
+            feed.add(name, place, wanted)
+        self.runtime.run_until_idle()
+        return feed, outlet
