@@ -11,6 +11,7 @@ from typing import cast
 
 from driftq.http.errors import refusal
 from driftq.http.h1 import Http1
+from driftq.http.h2c import PREFACE, Http2
 from driftq.http.outbox import HIGH_WATER, LOW_WATER
 from driftq.http.reply import encode_head
 from driftq.http.serving import Serving
@@ -26,6 +27,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: Timer | None = None
         self._refused = False
+        self._first = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer has come."""
@@ -50,11 +52,15 @@ class Connection(asyncio.Protocol):
             return
         assert self._transport is not None
         assert self._timer is not None
+        self._first += data
+        if len(self._first) < len(PREFACE) and PREFACE.startswith(self._first):
+            return
         self._timer.cancel()
-        speaker = Http1(self._serving, self._transport)
+        protocol = Http2 if self._first.startswith(PREFACE) else Http1
+        speaker = protocol(self._serving, self._transport)
         self._serving.peers.replace(self, speaker)
         self._transport.set_protocol(speaker)
-        speaker.data_received(data)
+        speaker.data_received(self._first)
 
     def finish(self) -> None:
         """It has asked for nothing."""

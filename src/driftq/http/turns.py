@@ -13,8 +13,9 @@ from collections import deque
 
 from driftq.errors import DriftQError
 from driftq.http.answer import Stream, Upgrade
+from driftq.http.asking import outcome
 from driftq.http.chunks import ChunkSink, stream_head, tell_closed
-from driftq.http.errors import error_reply, refusal
+from driftq.http.errors import error_reply
 from driftq.http.outbox import HIGH_WATER, JOIN_MAX, write_parts
 from driftq.http.packing import PACKED_MIN
 from driftq.http.reply import Reply, encode_head
@@ -157,13 +158,7 @@ class Turns:
     def _settle(self, turn: Turn, request: Request, done: Pending[Reply]) -> None:
         if self._transport is None:
             return
-        if isinstance(done.error, DriftQError):
-            reply = error_reply(done.error)
-        elif done.error is not None:
-            reply = refusal("internal", "the server made a mistake; its log says more")
-        else:
-            reply = done.result()
-        self._reply(turn, request, reply)
+        self._reply(turn, request, outcome(done))
         if not self._busy:
             self.flush()
 

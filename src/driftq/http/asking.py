@@ -1,0 +1,53 @@
+"""A request's way through unpacking, the app and packing, where requests do not wait for each other."""
+
+from collections.abc import Callable
+
+from driftq.errors import DriftQError
+from driftq.http.answer import Stream, Upgrade
+from driftq.http.errors import error_reply, refusal
+from driftq.http.packing import PACKED_MIN
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.serving import Serving
+from driftq.seam.runtime import Pending
+
+Give = Callable[[Reply | Stream | Upgrade], None]
+"""Takes the answer, once: at once if it is there."""
+
+
+def ask(serving: Serving, request: Request, give: Give) -> None:
+    """Have a request answered."""
+    unpacking = serving.packing.unpack(request, serving.terms.body_bytes_max)
+    if unpacking is None:
+        _ask(serving, request, give)
+    else:
+        unpacking.then(lambda _: _ask(serving, request, give))
+
+
+def outcome(done: Pending[Reply]) -> Reply:
+    """The reply of a handler that is through, its error as an envelope."""
+    if done.error is None:
+        return done.result()
+    if isinstance(done.error, DriftQError):
+        return error_reply(done.error)
+    return refusal("internal", "the server made a mistake; its log says more")
+
+
+def _ask(serving: Serving, request: Request, give: Give) -> None:
+    answer = serving.handle(request)
+    if isinstance(answer, Pending):
+        answer.then(lambda done: _pack(serving, request, outcome(done), give))
+    elif isinstance(answer, Reply):
+        _pack(serving, request, answer, give)
+    else:
+        give(answer)
+
+
+def _pack(serving: Serving, request: Request, reply: Reply, give: Give) -> None:
+    if reply.more or len(reply.body) >= PACKED_MIN:
+        answer = serving.packing.pack(request, reply)
+        if isinstance(answer, Pending):
+            answer.then(lambda done: give(done.result()))
+            return
+        reply = answer
+    give(reply)
