@@ -118,6 +118,8 @@ class Feed:
 
     def add(self, name: str, place: Place, options: Options) -> None:
         """Follow a topic; if it was followed before, from another place and in another way."""
+        if self._closed:
+            return
         self.remove(name)
         topic = self._engine.catalog.find(name)
         if topic is not None:
@@ -171,6 +173,7 @@ class Feed:
             return 0
         try:
             cost = self._work()
+            self._ask()
         except DriftQError as error:
             _log.warning("a feed has to wait: %s", error.message)
             self._wait_a_while()
@@ -180,7 +183,6 @@ class Feed:
             self.close()
             self._outlet.failed()
             return 0
-        self._ask()
         return cost
 
     def _ask(self) -> None:
@@ -291,6 +293,7 @@ class Feed:
     def _parked(self, subscription: Subscription, topic: Topic, head: int) -> int:
         """The topic has been read to its end."""
         self._leave(subscription)
+        subscription.first = False
         subscription.topic = topic
         here = (topic.id, subscription.place.cursor)
         if subscription.told == here:

@@ -48,14 +48,17 @@ class Turns:
     def _serve(self) -> None:
         spent = steps = 0
         now_ms = self._now_ms()
-        while self._bands and spent < _TURN_BYTES and steps < _TURN_STEPS:
-            cost = self._bands.take(now_ms).step()
-            self._bands.spend(cost)
-            spent += cost
-            steps += 1
-        self._scheduled = bool(self._bands)
-        if self._scheduled:
-            self._runtime.soon(self._serve)
+        try:
+            while self._bands and spent < _TURN_BYTES and steps < _TURN_STEPS:
+                cost = self._bands.take(now_ms).step()
+                self._bands.spend(cost)
+                spent += cost
+                steps += 1
+        finally:
+            # Whatever became of one of them, the others have their turns.
+            self._scheduled = bool(self._bands)
+            if self._scheduled:
+                self._runtime.soon(self._serve)
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // _NS_PER_MS

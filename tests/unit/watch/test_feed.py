@@ -302,6 +302,18 @@ def test_strong_from_an_unsynced_tail_waits_for_what_comes_behind_it(rig: FeedRi
     assert outlet.taken() == [("record", "t", [3], 2, 3), ("caught-up", "t", 3)]
 
 
+def test_a_loss_behind_a_strong_tail_is_told_with_its_reason(rig: FeedRig) -> None:
+    """inv: 58"""
+    rig.put("t", Durability.DISK, cap_records=1)
+    rig.write("t", 1)
+    rig.runtime.advance(100)
+    _, outlet = rig.feed("t", start={"tail": True}, strong=True, hides_loss=True)
+    assert outlet.taken() == [("caught-up", "t", 1)]
+    rig.write("t", 2, 3)
+    rig.runtime.advance(100)
+    assert outlet.taken() == [("tombstone", "t", "cap", 2, 2), ("record", "t", [3], 2, 3), ("caught-up", "t", 3)]
+
+
 def test_strong_on_an_ephemeral_topic_is_refused(rig: FeedRig) -> None:
     rig.put("t", Durability.EPHEMERAL)
     with pytest.raises(InvalidRequestError, match="ephemeral"):

@@ -36,6 +36,8 @@ class WatchStream:
         self._feed = Feed(watch, self)
         self._sink: Sink | None = None
         self._over = False
+        self._last_cursors: dict[str, int] = {}
+        self._last_id = encode_id({})
         self._heartbeat = sse.Heartbeat(watch.runtime, watch.clock, session.heartbeat_ms, self._beat)
         self._stuck_timer: Timer | None = None
         self._stuck_ms = 0
@@ -78,7 +80,7 @@ class WatchStream:
                 "error": "shutting_down",
                 "message": "the server is shutting down; the id is where this session stands",
             },
-            encode_id(self._session.cursors()),
+            self._id(),
         )
 
     # The outlet
@@ -131,7 +133,14 @@ class WatchStream:
     # The rest
 
     def _head(self, event: bytes) -> bytes:
-        return sse.head(event, encode_id(self._session.cursors()))
+        return sse.head(event, self._id())
+
+    def _id(self) -> bytes:
+        """Where the session stands; often where it stood at the last event."""
+        cursors = self._session.cursors()
+        if cursors != self._last_cursors:
+            self._last_cursors, self._last_id = cursors, encode_id(cursors)
+        return self._last_id
 
     def _error(self, body: dict[str, object], event_id: bytes | None = None) -> None:
         self._write(sse.frame(b"error", encode(body), event_id))

@@ -27,6 +27,7 @@ from driftq.watch.feed import Feed
 OUT_MAX = 4
 _UNDER_WAY_MAX = 64
 _IN_MAX = 16
+_IN_BYTES_MAX = 1 << 20
 _GOING_AWAY = 1001
 _MISTAKE = 1011
 
@@ -56,6 +57,7 @@ class Socket:
         self._commands = Commands(server, access, self._feed)
         self._sink: SocketSink | None = None
         self._in: deque[Command] = deque()
+        self._in_bytes = 0
         self._under_way: deque[Pending[bytes]] = deque()
         self._publishing = False
         """Is everything under way a publish?"""
@@ -72,7 +74,9 @@ class Socket:
     def received(self, message: str | bytes) -> None:
         """A command, or what was meant to be one."""
         if not self._over:
-            self._in.append(read_command(message))
+            command = read_command(message)
+            self._in.append(command)
+            self._in_bytes += len(command.text)
             self._run()
 
     def room(self) -> None:
@@ -138,6 +142,7 @@ class Socket:
         """Run what may run now."""
         while self._in and not self._over and self._may_run(self._in[0]):
             command = self._in.popleft()
+            self._in_bytes -= len(command.text)
             self._publishing = command.op == PUBLISH
             answer = self._commands.run(command)
             self._under_way.append(answer)
@@ -145,7 +150,7 @@ class Socket:
                 self._answer()
             else:
                 answer.then(self._settled)
-        self._listen(len(self._in) < _IN_MAX)
+        self._listen(len(self._in) < _IN_MAX and self._in_bytes < _IN_BYTES_MAX)
 
     def _may_run(self, command: Command) -> bool:
         if len(self._out) >= OUT_MAX:

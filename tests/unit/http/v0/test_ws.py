@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from msgspec import json
 
+from driftq.engine.topic import Topic
 from driftq.http.answer import Upgrade
 from driftq.http.v0.ws import OUT_MAX
+from driftq.seam.runtime import Pending
 from driftq.testing.wire import KeptSink, ServerRig
 
 
@@ -292,6 +294,32 @@ def test_a_socket_counts_as_a_stream_and_leaves_nothing_behind() -> None:
     assert rig.server.admission.streams == 0
     assert not rig.server.engine.wakeups.names()
     Peer(rig)
+
+
+def test_a_subscription_that_is_waited_for_while_the_socket_goes_leaves_nothing_behind(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/t")
+    copies: Pending[None] = Pending()
+
+    class Copier:
+        def bring(self, _: Topic) -> Pending[None]:
+            return copies
+
+    rig.server.engine.upstreams.append(Copier())
+    peer = Peer(rig)
+    peer.say("subscribe", topic="t")
+    peer.upgrade.source.closed()
+    copies.resolve(None)
+    rig.run()
+    assert not rig.server.engine.wakeups.names()
+
+
+def test_long_commands_of_a_peer_that_does_not_read_are_not_gathered(rig: ServerRig) -> None:
+    peer = Peer(rig)
+    peer.sink.room = False
+    for _ in range(OUT_MAX):
+        peer.say("ping")
+    peer.say("publish", topic="t", records=[{"data": "x" * (1 << 20)}])
+    assert not peer.sink.listens
 
 
 def test_a_batch_is_one_message_for_all_sockets(rig: ServerRig) -> None:
