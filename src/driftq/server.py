@@ -18,8 +18,10 @@ from driftq.config import Settings
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import ShuttingDownError, StartError
+from driftq.lease.book import LeaseBook
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
+from driftq.queue.queues import Queues
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk
 from driftq.seam.entropy import Entropy, SystemEntropy
@@ -110,8 +112,11 @@ class Server:
         self.runtime = runtime
         self.admission = Admission(settings.limits)
         self.replay_progress = 0.0
-        self.engine = Engine(disk, clock, runtime, settings, pid=pid, recover=False)
-        self.watch = Watch(self.engine, runtime, clock, entropy or SystemEntropy())
+        leases = LeaseBook()
+        self.engine = Engine(disk, clock, runtime, settings, (leases,), pid=pid, recover=False)
+        entropy = entropy or SystemEntropy()
+        self.watch = Watch(self.engine, runtime, clock, entropy)
+        self.queues = Queues(self.engine, runtime, entropy, leases)
         if recover:
             for _ in self.recover():
                 pass
@@ -124,6 +129,7 @@ class Server:
         for progress in self.engine.recover():
             self.replay_progress = progress
             yield
+        self.queues.open()
 
     def health(self) -> Health:
         """Always the same answer, whatever the state."""
@@ -164,13 +170,19 @@ class Server:
             payload=engine.blocks.usage.payload,
             control_lost=engine.recovered.control_lost,
             shards=engine.shards.all,
+            queues={
+                topic: QueueFigures(counters.ready, counters.in_flight)
+                for topic in topics
+                if topic.config.type == "queue"
+                for counters in (self.queues.counters(topic),)
+            },
             streams=self.admission.streams,
             watch_sessions=len(self.watch.sessions),
         )
 
     def queue_counts(self, topic: Topic) -> QueueCounts:
         """How a queue's jobs stand, retention applied."""
-        return QueueCounts(topic.count, 0, 0)
+        return QueueCounts(*self.queues.counters(topic))
 
     def routers_of(self, _: str) -> list[str]:
         """The names of the routers that go with a topic, sorted."""

@@ -57,8 +57,9 @@ class Deleter:
         before_seq: int | None = None,
         match: Match | None = None,
         seqs: Sequence[int] | None = None,
+        sync: bool | None = None,
     ) -> Pending[Deleted]:
-        """Delete what is selected and below the present head."""
+        """Delete what is selected and below the present head. `sync` None waits for one as deletes promise."""
         if before_seq is None and match is None and seqs is None:
             raise InvalidRequestError("a delete needs before_seq or match")
         topic.expire_or_refuse(self._journal.time.now())
@@ -81,6 +82,6 @@ class Deleter:
             Kind.DELETE,
             encode_body(body),
             apply,
-            sync=topic.durability in (Durability.DISK, Durability.FSYNC),
+            sync=topic.durability in (Durability.DISK, Durability.FSYNC) if sync is None else sync,
             in_order=bool(config.cap_records or config.cap_bytes or config.ttl_ms),
         )

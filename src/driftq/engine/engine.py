@@ -4,7 +4,7 @@ Everything runs on one loop. A call either raises at once and has changed nothin
 at the commit point of its class. Reads never wait: where a block has to be fetched, the caller is told to (`Fetch`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from driftq.config import Settings
@@ -13,12 +13,13 @@ from driftq.engine.blocks import Blocks
 from driftq.engine.catalog import Catalog, CatalogWriter, forward
 from driftq.engine.checkpoint import Checkpointer
 from driftq.engine.delete import Deleted, Deleter
-from driftq.engine.diff import Page, Query, read_page
+from driftq.engine.diff import Page, Query, Slice, read_page
 from driftq.engine.durable import DurableState
 from driftq.engine.fetching import Fetch, Fetching
 from driftq.engine.filing import Filing, SegmentPolicy
 from driftq.engine.filing_thread import FileThread
 from driftq.engine.journal import Journal
+from driftq.engine.places import rows_of
 from driftq.engine.pressure import Pressure
 from driftq.engine.publication import Publisher
 from driftq.engine.quota import Quota
@@ -228,18 +229,33 @@ class Engine:
         return deleted
 
     def delete_records(
-        self, name: str, *, before_seq: int | None = None, match: Match | None = None, seqs: list[int] | None = None
+        self,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        match: Match | None = None,
+        seqs: list[int] | None = None,
+        sync: bool | None = None,
     ) -> Pending[Deleted]:
-        """Delete records that are there now."""
+        """Delete records that are there now; `sync` where it is not to wait as deletes do."""
         self.check_open()
         topic = self.catalog.get(name)
-        deleted = self._deleter.delete(topic, before_seq=before_seq, match=match, seqs=seqs)
+        deleted = self._deleter.delete(topic, before_seq=before_seq, match=match, seqs=seqs, sync=sync)
         deleted.then(lambda _: self.filing.deleted_rows(topic))
         deleted.then(lambda _: self.wakeups.wake(name))
         return deleted
 
-    def log(self, topic: Topic, kind: int, body: bytes, feature: DurableState, *, sync: bool = True) -> Pending[None]:
-        """Log a frame of a feature's own kind; the feature applies it at its commit point."""
+    def log(
+        self,
+        topic: Topic,
+        kind: int,
+        body: bytes,
+        feature: DurableState,
+        *,
+        sync: bool = True,
+        in_order: bool = True,
+    ) -> Pending[None]:
+        """Log a frame of a feature's own kind, applied at its commit point; `in_order` as `Journal.control` has it."""
         self.check_open()
 
         def apply(op: int, ts: int) -> None:
@@ -247,7 +263,7 @@ class Engine:
             topic.changed = True
             feature.apply(kind, topic, ts, body)
 
-        return self.journal.control(topic, kind, body, apply, sync=sync)
+        return self.journal.control(topic, kind, body, apply, sync=sync, in_order=in_order)
 
     # Reading
 
@@ -294,6 +310,11 @@ class Engine:
         topic = self.topic(name)
         found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
         return found if isinstance(found, Page) else self._fetching.wait_for(topic, found)
+
+    def rows(self, topic: Topic, seqs: Sequence[int]) -> list[Slice] | Fetch:
+        """The rows of some seqs, ascending, that are in the log, or what to wait for before asking again."""
+        found = rows_of(topic, seqs)
+        return found if isinstance(found, list) else self._fetching.wait_for(topic, found)
 
     def cursor_at(self, name: str, ts: int) -> int | Fetch:
         """The cursor just before the first record of a time or later, or what to wait for before asking again."""

@@ -44,6 +44,8 @@ class Topic(Log):
         self.reserved = 0
         """`disk`: seqs up to here are promised never to be given twice, in a synced frame."""
         # Under way, not part of the state:
+        self.deleted = 0
+        """Records that deletes and damage took in this run: whoever keeps notes on records sees when to look again."""
         self.visible = False
         """Is its creation committed, and its deletion not?"""
         self.gone = False
@@ -213,6 +215,7 @@ class Topic(Log):
                 break
             if first <= part.first_seq and part.end_seq <= last + 1 and not self.is_open(part):
                 records, payload = part.segment.clear(part.number)
+                self.deleted += records
                 self._account(-records, -payload)
                 self._drop_if_empty(part.segment)
             else:
@@ -231,6 +234,7 @@ class Topic(Log):
         dead = self._dead(part)
         fresh = [part.first_seq + row for row in rows if dead.flags[row] != DELETED]
         records, payload = dead.add(rows, sizes)
+        self.deleted += records
         self._account(-records, -payload)
         if not self.is_open(part):
             segment = part.segment

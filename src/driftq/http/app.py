@@ -18,9 +18,11 @@ from driftq.http.metrics import Metrics
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
+from driftq.http.v0.queues import Queues
 from driftq.http.v0.records import Records
 from driftq.http.v0.topics import Topics
 from driftq.http.v0.watch import Watches
+from driftq.http.v0.work import Work
 from driftq.http.v0.ws import Sockets
 from driftq.seam.runtime import Pending
 from driftq.server import Server
@@ -46,6 +48,8 @@ class App:
                 *Records(server).routes(),
                 *Watches(server).routes(),
                 *Sockets(server).routes(),
+                *Queues(server).routes(),
+                *Work(server).routes(),
             ]
         )
 

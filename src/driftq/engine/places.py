@@ -1,0 +1,93 @@
+"""Records by their seqs: which of them are live, and where their rows are. For whoever hands records out one by one.
+
+Nothing here waits; the cost follows the seqs that are asked for and the rows passed over, not the length of the log.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import compress
+
+from driftq.engine.blocks import unreadable
+from driftq.engine.diff import Damaged, Missing, Slice
+from driftq.engine.log import Part
+from driftq.engine.topic import Topic
+from driftq.storage.block import RowSource
+from driftq.storage.frame import DELETED
+from driftq.storage.segment_store import BlockDamagedError, is_lost
+
+_LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
+
+
+def live_after(topic: Topic, cursor: int, limit: int) -> list[int]:
+    """The next live records behind a cursor, up to so many."""
+    found: list[int] = []
+    first = max(cursor + 1, topic.earliest)
+    for part in topic.parts(first):
+        low = max(first - part.first_seq, 0)
+        dead = topic.dead_of(part)
+        if dead is None:
+            found += range(part.first_seq + low, min(part.end_seq, part.first_seq + low + limit - len(found)))
+        else:
+            live = compress(range(part.first_seq + low, part.end_seq), dead.flags[low:].translate(_LIVE))
+            found += list(live)[: limit - len(found)]
+        if len(found) >= limit:
+            break
+    return found
+
+
+def live_until(topic: Topic, last: int) -> list[int]:
+    """Every live record up to and including a seq."""
+    found = live_after(topic, 0, max(0, last - topic.earliest + 1))
+    while found and found[-1] > last:
+        found.pop()
+    return found
+
+
+def live_of(topic: Topic, seqs: Sequence[int]) -> list[int]:
+    """Those of some seqs, ascending, whose records are live."""
+    found: list[int] = []
+    for part, rows in _parts_of(topic, seqs):
+        dead = topic.dead_of(part)
+        base = part.first_seq
+        found += [base + row for row in rows if dead is None or dead.flags[row] != DELETED]
+    return found
+
+
+def rows_of(topic: Topic, seqs: Sequence[int]) -> list[Slice] | Missing | Damaged:
+    """The rows of some seqs, ascending, that are in the log; or the block that has to be fetched first."""
+    slices: list[Slice] = []
+    sources: list[RowSource] = []
+    for part, rows in _parts_of(topic, seqs):
+        try:
+            source = topic.source_nowait(part)
+        except (BlockDamagedError, OSError) as error:
+            if not is_lost(error):
+                raise unreadable(error) from error
+            return Damaged(part, str(error))
+        if source is None:
+            return Missing(part, sources)
+        sources.append(source)
+        slices.append(Slice(source, rows))
+    return slices
+
+
+def _parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[Part, Sequence[int]]]:
+    """The blocks that hold some seqs, ascending, and their rows in each; seqs that no block holds are left out."""
+    place, count, earliest = 0, len(seqs), topic.earliest
+    while place < count:
+        part = next(topic.parts(max(seqs[place], earliest)), None)
+        if part is None:
+            return
+        low, end = max(part.first_seq, earliest), part.end_seq
+        while place < count and seqs[place] < low:
+            place += 1
+        begin = place
+        if place < count and seqs[place] < end:
+            rest = min(count - place, end - seqs[place])
+            if seqs[place + rest - 1] - seqs[place] == rest - 1:  # no seq between them is left out
+                place += rest
+                yield part, range(seqs[begin] - part.first_seq, seqs[begin] - part.first_seq + rest)
+                continue
+        while place < count and seqs[place] < end:
+            place += 1
+        if place > begin:
+            yield part, [seq - part.first_seq for seq in seqs[begin:place]]

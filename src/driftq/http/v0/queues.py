@@ -1,0 +1,220 @@
+"""Queues: claim, ack, nack, extend (http-v0 §14.2-§14.6). A claim's answer is spliced from the jobs' own bytes."""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.json import Decoder, encode
+
+from driftq.errors import BatchTooLargeError, InvalidRequestError
+from driftq.http.access import Scope
+from driftq.http.answer import Answer
+from driftq.http.body import U32, U64, check_size, check_u64, decode_body
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance, since_ms
+from driftq.model.limits import Limits
+from driftq.queue.claim import Claimed
+from driftq.queue.settle import Extended, Settled
+from driftq.seam.runtime import Pending
+from driftq.server import Server
+
+T = TypeVar("T")
+
+_TOPIC = "/v0/topics/:topic"
+_LEASE_ID = re.compile(r"lease_[0-9a-f]+")
+
+
+class ClaimBody(Struct):
+    """What a claim asks for."""
+
+    node: str
+    max: U32 = 1
+    lease_ms: U64 | None = None
+
+
+class SettleBody(Struct):
+    """What an ack asks for."""
+
+    node: str
+    seqs: list[U64]
+    lease_ids: list[str] = []
+
+
+class NackBody(SettleBody):
+    """What a nack asks for."""
+
+    delay_ms: U64 = 0
+
+
+class ExtendBody(Struct):
+    """What an extend asks for."""
+
+    node: str
+    seqs: list[U64]
+    lease_ms: U64
+    lease_ids: list[str] = []
+
+
+class AckAnswer(Struct):
+    """The answer to an ack."""
+
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance
+
+
+class NackAnswer(Struct):
+    """The answer to a nack."""
+
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance
+
+
+class ExtendAnswer(Struct):
+    """The answer to an extend."""
+
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[str, int]
+    performance: Performance
+
+
+_CLAIM = Decoder(ClaimBody)
+_ACK = Decoder(SettleBody)
+_NACK = Decoder(NackBody)
+_EXTEND = Decoder(ExtendBody)
+
+
+def check_node(node: str, limits: Limits) -> None:
+    """Refuse a worker's name that is empty or too long."""
+    if not 0 < len(node.encode()) <= limits.node_bytes_max:
+        raise InvalidRequestError(f"node must have 1 to {limits.node_bytes_max} bytes")
+
+
+class Queues:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._queues = server.queues
+        self._clock = server.clock
+        self._limits = server.settings.limits
+
+    def routes(self) -> list[Route]:
+        """Four."""
+        return [
+            Route("POST", f"{_TOPIC}/claim", self.claim, Scope.READ | Scope.WRITE, guards_name=True),
+            Route("POST", f"{_TOPIC}/ack", self.ack, Scope.WRITE, guards_name=True),
+            Route("POST", f"{_TOPIC}/nack", self.nack, Scope.WRITE, guards_name=True),
+            Route("POST", f"{_TOPIC}/extend", self.extend, Scope.WRITE, guards_name=True),
+        ]
+
+    def claim(self, request: Request) -> Answer:
+        """Lease jobs to a worker. The topic is looked for before the worker's name is looked at."""
+        check_size(request, self._limits.body_bytes_max)
+        if not request.body:
+            raise InvalidRequestError("a claim needs a body with the worker's node")
+        body = decode_body(_CLAIM, request, body_bytes_max=self._limits.body_bytes_max)
+        check_u64(body.lease_ms, "lease_ms")
+        topic, _ = self._queues.backlog.look(request.params[0])
+        check_node(body.node, self._limits)
+        claimed = self._queues.claimer.claim(topic, body.node, body.max, body.lease_ms)
+        return _answered(claimed, lambda result: self._claim_reply(request, topic.name, result))
+
+    def _claim_reply(self, request: Request, name: str, claimed: Claimed) -> Reply:
+        # The name of a topic that exists has nothing to escape.
+        body = b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,"performance":%b}' % (
+            name.encode(),
+            b",".join(claimed.jobs),
+            len(claimed.seqs),
+            claimed.ready,
+            encode(self._figures(request)),
+        )
+        return Reply(200, body)
+
+    def ack(self, request: Request) -> Answer:
+        """Jobs are done."""
+        name = request.params[0]
+        body = decode_body(_ACK, request, body_bytes_max=self._limits.body_bytes_max)
+        self._check(body.node, body.seqs, body.lease_ids)
+        began_ns = self._clock.monotonic_ns()
+
+        def reply(done: Settled) -> Reply:
+            waited = since_ms(began_ns, self._clock.monotonic_ns()) if done.synced else 0
+            figures = self._figures(request, waited or None)
+            return json_reply(200, AckAnswer(name, done.done, done.skipped, done.ready, done.in_flight, figures))
+
+        return _answered(self._queues.settler.ack(name, body.node, body.seqs, body.lease_ids), reply)
+
+    def nack(self, request: Request) -> Answer:
+        """Jobs are given back, now or after a while."""
+        name = request.params[0]
+        body = decode_body(_NACK, request, body_bytes_max=self._limits.body_bytes_max)
+        check_u64(body.delay_ms, "delay_ms")
+        self._check(body.node, body.seqs, body.lease_ids)
+
+        def reply(done: Settled) -> Reply:
+            figures = self._figures(request)
+            return json_reply(200, NackAnswer(name, done.done, done.skipped, done.ready, done.in_flight, figures))
+
+        return _answered(self._queues.settler.nack(name, body.node, body.seqs, body.lease_ids, body.delay_ms), reply)
+
+    def extend(self, request: Request) -> Answer:
+        """Jobs take longer."""
+        name = request.params[0]
+        body = decode_body(_EXTEND, request, body_bytes_max=self._limits.body_bytes_max)
+        check_u64(body.lease_ms, "lease_ms")
+        self._check(body.node, body.seqs, body.lease_ids)
+
+        def reply(done: Extended) -> Reply:
+            deadlines = {str(seq): deadline for seq, deadline in done.deadlines.items()}
+            figures = self._figures(request)
+            return json_reply(200, ExtendAnswer(name, len(deadlines), done.skipped, deadlines, figures))
+
+        return _answered(self._queues.settler.extend(name, body.node, body.seqs, body.lease_ids, body.lease_ms), reply)
+
+    def _check(self, node: str, seqs: list[int], lease_ids: list[str]) -> None:
+        """What can be said without the topic."""
+        check_node(node, self._limits)
+        if len(seqs) > self._limits.claim_max:
+            raise BatchTooLargeError(
+                f"at most {self._limits.claim_max} seqs at a time",
+                detail={"seqs": len(seqs), "max": self._limits.claim_max},
+            )
+        check_u64(max(seqs, default=0), "seqs")
+        if not lease_ids:
+            return
+        if len(lease_ids) != len(seqs):
+            raise InvalidRequestError("lease_ids must be as many as seqs, or none")
+        for lease_id in lease_ids:
+            if lease_id and _LEASE_ID.fullmatch(lease_id) is None:
+                raise InvalidRequestError("a lease id is `lease_` and lower-case hexadecimal digits")
+
+    def _figures(self, request: Request, fsync_ms: float | None = None) -> Performance:
+        return Performance(since_ms(request.began_ns, self._clock.monotonic_ns()), fsync_ms=fsync_ms)
+
+
+def _answered(result: Pending[T], reply: Callable[[T], Reply]) -> Answer:
+    """The reply, at once where the result is there."""
+    if result.settled:
+        return reply(result.result())
+    answer: Pending[Reply] = Pending()
+
+    def settle(done: Pending[T]) -> None:
+        if done.error is not None:
+            answer.fail(done.error)
+        else:
+            answer.resolve(reply(done.result()))
+
+    result.then(settle)
+    return answer

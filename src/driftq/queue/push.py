@@ -1,0 +1,131 @@
+"""Jobs pushed to a connection: it holds at most so many, and gets the next as soon as there is room (http-v0 §14.9).
+
+    open → asking ⇄ waiting → closed
+
+A `Push` asks for jobs whenever it may hold more, its peer reads, and something is ready. It looks again when the topic
+changes, when a lease or a delay runs out, and when its peer has read. Its claims are those of any worker, so it takes
+part in cohorts. `held` is kept by the lease table: a job leaves it when it is acked, given back, deleted, or its lease
+has run out. When the connection is gone what it holds is given back at once.
+"""
+
+from collections.abc import Callable
+
+from driftq.engine.engine import Engine
+from driftq.engine.topic import Topic
+from driftq.errors import DriftQError
+from driftq.lease.table import Table
+from driftq.queue.backlog import Backlog, ready
+from driftq.queue.claim import Claimed, Claimer
+from driftq.queue.settle import Settler
+from driftq.seam.runtime import Pending, Runtime, Timer
+
+_AT_ONCE = 32
+"""So many jobs are rendered before the peer's buffer is looked at again."""
+_RETRY_MS = 250
+
+
+class Push:
+    """One connection: `deliver` hands it jobs, `has_room` says if it takes more, `ended` that the queue is gone."""
+
+    def __init__(
+        self,
+        parts: "Pusher",
+        topic: Topic,
+        node: str,
+        limit: int,
+        lease_ms: int | None,
+        *,
+        deliver: Callable[[Claimed], None],
+        has_room: Callable[[], bool],
+        ended: Callable[[], None],
+    ) -> None:
+        self.held: set[int] = set()
+        self._parts = parts
+        self._topic = topic
+        self._node = node
+        self._limit = limit
+        self._lease_ms = lease_ms
+        self._deliver = deliver
+        self._has_room = has_room
+        self._ended = ended
+        self._asking = False
+        self._closed = False
+        self._timer: Timer | None = None
+        parts.engine.wakeups.add(topic.name, self.wake)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something may have changed: look, and ask for more if there may be more."""
+        topic, parts = self._topic, self._parts
+        if self._closed:
+            return
+        if topic.gone:
+            self.close()
+            self._ended()
+            return
+        if self._asking:
+            return
+        table = parts.backlog.book.table(topic)
+        try:
+            topic.expire_or_refuse(parts.engine.time.now())
+        except DriftQError:
+            self._look_again(table)
+            return
+        parts.backlog.refresh(topic, table)
+        parts.backlog.settle_debts(topic, table)
+        wanted = self._limit - len(self.held)
+        if wanted > 0 and self._has_room() and ready(topic, table) > 0:
+            self._ask(wanted if topic.config.claim_jitter_ms else min(wanted, _AT_ONCE))
+        else:
+            self._look_again(table)
+
+    def _ask(self, wanted: int) -> None:
+        self._asking = True
+        self._parts.claimer.claim(self._topic, self._node, wanted, self._lease_ms, self.held).then(self._answered)
+
+    def _answered(self, done: Pending[Claimed]) -> None:
+        self._asking = False
+        if self._closed:
+            self._release()
+            return
+        table = self._parts.backlog.book.table(self._topic)
+        if done.error is not None or not done.result().seqs:
+            self._look_again(table, retry=done.error is not None)
+            return
+        self._deliver(done.result())
+        self._parts.runtime.soon(self.wake)
+
+    def _look_again(self, table: Table, *, retry: bool = False) -> None:
+        """Be woken when the next lease or delay runs out; after a failed claim, shortly."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = table.next_due()
+        if due is not None or retry:
+            delay = _RETRY_MS if due is None or retry else max(1, due - self._parts.engine.time.now())
+            self._timer = self._parts.runtime.later(delay, self.wake)
+
+    def close(self) -> None:
+        """The connection is gone: what it holds is given back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._parts.engine.wakeups.discard(self._topic.name, self.wake)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._release()
+
+    def _release(self) -> None:
+        if self.held and not self._topic.gone:
+            self._parts.settler.release(self._topic, sorted(self.held))
+
+
+class Pusher:
+    """What every `Push` works with."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, backlog: Backlog, claimer: Claimer, settler: Settler) -> None:
+        self.engine = engine
+        self.runtime = runtime
+        self.backlog = backlog
+        self.claimer = claimer
+        self.settler = settler

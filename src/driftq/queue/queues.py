@@ -1,0 +1,35 @@
+"""Queues as one feature: its parts put together, for the server and its handlers."""
+
+from driftq.engine.engine import Engine
+from driftq.engine.topic import Topic
+from driftq.lease.book import LeaseBook
+from driftq.queue.backlog import Backlog, Counters
+from driftq.queue.claim import Claimer
+from driftq.queue.push import Pusher
+from driftq.queue.settle import Settler
+from driftq.seam.entropy import Entropy
+from driftq.seam.runtime import Runtime
+
+_RUN_ID_BYTES = 4
+
+
+class Queues:
+    """Claim, settle, push, count. `book` has been given to the engine as one of its features."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, book: LeaseBook) -> None:
+        self._engine = engine
+        self._book = book
+        self.backlog = Backlog(engine, book)
+        # Claims are numbered from another random point in every run, so that no lease id comes twice.
+        run_id = int.from_bytes(entropy.token(_RUN_ID_BYTES)) >> 1
+        self.claimer = Claimer(engine, runtime, self.backlog, run_id)
+        self.settler = Settler(engine, self.backlog)
+        self.pusher = Pusher(engine, runtime, self.backlog, self.claimer, self.settler)
+
+    def open(self) -> None:
+        """Recovery is over: put what it found in order."""
+        self._book.open(self._engine)
+
+    def counters(self, topic: Topic) -> Counters:
+        """Ready, in flight and dead-lettered jobs of a queue, as of now."""
+        return self.backlog.counters(topic)
