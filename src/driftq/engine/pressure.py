@@ -71,7 +71,10 @@ class Pressure:
 
     def check_write(self) -> None:
         """Refuse a write for now, if it has come to that."""
-        if self.level is Level.CRITICAL:
+        critical = self._lag_ms > _CRITICAL_LAG_MS
+        for shard in self._shards.all:
+            critical |= shard.depth > _CRITICAL_DEPTH
+        if critical:
             raise ThrottledError(
                 "the server cannot keep up; try again shortly",
                 detail={"retry_after_ms": RETRY_MS},

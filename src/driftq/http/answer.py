@@ -119,4 +119,10 @@ class Upgrade(Struct, frozen=True):
     source: SocketSource
 
 
+class Promise(Pending[Reply]):
+    """A reply that will come, or an envelope: nobody has to look after it."""
+
+    __slots__ = ()
+
+
 Answer = Reply | Stream | Upgrade | Pending[Reply]

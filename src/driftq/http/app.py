@@ -6,12 +6,10 @@ handler that has its answer returns it; one that waits for a commit returns a `P
 its envelope; anything else is a bug, is logged with its trace, and shows as `500 internal` and no more.
 """
 
-import logging
-
-from driftq.errors import DriftQError, ForbiddenError, NotAcceptableError, UnauthorizedError
+from driftq.errors import ForbiddenError, NotAcceptableError, UnauthorizedError
 from driftq.http.access import FULL, STRANGER, Access, Scope
-from driftq.http.answer import Answer
-from driftq.http.errors import error_reply, refusal
+from driftq.http.answer import Answer, Promise
+from driftq.http.errors import failed_reply, refusal
 from driftq.http.health import Health
 from driftq.http.keys import Keys, presented
 from driftq.http.metrics import Metrics
@@ -26,8 +24,6 @@ from driftq.http.v0.work import Work
 from driftq.http.v0.ws import Sockets
 from driftq.seam.runtime import Pending
 from driftq.server import Server
-
-_log = logging.getLogger(__name__)
 
 _EVENTS = b"text/event-stream"
 _TOPICS = "/v0/topics/"
@@ -57,11 +53,9 @@ class App:
         """The answer to a request, or what it will come from. Never raises."""
         try:
             answer = self._answer(request)
-        except DriftQError as error:
-            return error_reply(error)
-        except Exception:  # noqa: BLE001  # a bug in one handler ends one request, not the server
-            return self._mistake(request)
-        if isinstance(answer, Pending):
+        except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request, not the server
+            return failed_reply(request, error)
+        if isinstance(answer, Pending) and not isinstance(answer, Promise):
             return self._promise(request, answer)
         return answer
 
@@ -69,22 +63,13 @@ class App:
         """The same promise, kept with an envelope where it fails."""
         if answer.settled and answer.error is None:
             return answer.result()
-        promised: Pending[Reply] = Pending()
+        promised = Promise()
 
         def settle(done: Pending[Reply]) -> None:
-            if done.error is None:
-                promised.resolve(done.result())
-            elif isinstance(done.error, DriftQError):
-                promised.resolve(error_reply(done.error))
-            else:
-                promised.resolve(self._mistake(request, done.error))
+            promised.resolve(done.result() if done.error is None else failed_reply(request, done.error))
 
         answer.then(settle)
         return promised.result() if promised.settled else promised
-
-    def _mistake(self, request: Request, error: BaseException | None = None) -> Reply:
-        _log.error("%s %s failed", request.method, request.path, exc_info=error or True)
-        return refusal("internal", "the server made a mistake; its log says more")
 
     def _answer(self, request: Request) -> Answer:
         found = self._table.find(request.path)

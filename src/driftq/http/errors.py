@@ -1,9 +1,13 @@
 """The error envelope of http-v0 §1.5, and the status of every code (§1.6). No other module writes either."""
 
+import logging
 from collections.abc import Mapping
 
 from driftq.errors import DriftQError
 from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+
+_log = logging.getLogger(__name__)
 
 _STATUS = {
     "invalid_request": 400,
@@ -55,3 +59,11 @@ def error_reply(error: DriftQError) -> Reply:
         seconds = max(1, -(-error.retry_after_ms // _MS_PER_S))
         headers.append((b"retry-after", b"%d" % seconds))
     return refusal(error.code, error.message, *headers, detail=error.detail)
+
+
+def failed_reply(request: Request, error: BaseException) -> Reply:
+    """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
+    if isinstance(error, DriftQError):
+        return error_reply(error)
+    _log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return refusal("internal", "the server made a mistake; its log says more")

@@ -8,6 +8,7 @@ from driftq.http.access import FULL, Access
 
 Headers = list[tuple[bytes, bytes]]
 
+_METHODS = {b"GET": "GET", b"POST": "POST", b"PUT": "PUT", b"DELETE": "DELETE"}
 _DIGITS_MAX = 20
 """What a 64-bit number takes at most."""
 
@@ -66,7 +67,7 @@ class Request:
         if target[:7].lower() == b"http://":
             target = b"/" + target[7:].partition(b"/")[2]
         path, _, query = target.decode("latin-1").partition("?")
-        return cls(method.decode("latin-1"), path, query, headers, body, oversized=oversized)
+        return cls(_METHODS.get(method) or method.decode("latin-1"), path, query, headers, body, oversized=oversized)
 
     def hang_up(self) -> None:
         """From the connection: the caller is gone, sends no more, or the server is going. Who can answer now, does."""
@@ -83,18 +84,11 @@ class Request:
 
     def argument(self, name: str) -> str | None:
         """The first argument of a name in the query, form-decoded."""
-        if name not in self.query:
-            return None
-        for found, value in parse_qsl(self.query, keep_blank_values=True, encoding="utf-8", errors="replace"):
-            if found == name:
-                return value
-        return None
+        return _arguments(self.query).get(name) if name in self.query else None
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean argument; what is none of the four words is the default."""
-        if not self.query:
-            return default
-        return {"true": True, "1": True, "false": False, "0": False}.get(self.argument(name) or "", default)
+        return _FLAGS.get(self.argument(name) or "", default) if self.query else default
 
     def number(self, name: str, default: int) -> int:
         """An integer argument that is not negative; what cannot be read is the default."""
@@ -102,3 +96,25 @@ class Request:
         if text is None or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdecimal()):
             return default
         return int(text)
+
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_QUERY_KEPT_MAX = 64
+_QUERIES_KEPT_MAX = 1024
+_known_queries: dict[str, dict[str, str]] = {}
+"""Short queries that were asked lately: most callers ask few, and often."""
+
+
+def _arguments(query: str) -> dict[str, str]:
+    """The arguments of a query, of each name the first."""
+    known = _known_queries.get(query)
+    if known is not None:
+        return known
+    pairs = parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace")
+    arguments = dict(reversed(pairs))
+    # A token is a key: it is not to be found in memory longer than its request.
+    if len(query) <= _QUERY_KEPT_MAX and "token" not in arguments:
+        if len(_known_queries) >= _QUERIES_KEPT_MAX:
+            _known_queries.clear()
+        _known_queries[query] = arguments
+    return arguments

@@ -9,9 +9,10 @@ from driftq.engine.fetching import Fetch
 from driftq.engine.ingest import brings_config, decode_write
 from driftq.engine.render import Fields
 from driftq.errors import InvalidRequestError
-from driftq.http.access import Scope
-from driftq.http.answer import Answer
+from driftq.http.access import FULL, Scope
+from driftq.http.answer import Answer, Promise
 from driftq.http.body import JSON, check_media_type, check_size, check_u64, decode_body
+from driftq.http.errors import failed_reply
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
@@ -51,7 +52,12 @@ class Records:
         check_size(request, self._limits.body_bytes_max)
         check_media_type(request, JSON)
         access = request.access
-        if not access.may(Scope.ADMIN) and self._engine.catalog.find(name) is None and brings_config(request.body):
+        if (
+            access is not FULL
+            and not access.may(Scope.ADMIN)
+            and self._engine.catalog.find(name) is None
+            and brings_config(request.body)
+        ):
             access.check(Scope.ADMIN)
         header = request.header(b"idempotency-key")
         key = None if header is None else header.decode("utf-8", "surrogateescape")
@@ -60,22 +66,14 @@ class Records:
             self._engine.pressure.check_write()
         submitted_ns = self._clock.monotonic_ns()
         with_seqs = request.flag("return_seqs", True)
-        answer: Pending[Reply] = Pending()
+        answer = Promise()
 
         def settle(done: Pending[Appended]) -> None:
             if done.error is not None:
-                answer.fail(done.error)
+                answer.resolve(failed_reply(request, done.error))
             else:
-                answer.resolve(
-                    written_reply(
-                        request,
-                        done.result(),
-                        self._clock,
-                        submitted_ns=submitted_ns,
-                        with_seqs=with_seqs,
-                        synced=self._synced(name),
-                    )
-                )
+                synced = self._synced(name)
+                answer.resolve(written_reply(request, done.result(), self._clock, submitted_ns, with_seqs, synced))
 
         self._engine.append(
             name, wanted.rows, key=wanted.idempotency_key, create=wanted.create, config=wanted.config

@@ -126,7 +126,7 @@ _BOOL = (b"false", b"true")
 
 
 def written_reply(
-    request: Request, done: Appended, clock: Clock, *, submitted_ns: int, with_seqs: bool, synced: int | None
+    request: Request, done: Appended, clock: Clock, submitted_ns: int, with_seqs: bool, synced: int | None
 ) -> Reply:
     """The answer to a write (§7, §22.6). What it waited for, less the sync, is the time of the append."""
     count = done.last_seq - done.first_seq + 1
