@@ -285,6 +285,40 @@ def test_a_failed_sync_stops_the_shard_until_a_restart(*, forever: bool) -> None
     assert again.error is None
 
 
+def test_what_a_failed_sync_left_in_the_page_cache_is_shown_only_when_it_is_durable() -> None:
+    """The next process reads it there, and a sync alone would not write it: those pages count as clean.
+
+    proves: G-IO-2, G-DUR-5, G-DUR-1
+    """
+
+    def strikes(operation: str, path: str) -> bool:
+        strikes = operation == "sync" and "/wal-" in path and armed
+        if strikes:
+            world.disk.open(path).forget_pending()
+        return strikes
+
+    armed = False
+    faulty = Faulty(when=strikes)
+    world = faulty.world
+    world.start()
+    world.put("fsync", "fsync")
+    world.settle()
+    world.append("fsync", 2)
+    world.settle()
+    armed = True
+    failed = world.append("fsync", 3)
+    world.settle()
+    assert isinstance(failed.error, ShardStoppedError)
+    world.kill()
+    assert len(world.read("fsync").records) == 5
+    behind = world.append("fsync", 1)
+    world.settle()
+    assert behind.result().first_seq == 6
+    for mode in CrashMode:
+        again = World(world.disk.crash(mode, 1), ledger=world.ledger.copy(), settings=world.settings).start()
+        again.judge()
+
+
 @pytest.mark.parametrize("place", ["/data/topics", "/data/meta", "/cold/topics"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_background_work_that_fails_keeps_serving_and_is_tried_again(place: str, error: int) -> None:

@@ -40,7 +40,7 @@ from driftq.errors import NewerFormatError, UnrecoverableError
 from driftq.model.limits import OWN_BLOCK_RECORDS, RESERVE_MAX
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
-from driftq.seam.disk import Site
+from driftq.seam.disk import Site, write_fully
 from driftq.storage.block import Block
 from driftq.storage.bodies import FileHead, decode_file_head
 from driftq.storage.cold_store import ColdStore
@@ -251,8 +251,9 @@ class Recovery:
         for topic in self._catalog.by_id.values():
             if topic.segments and topic.segments[-1].pending:
                 self._filing.write_now(topic)
-        if scan.torn or scan.end > max(scan.proven, synced_end):
-            self._make_durable(path, scan)
+        proven = max(scan.proven, synced_end)
+        if scan.torn or scan.end > proven:
+            self._make_durable(path, scan, buffer[max(proven, start) : scan.end])
 
     def _read(self, path: str, synced_end: int) -> bytes:
         """The frames of a file: all of it, or up to the end that a later file of the same run knows of."""
@@ -262,13 +263,18 @@ class Recovery:
         finally:
             file.close()
 
-    def _make_durable(self, path: str, scan: WalScan) -> None:
-        """What was replayed is shown from now on, so it must not get lost; what was torn off must not come back."""
+    def _make_durable(self, path: str, scan: WalScan, unproven: bytes) -> None:
+        """What was replayed is shown from now on, so it must not get lost; what was torn off must not come back.
+
+        Its end is written again. If a sync of it failed in the process before, these pages count as clean, and another
+        sync would leave them where they are, in memory.
+        """
         file = self._disk.open(path)
         try:
             if scan.torn:
                 self.report.torn += 1
                 file.truncate(scan.end)
+            write_fully(file, [unproven], scan.end - len(unproven))
             file.sync(Site.WAL_REPLAYED)
         finally:
             file.close()
