@@ -98,7 +98,8 @@ class Sealing:
         )
 
     def _blocks(self, job: _Job) -> list[Block]:
-        topic_id, segment, held = job.topic.id, job.segment, job.held
+        topic_id, segment = job.topic.id, job.segment
+        held = {} if self._store.is_doubtful(topic_id, segment.first_seq) else job.held
         return [
             held.get(number) or self._store.read_block(topic_id, segment.first_seq, segment.index, number)
             for number in job.numbers

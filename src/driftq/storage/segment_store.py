@@ -97,10 +97,14 @@ class SegmentStore:
         finally:
             file.close()
 
+    def is_doubtful(self, topic_id: int, first_seq: int) -> bool:
+        """Has a sync of its data failed? What was written may then have left memory without reaching the device."""
+        return (topic_id, first_seq) in self._unsynced
+
     def seal(self, seals: Sequence[Seal]) -> None:
         """Durable data, then a durable `.idx`: each pair is a segment from here on.
 
-        The caller has just read the blocks that matter, so what is written again need not be checked.
+        Of one that `is_doubtful` the caller has just read the blocks that matter; they are not checked here again.
         """
         for seal in seals:
             self._sync_data(seal.topic_id, seal.first_seq, sum(seal.index.place(len(seal.index) - 1)), check=False)
