@@ -9,13 +9,13 @@ The loop sets TCP_NODELAY on every socket it accepts.
 import asyncio
 from typing import cast
 
+from driftq.http.answering import LINGER_MS
 from driftq.http.errors import refusal
 from driftq.http.h1 import Http1
 from driftq.http.h2c import PREFACE, Http2
 from driftq.http.outbox import HIGH_WATER, LOW_WATER
 from driftq.http.reply import encode_head
 from driftq.http.serving import Serving
-from driftq.http.turns import LINGER_MS
 from driftq.seam.runtime import Timer
 
 
@@ -64,7 +64,8 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """It has asked for nothing."""
-        self.abort()
+        if self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         """End now."""

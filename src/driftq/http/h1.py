@@ -13,10 +13,10 @@ from enum import Enum, auto
 
 import httptools
 
+from driftq.http.answering import Answering, Slot
 from driftq.http.errors import refusal
 from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
-from driftq.http.turns import Turn, Turns
 from driftq.seam.runtime import Timer
 
 TARGET_BYTES_MAX = 64 << 10
@@ -46,7 +46,7 @@ class Http1(asyncio.Protocol):
         self._serving = serving
         self._transport = transport
         self._body_bytes_max = serving.terms.body_bytes_max
-        self._turns = Turns(serving, transport, self)
+        self._answering = Answering(serving, transport, self)
         self._parser = httptools.HttpRequestParser(self)
         self._requests = 0
         self._seen: tuple[_State, int] = (_State.HEAD, 0)
@@ -63,38 +63,38 @@ class Http1(asyncio.Protocol):
         """The peer is gone, and with it whoever waits for a reply."""
         self._timer.cancel()
         self._serving.peers.discard(self)
-        self._turns.lose()
+        self._answering.lose()
 
     def data_received(self, data: bytes) -> None:
         """Take in what has come, and send what is ready."""
-        turns = self._turns
-        if turns.upgraded:
-            turns.keep(data)
+        answering = self._answering
+        if answering.upgraded:
+            answering.keep(data)
             return
-        turns.begin()
+        answering.begin()
         if self._in_head:
             self._unread_head += len(data)
-        while data and not turns.last:
+        while data and not answering.last:
             data = self._feed(data)
         if self._in_head and self._unread_head > TARGET_BYTES_MAX + HEADER_BYTES_MAX:
-            turns.refuse(refusal("invalid_request", "the head of the request is too long", status=431))
-        turns.flush()
+            answering.refuse(refusal("invalid_request", "the head of the request is too long", status=431))
+        answering.flush()
 
     def eof_received(self) -> bool:
         """The peer sends no more; it may still read what it asked for."""
-        return self._turns.end()
+        return self._answering.end()
 
     def pause_writing(self) -> None:
         """The peer does not read."""
-        self._turns.pause()
+        self._answering.pause()
 
     def resume_writing(self) -> None:
         """It does again."""
-        self._turns.resume()
+        self._answering.resume()
 
     def finish(self) -> None:
         """The server is going: end as soon as everything that was asked is answered."""
-        self._turns.finish()
+        self._answering.finish()
 
     def abort(self) -> None:
         """End now."""
@@ -128,30 +128,30 @@ class Http1(asyncio.Protocol):
                 self._coded = True
             elif name == b"expect":
                 expects = value.strip().lower() == b"100-continue"
-        if expects and not self._turns.last and self._parser.get_http_version() == "1.1":
-            self._turns.say(_CONTINUE)
+        if expects and not self._answering.last and self._parser.get_http_version() == "1.1":
+            self._answering.say(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
         self._body_bytes += len(body)
         if self._body_bytes > self._body_bytes_max:
             self._take_oversized()
-        elif not self._turns.last:
+        elif not self._answering.last:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
         """A whole request."""
-        turns = self._turns
-        if turns.last:
+        answering = self._answering
+        if answering.last:
             return
         parser, body = self._parser, self._body
         request = Request.of(
             parser.get_method(), bytes(self._target), self._headers, body[0] if len(body) == 1 else b"".join(body)
         )
         keep_alive = parser.should_keep_alive()
-        turns.last = not keep_alive
+        answering.last = not keep_alive
         old = parser.get_http_version() == "1.0"
-        turns.add(Turn(request, keep_alive=keep_alive, old=old, coded=self._coded))
+        answering.add(Slot(request, keep_alive=keep_alive, old=old, coded=self._coded))
         self._requests += 1
         self._begin()
 
@@ -173,35 +173,35 @@ class Http1(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = data[upgrade.args[0] :]
-            if self._turns.upgraded:
-                self._turns.keep(rest)
+            if self._answering.upgraded:
+                self._answering.keep(rest)
                 return b""
             # No other protocol is spoken here. The request was answered as if it had not asked for one.
             self._parser = httptools.HttpRequestParser(self)
             return rest
         except httptools.HttpParserError as error:
-            self._turns.refuse(refusal("invalid_request", f"this is not HTTP: {error}"))
+            self._answering.refuse(refusal("invalid_request", f"this is not HTTP: {error}"))
         return b""
 
     def _check_head(self) -> None:
         if len(self._target) > TARGET_BYTES_MAX:
             message = f"the target is longer than {TARGET_BYTES_MAX} bytes"
-            self._turns.refuse(refusal("invalid_request", message, status=414))
+            self._answering.refuse(refusal("invalid_request", message, status=414))
         elif self._header_bytes > HEADER_BYTES_MAX or len(self._headers) > HEADERS_MAX:
             message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
-            self._turns.refuse(refusal("invalid_request", message, status=431))
+            self._answering.refuse(refusal("invalid_request", message, status=431))
 
     def _take_oversized(self) -> None:
         """Have the request answered without its body, which is dropped, and with it all that comes behind."""
-        if not self._turns.last:
+        if not self._answering.last:
             method, target = self._parser.get_method(), bytes(self._target)
-            self._turns.add_last(Request.of(method, target, self._headers, b"", oversized=True))
+            self._answering.add_last(Request.of(method, target, self._headers, b"", oversized=True))
 
     # Time
 
     def _look(self) -> None:
         """Has it been like this for too long?"""
-        if self._turns.over:
+        if self._answering.over:
             return
         self._timer = self._serving.runtime.later(self._look_ms, self._look)
         found = self._state(), self._requests
@@ -211,13 +211,13 @@ class Http1(asyncio.Protocol):
             self._lose_patience(found[0])
 
     def _state(self) -> _State:
-        if self._turns.stuck:
+        if self._answering.stuck:
             return _State.STUCK
         if not self._in_head:
             return _State.BODY
         if self._unread_head:
             return _State.HEAD
-        return _State.ANSWER if self._turns.waiting else _State.IDLE
+        return _State.ANSWER if self._answering.waiting else _State.IDLE
 
     def _patience_ms(self, state: _State) -> float:
         terms = self._serving.terms
@@ -233,8 +233,8 @@ class Http1(asyncio.Protocol):
         if state is _State.STUCK:
             self._transport.abort()
         elif state is _State.IDLE:
-            self._turns.last = True
+            self._answering.last = True
         else:
             part = "head" if state is _State.HEAD else "body"
-            self._turns.refuse(refusal("invalid_request", f"the {part} of the request took too long", status=408))
-        self._turns.flush()
+            self._answering.refuse(refusal("invalid_request", f"the {part} of the request took too long", status=408))
+        self._answering.flush()

@@ -21,6 +21,7 @@ from h2.exceptions import H2Error
 from hyperframe.frame import GoAwayFrame
 
 from driftq.http.answer import Stream, Upgrade
+from driftq.http.answering import LINGER_MS
 from driftq.http.asking import ask
 from driftq.http.chunks import tell_closed
 from driftq.http.errors import refusal
@@ -30,7 +31,6 @@ from driftq.http.h2_rounds import Rounds
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
-from driftq.http.turns import LINGER_MS
 from driftq.seam.runtime import Timer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -6,11 +6,11 @@ import pytest
 from msgspec import json
 
 from driftq.errors import ThrottledError
+from driftq.http.answering import LINGER_MS, PIPELINE_MAX
 from driftq.http.errors import refusal
 from driftq.http.h1 import HEADER_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.turns import LINGER_MS, PIPELINE_MAX
 from driftq.seam.runtime import Pending
 from tests.unit.http.wire import BODY_BYTES_MAX, Peer, get
 

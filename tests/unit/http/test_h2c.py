@@ -12,13 +12,13 @@ from h2.settings import SettingCodes
 from msgspec import json
 
 from driftq.http.answer import Answer, Stream, Upgrade
+from driftq.http.answering import LINGER_MS
 from driftq.http.h1 import HEADERS_MAX, TARGET_BYTES_MAX
 from driftq.http.h2_head import CONNECTION_WINDOW, EXCHANGE_WINDOW, EXCHANGES_MAX
 from driftq.http.h2c import PING_MS, PREFACE, TROUBLE_MAX
 from driftq.http.outbox import HIGH_WATER
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.turns import LINGER_MS
 from tests.unit.http.sources import Talk, Voice
 from tests.unit.http.test_connection import Desk
 from tests.unit.http.wire import BODY_BYTES_MAX, Peer, echo

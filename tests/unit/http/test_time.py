@@ -1,8 +1,8 @@
 """How long a peer may take, and `Expect`."""
 
 from driftq.http.answer import Stream
+from driftq.http.answering import LINGER_MS
 from driftq.http.reply import Reply
-from driftq.http.turns import LINGER_MS
 from tests.unit.http.sources import Voice
 from tests.unit.http.test_connection import Desk, refusal_of
 from tests.unit.http.wire import Peer, get

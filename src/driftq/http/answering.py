@@ -30,8 +30,8 @@ LINGER_MS = 5000
 """How long a peer has to finish sending after a refusal, and to take what it was sent last."""
 
 
-class Turn:
-    """A place in the order of replies."""
+class Slot:
+    """Where a reply belongs in the order."""
 
     __slots__ = ("answer", "coded", "keep_alive", "old", "request")
 
@@ -51,7 +51,7 @@ class Turn:
         return self.request is None or self.request.method != "HEAD"
 
 
-class Turns:
+class Answering:
     """Every request of a connection that is not answered yet."""
 
     def __init__(self, serving: Serving, transport: asyncio.Transport, owner: Peer) -> None:
@@ -60,14 +60,14 @@ class Turns:
         self._packing = serving.packing
         self._owner = owner
         self._transport: asyncio.Transport | None = transport
-        self._turns: deque[Turn] = deque()
-        self._held: deque[Turn] = deque()
-        """Those of the turns whose requests nobody has taken up yet."""
+        self._slots: deque[Slot] = deque()
+        self._held: deque[Slot] = deque()
+        """Those of the slots whose requests nobody has taken up yet."""
         self._stream: ChunkSink | None = None
         self._blocked = False
         """A body is being unpacked, or a stream or a socket has its turn or will have it: what is behind it waits."""
         self._upgrade: tuple[Upgrade, bytes] | None = None
-        """A handshake that was accepted, and what is to be said to it in its turn."""
+        """A handshake that was accepted, and what is to be said to it in its slot."""
         self._rest = b""
         """What came behind it."""
         self.last = False
@@ -87,7 +87,7 @@ class Turns:
     @property
     def waiting(self) -> bool:
         """Is the peer waiting for us?"""
-        return bool(self._turns) or self._stream is not None
+        return bool(self._slots) or self._stream is not None
 
     @property
     def upgraded(self) -> bool:
@@ -101,101 +101,101 @@ class Turns:
 
     # Requests
 
-    def add(self, turn: Turn) -> None:
+    def add(self, slot: Slot) -> None:
         """Take up a request, or have it wait where the peer has not taken what it asked for before."""
-        self._turns.append(turn)
+        self._slots.append(slot)
         if self._held or self._full or self._blocked:
-            self._held.append(turn)
+            self._held.append(slot)
         else:
-            self._take(turn)
+            self._take(slot)
 
     def add_last(self, request: Request) -> None:
         """Take up a request of which only the beginning was read; the rest is ignored."""
         self._refused = self.last = True
-        self.add(Turn(request, keep_alive=False))
+        self.add(Slot(request, keep_alive=False))
 
     def refuse(self, reply: Reply) -> None:
-        """Answer what was not even a request, in its turn, and take no further one."""
+        """Answer what was not even a request, in its slot, and take no further one."""
         if not self.last:
             self._refused = self.last = True
             self.say(reply)
 
     def say(self, answer: Reply | bytes) -> None:
-        """Have something of the connection's own said in its turn."""
-        turn = Turn(None, keep_alive=False)
-        turn.answer = answer
-        self._turns.append(turn)
+        """Have something of the connection's own said in its slot."""
+        slot = Slot(None, keep_alive=False)
+        slot.answer = answer
+        self._slots.append(slot)
 
     def keep(self, data: bytes) -> None:
         """Keep what came behind a handshake until its turn has come."""
         self._rest += data
         self._keep_pace()
 
-    def _take(self, turn: Turn) -> None:
-        request = turn.request
+    def _take(self, slot: Slot) -> None:
+        request = slot.request
         assert request is not None
-        if turn.coded and (unpacking := self._packing.unpack(request, self._serving.terms.body_bytes_max)) is not None:
+        if slot.coded and (unpacking := self._packing.unpack(request, self._serving.terms.body_bytes_max)) is not None:
             self._blocked = True
-            unpacking.then(lambda _: self._unpacked(turn, request))
+            unpacking.then(lambda _: self._unpacked(slot, request))
         else:
-            self._ask(turn, request)
+            self._ask(slot, request)
 
-    def _unpacked(self, turn: Turn, request: Request) -> None:
+    def _unpacked(self, slot: Slot, request: Request) -> None:
         self._blocked = False
         if self._transport is not None:
-            self._ask(turn, request)
+            self._ask(slot, request)
             self.flush()
 
-    def _ask(self, turn: Turn, request: Request) -> None:
+    def _ask(self, slot: Slot, request: Request) -> None:
         answer = self._handle(request)
         if isinstance(answer, Reply):
-            self._reply(turn, request, answer)
+            self._reply(slot, request, answer)
         elif isinstance(answer, Pending):
-            answer.then(lambda done: self._settle(turn, request, done))
+            answer.then(lambda done: self._settle(slot, request, done))
         else:
-            self._give(turn, answer)
+            self._give(slot, answer)
 
-    def _settle(self, turn: Turn, request: Request, done: Pending[Reply]) -> None:
+    def _settle(self, slot: Slot, request: Request, done: Pending[Reply]) -> None:
         if self._transport is None:
             return
-        self._reply(turn, request, outcome(done))
+        self._reply(slot, request, outcome(done))
         if not self._busy:
             self.flush()
 
-    def _reply(self, turn: Turn, request: Request, reply: Reply) -> None:
+    def _reply(self, slot: Slot, request: Request, reply: Reply) -> None:
         """The reply is there; perhaps it is to be packed first."""
         if reply.more or len(reply.body) >= PACKED_MIN:
             answer = self._packing.pack(request, reply)
             if isinstance(answer, Pending):
-                answer.then(lambda done: self._packed(turn, done.result()))
+                answer.then(lambda done: self._packed(slot, done.result()))
                 return
             reply = answer
-        turn.answer = reply
+        slot.answer = reply
         # So much is not collected: the transport says when it is too much.
         if reply.more or len(reply.body) > JOIN_MAX:
             self._send_ready()
 
-    def _packed(self, turn: Turn, reply: Reply) -> None:
-        turn.answer = reply
+    def _packed(self, slot: Slot, reply: Reply) -> None:
+        slot.answer = reply
         self.flush()
 
-    def _give(self, turn: Turn, answer: Stream | Upgrade) -> None:
-        turn.answer = answer
+    def _give(self, slot: Slot, answer: Stream | Upgrade) -> None:
+        slot.answer = answer
         if isinstance(answer, Upgrade):
-            self._accept(turn, answer)
-        elif turn.with_body:
+            self._accept(slot, answer)
+        elif slot.with_body:
             self._blocked = True
         else:
-            turn.answer = stream_head(answer, keep_alive=turn.keep_alive, chunked=not turn.old)
+            slot.answer = stream_head(answer, keep_alive=slot.keep_alive, chunked=not slot.old)
             tell_closed(answer.source.closed)
 
-    def _accept(self, turn: Turn, upgrade: Upgrade) -> None:
+    def _accept(self, slot: Slot, upgrade: Upgrade) -> None:
         """A WebSocket, if that is what was asked for; then no request can come any more."""
-        assert turn.request is not None
+        assert slot.request is not None
         try:
-            head = accept_handshake(turn.request)
+            head = accept_handshake(slot.request)
         except DriftQError as error:
-            turn.answer = error_reply(error)
+            slot.answer = error_reply(error)
             tell_closed(upgrade.source.closed)
         else:
             self._upgrade = upgrade, head
@@ -218,47 +218,47 @@ class Turns:
         transport = self._transport
         if transport is None or self._stream is not None:
             return
-        if self._turns or not self.last:
+        if self._slots or not self.last:
             self._keep_pace()
         elif self._leaving is None:
             self._leave(transport)
 
     def _send_ready(self) -> None:
         transport = self._transport
-        turns = self._turns
+        slots = self._slots
         if transport is None or self._stream is not None:
             return
         parts: list[bytes] = []
         size = 0
-        while turns and isinstance(answer := turns[0].answer, Reply | bytes):
-            turn = turns.popleft()
+        while slots and isinstance(answer := slots[0].answer, Reply | bytes):
+            slot = slots.popleft()
             if isinstance(answer, bytes):
                 parts.append(answer)
                 continue
-            keep_alive = turn.keep_alive and not (self.last and not turns)
+            keep_alive = slot.keep_alive and not (self.last and not slots)
             length = answer.size
-            parts.append(encode_head(answer, length, keep_alive=keep_alive, old=turn.old))
-            if turn.with_body:
+            parts.append(encode_head(answer, length, keep_alive=keep_alive, old=slot.old))
+            if slot.with_body:
                 parts.append(answer.body)
                 parts += answer.more
                 size += length
         if parts:
             write_parts(transport, parts, size)
-        if turns and turns[0].answer is not None:
-            self._open(transport, turns.popleft())
+        if slots and slots[0].answer is not None:
+            self._open(transport, slots.popleft())
 
-    def _open(self, transport: asyncio.Transport, turn: Turn) -> None:
-        """A stream's turn, or a socket's, has come."""
+    def _open(self, transport: asyncio.Transport, slot: Slot) -> None:
+        """A stream's slot, or a socket's, has come."""
         if self._upgrade is not None:
             upgrade, head = self._upgrade
             self._hand_over(transport, WebSocket(upgrade.source, transport, self._serving), head)
             return
-        stream = turn.answer
+        stream = slot.answer
         assert isinstance(stream, Stream)
-        self.last |= turn.old
-        head = stream_head(stream, keep_alive=turn.keep_alive and not self.last, chunked=not turn.old)
+        self.last |= slot.old
+        head = stream_head(stream, keep_alive=slot.keep_alive and not self.last, chunked=not slot.old)
         self._stream = ChunkSink(
-            stream.source, transport, self._serving.runtime, chunked=not turn.old, on_end=self._stream_ended
+            stream.source, transport, self._serving.runtime, chunked=not slot.old, on_end=self._stream_ended
         )
         self._stream.open(head)
 
@@ -300,7 +300,7 @@ class Turns:
         if self._stream is not None and self._transport is not None:
             self._transport.abort()
             return False
-        return bool(self._turns)
+        return bool(self._slots)
 
     def finish(self) -> None:
         """The server is going."""
@@ -317,11 +317,11 @@ class Turns:
         """The peer is gone."""
         self.last = True
         self._transport = None
-        for turn in self._turns:
-            if isinstance(turn.answer, Stream | Upgrade):
-                tell_closed(turn.answer.source.closed)
+        for slot in self._slots:
+            if isinstance(slot.answer, Stream | Upgrade):
+                tell_closed(slot.answer.source.closed)
         self._hang_up()
-        self._turns.clear()
+        self._slots.clear()
         self._held.clear()
         if self._stream is not None:
             self._stream.lose()
@@ -329,10 +329,10 @@ class Turns:
             self._leaving.cancel()
 
     def _hang_up(self) -> None:
-        """Nobody is to be kept waiting, and no place for somebody who may be gone: what can be answered now is."""
-        for turn in list(self._turns):
-            if turn.answer is None and turn.request is not None:
-                turn.request.hang_up()
+        """Nobody is to be kept waiting, and no slot for somebody who may be gone: what can be answered now is."""
+        for slot in list(self._slots):
+            if slot.answer is None and slot.request is not None:
+                slot.request.hang_up()
 
     def _leave(self, transport: asyncio.Transport) -> None:
         """Close behind the last reply; a peer that does not take it, or goes on sending, is not waited for for ever."""
@@ -344,7 +344,7 @@ class Turns:
 
     def _keep_pace(self) -> None:
         """Read from the peer, or do not, as it keeps up."""
-        wait = self._full or len(self._turns) >= PIPELINE_MAX or len(self._rest) > HIGH_WATER
+        wait = self._full or len(self._slots) >= PIPELINE_MAX or len(self._rest) > HIGH_WATER
         transport = self._transport
         if wait == self._paused or transport is None or transport.is_closing():
             return
