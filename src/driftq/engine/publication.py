@@ -24,7 +24,7 @@ from driftq.engine.frames import COMMIT, CommitBody, WriterTag, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.room import check_caps
 from driftq.engine.topic import Topic
-from driftq.errors import BatchTooLargeError, DriftQError, ShardStoppedError, TopicNotFoundError
+from driftq.errors import DriftQError, ShardStoppedError, TopicNotFoundError
 from driftq.model.limits import COMMIT_BYTES_MAX, OWN_BLOCK_RECORDS
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending
@@ -84,11 +84,7 @@ class Publisher:
     ) -> Pending[Appended]:
         """Take one in, or raise and change nothing. Its bytes are within the quota already."""
         count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
-        if payload > COMMIT_BYTES_MAX:
-            raise BatchTooLargeError(
-                f"{payload} bytes in one commit, and {COMMIT_BYTES_MAX} are the most",
-                detail={"bytes": payload, "max": COMMIT_BYTES_MAX},
-            )
+        assert payload <= COMMIT_BYTES_MAX, "one WAL file holds it"
         asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
         topic.expire(self._journal.time.now())
         check_caps(topic, asked)

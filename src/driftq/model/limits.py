@@ -42,6 +42,9 @@ PRIORITY_MAX = 1000
 COMMIT_BYTES_MAX = 1024 * MIB
 """Bytes of one publication of staged writes: they stand in one WAL file."""
 
+WRITER_BYTES_MAX = 128
+"""The name of who stages writes."""
+
 CURSORS_MAX = 1000
 """Named cursors of one topic."""
 

@@ -48,6 +48,9 @@ class Site(StrEnum):
     COLD_FLAG = "cold.flag"
     SNAPSHOT_FILE = "snapshot.file"
     SNAPSHOT_DIR = "snapshot.dir"
+    STAGE_FILE = "stage.file"
+    STAGE_DIR = "stage.dir"
+    SERVER_ID = "server.id"
 
 
 class LockHeldError(OSError):

@@ -4,6 +4,7 @@
 <data>/meta/snapshot-<id:016>.bin                 checkpoints
 <data>/wal/wal-<n:016>.log                        one shard
 <data>/wal/shard-<NN>/wal-<n:016>.log             more than one
+<data>/stage/part-<n:016>.bin                     staged parts
 <data>/topics/<id:08X>/seg-<first_seq:016>.*      hot segments: .data, .idx, .tags
 <cold>/topics/<id:08X>/seg-<first_seq:016>.*      cold segments: .parquet, .del
 """
@@ -15,6 +16,7 @@ from driftq.seam.disk import Disk, Site
 
 _WAL = re.compile(r"wal-(\d{16})\.log")
 _SHARD = re.compile(r"shard-(\d{2,})")
+_PART = re.compile(r"part-(\d{16})\.bin")
 _SNAPSHOT = re.compile(r"snapshot-(\d{16})\.bin")
 _SEGMENT = re.compile(r"seg-(\d{16})\.([a-z]+)")
 COLD_SUFFIXES = frozenset(("parquet", "del"))
@@ -51,7 +53,7 @@ class Layout:
 
         Synced even when they are there: the process that made them may have died before it could.
         """
-        for name in ("meta", "wal", "topics"):
+        for name in ("meta", "wal", "topics", "stage"):
             self.disk.mkdir(f"{self.data}/{name}")
         self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
 
@@ -83,6 +85,20 @@ class Layout:
     def snapshots(self) -> list[int]:
         """Numbers of the finished checkpoints, oldest first."""
         found = (_number(_SNAPSHOT, name) for name in self.disk.names(self.meta_dir))
+        return sorted(number for number in found if number is not None)
+
+    @property
+    def stage_dir(self) -> str:
+        """Where staged parts stand."""
+        return f"{self.data}/stage"
+
+    def stage_path(self, number: int) -> str:
+        """One staged part."""
+        return f"{self.stage_dir}/part-{number:016}.bin"
+
+    def stage_files(self) -> list[int]:
+        """Numbers of the staged parts, oldest first."""
+        found = (_number(_PART, name) for name in self.disk.names(self.stage_dir))
         return sorted(number for number in found if number is not None)
 
     def shard_name(self, shard: int, shards: int) -> str:

@@ -1,0 +1,171 @@
+"""Named cursors (http-v0 §22.4)."""
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from driftq.cursors.named import Cursor
+from driftq.engine.topic import Topic
+from driftq.http.access import Scope
+from driftq.http.body import U64, check_u64, decode_body
+from driftq.http.paging import Paging
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance, since_ms
+from driftq.seam.runtime import Pending, run
+from driftq.server import Server
+
+_CURSORS = "/v0/topics/:topic/cursors"
+
+
+class CursorPut(Struct):
+    """What a PUT asks for."""
+
+    seq: U64
+    epoch: U64 | None = None
+    rewind: bool = False
+    meta: dict[str, str] | None = None
+
+
+class CursorMoved(Struct):
+    """The answer to a PUT."""
+
+    topic: str
+    cursor: str
+    seq: int
+    epoch: int
+    head_seq: int
+    lag: int
+    updated_ts: int
+    moved: bool
+    performance: Performance
+
+
+class CursorRow(Struct):
+    """One cursor in a list."""
+
+    topic: str
+    cursor: str
+    seq: int
+    epoch: int
+    head_seq: int
+    lag: int
+    updated_ts: int
+    meta: dict[str, str]
+
+
+class CursorState(CursorRow):
+    """One cursor, asked for alone."""
+
+    performance: Performance
+
+
+class CursorList(Struct, omit_defaults=True):
+    """A page of the list."""
+
+    cursors: list[CursorRow]
+    performance: Performance
+    next_cursor: str | None = None
+
+
+class CursorDeleted(Struct):
+    """The answer to a DELETE."""
+
+    topic: str
+    cursor: str
+    deleted: bool
+    performance: Performance
+
+
+_PUT = Decoder(CursorPut)
+
+
+class Cursors:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._cursors = server.cursors
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+
+    def routes(self) -> list[Route]:
+        """Four."""
+        one = f"{_CURSORS}/:name"
+        return [
+            Route("GET", _CURSORS, self.list, Scope.READ, guards_name=True),
+            Route("PUT", one, self.put, Scope.WRITE, guards_name=True),
+            Route("GET", one, self.get, Scope.READ, guards_name=True),
+            Route("DELETE", one, self.delete, Scope.WRITE, guards_name=True),
+        ]
+
+    def put(self, request: Request) -> Pending[Reply]:
+        """Move a cursor, or make one."""
+        body = decode_body(_PUT, request, body_bytes_max=self._body_bytes_max)
+        check_u64(body.seq, "seq")
+        check_u64(body.epoch, "epoch")
+
+        async def answer() -> Reply:
+            topic, name = request.params
+            done = await self._cursors.put(
+                topic, name, body.seq, epoch=body.epoch, rewind=body.rewind, meta=body.meta
+            )
+            found = self._engine.topic(topic)
+            cursor = done.cursor
+            return json_reply(
+                200,
+                CursorMoved(
+                    topic,
+                    name,
+                    cursor.seq,
+                    found.id,
+                    found.head,
+                    found.head - cursor.seq,
+                    cursor.updated_ts,
+                    done.moved,
+                    self._figures(request),
+                ),
+            )
+
+        return run(answer())
+
+    def get(self, request: Request) -> Reply:
+        """Where a cursor stands."""
+        name, cursor = request.params
+        found = self._cursors.get(name, cursor)
+        row = _fields(self._engine.topic(name), cursor, found)
+        return json_reply(200, CursorState(*row, self._figures(request)))
+
+    def list(self, request: Request) -> Reply:
+        """A page of a topic's cursors."""
+        topic = self._engine.topic(request.params[0])
+        found = self._cursors.all(topic.name)
+        names, cursor = Paging.of(request).cut(sorted(found), lambda _: True)
+        rows = [CursorRow(*_fields(topic, name, found[name])) for name in names]
+        return json_reply(200, CursorList(rows, self._figures(request), cursor))
+
+    def delete(self, request: Request) -> Pending[Reply]:
+        """Forget a cursor."""
+
+        async def answer() -> Reply:
+            topic, name = request.params
+            deleted = await self._cursors.delete(topic, name)
+            return json_reply(200, CursorDeleted(topic, name, deleted, self._figures(request)))
+
+        return run(answer())
+
+    def _figures(self, request: Request) -> Performance:
+        return Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns()))
+
+
+def _fields(topic: Topic, name: str, cursor: Cursor) -> tuple[str, str, int, int, int, int, int, dict[str, str]]:
+    return (
+        topic.name,
+        name,
+        cursor.seq,
+        topic.id,
+        topic.head,
+        topic.head - cursor.seq,
+        cursor.updated_ts,
+        cursor.meta or {},
+    )

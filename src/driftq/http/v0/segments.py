@@ -1,0 +1,108 @@
+"""The segment manifest (http-v0 §22.2): which files hold which seqs, enough to plan a parallel read in place.
+
+Listed are sealed segments, hot and cold. A file that is named may be gone when it is opened, because retention dropped
+its segment or relocation moved it: the reader gets a missing file and asks again. One that it has open stays readable.
+"""
+
+from msgspec import Struct, field
+
+from driftq.engine.segment import Segment
+from driftq.engine.topic import Topic
+from driftq.http.access import Scope
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance, since_ms
+from driftq.model.tombstone import Reason
+from driftq.server import Server
+from driftq.storage.layout import segment_file
+
+
+class HoleRow(Struct):
+    """A hole in the log."""
+
+    first: int = field(name="from")
+    last: int = field(name="to")
+    reason: Reason
+
+
+class SegmentRow(Struct):
+    """One sealed segment; `bytes` are of its payload, deleted records included."""
+
+    tier: str
+    file: str
+    first_seq: int
+    last_seq: int
+    count: int
+    live: int
+    bytes: int
+    first_ts: int
+    last_ts: int
+
+
+class Manifest(Struct):
+    """The answer."""
+
+    topic: str
+    topic_id: int
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    synced_seq: int | None
+    holes: list[HoleRow]
+    server_id: str
+    hot_root: str
+    cold_root: str | None
+    segments: list[SegmentRow]
+    performance: Performance
+
+
+class Segments:
+    """The handler."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def routes(self) -> list[Route]:
+        """One."""
+        return [Route("GET", "/v0/topics/:topic/segments", self.get, Scope.READ, guards_name=True)]
+
+    def get(self, request: Request) -> Reply:
+        """The manifest of a topic."""
+        server = self._server
+        topic = server.engine.topic(request.params[0])
+        return json_reply(
+            200,
+            Manifest(
+                topic.name,
+                topic.id,
+                topic.id,
+                topic.head,
+                topic.earliest,
+                topic.evict_floor,
+                server.engine.synced_or_none(topic),
+                [HoleRow(hole.first, hole.last, hole.reason) for hole in topic.holes.all],
+                server.server_id,
+                server.hot_root,
+                server.cold_root,
+                [_row(topic, segment) for segment in topic.segments if segment.sealed],
+                Performance(since_ms(request.began_ns, server.clock.monotonic_ns())),
+            ),
+        )
+
+
+def _row(topic: Topic, segment: Segment) -> SegmentRow:
+    index = segment.index
+    blocks = range(len(index))
+    return SegmentRow(
+        "cold" if segment.cold else "hot",
+        segment_file(topic.id, segment.first_seq, "parquet" if segment.cold else "data"),
+        segment.first_seq,
+        segment.end_seq - 1,
+        sum(map(index.count, blocks)),
+        segment.live,
+        sum(map(index.payload, blocks)),
+        index.first_ts(0),
+        segment.last_ts,
+    )

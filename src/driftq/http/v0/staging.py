@@ -1,0 +1,207 @@
+"""Staged writes: parts, commits, writers (http-v0 §22.5)."""
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from driftq.engine.ingest import decode_write
+from driftq.errors import InvalidRequestError
+from driftq.http.access import Scope
+from driftq.http.body import JSON, U64, check_media_type, check_size, check_u64, decode_body
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance, since_ms
+from driftq.model.limits import U64_MAX
+from driftq.seam.runtime import Pending, run
+from driftq.server import Server
+from driftq.staging.stage import Address, PartRef, check_writer
+from driftq.storage.rows import Rows
+
+_TOPIC = "/v0/topics/:topic"
+_NS_PER_MS = 1_000_000
+
+
+class PartBody(Struct):
+    """One part of a commit."""
+
+    part: U64
+    attempt: U64
+    chunks: U64
+
+
+class CommitRequest(Struct):
+    """What a commit asks for."""
+
+    writer: str
+    batch: U64
+    parts: list[PartBody]
+    epoch: U64 | None = None
+
+
+class PartStaged(Struct):
+    """The answer to a part."""
+
+    topic: str
+    writer: str
+    batch: int
+    part: int
+    attempt: int
+    chunk: int
+    records: int
+    bytes: int
+    expires_ts: int
+    performance: Performance
+
+
+class BatchCommitted(Struct, omit_defaults=True):
+    """The answer to a commit: as that to a write (§7), seqs null for a batch long before the last."""
+
+    topic: str
+    first_seq: int | None
+    last_seq: int | None
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    synced_seq: int | None
+    performance: Performance
+    seqs: list[int] | None | bool = False
+    """False where they were not asked for."""
+
+
+class WriterState(Struct):
+    """What a writer has done."""
+
+    topic: str
+    writer: str
+    last_batch: int
+    first_seq: int
+    last_seq: int
+    performance: Performance
+
+
+class PartsDropped(Struct):
+    """The answer to a DELETE."""
+
+    topic: str
+    writer: str
+    dropped: int
+    performance: Performance
+
+
+_COMMIT = Decoder(CommitRequest)
+
+
+class StagedWrites:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._staging = server.staging
+        self._limits = server.settings.limits
+
+    def routes(self) -> list[Route]:
+        """Four."""
+        return [
+            Route("POST", f"{_TOPIC}/stage", self.stage, Scope.WRITE, guards_name=True),
+            Route("POST", f"{_TOPIC}/commit", self.commit, Scope.WRITE, guards_name=True),
+            Route("GET", f"{_TOPIC}/writers/:writer", self.writer, Scope.READ, guards_name=True),
+            Route("DELETE", f"{_TOPIC}/stage/:writer", self.drop, Scope.WRITE, guards_name=True),
+        ]
+
+    def stage(self, request: Request) -> Pending[Reply]:
+        """Take a part in."""
+        name = request.params[0]
+        rows = self._rows(request)
+        writer = request.argument("writer") or ""
+        check_writer(writer)
+        address = Address(*(_number(request, field) for field in ("batch", "part", "attempt")), _chunk(request))
+
+        async def answer() -> Reply:
+            done = await self._staging.stage(name, writer, address, rows)
+            return json_reply(
+                200,
+                PartStaged(
+                    name, writer, *address, done.records, done.payload, done.expires_ts, self._figures(request)
+                ),
+            )
+
+        return run(answer())
+
+    def _rows(self, request: Request) -> Rows:
+        check_size(request, self._limits.body_bytes_max)
+        check_media_type(request, JSON)
+        return decode_write(request.body, self._limits).rows
+
+    def commit(self, request: Request) -> Pending[Reply]:
+        """Publish parts."""
+        name = request.params[0]
+        body = decode_body(_COMMIT, request, body_bytes_max=self._limits.body_bytes_max)
+        for field, value in (("batch", body.batch), ("epoch", body.epoch)):
+            check_u64(value, field)
+        for part in body.parts:
+            check_u64(max(part.part, part.attempt, part.chunks), "parts")
+        parts = [PartRef(part.part, part.attempt, part.chunks) for part in body.parts]
+
+        async def answer() -> Reply:
+            done = await self._staging.commit(name, body.writer, body.batch, parts, body.epoch)
+            first, last = done.first_seq, done.last_seq
+            known = first is not None and last is not None
+            found = self._engine.catalog.find(name)
+            reply = BatchCommitted(
+                name,
+                first,
+                last,
+                done.head_seq,
+                last - first + 1 if first is not None and last is not None else 0,
+                False,
+                done.deduped,
+                None if found is None else self._engine.synced_or_none(found),
+                self._figures(request, None if done.deduped else done.sync_ns),
+            )
+            if request.flag("return_seqs", True):
+                reply.seqs = list(range(first, last + 1)) if known and first is not None and last is not None else None
+            return json_reply(200, reply)
+
+        return run(answer())
+
+    def writer(self, request: Request) -> Reply:
+        """The last batch of a writer."""
+        name, writer = request.params
+        found = self._staging.writer(name, writer)
+        return json_reply(
+            200, WriterState(name, writer, found.batch, found.first, found.last, self._figures(request))
+        )
+
+    def drop(self, request: Request) -> Pending[Reply]:
+        """Let a writer's parts go."""
+        name, writer = request.params
+
+        async def answer() -> Reply:
+            dropped = await self._staging.drop(name, writer)
+            return json_reply(200, PartsDropped(name, writer, dropped, self._figures(request)))
+
+        return run(answer())
+
+    def _figures(self, request: Request, sync_ns: int | None = None) -> Performance:
+        total_ms = since_ms(request.began_ns, self._server.clock.monotonic_ns())
+        if sync_ns is None:
+            return Performance(total_ms)
+        sync_ms = sync_ns / _NS_PER_MS
+        return Performance(total_ms, wal_append_ms=max(0.0, total_ms - sync_ms), fsync_ms=sync_ms)
+
+
+def _number(request: Request, field: str) -> int:
+    """A u64 of the address; what cannot be read is refused, for a default would be somebody else's address."""
+    text = request.argument(field)
+    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > U64_MAX:
+        raise InvalidRequestError(f"{field} must be a 64-bit unsigned integer")
+    return int(text)
+
+
+def _chunk(request: Request) -> int:
+    return 0 if request.argument("chunk") is None else _number(request, "chunk")
+
+
+_DIGITS_MAX = 20

@@ -1,0 +1,403 @@
+"""Staged writes (http-v0 §22.5): parts that wait, durable and invisible, and the commits that publish them.
+
+A part     written and synced → waiting, at its address → replaced by another at the same address
+                                                        → expired, dropped, or gone with its topic
+                                                        → published
+A commit   one at a time per writer: parts found → read from their files → published (`engine.publication`), which
+           remembers batch and seqs of the writer in the same step → its Commit frame synced → the files removed
+
+An address is topic, writer, batch, part, attempt and chunk. The last batch of every writer lives as long as its topic,
+in the log and in the checkpoint's section `staging`: a batch up to it is never published again, whatever is asked. So
+every step may be repeated after any crash: before the Commit frame is on stable storage the parts are still there,
+and once it is the batch is known.
+
+Invariants
+- What is waiting counts once against the server's bytes (`Quota.reserved`), until it is a topic's.
+- A file is removed only when nothing can ask for it any more; what a crash brings back is found superfluous by `open`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, msgpack
+
+from driftq.engine.append import Appended
+from driftq.engine.catalog import check_epoch
+from driftq.engine.engine import Engine
+from driftq.engine.frames import COMMIT, CommitBody, WriterTag
+from driftq.engine.topic import Topic
+from driftq.errors import (
+    BatchTooLargeError,
+    InternalError,
+    InvalidRequestError,
+    NotFoundError,
+    StageIncompleteError,
+    TopicNotFoundError,
+)
+from driftq.model.limits import COMMIT_BYTES_MAX, WRITER_BYTES_MAX
+from driftq.seam.runtime import Pending, Runtime, Timer, run
+from driftq.staging.files import StageFiles
+from driftq.storage.layout import Layout
+from driftq.storage.rows import Rows
+from driftq.storage.stage_file import PartHead
+
+_TICK_MS = 1000
+
+
+class Address(NamedTuple):
+    """Where a part waits, below its topic and writer."""
+
+    batch: int
+    part: int
+    attempt: int
+    chunk: int
+
+
+class PartRef(NamedTuple):
+    """A part as a commit names it: its chunks are 0 to `chunks` - 1."""
+
+    part: int
+    attempt: int
+    chunks: int
+
+
+class LastBatch(Struct, frozen=True, array_like=True):
+    """The newest batch that a writer has published, and its seqs."""
+
+    batch: int
+    first: int
+    last: int
+
+
+class Staged(Struct, frozen=True):
+    """The answer to a part."""
+
+    records: int
+    payload: int
+    expires_ts: int
+
+
+class Committed(Struct, frozen=True):
+    """The answer to a commit; seqs are None for a batch before the last one."""
+
+    first_seq: int | None
+    last_seq: int | None
+    head_seq: int
+    deduped: bool
+    sync_ns: int = 0
+
+
+class _Part(Struct, frozen=True):
+    """One that waits."""
+
+    number: int
+    owner: tuple[int, str]
+    address: Address
+    payload: int
+    staged_ts: int
+
+
+class Staging:
+    """The parts and writers of every topic."""
+
+    name = "staging"
+    kinds = frozenset((COMMIT,))
+
+    def __init__(self, ttl_ms: int) -> None:
+        self._ttl_ms = ttl_ms
+        self._writers: dict[int, dict[str, LastBatch]] = {}
+        self._parts: dict[tuple[int, str], dict[Address, _Part]] = {}
+        """By topic id and writer."""
+        self._by_age: OrderedDict[int, _Part] = OrderedDict()
+        self._published: dict[tuple[int, str, int], list[int]] = {}
+        """Files of parts that are published and not removed, by topic id, writer and batch."""
+        self._committing: dict[tuple[int, str], Pending[None]] = {}
+        self._next_number = 1
+        self._timer: Timer | None = None
+        self._engine: Engine
+        self._files: StageFiles
+        self._runtime: Runtime
+
+    def open(self, engine: Engine, runtime: Runtime, layout: Layout) -> None:
+        """The engine is there, its log replayed: find what is staged, and remove what nobody can ask for."""
+        self._engine = engine
+        self._runtime = runtime
+        self._files = StageFiles(runtime, layout)
+        superfluous = []
+        for number, found in self._files.found():
+            self._next_number = number + 1
+            if found is None or found.topic_id not in engine.catalog.by_id:
+                superfluous.append(number)
+                continue
+            head = found.head
+            address = Address(head.batch, head.part, head.attempt, head.chunk)
+            part = _Part(number, (found.topic_id, head.writer), address, head.payload, head.staged_ts)
+            last = self._writers.get(found.topic_id, {}).get(head.writer)
+            if last is not None and head.batch <= last.batch:
+                superfluous.append(number)
+            else:
+                engine.quota.reserved += head.payload
+                superfluous += self._install(part)
+        if superfluous:
+            self._files.remove(superfluous)
+        self._expire()
+
+    def close(self) -> None:
+        """No more is asked of it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._files.close()
+
+    # Parts
+
+    def stage(self, name: str, writer: str, address: Address, rows: Rows) -> Pending[Staged]:
+        """Take a part in, in the place of what was at its address."""
+        check_writer(writer)
+        self._engine.check_open()
+        topic = self._engine.topic(name)
+        self._expire()
+        owner = (topic.id, writer)
+        before = self._parts.get(owner, {}).get(address)
+        payload = rows.payload_bytes
+        self._engine.quota.check(payload - (before.payload if before is not None else 0))
+        self._engine.quota.reserved += payload
+        part = _Part(self._next_number, owner, address, payload, self._engine.time.now())
+        self._next_number += 1
+        answer: Pending[Staged] = Pending()
+
+        def done(error: OSError | None) -> None:
+            if error is None and not topic.gone:
+                replaced = self._install(part)
+                if replaced:
+                    self._files.remove(replaced)
+                answer.resolve(Staged(rows.count, payload, part.staged_ts + self._ttl_ms))
+                return
+            self._engine.quota.reserved -= payload
+            if error is not None:
+                answer.fail(InternalError(f"the part could not be kept: {error.strerror}"))
+            else:
+                self._files.remove([part.number])
+                answer.fail(TopicNotFoundError(name))
+
+        head = PartHead(writer, *address, part.staged_ts, rows.count, payload)
+        self._files.write(part.number, topic.id, head, rows, done)
+        return answer
+
+    def drop(self, name: str, writer: str) -> Pending[int]:
+        """Let a writer's parts go; the answer says how many there were."""
+        self._engine.check_open()
+        topic = self._engine.topic(name)
+        parts = list(self._parts.get((topic.id, writer), {}).values())
+        answer: Pending[int] = Pending()
+
+        def done(error: OSError | None) -> None:
+            if error is None:
+                answer.resolve(len(parts))
+            else:
+                answer.fail(InternalError(f"the parts could not be removed: {error.strerror}"))
+
+        self._files.drop(self._take(parts), done)
+        return answer
+
+    def _install(self, part: _Part) -> list[int]:
+        """A part is on disk and waits from now on. Returns the file it replaces; that may be its own."""
+        parts = self._parts.setdefault(part.owner, {})
+        before = parts.get(part.address)
+        if before is not None and before.number > part.number:
+            self._engine.quota.reserved -= part.payload
+            return [part.number]
+        replaced = self._take([before]) if before is not None else []
+        self._parts.setdefault(part.owner, {})[part.address] = part
+        self._by_age[part.number] = part
+        if self._timer is None:
+            self._timer = self._runtime.later(_TICK_MS, self._tick)
+        return replaced
+
+    def _take(self, parts: Iterable[_Part]) -> list[int]:
+        """These wait no more. Returns their files."""
+        numbers = []
+        for part in parts:
+            owned = self._parts[part.owner]
+            del owned[part.address]
+            if not owned:
+                del self._parts[part.owner]
+            del self._by_age[part.number]
+            self._engine.quota.reserved -= part.payload
+            numbers.append(part.number)
+        return numbers
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._expire()
+        if self._by_age:
+            self._timer = self._runtime.later(_TICK_MS, self._tick)
+
+    def _expire(self) -> None:
+        oldest_kept = self._engine.time.now() - self._ttl_ms
+        expired = []
+        for part in self._by_age.values():
+            if part.staged_ts > oldest_kept:
+                break
+            if part.owner not in self._committing:  # a commit that gets lost must find its parts again
+                expired.append(part)
+        if expired:
+            self._files.remove(self._take(expired))
+
+    # Commits
+
+    def commit(
+        self, name: str, writer: str, batch: int, parts: Sequence[PartRef], epoch: int | None = None
+    ) -> Pending[Committed]:
+        """Publish parts together, unless this batch, or a later one of this writer, has been."""
+        check_writer(writer)
+        if not parts:
+            raise InvalidRequestError("parts is empty")
+        if any(part.chunks < 1 for part in parts):
+            raise InvalidRequestError("chunks is a count, and at least 1")
+        return run(self._commit(name, writer, batch, parts, epoch))
+
+    def writer(self, name: str, writer: str) -> LastBatch:
+        """The last batch of a writer. Raises NotFoundError, or TopicNotFoundError."""
+        found = self._writers.get(self._engine.topic(name).id, {}).get(writer)
+        if found is None:
+            raise NotFoundError(f"topic {name!r} has no batch of writer {writer[:WRITER_BYTES_MAX]!r}")
+        return found
+
+    async def _commit(
+        self, name: str, writer: str, batch: int, parts: Sequence[PartRef], epoch: int | None
+    ) -> Committed:
+        self._engine.check_open()
+        topic = self._engine.topic(name)
+        check_epoch(topic, epoch)
+        while (turn := self._committing.get((topic.id, writer))) is not None:
+            await turn
+        if topic.gone:
+            raise TopicNotFoundError(name)
+        last = self._writers.get(topic.id, {}).get(writer)
+        if last is not None and batch <= last.batch:
+            return self._known(topic, writer, batch, last)
+        over = self._committing[topic.id, writer] = Pending[None]()
+        try:
+            done = await self._publish(topic, writer, batch, self._named(topic, writer, batch, parts))
+        finally:
+            del self._committing[topic.id, writer]
+            over.resolve(None)
+        return Committed(done.first_seq, done.last_seq, done.head_seq, False, done.sync_ns)
+
+    def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> Committed:
+        """A batch that was published before. What was staged for it anew goes once the log is sure of it."""
+        shard = self._engine.journal.shard_of(topic)
+        again = self._take(self._upto(topic, writer, last.batch))
+        if again:
+            self._engine.synced.after(shard, shard.last_number, lambda: self._files.remove(again))
+        if batch == last.batch:
+            return Committed(last.first, last.last, last.last, True)
+        return Committed(None, None, topic.head, True)
+
+    def _named(self, topic: Topic, writer: str, batch: int, parts: Sequence[PartRef]) -> list[_Part]:
+        """The parts that a commit names, in its order. Raises StageIncompleteError."""
+        self._expire()
+        waiting = self._parts.get((topic.id, writer), {})
+        wanted = _addresses(batch, parts, len(waiting))
+        missing = [address for address in wanted if address not in waiting]
+        if missing:
+            raise _incomplete(missing)
+        if len({*wanted}) < len(wanted):
+            raise InvalidRequestError("parts names a part twice")
+        named = [waiting[address] for address in wanted]
+        payload = sum(part.payload for part in named)
+        if payload > COMMIT_BYTES_MAX:
+            raise BatchTooLargeError(
+                f"{payload} bytes in one commit, and {COMMIT_BYTES_MAX} are the most",
+                detail={"bytes": payload, "max": COMMIT_BYTES_MAX},
+            )
+        return named
+
+    async def _publish(self, topic: Topic, writer: str, batch: int, named: list[_Part]) -> Appended:
+        loaded: Pending[list[Rows | None]] = Pending()
+
+        def read(found: list[Rows | None], error: OSError | None) -> None:
+            if error is not None:
+                loaded.fail(InternalError(f"a staged part could not be read: {error.strerror}"))
+            else:
+                loaded.resolve(found)
+
+        self._files.read([part.number for part in named], read)
+        found = await loaded
+        if topic.gone:
+            raise TopicNotFoundError(topic.name)
+        damaged = [part for part, part_rows in zip(named, found, strict=True) if part_rows is None]
+        if damaged:
+            waiting = self._parts.get((topic.id, writer), {})
+            self._files.remove(self._take(part for part in damaged if waiting.get(part.address) is part))
+            raise _incomplete([part.address for part in damaged])
+        self._engine.check_open()
+        rows = [part_rows for part_rows in found if part_rows is not None]
+        return await self._engine.publisher.publish(
+            topic, rows, WriterTag(writer, batch), self, self._synced(topic, writer, batch)
+        )
+
+    def _synced(self, topic: Topic, writer: str, batch: int) -> Callable[[], None]:
+        """What becomes of the files of a batch once its Commit frame is on stable storage."""
+        return lambda: self._files.remove(self._published.pop((topic.id, writer, batch), []))
+
+    def _upto(self, topic: Topic, writer: str, batch: int) -> list[_Part]:
+        """The parts of a writer with a batch up to this one."""
+        owned = self._parts.get((topic.id, writer), {})
+        return [part for part in owned.values() if part.address.batch <= batch]
+
+    # What the engine asks for
+
+    def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
+        """A commit: the writer's last batch, and nothing up to it waits any more."""
+        done = msgpack.decode(body, type=CommitBody)
+        writers = self._writers.setdefault(topic.id, {})
+        last = writers.get(done.writer)
+        if last is None or last.batch < done.batch:
+            writers[done.writer] = LastBatch(done.batch, done.first, done.last)
+        parts = self._upto(topic, done.writer, done.batch)
+        if parts:
+            self._published[topic.id, done.writer, done.batch] = self._take(parts)
+
+    def capture(self) -> bytes:
+        """Topic id to the last batch of each writer."""
+        return msgpack.encode({topic_id: writers for topic_id, writers in self._writers.items() if writers})
+
+    def restore(self, section: bytes) -> None:
+        """And back."""
+        self._writers = msgpack.decode(section, type=dict[int, dict[str, LastBatch]])
+
+    def forget(self, topic: Topic) -> None:
+        """Writers and parts die with their topic."""
+        self._writers.pop(topic.id, None)
+        parts = [
+            part for (topic_id, _), owned in self._parts.items() if topic_id == topic.id for part in owned.values()
+        ]
+        if parts:
+            self._files.remove(self._take(parts))
+
+
+def check_writer(writer: str) -> None:
+    """Refuse what is no name of a writer."""
+    if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
+        raise InvalidRequestError(f"writer has 1 to {WRITER_BYTES_MAX} bytes")
+
+
+def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[Address]:
+    """Every chunk of every part, in order; so many that some are missing for sure need not all be spelled out."""
+    found: list[Address] = []
+    for part, attempt, chunks in parts:
+        found += [Address(batch, part, attempt, chunk) for chunk in range(min(chunks, waiting + 1))]
+        if len(found) > waiting + _MISSING_MAX:
+            break
+    return found
+
+
+def _incomplete(missing: Sequence[Address]) -> StageIncompleteError:
+    named = [{"part": part, "attempt": attempt, "chunk": chunk} for _, part, attempt, chunk in missing[:_MISSING_MAX]]
+    return StageIncompleteError(f"{len(missing)} parts of this commit are not there", detail={"missing": named})
+
+
+_MISSING_MAX = 1000
+"""So many are named in an answer."""
