@@ -8,6 +8,7 @@ A refused start raises `StartError`; a directory that another server has open is
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from msgspec import Struct
 from driftq import __version__
 from driftq.admission import Admission
 from driftq.config import Settings
+from driftq.cursors.named import NamedCursors
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import ShuttingDownError, StartError
@@ -26,11 +28,15 @@ from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk
 from driftq.seam.entropy import Entropy, SystemEntropy
 from driftq.seam.runtime import Pending, Runtime
+from driftq.staging.stage import Staging
 from driftq.storage.commit import Shard
-from driftq.storage.layout import make_directory
+from driftq.storage.layout import Layout, make_directory
+from driftq.storage.server_id import settle_server_id
 from driftq.watch.watch import Watch
 
 _NS_PER_MS = 1_000_000
+_LAGS_MAX = 10_000
+"""Of so many cursors the lag is shown."""
 
 
 class Health(Struct, frozen=True):
@@ -88,6 +94,8 @@ class Figures(Struct, frozen=True):
     queues: dict[Topic, QueueFigures] = {}
     streams: int = 0
     watch_sessions: int = 0
+    cursor_lags: list[tuple[str, str, int]] = []
+    """Topic, cursor, and how far behind it is."""
 
 
 class Server:
@@ -112,11 +120,19 @@ class Server:
         self.runtime = runtime
         self.admission = Admission(settings.limits)
         self.replay_progress = 0.0
+        self.cursors = NamedCursors()
+        self.staging = Staging(settings.stage_ttl_ms)
+        self.hot_root = os.path.abspath(settings.data_dir)
+        self.cold_root = None if settings.cold_dir is None else os.path.abspath(settings.cold_dir)
+        self.server_id = ""
+        """Known once it has recovered."""
+        self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
+        self._entropy = entropy or SystemEntropy()
         leases = LeaseBook()
-        self.engine = Engine(disk, clock, runtime, settings, (leases,), pid=pid, recover=False)
-        entropy = entropy or SystemEntropy()
-        self.watch = Watch(self.engine, runtime, clock, entropy)
-        self.queues = Queues(self.engine, runtime, entropy, leases)
+        features = (leases, self.cursors, self.staging)
+        self.engine = Engine(disk, clock, runtime, settings, features, pid=pid, recover=False)
+        self.watch = Watch(self.engine, runtime, clock, self._entropy)
+        self.queues = Queues(self.engine, runtime, self._entropy, leases)
         if recover:
             for _ in self.recover():
                 pass
@@ -130,6 +146,12 @@ class Server:
             self.replay_progress = progress
             yield
         self.queues.open()
+        self.cursors.bind(self.engine)
+        try:
+            self.server_id = settle_server_id(self._layout, self._entropy)
+            self.staging.open(self.engine, self.runtime, self._layout)
+        except OSError as error:
+            raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
 
     def health(self) -> Health:
         """Always the same answer, whatever the state."""
@@ -178,6 +200,7 @@ class Server:
             },
             streams=self.admission.streams,
             watch_sessions=len(self.watch.sessions),
+            cursor_lags=list(islice(self.cursors.lags(topics), _LAGS_MAX)),
         )
 
     def queue_counts(self, topic: Topic) -> QueueCounts:
@@ -192,6 +215,7 @@ class Server:
         """Take nothing more and take a last checkpoint; the answer says whether it was taken."""
         if self._closing is None:
             self._closing = self.engine.close()
+            self._closing.then(lambda _: self.staging.close())
         return self._closing
 
 

@@ -10,7 +10,7 @@ Frame kind 80 and the checkpoint's section `cursors`: docs/formats/wal.md and do
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, msgpack
 
@@ -129,9 +129,9 @@ class NamedCursors:
         """The cursors of a topic, by name."""
         return self._topics.get(self._engine.topic(name).id, {})
 
-    def lags(self) -> Iterator[tuple[str, str, int]]:
-        """Topic, cursor and how many seqs it is behind, of every cursor."""
-        for topic in self._engine.catalog.visible():
+    def lags(self, topics: Iterable[Topic]) -> Iterator[tuple[str, str, int]]:
+        """Topic, cursor and how many seqs it is behind, of every cursor of these topics."""
+        for topic in topics:
             for name, cursor in self._topics.get(topic.id, {}).items():
                 yield topic.name, name, topic.head - cursor.seq
 

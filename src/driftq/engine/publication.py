@@ -162,7 +162,8 @@ class Publisher:
             note_unsynced(topic, shard, submission.number, sent.last)
         self._when_synced(shard, submission.number, asked.synced)
         self._settle(asked)
-        asked.pending.resolve(Appended(sent.first, sent.last, topic.head, sent.ts, sync_ns=submission.sync_ns))
+        sync_ns = max(1, submission.sync_ns) if topic.durability is Durability.FSYNC else 0
+        asked.pending.resolve(Appended(sent.first, sent.last, topic.head, sent.ts, sync_ns=sync_ns))
         self._published(topic)
 
     def _apply(self, asked: Publication, sent: "_Sent") -> DriftQError | None:

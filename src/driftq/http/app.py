@@ -16,8 +16,11 @@ from driftq.http.metrics import Metrics
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
+from driftq.http.v0.cursors import Cursors
 from driftq.http.v0.queues import Queues
 from driftq.http.v0.records import Records
+from driftq.http.v0.segments import Segments
+from driftq.http.v0.staging import StagedWrites
 from driftq.http.v0.topics import Topics
 from driftq.http.v0.watch import Watches
 from driftq.http.v0.work import Work
@@ -42,6 +45,9 @@ class App:
                 *Metrics(server).routes(),
                 *Topics(server).routes(),
                 *Records(server).routes(),
+                *Segments(server).routes(),
+                *Cursors(server).routes(),
+                *StagedWrites(server).routes(),
                 *Watches(server).routes(),
                 *Sockets(server).routes(),
                 *Queues(server).routes(),

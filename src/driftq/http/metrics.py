@@ -116,6 +116,12 @@ def _families(figures: Figures) -> Iterator[Family]:
     yield counter("driftq_uptime_ms", "Milliseconds since the start.", figures.uptime_ms)
     yield from _holes(figures)
     yield from _topics(figures)
+    yield Family(
+        "driftq_cursor_lag",
+        "gauge",
+        "How many seqs a named cursor is behind.",
+        [Sample(lag, {"topic": topic, "cursor": cursor}) for topic, cursor, lag in figures.cursor_lags],
+    )
     yield from _wal(_Wal(figures.shards))
 
 

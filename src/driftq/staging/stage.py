@@ -6,18 +6,17 @@ A part     written and synced → waiting, at its address → replaced by anothe
 A commit   one at a time per writer: parts found → read from their files → published (`engine.publication`), which
            remembers batch and seqs of the writer in the same step → its Commit frame synced → the files removed
 
-An address is topic, writer, batch, part, attempt and chunk. The last batch of every writer lives as long as its topic,
-in the log and in the checkpoint's section `staging`: a batch up to it is never published again, whatever is asked. So
-every step may be repeated after any crash: before the Commit frame is on stable storage the parts are still there,
-and once it is the batch is known.
+A part's address is its topic, writer, batch, part, attempt and chunk. The last batch of every writer lives as long as
+its topic, in the log and in the checkpoint's section `staging`: a batch up to it is never published again, whatever is
+asked. So every step may be repeated after any crash: before the Commit frame is on stable storage the parts are still
+there, and once it is the batch is known.
 
 Invariants
 - What is waiting counts once against the server's bytes (`Quota.reserved`), until it is a topic's.
 - A file is removed only when nothing can ask for it any more; what a crash brings back is found superfluous by `open`.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, msgpack
@@ -38,20 +37,12 @@ from driftq.errors import (
 from driftq.model.limits import COMMIT_BYTES_MAX, WRITER_BYTES_MAX
 from driftq.seam.runtime import Pending, Runtime, Timer, run
 from driftq.staging.files import StageFiles
+from driftq.staging.parts import Address, Owner, Part, Parts
 from driftq.storage.layout import Layout
 from driftq.storage.rows import Rows
 from driftq.storage.stage_file import PartHead
 
 _TICK_MS = 1000
-
-
-class Address(NamedTuple):
-    """Where a part waits, below its topic and writer."""
-
-    batch: int
-    part: int
-    attempt: int
-    chunk: int
 
 
 class PartRef(NamedTuple):
@@ -79,23 +70,13 @@ class Staged(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """The answer to a commit; seqs are None for a batch before the last one."""
+    """The answer to a commit."""
 
-    first_seq: int | None
-    last_seq: int | None
+    seqs: range | None
+    """None for a batch before the writer's last one, of which no more is known."""
     head_seq: int
     deduped: bool
     sync_ns: int = 0
-
-
-class _Part(Struct, frozen=True):
-    """One that waits."""
-
-    number: int
-    owner: tuple[int, str]
-    address: Address
-    payload: int
-    staged_ts: int
 
 
 class Staging:
@@ -107,12 +88,10 @@ class Staging:
     def __init__(self, ttl_ms: int) -> None:
         self._ttl_ms = ttl_ms
         self._writers: dict[int, dict[str, LastBatch]] = {}
-        self._parts: dict[tuple[int, str], dict[Address, _Part]] = {}
-        """By topic id and writer."""
-        self._by_age: OrderedDict[int, _Part] = OrderedDict()
+        self._parts = Parts()
         self._published: dict[tuple[int, str, int], list[int]] = {}
         """Files of parts that are published and not removed, by topic id, writer and batch."""
-        self._committing: dict[tuple[int, str], Pending[None]] = {}
+        self._committing: dict[Owner, Pending[None]] = {}
         self._next_number = 1
         self._timer: Timer | None = None
         self._engine: Engine
@@ -123,6 +102,7 @@ class Staging:
         """The engine is there, its log replayed: find what is staged, and remove what nobody can ask for."""
         self._engine = engine
         self._runtime = runtime
+        self._parts.quota = engine.quota
         self._files = StageFiles(runtime, layout)
         superfluous = []
         for number, found in self._files.found():
@@ -132,15 +112,13 @@ class Staging:
                 continue
             head = found.head
             address = Address(head.batch, head.part, head.attempt, head.chunk)
-            part = _Part(number, (found.topic_id, head.writer), address, head.payload, head.staged_ts)
+            part = Part(number, (found.topic_id, head.writer), address, head.payload, head.staged_ts)
             last = self._writers.get(found.topic_id, {}).get(head.writer)
             if last is not None and head.batch <= last.batch:
                 superfluous.append(number)
             else:
-                engine.quota.reserved += head.payload
                 superfluous += self._install(part)
-        if superfluous:
-            self._files.remove(superfluous)
+        self._remove(superfluous)
         self._expire()
 
     def close(self) -> None:
@@ -158,26 +136,23 @@ class Staging:
         topic = self._engine.topic(name)
         self._expire()
         owner = (topic.id, writer)
-        before = self._parts.get(owner, {}).get(address)
+        before = self._parts.of(owner).get(address)
         payload = rows.payload_bytes
         self._engine.quota.check(payload - (before.payload if before is not None else 0))
         self._engine.quota.reserved += payload
-        part = _Part(self._next_number, owner, address, payload, self._engine.time.now())
+        part = Part(self._next_number, owner, address, payload, self._engine.time.now())
         self._next_number += 1
         answer: Pending[Staged] = Pending()
 
         def done(error: OSError | None) -> None:
-            if error is None and not topic.gone:
-                replaced = self._install(part)
-                if replaced:
-                    self._files.remove(replaced)
-                answer.resolve(Staged(rows.count, payload, part.staged_ts + self._ttl_ms))
-                return
             self._engine.quota.reserved -= payload
-            if error is not None:
+            if error is None and not topic.gone:
+                self._remove(self._install(part))
+                answer.resolve(Staged(rows.count, payload, part.staged_ts + self._ttl_ms))
+            elif error is not None:
                 answer.fail(InternalError(f"the part could not be kept: {error.strerror}"))
             else:
-                self._files.remove([part.number])
+                self._remove([part.number])
                 answer.fail(TopicNotFoundError(name))
 
         head = PartHead(writer, *address, part.staged_ts, rows.count, payload)
@@ -188,7 +163,7 @@ class Staging:
         """Let a writer's parts go; the answer says how many there were."""
         self._engine.check_open()
         topic = self._engine.topic(name)
-        parts = list(self._parts.get((topic.id, writer), {}).values())
+        parts = list(self._parts.of((topic.id, writer)).values())
         answer: Pending[int] = Pending()
 
         def done(error: OSError | None) -> None:
@@ -197,52 +172,29 @@ class Staging:
             else:
                 answer.fail(InternalError(f"the parts could not be removed: {error.strerror}"))
 
-        self._files.drop(self._take(parts), done)
+        self._files.drop(self._parts.take(parts), done)
         return answer
 
-    def _install(self, part: _Part) -> list[int]:
-        """A part is on disk and waits from now on. Returns the file it replaces; that may be its own."""
-        parts = self._parts.setdefault(part.owner, {})
-        before = parts.get(part.address)
-        if before is not None and before.number > part.number:
-            self._engine.quota.reserved -= part.payload
-            return [part.number]
-        replaced = self._take([before]) if before is not None else []
-        self._parts.setdefault(part.owner, {})[part.address] = part
-        self._by_age[part.number] = part
+    def _install(self, part: Part) -> list[int]:
+        """A part is on disk and waits from now on. Returns the file that is not needed any more."""
         if self._timer is None:
             self._timer = self._runtime.later(_TICK_MS, self._tick)
-        return replaced
-
-    def _take(self, parts: Iterable[_Part]) -> list[int]:
-        """These wait no more. Returns their files."""
-        numbers = []
-        for part in parts:
-            owned = self._parts[part.owner]
-            del owned[part.address]
-            if not owned:
-                del self._parts[part.owner]
-            del self._by_age[part.number]
-            self._engine.quota.reserved -= part.payload
-            numbers.append(part.number)
-        return numbers
+        return self._parts.install(part)
 
     def _tick(self) -> None:
         self._timer = None
         self._expire()
-        if self._by_age:
+        if len(self._parts):
             self._timer = self._runtime.later(_TICK_MS, self._tick)
 
     def _expire(self) -> None:
-        oldest_kept = self._engine.time.now() - self._ttl_ms
-        expired = []
-        for part in self._by_age.values():
-            if part.staged_ts > oldest_kept:
-                break
-            if part.owner not in self._committing:  # a commit that gets lost must find its parts again
-                expired.append(part)
-        if expired:
-            self._files.remove(self._take(expired))
+        # Not while a commit is under way: one that gets lost must find its parts again.
+        expired = self._parts.expired(self._engine.time.now() - self._ttl_ms, self._committing)
+        self._remove(self._parts.take(expired))
+
+    def _remove(self, numbers: list[int]) -> None:
+        if numbers:
+            self._files.remove(numbers)
 
     # Commits
 
@@ -283,22 +235,21 @@ class Staging:
         finally:
             del self._committing[topic.id, writer]
             over.resolve(None)
-        return Committed(done.first_seq, done.last_seq, done.head_seq, False, done.sync_ns)
+        return Committed(range(done.first_seq, done.last_seq + 1), done.head_seq, False, done.sync_ns)
 
     def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> Committed:
         """A batch that was published before. What was staged for it anew goes once the log is sure of it."""
         shard = self._engine.journal.shard_of(topic)
-        again = self._take(self._upto(topic, writer, last.batch))
-        if again:
-            self._engine.synced.after(shard, shard.last_number, lambda: self._files.remove(again))
+        again = self._parts.take(self._parts.up_to((topic.id, writer), last.batch))
+        self._engine.synced.after(shard, shard.last_number, lambda: self._remove(again))
         if batch == last.batch:
-            return Committed(last.first, last.last, last.last, True)
-        return Committed(None, None, topic.head, True)
+            return Committed(range(last.first, last.last + 1), last.last, True)
+        return Committed(None, topic.head, True)
 
-    def _named(self, topic: Topic, writer: str, batch: int, parts: Sequence[PartRef]) -> list[_Part]:
+    def _named(self, topic: Topic, writer: str, batch: int, parts: Sequence[PartRef]) -> list[Part]:
         """The parts that a commit names, in its order. Raises StageIncompleteError."""
         self._expire()
-        waiting = self._parts.get((topic.id, writer), {})
+        waiting = self._parts.of((topic.id, writer))
         wanted = _addresses(batch, parts, len(waiting))
         missing = [address for address in wanted if address not in waiting]
         if missing:
@@ -314,7 +265,7 @@ class Staging:
             )
         return named
 
-    async def _publish(self, topic: Topic, writer: str, batch: int, named: list[_Part]) -> Appended:
+    async def _publish(self, topic: Topic, writer: str, batch: int, named: list[Part]) -> Appended:
         loaded: Pending[list[Rows | None]] = Pending()
 
         def read(found: list[Rows | None], error: OSError | None) -> None:
@@ -329,8 +280,8 @@ class Staging:
             raise TopicNotFoundError(topic.name)
         damaged = [part for part, part_rows in zip(named, found, strict=True) if part_rows is None]
         if damaged:
-            waiting = self._parts.get((topic.id, writer), {})
-            self._files.remove(self._take(part for part in damaged if waiting.get(part.address) is part))
+            waiting = self._parts.of((topic.id, writer))
+            self._remove(self._parts.take([part for part in damaged if waiting.get(part.address) is part]))
             raise _incomplete([part.address for part in damaged])
         self._engine.check_open()
         rows = [part_rows for part_rows in found if part_rows is not None]
@@ -340,12 +291,7 @@ class Staging:
 
     def _synced(self, topic: Topic, writer: str, batch: int) -> Callable[[], None]:
         """What becomes of the files of a batch once its Commit frame is on stable storage."""
-        return lambda: self._files.remove(self._published.pop((topic.id, writer, batch), []))
-
-    def _upto(self, topic: Topic, writer: str, batch: int) -> list[_Part]:
-        """The parts of a writer with a batch up to this one."""
-        owned = self._parts.get((topic.id, writer), {})
-        return [part for part in owned.values() if part.address.batch <= batch]
+        return lambda: self._remove(self._published.pop((topic.id, writer, batch), []))
 
     # What the engine asks for
 
@@ -356,9 +302,9 @@ class Staging:
         last = writers.get(done.writer)
         if last is None or last.batch < done.batch:
             writers[done.writer] = LastBatch(done.batch, done.first, done.last)
-        parts = self._upto(topic, done.writer, done.batch)
-        if parts:
-            self._published[topic.id, done.writer, done.batch] = self._take(parts)
+        files = self._parts.take(self._parts.up_to((topic.id, done.writer), done.batch))
+        if files:
+            self._published[topic.id, done.writer, done.batch] = files
 
     def capture(self) -> bytes:
         """Topic id to the last batch of each writer."""
@@ -371,11 +317,7 @@ class Staging:
     def forget(self, topic: Topic) -> None:
         """Writers and parts die with their topic."""
         self._writers.pop(topic.id, None)
-        parts = [
-            part for (topic_id, _), owned in self._parts.items() if topic_id == topic.id for part in owned.values()
-        ]
-        if parts:
-            self._files.remove(self._take(parts))
+        self._remove(self._parts.take(self._parts.of_topic(topic.id)))
 
 
 def check_writer(writer: str) -> None:

@@ -38,6 +38,11 @@ def _number(pattern: re.Pattern[str], name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def segment_file(topic_id: int, first_seq: int, suffix: str) -> str:
+    """One file of a segment, from the root of its tier."""
+    return f"topics/{topic_id:08X}/seg-{first_seq:016}.{suffix}"
+
+
 class Layout:
     """The paths of one data directory and, with tiering, of its cold directory."""
 
@@ -138,8 +143,8 @@ class Layout:
 
     def segment_path(self, topic_id: int, first_seq: int, suffix: str) -> str:
         """One file of a segment; the suffix tells the tier."""
-        cold = suffix in COLD_SUFFIXES
-        return f"{self.topic_dir(topic_id, cold=cold)}/seg-{first_seq:016}.{suffix}"
+        root = self.cold if suffix in COLD_SUFFIXES else self.data
+        return f"{root}/{segment_file(topic_id, first_seq, suffix)}"
 
     def topic_ids(self, *, cold: bool) -> list[int]:
         """Every topic that has a directory."""

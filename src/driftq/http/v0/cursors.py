@@ -107,9 +107,7 @@ class Cursors:
 
         async def answer() -> Reply:
             topic, name = request.params
-            done = await self._cursors.put(
-                topic, name, body.seq, epoch=body.epoch, rewind=body.rewind, meta=body.meta
-            )
+            done = await self._cursors.put(topic, name, body.seq, epoch=body.epoch, rewind=body.rewind, meta=body.meta)
             found = self._engine.topic(topic)
             cursor = done.cursor
             return json_reply(

@@ -1,6 +1,6 @@
 """Staged writes: parts, commits, writers (http-v0 §22.5)."""
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 
 from driftq.engine.ingest import decode_write
@@ -14,7 +14,8 @@ from driftq.http.timing import Performance, since_ms
 from driftq.model.limits import U64_MAX
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
-from driftq.staging.stage import Address, PartRef, check_writer
+from driftq.staging.parts import Address
+from driftq.staging.stage import PartRef, check_writer
 from driftq.storage.rows import Rows
 
 _TOPIC = "/v0/topics/:topic"
@@ -53,7 +54,7 @@ class PartStaged(Struct):
     performance: Performance
 
 
-class BatchCommitted(Struct, omit_defaults=True):
+class BatchCommitted(Struct):
     """The answer to a commit: as that to a write (§7), seqs null for a batch long before the last."""
 
     topic: str
@@ -65,8 +66,7 @@ class BatchCommitted(Struct, omit_defaults=True):
     deduped: bool
     synced_seq: int | None
     performance: Performance
-    seqs: list[int] | None | bool = False
-    """False where they were not asked for."""
+    seqs: list[int] | UnsetType | None = UNSET
 
 
 class WriterState(Struct):
@@ -116,15 +116,14 @@ class StagedWrites:
         rows = self._rows(request)
         writer = request.argument("writer") or ""
         check_writer(writer)
-        address = Address(*(_number(request, field) for field in ("batch", "part", "attempt")), _chunk(request))
+        batch, part, attempt = (_number(request, field) for field in ("batch", "part", "attempt"))
+        address = Address(batch, part, attempt, _number(request, "chunk", "0"))
 
         async def answer() -> Reply:
             done = await self._staging.stage(name, writer, address, rows)
             return json_reply(
                 200,
-                PartStaged(
-                    name, writer, *address, done.records, done.payload, done.expires_ts, self._figures(request)
-                ),
+                PartStaged(name, writer, *address, done.records, done.payload, done.expires_ts, self._figures(request)),
             )
 
         return run(answer())
@@ -146,22 +145,21 @@ class StagedWrites:
 
         async def answer() -> Reply:
             done = await self._staging.commit(name, body.writer, body.batch, parts, body.epoch)
-            first, last = done.first_seq, done.last_seq
-            known = first is not None and last is not None
-            found = self._engine.catalog.find(name)
+            seqs = range(0) if done.seqs is None else done.seqs
+            listed = None if done.seqs is None else list(seqs)
+            topic = self._engine.catalog.find(name)
             reply = BatchCommitted(
                 name,
-                first,
-                last,
+                seqs[0] if seqs else None,
+                seqs[-1] if seqs else None,
                 done.head_seq,
-                last - first + 1 if first is not None and last is not None else 0,
+                len(seqs),
                 False,
                 done.deduped,
-                None if found is None else self._engine.synced_or_none(found),
+                None if topic is None else self._engine.synced_or_none(topic),
                 self._figures(request, None if done.deduped else done.sync_ns),
+                listed if request.flag("return_seqs", True) else UNSET,
             )
-            if request.flag("return_seqs", True):
-                reply.seqs = list(range(first, last + 1)) if known and first is not None and last is not None else None
             return json_reply(200, reply)
 
         return run(answer())
@@ -170,9 +168,7 @@ class StagedWrites:
         """The last batch of a writer."""
         name, writer = request.params
         found = self._staging.writer(name, writer)
-        return json_reply(
-            200, WriterState(name, writer, found.batch, found.first, found.last, self._figures(request))
-        )
+        return json_reply(200, WriterState(name, writer, found.batch, found.first, found.last, self._figures(request)))
 
     def drop(self, request: Request) -> Pending[Reply]:
         """Let a writer's parts go."""
@@ -192,16 +188,14 @@ class StagedWrites:
         return Performance(total_ms, wal_append_ms=max(0.0, total_ms - sync_ms), fsync_ms=sync_ms)
 
 
-def _number(request: Request, field: str) -> int:
+def _number(request: Request, field: str, default: str | None = None) -> int:
     """A u64 of the address; what cannot be read is refused, for a default would be somebody else's address."""
     text = request.argument(field)
+    if text is None:
+        text = default
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > U64_MAX:
         raise InvalidRequestError(f"{field} must be a 64-bit unsigned integer")
     return int(text)
-
-
-def _chunk(request: Request) -> int:
-    return 0 if request.argument("chunk") is None else _number(request, "chunk")
 
 
 _DIGITS_MAX = 20
