@@ -86,7 +86,7 @@ class Publisher:
         count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
         assert payload <= COMMIT_BYTES_MAX, "one WAL file holds it"
         asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
-        topic.expire(self._journal.time.now())
+        topic.expire_or_refuse(self._journal.time.now())
         check_caps(topic, asked)
         self._journal.shard_of(topic).check_room()
         topic.inflight_records += count

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from driftq.errors import InternalError, StartError
+from driftq.errors import InternalError, StartError, ThrottledError
+from driftq.model.limits import Limits
 from driftq.model.tombstone import Hole, Reason
 from driftq.seam.runtime import run
 from driftq.testing import EngineRig
@@ -102,6 +103,21 @@ def test_a_ttl_that_cannot_be_judged_refuses_the_call_and_the_upkeep_goes_on(
     topic = rig.topic("t")
     assert (topic.count, topic.ttl_lost, topic.holes.all) == (0, 24, [])
     assert rig.write("t", 1).first_seq == 25
+
+
+def test_a_full_server_that_cannot_judge_a_ttl_is_full() -> None:
+    """What has expired would make room, and will."""
+    fault = Fault(errno.EMFILE)
+    rig = filled(fault, ttl_ms=10_000)
+    rig.restart(limits=Limits(total_bytes_max=rig.topic("t").payload))
+    rig.put("other")
+    fault.on = True
+    rig.clock.advance(9_905)
+    with pytest.raises(ThrottledError, match="as many bytes"):
+        rig.write("other", 1)
+    fault.on = False
+    rig.runtime.advance(2000)
+    assert rig.write("other", 1).first_seq == 1
 
 
 def test_a_start_that_cannot_read_what_it_must_is_refused_and_loses_nothing() -> None:
