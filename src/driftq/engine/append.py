@@ -105,6 +105,11 @@ class Appender:
         for write in self._gathered.pop(topic, ()):
             self._fail(topic, [write], error)
 
+    def knows(self, topic: Topic, key: bytes) -> bool:
+        """Is a write with this key a repeat?"""
+        window_ms = topic.config.idempotency_window_ms
+        return (topic.id, key) in self._keys or topic.keys.find(key, self._journal.time.now(), window_ms) is not None
+
     def _same_key(self, topic: Topic, key: bytes, now: int) -> Pending[Appended] | None:
         """The answer of an earlier write with this key, committed or under way."""
         found = topic.keys.find(key, now, topic.config.idempotency_window_ms)

@@ -185,8 +185,12 @@ class Engine:
         key: str | None = None,
         create: bool | None = None,
         config: TopicConfig | None = None,
+        yields: bool = False,
     ) -> Pending[Appended]:
-        """Write records. A topic that is absent is created unless `create`, or the config's `auto_create`, says no."""
+        """Write records. A topic that is absent is created unless `create`, or the config's `auto_create`, says no.
+
+        `yields` lets the write be refused under pressure, unless it is a repeat, which costs nothing.
+        """
         self.check_open()
         raw_key = None if key is None else key.encode()
         assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
@@ -196,7 +200,9 @@ class Engine:
             # It comes behind the deletion, and so to another topic of this name.
             answer: Pending[Appended] = Pending()
             deleting.then(
-                lambda _: forward(lambda: self.append(name, rows, key=key, create=create, config=config), answer)
+                lambda _: forward(
+                    lambda: self.append(name, rows, key=key, create=create, config=config, yields=yields), answer
+                )
             )
             return answer
         if topic is None:
@@ -204,8 +210,12 @@ class Engine:
             inline = (config or TopicConfig()).resolved(name)
             if create is False or (create is None and not inline.auto_create):
                 raise TopicNotFoundError(name)
+            if yields:
+                self.pressure.check_write()
             topic = self._create_for(name, inline, rows)
             created = True
+        elif yields and (raw_key is None or not self._appender.knows(topic, raw_key)):
+            self.pressure.check_write()
         return self._appender.append(topic, rows, raw_key, created=created)
 
     def _create_for(self, name: str, config: TopicConfig, rows: Rows) -> Topic:

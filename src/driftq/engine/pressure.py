@@ -1,7 +1,8 @@
 """How hard the server is pressed, and what follows from it (http-v0 §15). Throttling costs latency, never data.
 
 Two signs: how full the fullest shard's queue is, and how late the loop runs what it meant to run by now. The second is
-what a tick every `TICK_MS` finds, and is forgotten with the next tick that is on time.
+what a tick every `TICK_MS` finds, the better of the last two: a machine that was asleep, or one long turn, is over when
+it is noticed, and a loop that cannot keep up is late again and again.
 
     CALM      nothing
     PRESSED   pushes are gathered for `GATHER_MS`; topics of negative priority are not pushed, and can still be polled
@@ -43,6 +44,7 @@ class Pressure:
         self._timer: Timer | None = None
         self._due_ns = 0
         self._lag_ms = 0
+        self._last_lag_ms = 0
 
     def start(self) -> None:
         """Begin to watch the loop."""
@@ -56,7 +58,9 @@ class Pressure:
             self._timer = None
 
     def _tick(self) -> None:
-        self._lag_ms = (self._clock.monotonic_ns() - self._due_ns) // _NS_PER_MS
+        lag_ms = (self._clock.monotonic_ns() - self._due_ns) // _NS_PER_MS
+        self._lag_ms = min(lag_ms, self._last_lag_ms)
+        self._last_lag_ms = lag_ms
         self.start()
 
     @property

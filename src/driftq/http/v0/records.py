@@ -62,8 +62,6 @@ class Records:
         header = request.header(b"idempotency-key")
         key = None if header is None else header.decode("utf-8", "surrogateescape")
         wanted = decode_write(request.body, self._limits, default_key=key)
-        if not wanted.disable_backpressure:
-            self._engine.pressure.check_write()
         submitted_ns = self._clock.monotonic_ns()
         with_seqs = request.flag("return_seqs", True)
         answer = Promise()
@@ -76,7 +74,12 @@ class Records:
                 answer.resolve(written_reply(request, done.result(), self._clock, submitted_ns, with_seqs, synced))
 
         self._engine.append(
-            name, wanted.rows, key=wanted.idempotency_key, create=wanted.create, config=wanted.config
+            name,
+            wanted.rows,
+            key=wanted.idempotency_key,
+            create=wanted.create,
+            config=wanted.config,
+            yields=not wanted.disable_backpressure,
         ).then(settle)
         return answer
 

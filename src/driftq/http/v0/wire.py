@@ -13,7 +13,7 @@ from driftq.engine.render import Fields, render_records
 from driftq.http.body import U32, U64
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.timing import Performance
+from driftq.http.timing import Performance, shown_sync_ms
 from driftq.model.topic import TopicConfig, TopicType
 from driftq.seam.clock import Clock
 from driftq.server import QueueCounts
@@ -117,11 +117,8 @@ class RecordsDeleted(Struct):
 _WRITTEN = (
     b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
 )
-_FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b}}'
+_FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
 _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
-_NOT_SYNCED = b"0.0"
-_LEAST_MS = 0.001
-"""A sync that took less is shown as this: more than nothing."""
 _BOOL = (b"false", b"true")
 
 
@@ -152,8 +149,8 @@ def written_reply(
     if done.deduped:
         return Reply(200, head + _NO_FIGURES % total_ms)
     append_ms = max(0, now_ns - submitted_ns - done.sync_ns) / _NS_PER_MS
-    sync_ms = b"%.3f" % max(_LEAST_MS, done.sync_ns / _NS_PER_MS) if done.sync_ns else _NOT_SYNCED
-    return Reply(201 if done.created else 200, head + _FIGURES % (total_ms, append_ms, sync_ms))
+    figures = _FIGURES % (total_ms, append_ms, shown_sync_ms(done.sync_ns))
+    return Reply(201 if done.created else 200, head + figures)
 
 
 _PAGE_HEAD = b'{"topic":"%b","records":['

@@ -16,7 +16,7 @@ from driftq.engine.append import Appended
 from driftq.engine.ingest import decode_write
 from driftq.errors import DriftQError, InvalidRequestError
 from driftq.http.access import Access, Scope
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import Performance, shown_sync_ms, since_ms
 from driftq.http.v0.watch import Cursor, cursors_of
 from driftq.http.v0.watch_wire import SUBSCRIBE_BODY, options_of, starts_of
 from driftq.model.limits import NESTING_MAX
@@ -207,8 +207,6 @@ class Commands:
         if body.config is not None:
             self._access.check(Scope.ADMIN)
         wanted = decode_write(command.text, self._limits)
-        if not wanted.disable_backpressure:
-            self._engine.pressure.check_write()
         submitted_ns = self._server.clock.monotonic_ns()
         answer: Pending[bytes] = Pending()
 
@@ -220,7 +218,12 @@ class Commands:
                 answer.resolve(_acked(command, body, done.result(), figures))
 
         self._engine.append(
-            body.topic, wanted.rows, key=wanted.idempotency_key, create=wanted.create, config=wanted.config
+            body.topic,
+            wanted.rows,
+            key=wanted.idempotency_key,
+            create=wanted.create,
+            config=wanted.config,
+            yields=not wanted.disable_backpressure,
         ).then(settle)
         return answer
 
@@ -230,7 +233,7 @@ class Commands:
         if done.deduped:
             return Performance(total_ms)
         append_ms = max(0.0, since_ms(submitted_ns + done.sync_ns, now_ns))
-        return Performance(total_ms, append_ms, since_ms(0, done.sync_ns))
+        return Performance(total_ms, append_ms, shown_sync_ms(done.sync_ns))
 
 
 def _acked(command: Command, body: _Publish, done: Appended, figures: Performance) -> bytes:
