@@ -10,33 +10,38 @@ Invariants
 
 from collections import OrderedDict
 
-from driftq.engine.diff import Page, Query
+from msgspec import structs
+
+from driftq.engine.diff import Page
 from driftq.engine.engine import Engine
 from driftq.engine.fetching import Fetch
 from driftq.engine.render import Fields, render_records
 from driftq.engine.topic import Topic
 from driftq.model.limits import MIB
 from driftq.model.tombstone import Hole
+from driftq.watch.options import Options
 
 _BYTES_MAX = 32 * MIB
 _TOPICS_MAX = 1024
 
 _State = tuple[int, int, int, tuple[Hole, ...]]
-_Key = tuple[Query, bool, bool, bool]
+_Key = tuple[int, int | None, Options]
 
 
 class Batch:
     """A page, and its records as JSON with commas between them."""
 
-    __slots__ = ("message", "page", "records", "size")
+    __slots__ = ("event", "message", "page", "records", "size")
 
     def __init__(self, page: Page, fields: Fields) -> None:
         # Of the page only the numbers are kept: its slices would hold on to blocks.
         self.size = page.size
         self.records = render_records(page, fields) if page.slices else b""
         self.page = page._replace(slices=[])
+        self.event: bytes | None = None
+        """The same as an event of a stream, made by the first who sends it."""
         self.message: bytes | None = None
-        """The same as one message of a WebSocket, made by the first who sends it."""
+        """The same as a message of a socket, likewise."""
 
 
 class _Kept:
@@ -59,19 +64,19 @@ class Batches:
         self.rendered = 0
         """How often records were rendered."""
 
-    def read(self, topic: Topic, query: Query, fields: Fields) -> Batch | Fetch:
+    def read(self, topic: Topic, cursor: int, up_to: int | None, options: Options) -> Batch | Fetch:
         """A page of a topic that retention has been applied to, or what to wait for before asking again."""
-        if query.nodes and not topic.config.dedupe_node:
-            query = query._replace(nodes=frozenset())
-        key = (query, fields.tags, fields.meta, fields.data)
+        if options.nodes and not topic.config.dedupe_node:
+            options = structs.replace(options, nodes=frozenset())
+        key = (cursor, up_to, options)
         kept = self._kept_of(topic)
         found = kept.batches.get(key)
         if found is not None:
             return found
-        page = self._engine.diff(topic.name, query)
+        page = self._engine.diff(topic.name, options.query(cursor, up_to))
         if isinstance(page, Fetch):
             return page
-        batch = Batch(page, fields)
+        batch = Batch(page, options.fields())
         if batch.size:
             self.rendered += 1
             self._keep(topic, key, batch)
@@ -91,8 +96,8 @@ class Batches:
         kept = self._kept_of(topic)
         self._kept[topic.id] = kept
         kept.batches[key] = batch
-        # Twice: it may be kept as a message, too.
-        size = 2 * len(batch.records)
+        # It may be kept as an event and as a message, too.
+        size = 3 * len(batch.records)
         kept.size += size
         self.kept_bytes += size
         while self.kept_bytes > self._bytes_max or len(self._kept) > _TOPICS_MAX:

@@ -249,7 +249,8 @@ class Feed:
     def _read(self, subscription: Subscription, topic: Topic) -> int:
         """One batch, and what follows from it."""
         place, options = subscription.place, subscription.options
-        topic.expire_or_refuse(self._engine.time.now())
+        if topic.config.ttl_ms:
+            topic.expire_or_refuse(self._engine.time.now())
         cursor = place.cursor if place.epoch == topic.id else topic.head + 1
         head = topic.head
         up_to = None
@@ -258,7 +259,7 @@ class Feed:
             head = max(up_to, min(cursor, head))
             if up_to <= cursor <= topic.head:
                 return self._parked(subscription, topic, head)
-        found = self._watch.batches.read(topic, options.query(cursor, up_to), options.fields())
+        found = self._watch.batches.read(topic, cursor, up_to, options)
         self._held = None
         if isinstance(found, Fetch):
             self._held = found
@@ -332,7 +333,8 @@ class Feed:
 
     def _is_paced(self, subscription: Subscription, topic: Topic) -> bool:
         """Does a topic of negative priority wait, because the server is pressed?"""
-        if self._engine.pressure.level < Level.PRESSED or self._watch.priority(topic) >= 0:
+        by_config = topic.config.priority or 0  # recency only adds to it
+        if by_config >= 0 or self._engine.pressure.level < Level.PRESSED or self._watch.priority(topic) >= 0:
             subscription.paced = False
             return False
         self._leave(subscription)

@@ -7,7 +7,7 @@ from driftq.engine.render import Fields
 from driftq.model.limits import PAGE_BYTES, PAGE_RECORDS
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(Struct, frozen=True, kw_only=True, cache_hash=True):
     """The shape of batches, and which records are in them."""
 
     limit: int = PAGE_RECORDS

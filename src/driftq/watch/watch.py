@@ -10,6 +10,9 @@ from driftq.watch.batches import Batches
 from driftq.watch.sessions import Sessions
 from driftq.watch.turns import Turns
 
+_AGAIN_NS = 50_000_000
+_KNOWN_MAX = 4096
+
 
 class Watch:
     """Live reading, as one thing."""
@@ -21,7 +24,16 @@ class Watch:
         self.sessions = Sessions(clock, entropy, engine.settings.limits.watch_sessions_max)
         self.batches = Batches(engine)
         self.turns = Turns(engine, runtime, clock)
+        self._priorities: dict[int, tuple[int, int]] = {}
 
     def priority(self, topic: Topic) -> int:
-        """What a topic's pushes are served by."""
-        return effective_priority(topic.config, topic.consumed_ts, self.engine.time.now())
+        """What a topic's pushes are served by; worked out again every so often, for it changes slowly."""
+        now_ns = self.clock.monotonic_ns()
+        known = self._priorities.get(topic.id)
+        if known is not None and now_ns < known[0]:
+            return known[1]
+        found = effective_priority(topic.config, topic.consumed_ts, self.engine.time.now())
+        if len(self._priorities) >= _KNOWN_MAX:
+            self._priorities.clear()
+        self._priorities[topic.id] = (now_ns + _AGAIN_NS, found)
+        return found

@@ -1,10 +1,11 @@
 """Batches: one rendering for all who ask for the same, and never an old one."""
 
+from typing import Any
+
 import pytest
 
-from driftq.engine.diff import Query
-from driftq.engine.render import Fields
 from driftq.watch.batches import Batch, Batches
+from driftq.watch.options import Options
 from tests.unit.watch.outlet import FeedRig
 
 
@@ -15,8 +16,8 @@ def rig() -> FeedRig:
     return rig
 
 
-def read(rig: FeedRig, batches: Batches, query: Query | None = None, **fields: bool) -> Batch:
-    found = batches.read(rig.topic("t"), query or Query(), Fields(**fields))
+def read(rig: FeedRig, batches: Batches, cursor: int = 0, **options: Any) -> Batch:
+    found = batches.read(rig.topic("t"), cursor, None, Options(**options))
     assert isinstance(found, Batch)
     return found
 
@@ -61,8 +62,8 @@ def test_other_fields_limits_and_nodes_are_other_questions(rig: FeedRig) -> None
         read(rig, batches).records,
         read(rig, batches, data=False).records,
         read(rig, batches, tags=True).records,
-        read(rig, batches, Query(limit=1)).records,
-        read(rig, batches, Query(nodes=frozenset([b"n"]))).records,
+        read(rig, batches, limit=1).records,
+        read(rig, batches, nodes=frozenset([b"n"])).records,
     }
     assert len(texts) == 5
 
@@ -72,7 +73,7 @@ def test_nodes_make_no_difference_where_the_topic_does_not_filter() -> None:
     rig.put("t", dedupe_node=False)
     rig.write("t", 1, batch_node="n")
     batches = Batches(rig.engine)
-    assert read(rig, batches, Query(nodes=frozenset([b"n"]))) is read(rig, batches)
+    assert read(rig, batches, nodes=frozenset([b"n"])) is read(rig, batches)
 
 
 def test_what_is_kept_is_bounded(rig: FeedRig) -> None:
@@ -80,7 +81,7 @@ def test_what_is_kept_is_bounded(rig: FeedRig) -> None:
     rig.write("t", *["x" * 90] * 10)
     for _ in range(2):
         for cursor in range(10):
-            assert read(rig, batches, Query(cursor, 5)).size == min(5, 10 - cursor)
+            assert read(rig, batches, cursor, limit=5).size == min(5, 10 - cursor)
     assert batches.rendered > 10
     assert batches.kept_bytes <= 4000
 

@@ -23,6 +23,10 @@ from driftq.watch.watch import Watch
 LOOK_MS = 5000
 STUCK_MS = 30_000
 
+_EVENT = b'event: record\ndata: {"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}\n\n'
+_COPIED_MAX = 4096
+"""Up to so many bytes, one piece more to hand over costs more than a copy."""
+
 
 class WatchStream:
     """One connection of a session: the source of its stream, and the outlet of its feed."""
@@ -92,11 +96,19 @@ class WatchStream:
 
     def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
         """A batch; its bytes are shared with all who get the same."""
-        self._write(
-            b'%b{"topic":"%b","records":[' % (self._head(b"record"), name.encode()),
-            batch.records,
-            b'],"from_seq":%d,"to_seq":%d,"head_seq":%d}\n\n' % (from_seq, batch.page.next_from_seq, head_seq),
-        )
+        event = batch.event
+        if event is None:
+            event = batch.event = _EVENT % (
+                name.encode(),
+                batch.records,
+                from_seq,
+                batch.page.next_from_seq,
+                head_seq,
+            )
+        if len(event) <= _COPIED_MAX:
+            self._write(b"id: %b\n%b" % (self._id(), event))
+        else:
+            self._write(b"id: %b\n" % self._id(), event)
 
     def tombstone(self, name: str, tombstone: Tombstone) -> None:
         """A loss."""
