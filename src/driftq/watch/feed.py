@@ -64,6 +64,10 @@ class Outlet(Protocol):
         """These topics wait while the server is pressed."""
         ...
 
+    def flush(self) -> None:
+        """That was all for this step."""
+        ...
+
     def failed(self) -> None:
         """The feed has made a mistake, and has ended."""
         ...
@@ -173,6 +177,8 @@ class Feed:
             return 0
         try:
             cost = self._work()
+            if cost:
+                self._outlet.flush()
             self._ask()
         except DriftQError as error:
             _log.warning("a feed has to wait: %s", error.message)
@@ -344,6 +350,7 @@ class Feed:
         if not subscription.paced:
             subscription.paced = True
             self._outlet.paced([subscription.name], RETRY_MS)
+            self._outlet.flush()
         return True
 
     def _unpace(self) -> None:

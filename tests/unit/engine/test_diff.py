@@ -281,3 +281,44 @@ def test_nobody_is_told_of_damage_while_it_cannot_be_logged() -> None:
     assert not found.settled
     rig.release_wal()
     assert len(rig.seqs("t")) == 36
+
+
+# As if the log ended earlier
+
+
+def test_up_to_ends_a_page_where_it_says() -> None:
+    rig = EngineRig()
+    rig.write("t", *range(10))
+    page = rig.page("t", 2, up_to=6)
+    assert (seqs(page), page.next_from_seq, page.head_seq) == ([3, 4, 5, 6], 6, 10)
+    assert rig.page("t", 2, limit=3, up_to=6).next_from_seq == 5
+    assert seqs(rig.page("t", 8, up_to=99)) == [9, 10]
+
+
+def test_a_cursor_behind_up_to_stays_where_it_is() -> None:
+    rig = EngineRig()
+    rig.write("t", *range(10))
+    page = rig.page("t", 8, up_to=6)
+    assert (seqs(page), page.next_from_seq, page.tombstone) == ([], 8, None)
+
+
+def test_a_hole_behind_up_to_is_not_told_yet() -> None:
+    rig = EngineRig()
+    rig.write("t", 1, 2)
+    rig.topic("t").skip_to(5, Reason.CRASH)
+    rig.write("t", 6)
+    page = rig.page("t", 2, up_to=2)
+    assert (page.next_from_seq, page.tombstone) == (2, None)
+    page = rig.page("t", 2, up_to=3)
+    assert page.tombstone is not None
+    assert (page.tombstone.gap_to, page.next_from_seq, seqs(page)) == (5, 5, [])
+    assert seqs(rig.page("t", 5)) == [6]
+
+
+def test_what_retention_took_up_to_there_moves_the_cursor_past_it() -> None:
+    rig = EngineRig()
+    rig.put("t", cap_records=2)
+    rig.write("t", *range(10))
+    page = rig.page("t", 0, up_to=4)
+    assert page.tombstone is not None
+    assert (page.tombstone.gap_to, page.next_from_seq, seqs(page)) == (8, 8, [])

@@ -23,6 +23,7 @@ class KeptOutlet:
         self.ready = True
         self.events: list[Event] = []
         self.broken = False
+        self.flushed = 0
         self.room: int | None = None
 
     def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
@@ -41,6 +42,9 @@ class KeptOutlet:
     def paced(self, names: list[str], retry_after_ms: int) -> None:
         self._take("paced", names)
 
+    def flush(self) -> None:
+        self.flushed = len(self.events)
+
     def failed(self) -> None:
         self.broken = True
 
@@ -52,6 +56,8 @@ class KeptOutlet:
 
     def taken(self) -> list[Event]:
         """The events since the last call."""
+        assert self.flushed == len(self.events), "something was handed over and not flushed"
+        self.flushed = 0
         events, self.events = self.events, []
         return events
 

@@ -39,6 +39,8 @@ class WatchStream:
         self._cursors = cursors
         self._feed = Feed(watch, self)
         self._sink: Sink | None = None
+        self._parts: list[bytes] = []
+        """What has been said in this step."""
         self._over = False
         self._last_cursors: dict[str, int] = {}
         self._last_id = encode_id({})
@@ -105,26 +107,22 @@ class WatchStream:
                 batch.page.next_from_seq,
                 head_seq,
             )
-        if len(event) <= _COPIED_MAX:
-            self._write(b"id: %b\n%b" % (self._id(), event))
-        else:
-            self._write(b"id: %b\n" % self._id(), event)
+        self._parts += (b"id: %b\n" % self._id(), event)
 
     def tombstone(self, name: str, tombstone: Tombstone) -> None:
         """A loss."""
-        self._write(b'%b{"topic":"%b",%b\n\n' % (self._head(b"tombstone"), name.encode(), encode(tombstone)[1:]))
+        self._parts.append(b'%b{"topic":"%b",%b\n\n' % (self._head(b"tombstone"), name.encode(), encode(tombstone)[1:]))
 
     def caught_up(self, name: str, head_seq: int) -> None:
         """Nothing more for now."""
-        self._write(b'%b{"topic":"%b","head_seq":%d}\n\n' % (self._head(b"caught-up"), name.encode(), head_seq))
+        self._parts.append(b'%b{"topic":"%b","head_seq":%d}\n\n' % (self._head(b"caught-up"), name.encode(), head_seq))
 
     def deleted(self, name: str, head_seq: int) -> None:
         """A topic is gone; the last one takes the stream with it."""
-        self._write(
+        self._parts.append(
             b'%b{"topic":"%b","head_seq":%d,"reason":"deleted"}\n\n'
             % (self._head(b"topic-deleted"), name.encode(), head_seq)
         )
-        self._end_if_empty()
 
     def paced(self, names: list[str], retry_after_ms: int) -> None:
         """Some topics wait."""
@@ -137,6 +135,11 @@ class WatchStream:
                 "retry_after_ms": retry_after_ms,
             }
         )
+
+    def flush(self) -> None:
+        """A step is over."""
+        self._send()
+        self._end_if_empty()
 
     def failed(self) -> None:
         """A bug of ours."""
@@ -155,19 +158,26 @@ class WatchStream:
         return self._last_id
 
     def _error(self, body: dict[str, object], event_id: bytes | None = None) -> None:
-        self._write(sse.frame(b"error", encode(body), event_id))
+        self._parts.append(sse.frame(b"error", encode(body), event_id))
 
     def _last_word(self, body: dict[str, object], event_id: bytes | None = None) -> None:
         if self._sink is not None and not self._over:
             self._feed.close()
             self._error(body, event_id)
+            self._send()
             self._sink.close()
 
-    def _write(self, *parts: bytes) -> None:
+    def _send(self) -> None:
+        """Hand over what has been said."""
+        parts, self._parts = self._parts, []
         sink = self._sink
-        assert sink is not None, "a feed speaks to nobody who is not there"
-        for part in parts:
-            sink.write(part)
+        if sink is None or not parts:
+            return
+        if sum(map(len, parts)) <= _COPIED_MAX:
+            sink.write(b"".join(parts))
+        else:
+            for part in parts:
+                sink.write(part)
         self._heartbeat.spoke()
         if not sink.room and self._stuck_timer is None:
             self._stuck_ms = 0
@@ -176,7 +186,8 @@ class WatchStream:
 
     def _beat(self) -> None:
         if self.ready:
-            self._write(sse.heartbeat(self._watch.engine.time.now()))
+            self._parts.append(sse.heartbeat(self._watch.engine.time.now()))
+            self._send()
 
     def _end_if_empty(self) -> None:
         if not len(self._feed) and self._sink is not None:

@@ -132,6 +132,9 @@ class Socket:
     def paced(self, names: list[str], retry_after_ms: int) -> None:
         """Some topics come later; a socket has no word for it."""
 
+    def flush(self) -> None:
+        """Every message has been sent already."""
+
     def failed(self) -> None:
         """A bug of ours."""
         self._last_word("internal", "the server made a mistake; come again", _MISTAKE)
