@@ -164,7 +164,8 @@ class Answering:
 
     def _reply(self, slot: Slot, request: Request, reply: Reply) -> None:
         """The reply is there; perhaps it is to be packed first."""
-        if reply.more or len(reply.body) >= PACKED_MIN:
+        size = reply.size if reply.more else len(reply.body)
+        if size >= PACKED_MIN:
             answer = self._packing.pack(request, reply)
             if isinstance(answer, Pending):
                 answer.then(lambda done: self._packed(slot, done.result()))
@@ -172,7 +173,7 @@ class Answering:
             reply = answer
         slot.answer = reply
         # So much is not collected: the transport says when it is too much.
-        if reply.more or len(reply.body) > JOIN_MAX:
+        if size > JOIN_MAX:
             self._send_ready()
 
     def _packed(self, slot: Slot, reply: Reply) -> None:
@@ -236,7 +237,7 @@ class Answering:
                 parts.append(answer)
                 continue
             keep_alive = slot.keep_alive and not (self.last and not slots)
-            length = answer.size
+            length = answer.size if answer.more else len(answer.body)
             parts.append(encode_head(answer, length, keep_alive=keep_alive, old=slot.old))
             if slot.with_body:
                 parts.append(answer.body)

@@ -44,7 +44,7 @@ def _ask(serving: Serving, request: Request, give: Give) -> None:
 
 
 def _pack(serving: Serving, request: Request, reply: Reply, give: Give) -> None:
-    if reply.more or len(reply.body) >= PACKED_MIN:
+    if reply.size >= PACKED_MIN:
         answer = serving.packing.pack(request, reply)
         if isinstance(answer, Pending):
             answer.then(lambda done: give(done.result()))

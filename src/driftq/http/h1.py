@@ -24,6 +24,7 @@ HEADER_BYTES_MAX = 64 << 10
 HEADERS_MAX = 200
 
 _HEADER_FRAME = len(": \r\n")
+_HEAD_SURE = min(TARGET_BYTES_MAX, HEADER_BYTES_MAX) // 2
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LOOKS = 4
 """How often the shortest limit of time is looked at."""
@@ -49,6 +50,8 @@ class Http1(asyncio.Protocol):
         self._answering = Answering(serving, transport, self)
         self._parser = httptools.HttpRequestParser(self)
         self._requests = 0
+        self._fed = 0
+        """Bytes of the read that is being taken in."""
         self._seen: tuple[_State, int] = (_State.HEAD, 0)
         self._looks = 0
         terms = serving.terms
@@ -72,8 +75,9 @@ class Http1(asyncio.Protocol):
             answering.keep(data)
             return
         answering.begin()
+        self._fed = len(data)
         if self._in_head:
-            self._unread_head += len(data)
+            self._unread_head += self._fed
         while data and not answering.last:
             data = self._feed(data)
         if self._in_head and self._unread_head > TARGET_BYTES_MAX + HEADER_BYTES_MAX:
@@ -108,17 +112,20 @@ class Http1(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; behind the body a trailer, which nobody here asks for but which counts."""
-        self._header_bytes += len(name) + len(value) + _HEADER_FRAME
-        if not self._in_head:
-            self._check_head()
-        elif len(self._headers) <= HEADERS_MAX:
+        if self._in_head:
             self._headers.append((name.lower(), value))
+        else:
+            self._trailer_bytes += len(name) + len(value) + _HEADER_FRAME
+            if self._trailer_bytes > HEADER_BYTES_MAX:
+                self._refuse_headers()
 
     def on_headers_complete(self) -> None:
         """The head is there: refuse what is too long before its body is read."""
         self._in_head = False
+        # What has come since the head began is an upper bound of its length, and nearly always small enough.
+        if self._unread_head + self._fed > _HEAD_SURE or len(self._headers) > HEADERS_MAX:
+            self._check_head()
         self._unread_head = 0
-        self._check_head()
         expects = False
         for name, value in self._headers:
             if name == b"content-length":
@@ -126,6 +133,8 @@ class Http1(asyncio.Protocol):
                     self._take_oversized()
             elif name == b"content-encoding":
                 self._coded = True
+            elif name == b"connection":
+                self._told = True
             elif name == b"expect":
                 expects = value.strip().lower() == b"100-continue"
         if expects and not self._answering.last and self._parser.get_http_version() == "1.1":
@@ -146,11 +155,12 @@ class Http1(asyncio.Protocol):
             return
         parser, body = self._parser, self._body
         request = Request.of(
-            parser.get_method(), bytes(self._target), self._headers, body[0] if len(body) == 1 else b"".join(body)
+            parser.get_method(), self._target, self._headers, body[0] if len(body) == 1 else b"".join(body)
         )
         keep_alive = parser.should_keep_alive()
         answering.last = not keep_alive
-        old = parser.get_http_version() == "1.0"
+        # A client of HTTP/1.0 that says nothing about its connection does not keep it.
+        old = (self._told or not keep_alive) and parser.get_http_version() == "1.0"
         answering.add(Slot(request, keep_alive=keep_alive, old=old, coded=self._coded))
         self._requests += 1
         self._begin()
@@ -158,14 +168,16 @@ class Http1(asyncio.Protocol):
     # The rest
 
     def _begin(self) -> None:
-        self._target = bytearray()
+        self._target = b""
         self._headers: Headers = []
-        self._header_bytes = 0
+        self._trailer_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._coded = False
+        self._told = False
+        """Does the request say what is to become of the connection?"""
         self._in_head = True
-        self._unread_head = 0
+        self._unread_head: int = 0
 
     def _feed(self, data: bytes) -> bytes:
         """Parse; what is returned is still to be parsed."""
@@ -187,14 +199,19 @@ class Http1(asyncio.Protocol):
         if len(self._target) > TARGET_BYTES_MAX:
             message = f"the target is longer than {TARGET_BYTES_MAX} bytes"
             self._answering.refuse(refusal("invalid_request", message, status=414))
-        elif self._header_bytes > HEADER_BYTES_MAX or len(self._headers) > HEADERS_MAX:
-            message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
-            self._answering.refuse(refusal("invalid_request", message, status=431))
+            return
+        size = sum(len(name) + len(value) + _HEADER_FRAME for name, value in self._headers)
+        if size > HEADER_BYTES_MAX or len(self._headers) > HEADERS_MAX:
+            self._refuse_headers()
+
+    def _refuse_headers(self) -> None:
+        message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
+        self._answering.refuse(refusal("invalid_request", message, status=431))
 
     def _take_oversized(self) -> None:
         """Have the request answered without its body, which is dropped, and with it all that comes behind."""
         if not self._answering.last:
-            method, target = self._parser.get_method(), bytes(self._target)
+            method, target = self._parser.get_method(), self._target
             self._answering.add_last(Request.of(method, target, self._headers, b"", oversized=True))
 
     # Time

@@ -16,7 +16,7 @@ class Reply(Struct, frozen=True):
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     more: Sequence[bytes] = ()
-    """What the body goes on with, in pieces that are never joined: a large page is not copied on its way out."""
+    """What the body goes on with, in pieces: a large page is not copied on its way out."""
 
     @property
     def size(self) -> int:

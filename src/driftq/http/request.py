@@ -64,7 +64,7 @@ class Request:
     def of(cls, method: bytes, target: bytes, headers: Headers, body: bytes, *, oversized: bool = False) -> "Request":
         """From what stood on the wire."""
         # A proxy's form of the target names the host first (RFC 9112 §3.2.2).
-        if target[:7].lower() == b"http://":
+        if not target.startswith(b"/") and target[:7].lower() == b"http://":
             target = b"/" + target[7:].partition(b"/")[2]
         path, _, query = target.decode("latin-1").partition("?")
         return cls(_METHODS.get(method) or method.decode("latin-1"), path, query, headers, body, oversized=oversized)

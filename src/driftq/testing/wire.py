@@ -247,4 +247,4 @@ def settled(answer: Answer) -> Reply | None:
 def decoded_reply(reply: Reply) -> Asked:
     """Status and body, decoded where it is JSON."""
     is_json = reply.content_type.startswith(b"application/json")
-    return Asked(reply.status, json.decode(reply.body) if is_json else reply.body)
+    return Asked(reply.status, json.decode(reply.whole) if is_json else reply.whole)

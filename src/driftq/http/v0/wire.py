@@ -174,4 +174,4 @@ def page_reply(request: Request, page: Page, fields: Fields, clock: Clock) -> Re
         page.scanned,
         b',"cold_segments_read":%d' % page.cold_segments if page.cold_segments else b"",
     )
-    return Reply(200, b"".join((_PAGE_HEAD % request.params[0].encode(), records, tail)))
+    return Reply(200, _PAGE_HEAD % request.params[0].encode(), more=(records, tail))
