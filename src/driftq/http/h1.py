@@ -50,6 +50,8 @@ class Http1(asyncio.Protocol):
         self._answering = Answering(serving, transport, self)
         self._parser = httptools.HttpRequestParser(self)
         self._requests = 0
+        self._unread_head = 0
+        """Bytes that came since the head of a request began."""
         self._fed = 0
         """Bytes of the read that is being taken in."""
         self._seen: tuple[_State, int] = (_State.HEAD, 0)
@@ -177,7 +179,7 @@ class Http1(asyncio.Protocol):
         self._told = False
         """Does the request say what is to become of the connection?"""
         self._in_head = True
-        self._unread_head: int = 0
+        self._unread_head = 0
 
     def _feed(self, data: bytes) -> bytes:
         """Parse; what is returned is still to be parsed."""
