@@ -6,6 +6,7 @@ either under way is decided when that is over. Ids are never used twice, so a re
 `epoch` = id.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -44,8 +45,7 @@ class Catalog:
         self.by_name: dict[str, Topic] = {}
         self.config_changes = 0
         """How many configs have been applied, for whoever remembers something that follows from them."""
-        self.names_changed = True
-        self._sorted: list[str] = []
+        self._sorted: list[str] | None = None
         self.next_id = 1
         self.features: list[DurableState] = []
         self.deleted: list[Topic] = []
@@ -65,10 +65,22 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Every name that is held, in order; not all of them are there for readers."""
-        if self.names_changed:
+        if self._sorted is None:
             self._sorted = sorted(self.by_name)
-            self.names_changed = False
         return self._sorted
+
+    def hold_name(self, topic: Topic) -> None:
+        """The topic's name is taken from now on."""
+        self.by_name[topic.name] = topic
+        if self._sorted is not None:
+            insort(self._sorted, topic.name)
+
+    def free_name(self, topic: Topic) -> None:
+        """And free again, if it was this topic's."""
+        if self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]
+            if self._sorted is not None:
+                del self._sorted[bisect_left(self._sorted, topic.name)]
 
     def visible(self) -> Iterable[Topic]:
         """Every topic that is there for readers."""
@@ -86,9 +98,7 @@ class Catalog:
         topic.visible = False
         topic.gone = True
         self.by_id.pop(topic.id, None)
-        if self.by_name.get(topic.name) is topic:
-            del self.by_name[topic.name]
-            self.names_changed = True
+        self.free_name(topic)
         for feature in self.features:
             feature.forget(topic)
         self.usage.records -= topic.count
@@ -145,8 +155,7 @@ class CatalogWriter:
         now = self._journal.time.now()
         topic = catalog.adopt(topic_id, name, config)
         topic.held += 1
-        catalog.by_name[name] = topic
-        catalog.names_changed = True
+        catalog.hold_name(topic)
         reserved = RESERVE_MIN if config.resolved_durability is Durability.DISK else 0
         body = TopicBody(name, config, now, reserved=reserved)
 
@@ -159,8 +168,8 @@ class CatalogWriter:
         try:
             created = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply)
         except DriftQError:
-            del catalog.by_id[topic_id], catalog.by_name[name]
-            catalog.names_changed = True
+            del catalog.by_id[topic_id]
+            catalog.free_name(topic)
             raise
         self._creating[topic_id] = created
         created.then(lambda done: self._created(topic, done))
@@ -172,8 +181,7 @@ class CatalogWriter:
         if done.error is not None:
             assert isinstance(done.error, DriftQError)
             del self._catalog.by_id[topic.id]
-            del self._catalog.by_name[topic.name]
-            self._catalog.names_changed = True
+            self._catalog.free_name(topic)
             self._gone(topic, done.error)
         self._journal.schedule()
 

@@ -457,7 +457,7 @@ class Recovery:
         earlier = self._catalog.by_name.get(topic.name)
         if earlier is not None:
             self._catalog.forget(earlier)
-        self._catalog.by_name[topic.name] = topic
+        self._catalog.hold_name(topic)
         topic.visible = True
 
     def _any_ttl(self) -> bool:

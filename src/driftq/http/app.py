@@ -61,7 +61,8 @@ class App:
             answer = self._answer(request)
         except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request, not the server
             return failed_reply(request, error)
-        if isinstance(answer, Pending) and not isinstance(answer, Promise):
+        kind = type(answer)
+        if kind is not Reply and kind is not Promise and isinstance(answer, Pending):
             return self._promise(request, answer)
         return answer
 

@@ -39,7 +39,7 @@ def check_size(request: Request, body_bytes_max: int) -> None:
 def check_media_type(request: Request, wanted: bytes) -> None:
     """Refuse another content type than this, parameters aside."""
     found = request.header(b"content-type")
-    if found is None or not found.lstrip().startswith(wanted):
+    if found != wanted and (found is None or not found.lstrip().startswith(wanted)):
         raise UnsupportedMediaTypeError(f"the content type must be {wanted.decode()}")
 
 

@@ -6,7 +6,7 @@ in the list meanwhile.
 
 from base64 import b64decode, urlsafe_b64encode
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from driftq.errors import InvalidRequestError
@@ -32,19 +32,31 @@ class Paging(NamedTuple):
         size = min(max(request.number("page_size", PAGE_SIZE), 1), PAGE_SIZE_MAX)
         return cls(request.argument("prefix") or "", decode_cursor(request.argument("cursor") or ""), size)
 
-    def cut(self, names: Sequence[str], shown: Callable[[str], bool]) -> tuple[list[str], str | None]:
-        """The names of this page, out of all in order, and the cursor of the next if there is more."""
+    def cut(
+        self, names: Sequence[str], shown: Callable[[str], bool], allowed: Sequence[str] = ()
+    ) -> tuple[list[str], str | None]:
+        """The names of this page, out of all in order, and the cursor of the next if there is more.
+
+        `allowed` are beginnings of names, none meaning any: the cost follows what they let through.
+        """
         page: list[str] = []
-        first = max(bisect_right(names, self.after), bisect_left(names, self.prefix))
-        for place in range(first, len(names)):
-            name = names[place]
-            if not name.startswith(self.prefix):
-                break
+        for name in self._candidates(names, allowed):
             if shown(name):
                 if len(page) == self.size:
                     return page, encode_cursor(page[-1])
                 page.append(name)
         return page, None
+
+    def _candidates(self, names: Sequence[str], allowed: Sequence[str]) -> Iterator[str]:
+        place = bisect_right(names, self.after)
+        for beginning in sorted(allowed) or [""]:
+            if not (beginning.startswith(self.prefix) or self.prefix.startswith(beginning)):
+                continue
+            wanted = max(beginning, self.prefix, key=len)
+            place = max(place, bisect_left(names, wanted))
+            while place < len(names) and names[place].startswith(wanted):
+                yield names[place]
+                place += 1
 
 
 def encode_cursor(name: str) -> str:

@@ -308,3 +308,19 @@ def test_config_is_resolved_when_it_is_echoed(rig: EngineRig) -> None:
     rig.run(rig.engine.put_topic("t", TopicConfig(durable=True, lease_ms=1)))
     config = rig.topic("t").config
     assert (config.durability, config.durable, config.lease_ms) == (Durability.FSYNC, True, 100)
+
+
+def test_names_are_in_order_whatever_comes_and_goes(rig: EngineRig) -> None:
+    catalog = rig.engine.catalog
+    for name in ("c", "a", "b:1"):
+        rig.put(name)
+    assert catalog.names() == ["a", "b:1", "c"]
+    rig.put("B")
+    rig.run(rig.engine.delete_topic("a"))
+    rig.put("d")
+    assert catalog.names() == ["B", "b:1", "c", "d"]
+    rig.run(rig.engine.delete_topic("c"))
+    rig.put("c")
+    assert catalog.names() == sorted(catalog.by_name) == ["B", "b:1", "c", "d"]
+    rig.restart()
+    assert rig.engine.catalog.names() == ["B", "b:1", "c", "d"]

@@ -94,9 +94,9 @@ class Topics:
 
     def list(self, request: Request) -> Reply:
         """A page of the topics that the key may see."""
-        catalog, access = self._engine.catalog, request.access
+        catalog = self._engine.catalog
         names, cursor = Paging.of(request).cut(
-            catalog.names(), lambda name: access.may_name(name) and catalog.find(name) is not None
+            catalog.names(), lambda name: catalog.find(name) is not None, request.access.prefixes
         )
         touch = request.flag("touch", False)
         rows = [self._row(name, touch=touch) for name in names]
