@@ -32,15 +32,19 @@ class WriteRequest(Struct, frozen=True):
     disable_backpressure: bool = False
 
 
-class _Record(Struct, gc=False):
+class RecordBody(Struct, gc=False):
+    """One record as a writer sends it."""
+
     data: Raw
     tag: str | None = None
     node: str | None = None
     meta: dict[str, str] | None = None
 
 
-class _Body(Struct, gc=False):
-    records: list[_Record]
+class WriteBody(Struct, gc=False):
+    """One write as it is sent."""
+
+    records: list[RecordBody]
     node: str | None = None
     idempotency_key: str | None = None
     create: bool | None = None
@@ -72,7 +76,7 @@ class _Count(Struct, gc=False):
     records: list[_Unread]
 
 
-_BODY = Decoder(_Body)
+_BODY = Decoder(WriteBody)
 _PLAIN = Decoder(_PlainBody)
 _COUNT = Decoder(_Count)
 _CONFIG = Decoder(TopicConfig)
@@ -121,7 +125,7 @@ def brings_config(body: bytes) -> bool:
     return json_text.parse(_BODY, json_text.compact(body)).config is not None
 
 
-def _parsed(body: bytes) -> _PlainBody | _Body:
+def _parsed(body: bytes) -> _PlainBody | WriteBody:
     """The body, as a plain one where it is one; what is wrong with it is said by the reading that knows every field."""
     try:
         return _PLAIN.decode(body)
@@ -152,7 +156,7 @@ def make_rows(
     return Rows(Texts.of(datas), tag=tag, node=node, meta=meta, batch_node=batch)
 
 
-def _rows(body: bytes, wire: _PlainBody | _Body, limits: Limits) -> Rows:
+def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
     """The columns, every limit of a record checked."""
     meta = None
     if isinstance(wire, _PlainBody):
