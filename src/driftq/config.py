@@ -104,7 +104,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(_LISTEN, "port_file", "File that gets the address as `host:port` once the server listens."),
     Option(_LISTEN, "connections_max", "Connections at one time; 0: no limit."),
     Option(_LISTEN, "header_timeout_ms", "How long the head of a request may take."),
-    Option(_LISTEN, "body_timeout_ms", "How long the body of a request may take."),
+    Option(_LISTEN, "body_timeout_ms", "How long the next 64 KiB of a request's body may take."),
     Option(_LISTEN, "keepalive_timeout_ms", "How long a connection may be idle."),
     Option(_STORE, "data_dir", "Directory of WAL, checkpoints and hot segments; made if absent."),
     Option(_STORE, "cold_dir", "Directory of cold segments; without it nothing is moved."),

@@ -10,6 +10,7 @@ read: then the server is bound meanwhile, so that its probes are answered, and r
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ _QUICK_NS = 250_000_000
 _SLICE_NS = 20_000_000
 """How long it is read before the loop may answer a probe."""
 _DRAIN_S = 5.0
+_FILES = 4096
+"""Handles for files, beside those for connections."""
 _STOP_S = 9.5
 """A stop takes less than ten seconds, whatever the disk does."""
 
@@ -46,6 +49,7 @@ def run_server(flags: dict[str, Value]) -> int:
         settings = read_settings(os.environ, flags)
         keys = Keys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
         start_log(settings.log_level)
+        _allow_handles(settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             checkpointed = runner.run(_serve(settings, keys))
     except StartError as error:
@@ -55,6 +59,15 @@ def run_server(flags: dict[str, Value]) -> int:
         _say("the last checkpoint could not be taken; nothing is lost, and the next start replays the log")
         return 1
     return 0
+
+
+def _allow_handles(settings: Settings) -> None:
+    """As many file handles as connections and files may need, if the system lets us have them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.connections_max + _FILES if settings.connections_max else hard
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

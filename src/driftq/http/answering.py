@@ -25,7 +25,7 @@ from driftq.http.websocket import WebSocket, accept_handshake
 from driftq.seam.runtime import Pending, Timer
 
 PIPELINE_MAX = 64
-"""So many requests may wait for their replies before the peer is made to wait."""
+"""So many requests of a peer are under way at one time; with more the peer is made to wait."""
 LINGER_MS = 5000
 """How long a peer has to finish sending after a refusal, and to take what it was sent last."""
 
@@ -95,16 +95,18 @@ class Answering:
         return self._upgrade is not None
 
     @property
-    def stuck(self) -> bool:
-        """Does the peer not read its replies? With a stream it is its source that decides how long it may."""
-        return self._full and self._stream is None
+    def unsent(self) -> int:
+        """Bytes of replies that the peer does not take; with a stream it is its source that decides how long it may."""
+        if not self._full or self._stream is not None or self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size()
 
     # Requests
 
     def add(self, slot: Slot) -> None:
         """Take up a request, or have it wait where the peer has not taken what it asked for before."""
         self._slots.append(slot)
-        if self._held or self._full or self._blocked:
+        if self._held or self._full or self._blocked or len(self._slots) > PIPELINE_MAX:
             self._held.append(slot)
         else:
             self._take(slot)
@@ -211,10 +213,8 @@ class Answering:
     def flush(self) -> None:
         """Send the replies whose turn has come, and take up what has waited for that."""
         self._send_ready()
-        self._busy = True
-        while self._held and not self._full and not self._blocked and self._transport is not None:
-            self._take(self._held.popleft())
-            self._send_ready()
+        if self._held:
+            self._take_held()
         self._busy = False
         transport = self._transport
         if transport is None or self._stream is not None:
@@ -223,6 +223,22 @@ class Answering:
             self._keep_pace()
         elif self._leaving is None:
             self._leave(transport)
+
+    def _take_held(self) -> None:
+        """Take up what has waited; where that is much, others have a turn in between."""
+        self._busy = True
+        for _ in range(PIPELINE_MAX):
+            if not self._may_take():
+                break
+            self._take(self._held.popleft())
+        self._send_ready()
+        if self._may_take():
+            self._serving.runtime.soon(self.flush)
+
+    def _may_take(self) -> bool:
+        if not self._held or self._full or self._blocked or self._transport is None:
+            return False
+        return len(self._slots) - len(self._held) < PIPELINE_MAX
 
     def _send_ready(self) -> None:
         transport = self._transport

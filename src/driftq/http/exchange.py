@@ -88,7 +88,7 @@ class Exchange:
         self.ended = False
         """Has the peer sent the end of it?"""
         self.looks = 0
-        """How often its body was looked at and was not complete."""
+        """How often its body was looked at and had not got on."""
         self.request: Request | None = None
         self.answered = False
         """Is the head of the answer sent?"""

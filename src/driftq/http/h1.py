@@ -22,6 +22,8 @@ from driftq.seam.runtime import Timer
 TARGET_BYTES_MAX = 64 << 10
 HEADER_BYTES_MAX = 64 << 10
 HEADERS_MAX = 200
+BODY_STEP = 64 << 10
+"""So much of a body must come in the time that a body has; who sends less has stopped sending."""
 
 _HEADER_FRAME = len(": \r\n")
 _HEAD_SURE = min(TARGET_BYTES_MAX, HEADER_BYTES_MAX) // 2
@@ -54,7 +56,7 @@ class Http1(asyncio.Protocol):
         """Bytes that came since the head of a request began."""
         self._fed = 0
         """Bytes of the read that is being taken in."""
-        self._seen: tuple[_State, int] = (_State.HEAD, 0)
+        self._seen = (_State.HEAD, 0, 0)
         self._looks = 0
         terms = serving.terms
         shortest = min(terms.header_timeout_ms, terms.body_timeout_ms, terms.keepalive_timeout_ms)
@@ -223,20 +225,23 @@ class Http1(asyncio.Protocol):
         if self._answering.over:
             return
         self._timer = self._serving.runtime.later(self._look_ms, self._look)
-        found = self._state(), self._requests
+        state, progress = self._state()
+        found = state, self._requests, progress
         self._looks = self._looks + 1 if found == self._seen else 0
         self._seen = found
-        if self._looks * self._look_ms >= self._patience_ms(found[0]):
-            self._lose_patience(found[0])
+        if self._looks * self._look_ms >= self._patience_ms(state):
+            self._lose_patience(state)
 
-    def _state(self) -> _State:
-        if self._answering.stuck:
-            return _State.STUCK
+    def _state(self) -> tuple[_State, int]:
+        """What is waited for, and a number that changes if that gets on."""
+        unsent = self._answering.unsent
+        if unsent:
+            return _State.STUCK, unsent
         if not self._in_head:
-            return _State.BODY
+            return _State.BODY, self._body_bytes // BODY_STEP
         if self._unread_head:
-            return _State.HEAD
-        return _State.ANSWER if self._answering.waiting else _State.IDLE
+            return _State.HEAD, 0
+        return _State.ANSWER if self._answering.waiting else _State.IDLE, 0
 
     def _patience_ms(self, state: _State) -> float:
         terms = self._serving.terms

@@ -26,6 +26,7 @@ from driftq.http.asking import ask
 from driftq.http.chunks import tell_closed
 from driftq.http.errors import refusal
 from driftq.http.exchange import Exchange
+from driftq.http.h1 import BODY_STEP
 from driftq.http.h2_head import EXCHANGES_MAX, head_problem, protocol, read_head, write_head
 from driftq.http.h2_rounds import Rounds
 from driftq.http.reply import Reply
@@ -130,11 +131,14 @@ class Http2(asyncio.Protocol):
         self._rounds.full = True
         for exchange in self._exchanges.values():
             exchange.tight = True
-        self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It does again."""
         self._rounds.full = False
+        if self._transport.is_closing():
+            return
         self._transport.resume_reading()
         self._rounds.flush()
         for exchange in list(self._exchanges.values()):
@@ -171,6 +175,8 @@ class Http2(asyncio.Protocol):
     def _on_request(self, event: events.RequestReceived) -> None:
         number = event.stream_id
         self._last_number = number
+        # One that stands in the head of a request makes no work of its own.
+        self._trouble -= event.priority_updated is not None
         if self._last:
             self._h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
             return
@@ -195,6 +201,8 @@ class Http2(asyncio.Protocol):
         if exchange is None or exchange.heard:
             return
         exchange.body.append(data)
+        if (exchange.body_bytes + len(data)) // BODY_STEP > exchange.body_bytes // BODY_STEP:
+            exchange.looks = 0
         exchange.body_bytes += len(data)
         self._body_bytes += len(data)
         if exchange.body_bytes > self._body_bytes_max:

@@ -19,6 +19,8 @@ from driftq.seam.disk import Disk, write_fully
 from driftq.seam.runtime import Runtime
 
 _BACKLOG = 2048
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
+"""After a minute of silence the peer is asked, three times, twenty seconds apart."""
 
 
 class Address(NamedTuple):
@@ -71,6 +73,7 @@ class Listener:
         listening = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _notice_the_dead(listening)
             listening.bind((address.host, address.port))
             self._server = await asyncio.get_running_loop().create_server(
                 self._connection, sock=listening, backlog=_BACKLOG
@@ -93,6 +96,14 @@ class Listener:
 
     def _connection(self) -> Connection:
         return Connection(self._serving)
+
+
+def _notice_the_dead(listening: socket.socket) -> None:
+    """Have the kernel find out who is gone without a word; accepted sockets inherit it."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def write_port_file(disk: Disk, path: str, address: Address) -> None:

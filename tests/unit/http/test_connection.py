@@ -110,6 +110,28 @@ def test_who_asks_faster_than_the_server_answers_is_not_read_from() -> None:
     assert peer.transport.is_reading()
 
 
+def test_no_more_than_so_many_requests_of_a_peer_are_under_way_however_they_come() -> None:
+    desk = Desk()
+    peer = Peer(desk)
+    peer.send(get("/a") * (2 * PIPELINE_MAX))
+    assert len(desk.waiting) == PIPELINE_MAX
+    desk.answer(0)
+    assert len(desk.waiting) == PIPELINE_MAX + 1
+    for number in range(1, 2 * PIPELINE_MAX):
+        desk.answer(number)
+    assert len(bodies(peer)) == 2 * PIPELINE_MAX
+
+
+def test_many_requests_at_once_leave_others_a_turn() -> None:
+    peer = Peer()
+    peer.send(get("/first"))
+    peer.connection.data_received(get("/a") * (3 * PIPELINE_MAX))
+    between = len(peer.transport.writes)
+    peer.turn()
+    assert 1 < between < len(peer.transport.writes)
+    assert len(bodies(peer)) == 1 + 3 * PIPELINE_MAX
+
+
 def test_who_does_not_read_is_not_read_from() -> None:
     peer = Peer()
     peer.send(get())

@@ -2,6 +2,7 @@
 
 from driftq.http.answer import Stream
 from driftq.http.answering import LINGER_MS
+from driftq.http.h1 import BODY_STEP
 from driftq.http.reply import Reply
 from tests.unit.http.sources import Voice
 from tests.unit.http.test_connection import Desk, refusal_of
@@ -59,6 +60,17 @@ def test_a_body_that_takes_too_long_is_408_however_it_trickles() -> None:
     assert refusal_of(peer) == (408, "invalid_request")
 
 
+def test_a_large_body_may_take_longer_as_long_as_it_gets_on() -> None:
+    size = 10 * BODY_STEP
+    peer = Peer(lambda request: Reply(200), body_timeout_ms=BODY_MS, body_bytes_max=size)
+    peer.send(get("/a", f"Content-Length: {size}", method="POST"))
+    for _ in range(10):
+        peer.runtime.advance(BODY_MS // 2)
+        assert not peer.received
+        peer.send(b"x" * BODY_STEP)
+    assert peer.replies()[0][0] == 200
+
+
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     peer = timed()
     for _ in range(10):
@@ -80,11 +92,15 @@ def test_who_waits_for_an_answer_or_reads_a_stream_may_wait() -> None:
         assert not peer.transport.is_closing()
 
 
-def test_who_does_not_read_its_replies_is_cut_off() -> None:
+def test_who_does_not_read_its_replies_is_cut_off_and_a_slow_reader_is_not() -> None:
     peer = timed(lambda _: Reply(200, b"x" * 100))
     peer.send(get())
     peer.connection.pause_writing()
-    peer.runtime.advance(IDLE_MS + HEADER_MS)
+    for unsent in range(1000, 900, -10):
+        peer.transport.unsent = unsent
+        peer.runtime.advance(IDLE_MS // 2)
+    assert not peer.transport.aborted
+    peer.runtime.advance(IDLE_MS)
     assert peer.transport.aborted
 
 
