@@ -39,6 +39,8 @@ class Client:
             options["node"] = "me"
         self.watcher = Watcher(world.rig, NAMES, **options)
         self.known: dict[str, set[int]] = {name: set() for name in NAMES}
+        self.lives = dict(world.books)
+        """Which life of each topic it has heard of."""
         self.places = dict.fromkeys(NAMES, 0)
         self.gone: set[str] = set()
         self.last_id: dict[str, int] | None = None
@@ -63,6 +65,7 @@ class Client:
 
     def on_record(self, name: str, data: dict[str, Any]) -> None:
         book = self.world.books[name]
+        assert self.lives[name] is book, "nobody said that this is another life of the name"
         seqs = [record["$seq"] for record in data["records"]]
         assert seqs == sorted(set(seqs))
         assert self.places[name] <= data["from_seq"] < seqs[0]
@@ -71,6 +74,7 @@ class Client:
             value, node, _ = book.records[record["$seq"]]
             assert (record["data"], record.get("$node")) == (value, node)
             assert not (self.filters and node == "me")
+            assert record["$seq"] not in book.deleted
         self.known[name] |= set(seqs)
         self.pass_over(name, data["to_seq"])  # also what was filtered before this batch, in silence
 
@@ -78,6 +82,8 @@ class Client:
         if data["reason"] == "recreated":
             self.known[name] = set(range(1, data["earliest_seq"]))
             self.places[name] = data["earliest_seq"] - 1
+            assert self.lives[name] is not self.world.books[name]
+            self.lives[name] = self.world.books[name]
             return
         self.pass_over(name, data["gap_from"] - 1)
         assert data["missed_estimate"] == data["gap_to"] - data["gap_from"] + 1
@@ -154,6 +160,7 @@ class World:
 
     def delete_records(self) -> None:
         """By seq, or by tag."""
+        self.client.hear()  # what it gets after this was read after this
         name = self.rng.choice(NAMES)
         if name not in self.books:
             return
@@ -219,5 +226,6 @@ def test_a_client_that_comes_back_can_account_for_every_record(seed: int) -> Non
     client.hear()
     for name, book in world.books.items():
         head = world.rig.ok("GET", f"/v0/topics/{name}")["head_seq"]
+        assert client.lives[name] is book
         assert client.places[name] == head
         assert client.known[name] >= set(book.records), name

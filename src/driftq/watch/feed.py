@@ -113,6 +113,7 @@ class Feed:
         """A fetch that has settled holds its blocks until they have been read."""
         self._asked = False
         self._paced: set[str] = set()
+        self._troubled = False
         self._closed = False
 
     def __len__(self) -> int:
@@ -181,8 +182,7 @@ class Feed:
                 self._outlet.flush()
             self._ask()
         except DriftQError as error:
-            _log.warning("a feed has to wait: %s", error.message)
-            self._wait_a_while()
+            self._wait_a_while(error)
             return 0
         except Exception:  # noqa: BLE001  # a bug in one feed ends one stream, not the server
             _log.exception("a feed failed")
@@ -296,6 +296,7 @@ class Feed:
             self._outlet.records(subscription.name, batch, cursor, head)
         subscription.first = False
         subscription.topic = topic
+        self._troubled = False
 
     def _parked(self, subscription: Subscription, topic: Topic, head: int) -> int:
         """The topic has been read to its end."""
@@ -326,10 +327,13 @@ class Feed:
         if done.error is None:
             self._ask()
         else:
-            self._wait_a_while()
+            self._wait_a_while(done.error)
 
-    def _wait_a_while(self) -> None:
-        """What is to be read cannot be read now; it is told again when it can."""
+    def _wait_a_while(self, error: BaseException) -> None:
+        """What is to be read cannot be read now; it may be later. Said once, however often it is tried."""
+        if not self._troubled:
+            self._troubled = True
+            _log.warning("a watch has to wait: %s", error)
         self._waiting = True
         self._watch.runtime.later(_TRY_AGAIN_MS, self._try_again)
 

@@ -13,7 +13,7 @@ from driftq.seam.clock import Clock
 from driftq.seam.runtime import Runtime
 
 _TURN_BYTES = 1 << 20
-_TURN_STEPS = 256
+_TURN_STEPS = 64
 _NS_PER_MS = 1_000_000
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.engine.pressure import Level, Pressure
-from driftq.errors import InvalidRequestError
+from driftq.errors import InternalError, InvalidRequestError
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending
@@ -230,6 +230,26 @@ def test_a_feed_that_is_closed_while_it_waits_says_nothing_more() -> None:
     rig.runtime.release("driftq-reads")
     rig.runtime.run_until_idle()
     assert outlet.taken() == []
+
+
+def test_what_cannot_be_read_now_is_tried_again_and_said_once(
+    rig: FeedRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.put("t")
+    _, outlet = rig.feed("t")
+    outlet.taken()
+    with monkeypatch.context() as patch:
+
+        def fails(*_: object) -> None:
+            raise InternalError("no file handle is left")
+
+        patch.setattr(rig.engine, "diff", fails)
+        rig.write("t", 1)
+        rig.runtime.advance(5000)
+        assert outlet.taken() == []
+    rig.runtime.advance(1000)
+    assert outlet.taken() == [("record", "t", [1], 0, 1), ("caught-up", "t", 1)]
+    assert caplog.text.count("no file handle is left") == 1
 
 
 class Copier:
