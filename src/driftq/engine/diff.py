@@ -15,7 +15,14 @@ from typing import NamedTuple
 from driftq.engine.blocks import unreadable
 from driftq.engine.log import Part
 from driftq.engine.topic import Topic
-from driftq.model.limits import PAGE_BYTES, PAGE_BYTES_MAX, PAGE_RECORDS
+from driftq.model.limits import (
+    BULK_BYTES_MAX,
+    BULK_RECORDS,
+    BULK_RECORDS_MAX,
+    PAGE_BYTES,
+    PAGE_BYTES_MAX,
+    PAGE_RECORDS,
+)
 from driftq.model.tombstone import Reason, Tombstone
 from driftq.storage.block import RowSource
 from driftq.storage.frame import DELETED
@@ -42,6 +49,8 @@ class Page(NamedTuple):
     scanned: int
     cold_segments: int = 0
     """Segments of the cold tier that were read for it."""
+    epoch: int = 0
+    """Which life of its name the topic is in."""
 
     @property
     def caught_up(self) -> bool:
@@ -82,9 +91,16 @@ class Query(NamedTuple):
     max_batch_bytes: int = PAGE_BYTES
     up_to: int | None = None
     """Read as if the log ended here; a cursor behind it stays where it is."""
+    bulk: bool = False
+    """May the page be as large as one of Arrow?"""
 
     def clamped(self, limit_max: int) -> "Query":
         """Zero means the default, too much means the most."""
+        if self.bulk:
+            return self._replace(
+                limit=min(self.limit or BULK_RECORDS, BULK_RECORDS_MAX),
+                max_batch_bytes=min(self.max_batch_bytes or BULK_BYTES_MAX, BULK_BYTES_MAX),
+            )
         return self._replace(
             limit=min(self.limit or PAGE_RECORDS, limit_max),
             max_batch_bytes=min(self.max_batch_bytes or PAGE_BYTES, PAGE_BYTES_MAX),
@@ -109,7 +125,14 @@ def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
     if failed is not None:
         return failed
     return Page(
-        window.slices, window.next_from_seq, topic.head, topic.earliest, tombstone, window.scanned, len(window.cold)
+        window.slices,
+        window.next_from_seq,
+        topic.head,
+        topic.earliest,
+        tombstone,
+        window.scanned,
+        len(window.cold),
+        topic.id,
     )
 
 

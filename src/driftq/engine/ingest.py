@@ -116,7 +116,7 @@ def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None)
     if wire.config is not None:
         _check_ranges(wire.config)
     _check_count(len(wire.records), limits)
-    key = _key(default_key if wire.idempotency_key is None else wire.idempotency_key)
+    key = check_key(default_key if wire.idempotency_key is None else wire.idempotency_key)
     return WriteRequest(_rows(body, wire, limits), key, wire.create, wire.config, wire.disable_backpressure)
 
 
@@ -168,7 +168,7 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
         tag = _texts([record.tag for record in wire.records], "tag", limits.tag_bytes_max)
         datas = [record.data for record in wire.records]
         node, batch_node = _nodes([record.node for record in wire.records], wire.node, limits.node_bytes_max)
-        meta = _metas([record.meta for record in wire.records], limits.meta_bytes_max)
+        meta = meta_column([record.meta for record in wire.records], limits.meta_bytes_max)
     text, sizes = b"".join(datas), list(map(len, datas))
     offsets, longest = offsets_of(sizes), max(sizes)
     if longest >= json_text.DEEP_BYTES:
@@ -187,6 +187,23 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
     elif longest > limits.record_bytes_max:
         _check_sizes(sizes, limits)
     return Rows(Texts(text, offsets), tag=tag, node=node, meta=meta, batch_node=batch_node)
+
+
+def check_data(datas: Sequence[bytes], meta: Texts | None, limits: Limits) -> Texts:
+    """A column of values that are compact JSON, every limit of a record checked."""
+    text, sizes = b"".join(datas), list(map(len, datas))
+    offsets = offsets_of(sizes)
+    if max(sizes) >= json_text.DEEP_BYTES:
+        _check_values(text, offsets, 0, len(sizes))
+    if json_text.has_spare_escapes(text):
+        _check_sizes([size // _ESCAPE_BYTES_MAX for size in sizes], limits)
+        datas = json_text.with_fewest_escapes(datas)
+        text, sizes = b"".join(datas), list(map(len, datas))
+        offsets = offsets_of(sizes)
+    if meta is not None:
+        sizes = list(map(add, sizes, map(sub, meta.offsets[1:], meta.offsets)))
+    _check_sizes(sizes, limits)
+    return Texts(text, offsets)
 
 
 def _bytes_of(column: Texts | None, frame: int) -> int:
@@ -232,7 +249,7 @@ def _nodes(own: Sequence[str | None], batch: str | None, most: int) -> tuple[Tex
     return _texts(own, "node", most), None
 
 
-def _metas(metas: Sequence[dict[str, str] | None], most: int) -> Texts | None:
+def meta_column(metas: Sequence[dict[str, str] | None], most: int) -> Texts | None:
     """The column of metas, encoded again: of a repeated key the last value stays."""
     if metas.count(None) == len(metas):
         return None
@@ -246,7 +263,7 @@ def _metas(metas: Sequence[dict[str, str] | None], most: int) -> Texts | None:
     return column
 
 
-def _key(key: str | None) -> str | None:
+def check_key(key: str | None) -> str | None:
     """The idempotency key; an empty one is none."""
     if not key:
         return None

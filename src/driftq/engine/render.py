@@ -19,14 +19,16 @@ _encode = json.encode
 
 
 class Fields:
-    """Which fields a reader wants besides the seq and the time."""
+    """Which fields a reader wants besides the seq and the time, and as what."""
 
-    __slots__ = ("data", "meta", "tags")
+    __slots__ = ("arrow", "data", "meta", "tags")
 
-    def __init__(self, *, tags: bool = False, meta: bool = True, data: bool = True) -> None:
+    def __init__(self, *, tags: bool = False, meta: bool = True, data: bool = True, arrow: bool = False) -> None:
         self.tags = tags
         self.meta = meta
         self.data = data
+        self.arrow = arrow
+        """As Arrow, not as JSON?"""
 
 
 def render_records(page: Page, fields: Fields) -> bytes:

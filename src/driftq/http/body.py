@@ -17,6 +17,7 @@ U64 = Annotated[int, Meta(ge=0)]
 """What the decoder can check of one; `check_u64` does the rest."""
 
 JSON = b"application/json"
+ARROW = b"application/vnd.apache.arrow.stream"
 
 
 def json_body(request: Request, *, body_bytes_max: int, optional: bool = False) -> bytes:
@@ -38,9 +39,14 @@ def check_size(request: Request, body_bytes_max: int) -> None:
 
 def check_media_type(request: Request, wanted: bytes) -> None:
     """Refuse another content type than this, parameters aside."""
-    found = request.header(b"content-type")
-    if found != wanted and (found is None or not found.lstrip().startswith(wanted)):
+    if not has_media_type(request, wanted):
         raise UnsupportedMediaTypeError(f"the content type must be {wanted.decode()}")
+
+
+def has_media_type(request: Request, wanted: bytes) -> bool:
+    """Is the content type this one, parameters aside?"""
+    found = request.header(b"content-type")
+    return found == wanted or (found is not None and found.lstrip().startswith(wanted))
 
 
 def decode_body(decoder: Decoder[T], request: Request, *, body_bytes_max: int, optional: bool = False) -> T:

@@ -11,9 +11,9 @@ pyarrow ships no types and takes long to import: it is imported by the first cal
 protocols below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from driftq.storage.block import Block, all_set
 from driftq.storage.columns import DATA, META, NODE, TAG, TS, up8
@@ -132,8 +132,11 @@ def block_arrays(block: Block) -> dict[str, Array]:
     return arrays
 
 
-def block_batch(block: Block) -> Batch:
-    """All rows of a block under `record_schema`. Columns that the block has are not copied."""
+def block_batch(block: Block, without: Container[str] = ()) -> Batch:
+    """All rows of a block under `record_schema`. Columns that the block has are not copied.
+
+    Those of `without` are left empty.
+    """
     import pyarrow as pa
 
     arrays, count = block_arrays(block), block.count
@@ -144,6 +147,38 @@ def block_batch(block: Block) -> Batch:
     node = block.batch_node
     if node is not None:
         arrays["node"] = pa.repeat(pa.scalar(node, pa.binary()), count).view(pa.utf8())
-    texts = [arrays[name] if name in arrays else pa.nulls(count, pa.utf8()) for name in ("node", "tag", "meta", "data")]
+    texts = [
+        arrays[name] if name in arrays and name not in without else pa.nulls(count, pa.utf8())
+        for name in ("node", "tag", "meta", "data")
+    ]
     batch: Batch = pa.RecordBatch.from_arrays([seqs, times, *texts], schema=record_schema())
     return batch
+
+
+def picked(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Some rows of a batch; without a copy where they are one behind the other."""
+    import pyarrow as pa
+
+    if isinstance(rows, range):
+        return batch if len(rows) == batch.num_rows else batch.slice(rows[0], len(rows))
+    found: Batch = batch.take(pa.array(rows, pa.uint32()))  # type: ignore[attr-defined]
+    return found
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The rows of several batches, in one."""
+    import pyarrow as pa
+
+    found: Batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return found
+
+
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def stream_pieces(batches: Sequence[Batch], facts: Mapping[str, str]) -> list[bytes]:
+    """One IPC stream of batches under `record_schema`, the facts in its metadata: in pieces, to be sent as they are."""
+    schema = record_schema().with_metadata(dict(facts))  # type: ignore[attr-defined]
+    messages = [schema.serialize(), *(batch.serialize() for batch in batches)]  # type: ignore[attr-defined]
+    pieces: list[Any] = [memoryview(message) for message in messages]
+    return [*pieces, END_OF_STREAM]

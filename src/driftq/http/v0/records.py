@@ -6,12 +6,13 @@ from driftq.engine.append import Appended
 from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.diff import Page, Query
 from driftq.engine.fetching import Fetch
-from driftq.engine.ingest import brings_config, decode_write
+from driftq.engine.ingest import WriteRequest, brings_config, check_key, decode_write
+from driftq.engine.ingest_arrow import decode_arrow
 from driftq.engine.render import Fields
 from driftq.errors import InvalidRequestError
 from driftq.http.access import FULL, Scope
 from driftq.http.answer import Answer, Promise
-from driftq.http.body import JSON, check_media_type, check_size, check_u64, decode_body
+from driftq.http.body import ARROW, JSON, check_media_type, check_size, check_u64, decode_body, has_media_type
 from driftq.http.errors import failed_reply
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
@@ -19,6 +20,7 @@ from driftq.http.routes import Route
 from driftq.http.timing import Performance, since_ms
 from driftq.http.v0.poll import Poll
 from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, RecordsDeleted, page_reply, written_reply
+from driftq.model.limits import ARROW_WRITE_RECORDS_MAX
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
@@ -50,6 +52,8 @@ class Records:
         """Append records, and create the topic if it is absent and may be."""
         name = request.params[0]
         check_size(request, self._limits.body_bytes_max)
+        if has_media_type(request, ARROW):
+            return self._write_arrow(request)
         check_media_type(request, JSON)
         access = request.access
         if (
@@ -62,8 +66,20 @@ class Records:
         header = request.header(b"idempotency-key")
         key = None if header is None else header.decode("utf-8", "surrogateescape")
         wanted = decode_write(request.body, self._limits, default_key=key)
+        return self._append(request, wanted, with_seqs=request.flag("return_seqs", True))
+
+    def _write_arrow(self, request: Request) -> Answer:
+        """The same from an Arrow stream (§22.1); what stands beside the records in JSON stands in the query."""
+        rows = decode_arrow(request.body, self._limits, ARROW_WRITE_RECORDS_MAX, node=request.argument("node") or None)
+        create = request.flag("create", True) if request.argument("create") is not None else None
+        header = request.header(b"idempotency-key")
+        given = request.argument("idempotency_key") or (None if header is None else header.decode("utf-8", "replace"))
+        wanted = WriteRequest(rows, check_key(given), create)
+        return self._append(request, wanted, with_seqs=request.flag("return_seqs", False))
+
+    def _append(self, request: Request, wanted: WriteRequest, *, with_seqs: bool) -> Answer:
+        name = request.params[0]
         submitted_ns = self._clock.monotonic_ns()
-        with_seqs = request.flag("return_seqs", True)
         answer = Promise()
 
         def settle(done: Pending[Appended]) -> None:
@@ -98,13 +114,17 @@ class Records:
         nodes = body.node
         if isinstance(nodes, str):
             nodes = [nodes]
+        arrow = ARROW in (request.header(b"accept") or b"")
         query = Query(
             from_seq,
             body.limit,
             frozenset(map(str.encode, nodes)) if nodes else _NOBODY,
             body.max_batch_bytes,
+            bulk=arrow,
         )
-        fields = Fields(tags=body.include_tags, meta=body.include_meta)
+        # Columns of Arrow are there unless somebody says no.
+        tags = arrow if body.include_tags is UNSET else body.include_tags
+        fields = Fields(tags=tags, meta=body.include_meta, arrow=arrow)
         if body.from_ts is not UNSET:
             check_u64(body.from_ts, "from_ts")
             if body.from_seq is not UNSET:

@@ -4,9 +4,10 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 
 from driftq.engine.ingest import decode_write
+from driftq.engine.ingest_arrow import decode_arrow
 from driftq.errors import InvalidRequestError
 from driftq.http.access import Scope
-from driftq.http.body import JSON, U64, check_media_type, check_size, check_u64, decode_body
+from driftq.http.body import ARROW, JSON, U64, check_media_type, check_size, check_u64, decode_body, has_media_type
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
@@ -130,6 +131,8 @@ class StagedWrites:
 
     def _rows(self, request: Request) -> Rows:
         check_size(request, self._limits.body_bytes_max)
+        if has_media_type(request, ARROW):
+            return decode_arrow(request.body, self._limits, self._limits.batch_records_max)
         check_media_type(request, JSON)
         return decode_write(request.body, self._limits).rows
 

@@ -8,9 +8,10 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder, encode
 
 from driftq.engine.append import Appended
+from driftq.engine.arrow_page import arrow_pieces
 from driftq.engine.diff import Page
 from driftq.engine.render import Fields, render_records
-from driftq.http.body import U32, U64
+from driftq.http.body import ARROW, U32, U64
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.timing import Performance, shown_sync_ms
@@ -28,7 +29,7 @@ class DiffBody(Struct, gc=False):
     from_ts: U64 | UnsetType = UNSET
     limit: U32 = 0
     node: str | list[str] | None = None
-    include_tags: bool = False
+    include_tags: bool | UnsetType = UNSET
     include_meta: bool = True
     wait_ms: U32 = 0
     max_batch_bytes: U64 = 0
@@ -161,7 +162,9 @@ _PAGE_TAIL = (
 
 
 def page_reply(request: Request, page: Page, fields: Fields, clock: Clock) -> Reply:
-    """The answer to a diff (§8)."""
+    """The answer to a diff (§8, §22.1)."""
+    if fields.arrow:
+        return Reply(200, content_type=ARROW, more=arrow_pieces(request.params[0], page, fields))
     records = render_records(page, fields)
     tail = _PAGE_TAIL % (
         page.next_from_seq,
