@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from driftq.errors import DriftQError
+from driftq.errors import DriftQError, UnauthorizedError
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 
@@ -58,6 +58,8 @@ def error_reply(error: DriftQError) -> Reply:
     if error.retry_after_ms is not None:
         seconds = max(1, -(-error.retry_after_ms // _MS_PER_S))
         headers.append((b"retry-after", b"%d" % seconds))
+    if isinstance(error, UnauthorizedError):
+        headers.append((b"www-authenticate", b"Bearer"))
     return refusal(error.code, error.message, *headers, detail=error.detail)
 
 

@@ -35,6 +35,7 @@ def test_a_stranger_learns_nothing(key: str | None) -> None:
         status, body = rig.ask(method, path, raw=raw, key=key)
         assert (status, body["error"]["code"], "detail" in body["error"]) == (401, "unauthorized", False)
         assert "sesame" not in str(body)
+    assert dict(rig.reply("GET", "/v0/topics", key=key).headers) == {b"www-authenticate": b"Bearer"}
 
 
 def test_scopes_are_checked_before_body_route_and_topic() -> None:
