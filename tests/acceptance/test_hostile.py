@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
-from driftq.http.h2c import PREFACE
+from driftq.http.connection import PREFACE
 from tests.acceptance.process import ServerProcess, serving
 
 pytestmark = pytest.mark.slow

@@ -10,6 +10,7 @@ Invariants
 
 import asyncio
 from collections import deque
+from typing import TYPE_CHECKING
 
 from driftq.errors import DriftQError
 from driftq.http.answer import Stream, Upgrade
@@ -21,8 +22,10 @@ from driftq.http.packing import PACKED_MIN
 from driftq.http.reply import Reply, encode_head
 from driftq.http.request import Request
 from driftq.http.serving import Peer, Serving
-from driftq.http.websocket import WebSocket, accept_handshake
 from driftq.seam.runtime import Pending, Timer
+
+if TYPE_CHECKING:
+    from driftq.http.websocket import WebSocket
 
 PIPELINE_MAX = 64
 """So many requests of a peer are under way at one time; with more the peer is made to wait."""
@@ -66,7 +69,7 @@ class Answering:
         self._stream: ChunkSink | None = None
         self._blocked = False
         """A body is being unpacked, or a stream or a socket has its turn or will have it: what is behind it waits."""
-        self._upgrade: tuple[Upgrade, bytes] | None = None
+        self._upgrade: tuple[WebSocket, bytes] | None = None
         """A handshake that was accepted, and what is to be said to it in its slot."""
         self._rest = b""
         """What came behind it."""
@@ -194,14 +197,18 @@ class Answering:
 
     def _accept(self, slot: Slot, upgrade: Upgrade) -> None:
         """A WebSocket, if that is what was asked for; then no request can come any more."""
+        # Loaded by the first who asks: a start should not wait for what few use.
+        from driftq.http.websocket import WebSocket, accept_handshake
+
         assert slot.request is not None
+        assert self._transport is not None
         try:
             head = accept_handshake(slot.request)
         except DriftQError as error:
             slot.answer = error_reply(error)
             tell_closed(upgrade.source.closed)
         else:
-            self._upgrade = upgrade, head
+            self._upgrade = WebSocket(upgrade.source, self._transport, self._serving), head
             self._blocked = True
 
     # Answers
@@ -267,8 +274,7 @@ class Answering:
     def _open(self, transport: asyncio.Transport, slot: Slot) -> None:
         """A stream's slot, or a socket's, has come."""
         if self._upgrade is not None:
-            upgrade, head = self._upgrade
-            self._hand_over(transport, WebSocket(upgrade.source, transport, self._serving), head)
+            self._hand_over(transport, *self._upgrade)
             return
         stream = slot.answer
         assert isinstance(stream, Stream)
@@ -284,7 +290,7 @@ class Answering:
         self._blocked = False
         self.flush()
 
-    def _hand_over(self, transport: asyncio.Transport, socket: WebSocket, head: bytes) -> None:
+    def _hand_over(self, transport: asyncio.Transport, socket: "WebSocket", head: bytes) -> None:
         transport.set_protocol(socket)
         self._serving.peers.replace(self._owner, socket)
         self._transport = None

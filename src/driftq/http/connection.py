@@ -7,16 +7,20 @@ The loop sets TCP_NODELAY on every socket it accepts.
 """
 
 import asyncio
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from driftq.http.answering import LINGER_MS
 from driftq.http.errors import refusal
 from driftq.http.h1 import Http1
-from driftq.http.h2c import PREFACE, Http2
 from driftq.http.outbox import HIGH_WATER, LOW_WATER
 from driftq.http.reply import encode_head
 from driftq.http.serving import Serving
 from driftq.seam.runtime import Timer
+
+if TYPE_CHECKING:
+    from driftq.http.h2c import Http2
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class Connection(asyncio.Protocol):
@@ -56,11 +60,18 @@ class Connection(asyncio.Protocol):
         if len(self._first) < len(PREFACE) and PREFACE.startswith(self._first):
             return
         self._timer.cancel()
-        protocol = Http2 if self._first.startswith(PREFACE) else Http1
-        speaker = protocol(self._serving, self._transport)
+        speaker = self._speaker(self._transport)
         self._serving.peers.replace(self, speaker)
         self._transport.set_protocol(speaker)
         speaker.data_received(self._first)
+
+    def _speaker(self, transport: asyncio.Transport) -> "Http1 | Http2":
+        if not self._first.startswith(PREFACE):
+            return Http1(self._serving, transport)
+        # Loaded by the first who asks: a start should not wait for what few use.
+        from driftq.http.h2c import Http2
+
+        return Http2(self._serving, transport)
 
     def finish(self) -> None:
         """It has asked for nothing."""

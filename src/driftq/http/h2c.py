@@ -34,7 +34,6 @@ from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
 from driftq.seam.runtime import Timer
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PING_MS = 20_000
 """How long until the next ping, and how long the peer has to answer it."""
 TROUBLE_MAX = 1000

@@ -13,9 +13,10 @@ from msgspec import json
 
 from driftq.http.answer import Answer, Stream, Upgrade
 from driftq.http.answering import LINGER_MS
+from driftq.http.connection import PREFACE
 from driftq.http.h1 import HEADERS_MAX, TARGET_BYTES_MAX
 from driftq.http.h2_head import CONNECTION_WINDOW, EXCHANGE_WINDOW, EXCHANGES_MAX
-from driftq.http.h2c import PING_MS, PREFACE, TROUBLE_MAX
+from driftq.http.h2c import PING_MS, TROUBLE_MAX
 from driftq.http.outbox import HIGH_WATER
 from driftq.http.reply import Reply
 from driftq.http.request import Request
