@@ -22,7 +22,8 @@ def test_every_error_that_can_reach_a_caller_has_its_envelope(code: str) -> None
     reply = error_reply(error)
     assert 400 <= reply.status < 600
     assert json.decode(reply.body) == {"error": {"code": code, "message": "what happened", "detail": {"max": 3}}}
-    assert reply.headers == ((b"retry-after", b"1"),)
+    challenge = ((b"www-authenticate", b"Bearer"),) if code == "unauthorized" else ()
+    assert reply.headers == ((b"retry-after", b"1"), *challenge)
 
 
 def test_what_is_not_there_is_left_out() -> None:
