@@ -10,7 +10,6 @@ It ends once, by whatever comes first
 from driftq.engine.diff import Page, Query
 from driftq.engine.fetching import Fetch
 from driftq.engine.render import Fields
-from driftq.errors import DriftQError
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.v0.wire import page_reply
@@ -45,10 +44,12 @@ class Poll:
         if self._fetching or self._answer.settled:
             return
         try:
-            found = self._engine.diff(self._name, self._query)
-        except DriftQError as error:
+            self._look_again()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this caller and nobody else
             self._fail(error)
-            return
+
+    def _look_again(self) -> None:
+        found = self._engine.diff(self._name, self._query)
         if isinstance(found, Fetch):
             self._fetching = True
             found.then(self._fetched)
@@ -68,8 +69,9 @@ class Poll:
             self._end(self._first)
 
     def _end(self, page: Page) -> None:
+        reply = page_reply(self._request, page, self._fields, self._server.clock)
         self._leave()
-        self._answer.resolve(page_reply(self._request, page, self._fields, self._server.clock))
+        self._answer.resolve(reply)
 
     def _fail(self, error: BaseException) -> None:
         self._leave()

@@ -83,11 +83,12 @@ class Records:
         answer = Promise()
 
         def settle(done: Pending[Appended]) -> None:
-            if done.error is not None:
-                answer.resolve(failed_reply(request, done.error))
-            else:
-                synced = self._synced(name)
-                answer.resolve(written_reply(request, done.result(), self._clock, submitted_ns, with_seqs, synced))
+            try:
+                written = done.result()
+                reply = written_reply(request, written, self._clock, submitted_ns, with_seqs, self._synced(name))
+            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this caller and nobody else
+                reply = failed_reply(request, error)
+            answer.resolve(reply)
 
         self._engine.append(
             name,

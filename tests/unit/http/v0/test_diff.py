@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from driftq.engine.diff import Query
+from driftq.engine.fetching import Fetch
+from driftq.errors import InternalError
 from driftq.http.answer import Answer
 from driftq.seam.runtime import Pending
 from driftq.testing import ServerRig, decoded_reply, settled
@@ -285,3 +288,36 @@ def test_a_poll_counts_as_a_read_when_it_begins_and_when_it_delivers(rig: Server
     assert rig.ok("GET", "/v0/topics/t?touch=false")["last_read_ts"] == began
     rig.write("t", 1)
     assert rig.ok("GET", "/v0/topics/t?touch=false")["last_read_ts"] == began + 100
+
+
+def test_a_poll_that_has_to_fetch_reads_again_when_it_is_there(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.ok("PUT", "/v0/topics/t", {})
+    answers = [parked(rig) for _ in range(2)]
+    read, fetches = rig.server.engine.diff, [Fetch([]), Fetch([])]
+    monkeypatch.setattr(rig.server.engine, "diff", lambda *_: fetches.pop())
+    first, second = fetches
+    rig.write("t", 1)
+    assert (fetches, [answer.settled for answer in answers]) == ([], [False, False])
+    monkeypatch.setattr(rig.server.engine, "diff", read)
+    first.resolve(None)
+    second.fail(InternalError("no file handle"))
+    replies = [settled(answer) for answer in answers]
+    assert sorted(reply.status for reply in replies if reply is not None) == [200, 500]
+
+
+def test_a_bug_met_by_one_poll_is_its_own(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.ok("PUT", "/v0/topics/t", {})
+    answers = [parked(rig) for _ in range(3)]
+    read, calls = rig.server.engine.diff, iter(range(3))
+
+    def broken(name: str, query: Query) -> Any:
+        if next(calls) == 1:
+            raise ZeroDivisionError("inside")
+        return read(name, query)
+
+    monkeypatch.setattr(rig.server.engine, "diff", broken)
+    rig.write("t", 1)
+    assert [reply.status for answer in answers if (reply := settled(answer))] == [200, 500, 200]
+    assert "inside" in caplog.text

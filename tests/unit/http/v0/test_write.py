@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from driftq.http.v0 import records, wire
 from driftq.testing import FaultyDisk, ServerRig, decoded_reply, settled
 
 PATH = "/v0/topics/t"
@@ -207,3 +208,22 @@ def test_a_body_that_is_too_long_is_413_before_all_else(rig: ServerRig) -> None:
         status, body = rig.ask("POST", path, raw=b"x" * 21, headers={"content-type": "text/plain"})
         assert (status, body["error"]["code"], body["error"]["detail"]) == (413, "payload_too_large", {"max": 20})
     assert rig.ask("PUT", PATH, raw=b"x" * 21).status == 413
+
+
+def test_a_bug_met_by_one_write_is_its_own(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.ok("PUT", PATH, {})
+    calls = iter(range(3))
+    shown = wire.written_reply
+
+    def broken(*arguments: Any) -> Any:
+        if next(calls) == 1:
+            raise ZeroDivisionError("inside")
+        return shown(*arguments)
+
+    monkeypatch.setattr(records, "written_reply", broken)
+    answers = [rig.send("POST", PATH, one()) for _ in range(3)]
+    rig.run()
+    assert [reply.status for answer in answers if (reply := settled(answer))] == [200, 500, 200]
+    assert "inside" in caplog.text
