@@ -279,7 +279,8 @@ class Answering:
         stream = slot.answer
         assert isinstance(stream, Stream)
         self.last |= slot.old
-        head = stream_head(stream, keep_alive=slot.keep_alive and not self.last, chunked=not slot.old)
+        keep_alive = slot.keep_alive and not slot.old and not (self.last and not self._slots)
+        head = stream_head(stream, keep_alive=keep_alive, chunked=not slot.old)
         self._stream = ChunkSink(
             stream.source, transport, self._serving.runtime, chunked=not slot.old, on_end=self._stream_ended
         )

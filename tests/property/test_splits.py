@@ -1,0 +1,110 @@
+"""However a connection's bytes are cut into reads, it says the same."""
+
+import gzip
+from itertools import pairwise
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from driftq.http.answer import Sink, Stream
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from tests.unit.http.sources import Voice
+from tests.unit.http.wire import Peer, get
+
+
+class Brief(Voice):
+    """A stream that ends as it begins."""
+
+    def opened(self, sink: Sink) -> None:
+        super().opened(sink)
+        sink.close()
+
+
+def handle(request: Request) -> Reply | Stream:
+    if request.path == "/stream":
+        return Stream(Brief(b"event"))
+    if request.oversized:
+        return Reply(413)
+    return Reply(200, f"{request.method} {request.path} {request.fault} ".encode() + request.body)
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    return get(path, f"Content-Length: {len(body)}", *headers, method="POST") + body
+
+
+ONE = [
+    get("/a"),
+    get("/a", method="HEAD"),
+    post("/b", b"x" * 100),
+    post("/b", gzip.compress(b"x" * 100), "Content-Encoding: gzip"),
+    post("/b", b"no gzip", "Content-Encoding: gzip"),
+    get("/c", "Transfer-Encoding: chunked", method="POST") + b"3\r\nabc\r\n0\r\nt: u\r\n\r\n",
+    get("/stream"),
+    get("/stream", method="HEAD"),
+]
+LAST = [
+    b"",
+    b"nonsense\r\n\r\n",
+    get("/a", "Connection: close"),
+    get("/stream", version="1.0"),
+    post("/b", b"x" * 2000),
+    get("/c", "Transfer-Encoding: chunked", method="POST") + b"fffff\r\n" + b"x" * 3000,
+]
+
+
+def said(data: bytes, cuts: list[int]) -> tuple[bytes, bool, bool]:
+    peer = Peer(handle)
+    edges = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+    for start, end in pairwise(edges):
+        peer.send(data[start:end])
+    return peer.received, peer.transport.ended, peer.transport.closed
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    several=st.lists(st.sampled_from(ONE), max_size=8),
+    last=st.sampled_from(LAST),
+    cuts=st.lists(st.integers(0, 10_000), max_size=12),
+)
+def test_http_1(several: list[bytes], last: bytes, cuts: list[int]) -> None:
+    data = b"".join(several) + last
+    assert said(data, cuts) == said(data, [])
+
+
+def frames(paths: list[str]) -> bytes:
+    client = H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    for path in paths:
+        number = client.get_next_available_stream_id()
+        head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "h")]
+        client.send_headers(number, head)
+        client.send_data(number, b"x" * 100, end_stream=True)
+    return client.data_to_send()
+
+
+def heard(data: bytes) -> dict[int, bytes]:
+    """What a client makes of a server's bytes: heads and bodies by stream."""
+    client = H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    for _ in range(10):
+        number = client.get_next_available_stream_id()
+        client.send_headers(number, [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "h")])
+    found: dict[int, bytes] = {}
+    for event in client.receive_data(data):
+        number = getattr(event, "stream_id", 0) or 0
+        told = getattr(event, "data", None) or repr(getattr(event, "headers", type(event).__name__)).encode()
+        found[number] = found.get(number, b"") + (told if number else b"")
+    return found
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    paths=st.lists(st.sampled_from(["/a", "/stream", "/b?c"]), max_size=8),
+    cuts=st.lists(st.integers(0, 10_000), max_size=12),
+)
+def test_http_2(paths: list[str], cuts: list[int]) -> None:
+    data = frames(paths)
+    assert heard(said(data, cuts)[0]) == heard(said(data, [])[0])
