@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from msgspec import json
 
@@ -62,11 +62,16 @@ class ServerProcess:
 
     def get(self, path: str) -> tuple[int, dict[str, object]]:
         """Status and body of one GET on a connection of its own."""
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str, value: object = None) -> tuple[int, dict[str, Any]]:
+        """Status and body of one request on a connection of its own; `value` is sent as JSON."""
         connection = HTTPConnection(self.address, timeout=PATIENCE_S)
         try:
-            connection.request("GET", path)
+            body = None if value is None else json.encode(value)
+            connection.request(method, path, body, {} if body is None else {"content-type": "application/json"})
             reply = connection.getresponse()
-            return reply.status, json.decode(reply.read(), type=dict[str, object])
+            return reply.status, json.decode(reply.read(), type=dict[str, Any])
         finally:
             connection.close()
 

@@ -84,7 +84,7 @@ def test_a_start_prints_one_line_with_the_address_and_writes_it_to_the_port_file
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_with_0_and_leaves_one_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
-    """proves: G-DUR-10"""
+    """proves: G-DUR-10; inv: 84"""
     with serving(tmp_path) as server:
         server.wait_ready()
         began_s = time.monotonic()
@@ -129,7 +129,7 @@ def test_a_killed_server_starts_again_on_the_same_directory(tmp_path: Path) -> N
 
 
 def test_a_second_server_on_a_directory_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    """proves: G-REC-10"""
+    """proves: G-REC-10; inv: 85"""
     second = tmp_path / "second"
     second.mkdir()
     with serving(tmp_path) as first:

@@ -199,7 +199,7 @@ def check_acked(found: Found, records: list[Record], acked: list[Ack], durabilit
 
 @pytest.mark.parametrize(("durability", "kills"), [(Durability.FSYNC, 20), (Durability.DISK, 10)])
 def test_nothing_acked_is_lost_when_the_process_is_killed(tmp_path: Path, durability: Durability, kills: int) -> None:
-    """proves: G-DUR-1, G-DUR-8, G-SEQ-1, G-SEQ-2, G-SEQ-3, G-SEQ-4, G-TOMB-2, G-REC-1"""
+    """proves: G-DUR-1, G-DUR-8, G-SEQ-1, G-SEQ-2, G-SEQ-3, G-SEQ-4, G-TOMB-2, G-REC-1; inv: 79"""
     dice = random.Random(f"{durability} {SEED}")
     data_dir = tmp_path / "data"
     data_dir.mkdir()

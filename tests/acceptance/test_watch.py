@@ -166,3 +166,4 @@ def test_a_stop_ends_every_stream_with_a_word_and_in_time(server: ServerProcess)
         assert b'"code":"server_shutting_down"' in read_until(peer, b"server_shutting_down")
         peer.close()
     unread.close()
+    assert len(list((server.data_dir / "meta").iterdir())) == 1

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.crash
 def test_a_crash_at_any_call_of_a_write_keeps_what_its_class_promised() -> None:
     """proves: G-DUR-1, G-DUR-2, G-DUR-3, G-DUR-4, G-DUR-5, G-SEQ-1, G-SEQ-2, G-TOMB-2, G-TOMB-5, G-REC-1, G-REC-2
 
-    proves: G-KEY-1
+    proves: G-KEY-1; inv: 78, 79
     """
     run_and_sweep("append", scenarios.append, seeds=(None, 1, 2, 3))
 

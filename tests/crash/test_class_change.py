@@ -14,7 +14,7 @@ pytestmark = pytest.mark.crash
 
 
 def test_a_crash_at_any_call_of_a_class_change_keeps_every_promise() -> None:
-    """proves: G-DUR-6, G-DUR-7, G-DUR-1, G-DUR-4, G-REC-1, G-REC-2, G-SEQ-2"""
+    """proves: G-DUR-6, G-DUR-7, G-DUR-1, G-DUR-4, G-REC-1, G-REC-2, G-SEQ-2; inv: 87"""
     run_and_sweep("class_change", scenarios.class_change)
 
 
@@ -23,7 +23,7 @@ def test_a_crash_at_any_call_of_a_class_change_keeps_every_promise() -> None:
 def test_what_was_acked_before_and_behind_a_change_is_kept(
     before: Durability, after: Durability, *, checkpointed: bool
 ) -> None:
-    """proves: G-DUR-6"""
+    """proves: G-DUR-6; inv: 87"""
     world = World().start(segment_max_events=6)
     world.put("one", before)
     world.settle()

@@ -117,7 +117,7 @@ def written(*, records: int = 3, writes: int = 6) -> World:
 
 @pytest.mark.parametrize("records", [3, 260])
 def test_any_flipped_byte_of_the_last_frame_costs_at_most_that_frame(records: int) -> None:
-    """proves: G-REC-5, G-REC-6"""
+    """proves: G-REC-5, G-REC-6; inv: 80"""
     world = written(records=records, writes=3)
     last = frames(world.disk, WAL)[-1]
     whole = [*range(1, 3 * records + 1)]
@@ -136,7 +136,7 @@ def test_any_flipped_byte_of_the_last_frame_costs_at_most_that_frame(records: in
 
 
 def test_a_log_cut_anywhere_is_a_log_that_ends_there() -> None:
-    """proves: G-REC-5"""
+    """proves: G-REC-5; inv: 80"""
     world = written()
     ends = [frame.end for frame in appends(world.disk)]
     for size in range(appends(world.disk)[0].start, ends[-1] + 8, 1 if ALL else 7):
@@ -174,7 +174,7 @@ _CLASSES = {
 @pytest.mark.parametrize("where", _CLASSES)
 @pytest.mark.parametrize("number", [0, 2, 4])
 def test_a_damaged_frame_inside_the_log_costs_that_frame_only(where: str, number: int) -> None:
-    """proves: G-REC-6, G-TOMB-3, G-TOMB-8"""
+    """proves: G-REC-6, G-TOMB-3, G-TOMB-8; inv: 80"""
     world = written()
     frame = appends(world.disk)[number]
     place = _CLASSES[where]
@@ -399,7 +399,7 @@ def _checkpointed(*, trimmed: bool) -> World:
 
 @pytest.mark.parametrize("damage", ["magic", "version", "length", "sum", "body", "end", "cut", "empty"])
 def test_a_damaged_checkpoint_gives_way_to_the_whole_wal(damage: str) -> None:
-    """proves: G-CKPT-4, G-REC-8"""
+    """proves: G-CKPT-4, G-REC-8; inv: 82"""
     world = _checkpointed(trimmed=False)
     before = restart(world.disk.crash(CrashMode.KEEP, 0), world).picture()
     disk = world.disk.crash(CrashMode.KEEP, 0)
@@ -412,7 +412,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_whole_wal(damage: str) -> None:
 
 @pytest.mark.parametrize("damage", ["body", "cut", "empty", "gone"])
 def test_a_damaged_checkpoint_with_nothing_to_fall_back_on_refuses_the_start(damage: str) -> None:
-    """proves: G-REC-9"""
+    """proves: G-REC-9; inv: 82"""
     world = _checkpointed(trimmed=True)
     disk = world.disk.crash(CrashMode.KEEP, 0)
     if damage == "gone":
@@ -432,7 +432,7 @@ def test_a_damaged_checkpoint_with_nothing_to_fall_back_on_refuses_the_start(dam
 def test_a_damaged_checkpoint_gives_way_to_an_older_one() -> None:
     """A crash brought the older one and the WAL files behind it back, whose removal was not synced.
 
-    proves: G-CKPT-4, G-REC-8
+    proves: G-CKPT-4, G-REC-8; inv: 82
     """
     world, older = _superseded()
     disk = world.disk.crash(CrashMode.DROP, 0)
@@ -514,7 +514,7 @@ _REPLAYED: Sequence[Scenario] = (
 def test_checkpoint_and_tail_give_what_a_full_replay_gives(scenario: Scenario) -> None:
     """At many moments of a run: once with its checkpoint, once with none, compared field by field.
 
-    proves: G-REC-8
+    proves: G-REC-8; inv: 82
     """
     world = Keeping(keep_images=True, order=False)
     scenario(world)
@@ -648,7 +648,7 @@ def test_a_missing_named_segment_is_a_hole(damage: str) -> None:
 
 
 def test_a_flag_written_by_hand_hides_that_record_and_any_other_byte_none() -> None:
-    """proves: G-DEL-4"""
+    """proves: G-DEL-4; inv: 81"""
     world = sealed()
     path = f"{TOPIC}/seg-0000000000000301.data"
     frame = frames(world.disk, path)[0]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.crash
 
 
 def test_a_crash_at_any_call_of_a_relocation_leaves_a_good_copy() -> None:
-    """proves: G-SEG-4, G-SEG-5, G-DEL-1, G-DUR-1, G-REC-1, G-REC-2, G-TOMB-1"""
+    """proves: G-SEG-4, G-SEG-5, G-DEL-1, G-DUR-1, G-REC-1, G-REC-2, G-TOMB-1; inv: 86"""
     run_and_sweep("relocate", scenarios.relocate)
 
 
@@ -34,7 +34,7 @@ def _moved(*, cold: bool) -> World:
 def test_a_cold_topic_reads_as_a_hot_one(limit: int) -> None:
     """Before and after a restart, by pages of any size.
 
-    proves: G-SEG-4
+    proves: G-SEG-4; inv: 86
     """
     hot, cold = _moved(cold=False), _moved(cold=True)
     assert any(segment.cold for segment in cold.engine.topic("plain").segments)

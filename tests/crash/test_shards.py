@@ -40,7 +40,7 @@ def test_a_new_file_whose_entry_is_lost_leaves_no_gap() -> None:
 
 @pytest.mark.parametrize("mode", CrashMode)
 def test_any_row_of_shard_counts_finds_the_identical_state(mode: CrashMode) -> None:
-    """proves: G-REC-4, G-REC-2"""
+    """proves: G-REC-4, G-REC-2; inv: 83"""
     image = run(scenarios.class_change).images[-1]
     world = World(image.disk.crash(mode, 5), ledger=image.ledger, wall_ms=image.wall_ms, settings=image.settings)
     world.start(wal_shards=1)

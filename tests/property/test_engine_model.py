@@ -182,6 +182,7 @@ def walk(world: World, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_long_run(seed: int) -> None:
+    """inv: 2, 4, 8, 9, 32"""
     rng = random.Random(seed)
     world = small_world(seed)
     for _ in range(700):

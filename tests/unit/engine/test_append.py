@@ -52,13 +52,16 @@ def test_a_key_a_batch_node_and_many_records_keep_their_own_frame(rig: EngineRig
 
 
 def test_concurrent_writers_get_seqs_without_gap_and_without_repeat(rig: EngineRig) -> None:
+    """inv: 26"""
     under_way: list[Pending[Appended]] = []
     for turn in range(20):
         under_way += [rig.write_nowait("t", *range(size)) for size in (1, 2, 7)]
         if turn % 3 == 0:
             rig.runtime.turn()
     rig.runtime.run_until_idle()
-    given = [seq for p in under_way for seq in range(p.result().first_seq, p.result().last_seq + 1)]
+    answers = [pending.result() for pending in under_way]
+    assert [answer.last_seq - answer.first_seq + 1 for answer in answers] == [1, 2, 7] * 20
+    given = [seq for answer in answers for seq in range(answer.first_seq, answer.last_seq + 1)]
     assert sorted(given) == list(range(1, 201))
     assert rig.seqs("t") == list(range(1, 201))
 
@@ -202,6 +205,7 @@ def test_a_quiet_topic_lowers_its_reservation_so_that_a_crash_leaves_a_small_hol
 
 
 def test_no_acked_disk_seq_is_ever_given_again_whatever_was_lost(rig: EngineRig) -> None:
+    """inv: 79"""
     rig.put("t", Durability.DISK)
     highest = 0
     for life in range(6):
@@ -291,6 +295,7 @@ def test_live_bytes_of_all_topics_have_a_cap_that_counts_what_is_under_way() -> 
 
 
 def test_create_false_and_auto_create_false_do_not_create(rig: EngineRig) -> None:
+    """inv: 20"""
     with pytest.raises(TopicNotFoundError):
         rig.write("t", 1, create=False)
     with pytest.raises(TopicNotFoundError):

@@ -26,6 +26,7 @@ def names(rig: EngineRig) -> list[str]:
 
 
 def test_a_put_creates_once_and_then_replaces_the_whole_config(rig: EngineRig) -> None:
+    """inv: 38"""
     assert rig.put("t", cap_records=5, priority=3) is True
     assert rig.put("t", ttl_ms=7) is False
     config = rig.topic("t").config
@@ -77,6 +78,7 @@ def test_a_put_during_creation_is_an_update_and_its_config_wins(rig: EngineRig) 
 
 
 def test_a_type_never_changes(rig: EngineRig) -> None:
+    """inv: 38"""
     rig.put("t", type="queue")
     with pytest.raises(TopicExistsIncompatibleError) as refused:
         rig.put("t")
@@ -278,6 +280,7 @@ def test_a_deletion_that_fails_leaves_the_topic_there_and_usable() -> None:
 
 
 def test_topics_have_a_cap_that_racing_creations_do_not_overrun() -> None:
+    """inv: 75"""
     rig = EngineRig(replace(SMALL, limits=Limits(topics_max=3)))
     made = refused = 0
     for number in range(10):

@@ -26,6 +26,7 @@ def test_a_repeat_gets_the_first_answer_and_appends_nothing(rig: EngineRig) -> N
 
 
 def test_a_key_is_remembered_to_the_end_of_its_window_and_no_longer(rig: EngineRig) -> None:
+    """inv: 24"""
     rig.write("t", 1, key="k")
     rig.clock.advance(WINDOW)
     assert rig.write("t", 1, key="k").deduped
@@ -37,12 +38,14 @@ def test_a_key_is_remembered_to_the_end_of_its_window_and_no_longer(rig: EngineR
 
 
 def test_a_repeat_is_answered_though_the_topic_is_full(rig: EngineRig) -> None:
+    """inv: 22"""
     rig.put("t", cap_records=1, discard=Discard.REJECT)
     rig.write("t", 1, key="k")
     assert rig.write("t", 1, key="k").deduped
 
 
 def test_concurrent_writes_with_one_key_append_once(rig: EngineRig) -> None:
+    """inv: 23"""
     rig.put("t")
     under_way = [rig.write_nowait("t", value, key="k") for value in range(50)]
     rig.runtime.run_until_idle()
@@ -89,6 +92,7 @@ def test_a_key_survives_as_the_records_of_its_write_do(rig: EngineRig, durabilit
 
 
 def test_an_fsync_key_survives_a_power_loss_right_behind_its_ack(rig: EngineRig) -> None:
+    """inv: 24"""
     rig.put("t")
     rig.write("t", 1, key="k")
     rig.crash()
@@ -116,6 +120,7 @@ def test_the_key_of_an_ephemeral_write_ends_with_the_process(rig: EngineRig) -> 
 
 
 def test_a_recreated_topic_knows_no_keys(rig: EngineRig) -> None:
+    """inv: 24"""
     rig.write("t", 1, key="k")
     rig.run(rig.engine.delete_topic("t"))
     answer = rig.write("t", 1, key="k")

@@ -59,6 +59,7 @@ def test_before_seq_removes_what_is_below_it_and_is_no_standing_floor(rig: Engin
 
 
 def test_a_glob_ends_at_its_star_and_a_bare_string_is_exact(rig: EngineRig) -> None:
+    """inv: 29"""
     rig.write("t", 1, 2, 3, 4, 5, tags=["chat-42:x", "chat-420:x", "chat-42:", "pre:*", "pre:y"])
     assert rig.delete("t", match=["tag", "Glob", "chat-42:*"]).deleted == 2
     assert rig.seqs("t") == [2, 4, 5]
@@ -74,6 +75,7 @@ def test_untagged_records_never_match_and_a_star_matches_every_tagged_one(rig: E
 
 
 def test_both_selectors_remove_only_what_both_select(rig: EngineRig) -> None:
+    """inv: 31"""
     rig.write("t", *range(6), tags=["a", "b", "a", "b", "a", "b"])
     answer = rig.delete("t", before_seq=5, match="a")
     assert (answer.deleted, answer.earliest_seq) == (2, 2)
@@ -83,6 +85,7 @@ def test_both_selectors_remove_only_what_both_select(rig: EngineRig) -> None:
 
 
 def test_deleted_is_the_drop_in_count(rig: EngineRig) -> None:
+    """inv: 32"""
     rig.write("t", *range(20), tags=["a", "b"] * 10)
     before = rig.topic("t").count
     first = rig.delete("t", match="a")
@@ -92,6 +95,7 @@ def test_deleted_is_the_drop_in_count(rig: EngineRig) -> None:
 
 @pytest.mark.parametrize("capped", [0, 100])
 def test_a_record_written_behind_a_delete_survives_it_also_in_replay(rig: EngineRig, capped: int) -> None:
+    """inv: 30"""
     rig.put("t", cap_records=capped)
     rig.write("t", 1, tags=["a"])
     rig.hold_wal()

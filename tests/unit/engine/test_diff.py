@@ -21,6 +21,7 @@ def seqs(page: Page) -> list[int]:
 
 
 def test_a_page_is_the_next_live_records_and_its_cursor_the_last_of_them(rig: EngineRig) -> None:
+    """inv: 6, 8"""
     rig.write("t", *range(10))
     page = rig.page("t", 0, 4)
     assert (seqs(page), page.next_from_seq, page.caught_up, page.lag) == ([1, 2, 3, 4], 4, False, 6)
@@ -47,6 +48,7 @@ def test_a_window_that_is_not_filled_ends_at_the_head_though_the_last_records_ar
 
 
 def test_limit_is_clamped_and_zero_is_the_default(rig: EngineRig) -> None:
+    """inv: 35"""
     rig.write("t", *range(1500))
     assert rig.page("t", 0, 5000).size == 1000
     assert rig.page("t", 0, 0).size == 256
@@ -63,6 +65,7 @@ def test_the_filter_acts_inside_the_window_so_records_may_be_empty_while_the_cur
 
 @pytest.mark.parametrize("many", [1, 100])
 def test_a_reader_never_gets_its_own_records_and_still_catches_up(rig: EngineRig, many: int) -> None:
+    """inv: 27, 28"""
     for _ in range(many):
         rig.write("t", 1, 2, 3, 4, nodes=["a", "b", None, "ab"])
     walked = [record.get("$node") for record in rig.walk("t", nodes=frozenset([b"a"]))[0]]
@@ -72,6 +75,7 @@ def test_a_reader_never_gets_its_own_records_and_still_catches_up(rig: EngineRig
 
 
 def test_a_topic_can_switch_the_node_filter_off(rig: EngineRig) -> None:
+    """inv: 27"""
     rig.put("t", dedupe_node=False)
     rig.write("t", 1, batch_node="a")
     assert rig.seqs("t") == [1]
@@ -87,6 +91,7 @@ def test_the_byte_budget_stops_before_a_record_and_the_next_page_begins_with_it(
 
 
 def test_a_record_over_the_budget_is_delivered_alone(rig: EngineRig) -> None:
+    """inv: 36"""
     rig.write("t", b'"far over the budget"', 1)
     page = rig.page("t", max_batch_bytes=5)
     assert (seqs(page), page.next_from_seq) == ([1], 1)
@@ -114,6 +119,7 @@ def test_the_budget_counts_meta_and_skips_what_is_filtered(rig: EngineRig) -> No
 
 
 def test_every_walk_visits_each_live_record_once(rig: EngineRig) -> None:
+    """inv: 9"""
     for size in (1, 3, 300, 20, 1, 260):
         rig.write("t", *range(size))
     rig.delete("t", before_seq=7)
@@ -124,6 +130,7 @@ def test_every_walk_visits_each_live_record_once(rig: EngineRig) -> None:
 
 
 def test_a_cursor_above_the_head_is_told_that_the_topic_was_recreated(rig: EngineRig) -> None:
+    """inv: 43"""
     rig.write("t", *range(5))
     rig.run(rig.engine.delete_topic("t"))
     rig.write("t", "new")
@@ -155,6 +162,7 @@ def holed(rig: EngineRig) -> EngineRig:
 
 
 def test_a_page_never_runs_across_an_unread_hole(holed: EngineRig) -> None:
+    """inv: 10"""
     page = holed.page("t")
     assert (seqs(page), page.next_from_seq, page.tombstone) == ([1, 2, 3], 3, None)
     page = holed.page("t", 3)

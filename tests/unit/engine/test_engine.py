@@ -13,6 +13,7 @@ def rig() -> EngineRig:
 
 
 def test_a_second_server_on_the_directory_is_refused_and_changes_nothing(rig: EngineRig) -> None:
+    """inv: 85"""
     rig.write("t", 1)
     before = rig.disk.state_digest()
     with pytest.raises(DataDirLockedError, match="/data is in use"):
@@ -81,6 +82,7 @@ def test_listeners_hear_of_new_records_when_readers_can_see_them(rig: EngineRig)
 
 @pytest.mark.parametrize("counts", [(1, 4, 7, 1), (3, 1, 2), (2, 2, 5)])
 def test_the_shard_count_may_change_at_any_start(counts: tuple[int, ...]) -> None:
+    """inv: 83"""
     rig = EngineRig(wal_shards=counts[0])
     expected: dict[str, list[int]] = {}
     for life, shards in enumerate(counts):
@@ -98,6 +100,7 @@ def test_the_shard_count_may_change_at_any_start(counts: tuple[int, ...]) -> Non
 
 
 def test_reads_are_the_same_with_and_without_a_cold_tier() -> None:
+    """inv: 86"""
     answers = []
     for cold in (None, "/cold"):
         rig = EngineRig(cold_dir=cold, hot_retain_segments=0, segment_max_events=8, cache_bytes=1)

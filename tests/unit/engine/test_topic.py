@@ -20,6 +20,7 @@ def numbers(rig: EngineRig, name: str = "t") -> tuple[int, int, int, int]:
 
 
 def test_the_first_write_starts_at_seq_1_and_seqs_are_contiguous(rig: EngineRig) -> None:
+    """inv: 1"""
     first, second = rig.write("t", 1, 2, 3), rig.write("t", 4)
     assert (first.first_seq, first.last_seq, first.count) == (1, 3, 3)
     assert (second.first_seq, second.last_seq, second.head_seq) == (4, 4, 4)
@@ -34,6 +35,7 @@ def test_an_empty_topic_has_nothing_before_its_first_seq(rig: EngineRig) -> None
 
 @pytest.mark.parametrize("durability", Durability)
 def test_a_record_cap_evicts_the_oldest_and_says_so(rig: EngineRig, durability: Durability) -> None:
+    """inv: 11, 12"""
     rig.put("t", durability, cap_records=3)
     for value in range(6):
         rig.write("t", value)
@@ -55,6 +57,7 @@ def test_a_record_cap_evicts_the_oldest_and_says_so(rig: EngineRig, durability: 
 
 
 def test_a_deleted_prefix_makes_room_and_leaves_no_tombstone(rig: EngineRig) -> None:
+    """inv: 13"""
     rig.put("t", cap_records=4)
     rig.write("t", 1, 2, 3, 4)
     rig.delete("t", before_seq=3)
@@ -65,6 +68,7 @@ def test_a_deleted_prefix_makes_room_and_leaves_no_tombstone(rig: EngineRig) -> 
 
 
 def test_overflow_behind_a_middle_delete_evicts_exactly_what_is_too_much(rig: EngineRig) -> None:
+    """inv: 14"""
     rig.put("t", cap_records=4)
     rig.write("t", *range(4), tags=["a", "b", "b", "a"])
     rig.delete("t", match="b")
@@ -97,6 +101,7 @@ def test_a_write_may_evict_a_part_of_itself_or_all_of_it(rig: EngineRig) -> None
 
 
 def test_a_record_is_delivered_at_its_ttl_and_gone_one_millisecond_later(rig: EngineRig) -> None:
+    """inv: 16"""
     rig.put("t", ttl_ms=100)
     rig.write("t", 1)
     rig.clock.advance(100)
@@ -120,6 +125,7 @@ def test_ttl_takes_a_part_of_a_block_and_leaves_the_rest(rig: EngineRig) -> None
 
 
 def test_what_was_deleted_before_it_aged_out_is_never_a_tombstone(rig: EngineRig) -> None:
+    """inv: 15"""
     rig.put("t", ttl_ms=100)
     rig.write("t", 1, 2, 3)
     rig.delete("t", before_seq=3)
@@ -154,6 +160,7 @@ def test_a_gap_with_two_causes_is_mixed_and_each_cause_reaches_its_own_cursors(r
 
 
 def test_a_full_rejecting_topic_refuses_and_takes_the_write_once_there_is_room(rig: EngineRig) -> None:
+    """inv: 17"""
     rig.put("t", cap_records=2, discard=Discard.REJECT)
     rig.write("t", 1, 2)
     with pytest.raises(TopicFullError) as refused:
@@ -171,6 +178,7 @@ def test_a_full_rejecting_topic_refuses_and_takes_the_write_once_there_is_room(r
 
 
 def test_a_write_larger_than_a_rejecting_topic_is_too_large_and_never_full(rig: EngineRig) -> None:
+    """inv: 18"""
     rig.put("t", cap_records=2, cap_bytes=10, discard=Discard.REJECT)
     with pytest.raises(RecordTooLargeError):
         rig.write("t", 1, 2, 3)
@@ -213,6 +221,7 @@ def test_tightening_takes_effect_at_once_and_relaxing_brings_nothing_back(rig: E
 
 
 def test_stamps_never_decrease_when_the_clock_is_set_back(rig: EngineRig) -> None:
+    """inv: 7"""
     rig.put("t")
     rig.write("t", 1)
     rig.clock.set_wall(rig.clock.wall_ms() - 60_000)

@@ -101,6 +101,34 @@ def test_probes_are_open_unless_they_are_not() -> None:
             assert rig.ask("GET", path, key="deleter").status == 200
 
 
+def test_a_token_in_the_query_opens_the_two_streams_and_nothing_else() -> None:
+    """inv: 74"""
+    rig = ServerRig(keys="sesame")
+    rig.ok("PUT", "/v0/topics/q", {"type": "queue"}, key="sesame")
+    stream = rig.ok("POST", "/v0/watch", {"topics": {"q": {}}}, key="sesame")["stream_url"]
+    rig.stream(f"{stream}?token=sesame")
+    rig.stream("/v0/topics/q/work?node=w&token=sesame")
+    for method, path in (
+        ("GET", "/v0/topics"),
+        ("GET", "/v0/topics/q"),
+        ("PUT", "/v0/topics/q"),
+        ("POST", "/v0/topics/q"),
+        ("DELETE", "/v0/topics/q"),
+        ("POST", "/v0/topics/q/diff"),
+        ("POST", "/v0/topics/q/delete"),
+        ("POST", "/v0/topics/q/claim"),
+        ("POST", "/v0/topics/q/ack"),
+        ("POST", "/v0/watch"),
+        ("GET", "/v0/routers"),
+        ("PUT", "/v0/routers/r"),
+        ("GET", "/v0/ws"),
+        ("GET", "/v0/metrics"),
+    ):
+        assert rig.code(method, f"{path}?token=sesame") == (401, "unauthorized"), path
+    assert rig.ask("GET", "/v0/health").status == 200
+    assert rig.code("GET", "/v0/metrics") == (401, "unauthorized")
+
+
 def poll(rig: ServerRig, key: str) -> tuple[Request, Answer]:
     request = rig.request("POST", "/v0/topics/t/diff", {"wait_ms": 5000}, key=key)
     answer = rig.app.handle(request)

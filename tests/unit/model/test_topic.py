@@ -8,6 +8,7 @@ from driftq.model.topic import Durability, TopicConfig
 
 
 def test_there_are_seventeen_fields_and_all_are_echoed() -> None:
+    """inv: 39"""
     echoed = json.decode(json.encode(TopicConfig().resolved("t")))
     assert len(echoed) == 17
     assert (echoed["durability"], echoed["durable"], echoed["discard"], echoed["type"]) == (
@@ -29,6 +30,7 @@ def test_there_are_seventeen_fields_and_all_are_echoed() -> None:
     ],
 )
 def test_an_explicit_class_wins_and_durable_says_the_same(given: TopicConfig, resolved: Durability) -> None:
+    """inv: 39"""
     config = given.resolved("t")
     assert (config.durability, config.durable) == (resolved, resolved is Durability.FSYNC)
     assert config.resolved("t") == config
@@ -36,10 +38,12 @@ def test_an_explicit_class_wins_and_durable_says_the_same(given: TopicConfig, re
 
 @pytest.mark.parametrize(("given", "echoed"), [(0, 100), (1, 100), (100, 100), (30_000, 30_000), (1 << 40, 86_400_000)])
 def test_a_lease_is_clamped(given: int, echoed: int) -> None:
+    """inv: 40"""
     assert TopicConfig(lease_ms=given).resolved("t").lease_ms == echoed
 
 
 def test_a_jitter_is_clamped() -> None:
+    """inv: 40"""
     assert TopicConfig(claim_jitter_ms=99_999).resolved("t").claim_jitter_ms == 5000
 
 

@@ -50,6 +50,21 @@ def test_what_was_given_back_comes_before_what_is_fresh(rig: QueueRig) -> None:
     assert rig.claimed(limit=2) == [5, 7]
 
 
+@pytest.mark.parametrize("jitter_ms", [0, 100])
+@pytest.mark.parametrize("durable", [False, True])
+def test_claims_under_way_together_hand_out_each_job_once(rig: QueueRig, jitter_ms: int, durable: bool) -> None:
+    """inv: 64"""
+    rig.queue(jobs=50, claim_jitter_ms=jitter_ms, leases_durable=durable)
+    rig.hold_wal()
+    claims = [rig.claim_nowait(node=f"w{number}", limit=number) for number in range(1, 12)]
+    rig.runtime.advance(200)
+    rig.release_wal()
+    hands = [claim.result().seqs for claim in claims]
+    assert all(hand == sorted(set(hand)) for hand in hands)
+    assert sorted(seq for hand in hands for seq in hand) == list(range(1, 51))
+    assert rig.counters() == (0, 50, 0)
+
+
 def test_gone_jobs_are_passed_over(rig: QueueRig) -> None:
     rig.queue()
     rig.write("q", *range(1, 8), tags=[f"t{n}" for n in range(1, 8)])
@@ -207,6 +222,19 @@ def test_a_job_past_its_deliveries_moves_and_costs_the_claimer_nothing(rig: Queu
     }
     assert (second["data"], "$tag" in second) == ("b", False)
     assert (rig.counters(), rig.seqs("q")) == ((0, 1, 2), [3])
+
+
+def test_the_third_of_two_deliveries_is_a_dead_letter(rig: QueueRig) -> None:
+    """inv: 69"""
+    rig.queue(jobs=1, max_deliveries=2, dead_letter="dead")
+    for delivery in (1, 2):
+        assert [job["deliveries"] for job in rig.claim(lease_ms=1000)] == [delivery]
+        rig.runtime.advance(1001)
+    assert rig.topic("q").count == 1
+    assert rig.claim() == []
+    assert (rig.topic("q").count, rig.counters()) == (0, (0, 0, 1))
+    (letter,) = rig.read("dead")
+    assert (letter["data"], letter["meta"]["$dead_letter_src_seq"]) == (1, "1")
 
 
 def test_a_dead_letter_of_a_dead_letter_has_one_set_of_marks(rig: QueueRig) -> None:

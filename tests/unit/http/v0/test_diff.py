@@ -154,6 +154,29 @@ def test_a_lost_prefix_is_told_once_and_before_the_records(rig: ServerRig) -> No
     assert rig.diff("t", 3)["tombstone"] is None
 
 
+def test_exactly_the_cursors_that_missed_something_are_told(rig: ServerRig) -> None:
+    """Records 1 to 6 were evicted and 7 was deleted: whoever has read up to 6 has lost nothing.
+
+    inv: 6, 10, 11
+    """
+    rig.ok("PUT", "/v0/topics/t", {"cap_records": 4})
+    rig.ok("POST", "/v0/topics/t", {"records": [{"data": n, "tag": f"t{n}"} for n in range(1, 11)]})
+    rig.ok("POST", "/v0/topics/t/delete", {"match": "t7"})
+    for cursor in range(14):
+        page = rig.diff("t", cursor)
+        tombstone = page["tombstone"]
+        assert page["earliest_seq"] == 8
+        if cursor > 10:
+            assert (tombstone["reason"], tombstone["gap_from"], tombstone["gap_to"]) == ("recreated", 1, 10)
+            assert seqs(page) == [8, 9, 10]
+            continue
+        assert (tombstone is not None) == (cursor + 1 < 7), cursor
+        if tombstone is not None:
+            assert (tombstone["gap_from"], tombstone["gap_to"]) == (cursor + 1, 7)
+            assert tombstone["earliest_seq"] == page["earliest_seq"]
+        assert seqs(page) == [seq for seq in (8, 9, 10) if seq > cursor]
+
+
 def test_a_record_is_there_to_the_last_millisecond_of_its_ttl(rig: ServerRig) -> None:
     """inv: 16"""
     rig.ok("PUT", "/v0/topics/t", {"ttl_ms": 100})

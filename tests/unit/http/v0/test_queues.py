@@ -113,6 +113,7 @@ def test_an_empty_claim_is_400_whatever_its_type(rig: ServerRig) -> None:
 
 @pytest.mark.parametrize(("operation", "needed"), SETTLING)
 def test_a_settling_call_of_the_wrong_form_is_refused(rig: ServerRig, operation: str, needed: dict[str, Any]) -> None:
+    """inv: 68"""
     path = f"/v0/topics/q/{operation}"
     good = {"node": "w", "seqs": [1], **needed}
     for change in (
@@ -143,7 +144,10 @@ def test_extend_needs_a_lease_and_nack_a_delay_that_is_a_number(rig: ServerRig) 
 
 
 def test_the_order_of_checks(rig: ServerRig) -> None:
-    """http-v0 §1.7: a claim looks for the topic before the node, the others at the body before the topic."""
+    """http-v0 §1.7: a claim looks for the topic before the node, the others at the body before the topic.
+
+    inv: 71
+    """
     rig.ok("PUT", "/v0/topics/log", {})
     assert rig.code("POST", "/v0/topics/absent/claim", {"node": ""}) == (404, "topic_not_found")
     assert rig.code("POST", "/v0/topics/log/claim", {"node": ""}) == (409, "not_a_queue")

@@ -244,3 +244,54 @@ def test_a_refused_put_changes_nothing(rig: ServerRig) -> None:
     for bad in [*bodies, [], {"type": None}, {"durable": None}, {"ttl_ms": None}, {"ttl_ms": 1.0}]:
         assert rig.code("PUT", "/v0/topics/t", bad) == (400, "invalid_request")
     assert rig.ok("GET", "/v0/topics/t")["config"] == DEFAULTS | {"cap_records": 5}
+
+
+def test_the_numbers_of_a_topic_hold_behind_every_step(rig: ServerRig) -> None:
+    """inv: 2, 3, 4, 5"""
+    path = "/v0/topics/q"
+    tagged = {"records": [{"data": number, "tag": f"t{number % 3}"} for number in range(12)]}
+    steps: list[tuple[int, str, str, Any]] = [
+        (12, "POST", path, tagged),
+        (0, "POST", f"{path}/delete", {"before_seq": 3}),
+        (0, "POST", f"{path}/delete", {"match": "t1"}),
+        (0, "POST", f"{path}/claim", {"node": "w", "max": 2}),
+        (0, "POST", f"{path}/ack", {"node": "w", "seqs": [3, 4, 6]}),
+        (0, "PUT", path, {"type": "queue", "cap_records": 3}),
+        (5, "POST", path, {"records": [{"data": "later"}] * 5}),
+        (0, "PUT", path, {"type": "queue", "ttl_ms": 150}),
+        (0, "POST", f"{path}/diff", {}),
+        (1, "POST", path, {"records": [{"data": "last"}]}),
+        (0, "POST", f"{path}/delete", {"before_seq": 1 << 40}),
+    ]
+    rig.ok("PUT", path, {"type": "queue"})
+    head, earliest, seen_empty = 0, 1, 0
+    for written, method, target, body in steps:
+        rig.ok(method, target, body)
+        rig.clock.advance(60)
+        state = rig.ok("GET", path)
+        head += written
+        assert (state["head_seq"], state["next_seq"]) == (head, head + 1), target
+        assert 1 <= earliest <= state["earliest_seq"] <= head + 1, target
+        empty = {state["earliest_seq"] == head + 1, state["count"] == 0, state["bytes"] == 0}
+        assert len(empty) == 1, target
+        seen_empty += empty.pop()
+        earliest = state["earliest_seq"]
+    assert seen_empty == 2, "expired, and deleted"
+
+
+def test_nothing_but_a_put_and_a_write_makes_a_topic(rig: ServerRig) -> None:
+    """inv: 21"""
+    path = "/v0/topics/absent"
+    asked: list[tuple[str, str, Any]] = [
+        ("GET", path, None),
+        ("POST", f"{path}/diff", {"from_seq": 5, "wait_ms": 1000}),
+        ("POST", f"{path}/delete", {"match": "x"}),
+        ("POST", "/v0/watch", {"topics": {"absent": {}}}),
+        ("POST", f"{path}/claim", {"node": "w"}),
+        ("POST", f"{path}/ack", {"node": "w", "seqs": [1]}),
+        ("GET", f"{path}/work?node=w", None),
+    ]
+    for method, target, body in asked:
+        found = rig.code(method, target) if body is None else rig.code(method, target, body)
+        assert found == (404, "topic_not_found"), target
+    assert rig.ok("GET", "/v0/topics")["topics"] == []

@@ -33,14 +33,15 @@ def test_a_session_answers_with_its_cursors(rig: ServerRig) -> None:
 
 def test_the_frames_of_a_stream(rig: ServerRig) -> None:
     """inv: 54, 55"""
-    rig.write("a", 1)
+    rig.ok("POST", "/v0/topics/a", raw=b'{"records" : [ {"data" : { "k" : [ 1, 2 ] } } ] }')
     rig.ok("PUT", "/v0/topics/b")
     watcher = Watcher(rig, ["b", "a"])
     data = bytes(watcher.sink.data)
     assert data.startswith(b"retry: 2000\n\nid: ")
     assert b'data: {"topic":"a","records":[{"$seq":1,' in data
+    assert not re.search(rb"data: .*[:,] ", data)
     assert watcher.events()[1:] == [
-        Event("record", _record("a", 1, from_seq=0, head_seq=1, ts=data), {"a": 1, "b": 0}),
+        Event("record", _record("a", {"k": [1, 2]}, from_seq=0, head_seq=1, ts=data), {"a": 1, "b": 0}),
         Event("caught-up", {"topic": "a", "head_seq": 1}, {"a": 1, "b": 0}),
         Event("caught-up", {"topic": "b", "head_seq": 0}, {"a": 1, "b": 0}),
     ]
@@ -166,7 +167,7 @@ def test_a_stream_takes_its_slot_and_gives_it_back_even_if_it_never_opens() -> N
 
 
 def test_a_stream_belongs_to_the_key_that_made_its_session() -> None:
-    """inv: 61"""
+    """inv: 61, 73"""
     rig = ServerRig(keys="one,two,reader:r:a")
     rig.ok("PUT", "/v0/topics/t", key="one")
     url = rig.ok("POST", "/v0/watch", {"topics": {"t": {}}}, key="one")["stream_url"]
@@ -207,6 +208,7 @@ def test_a_last_event_id_only_rewinds(rig: ServerRig, seq: int, values: list[int
 
 
 def test_the_header_wins_over_the_query_and_garbage_is_passed_over(rig: ServerRig) -> None:
+    """inv: 56"""
     rig.write("t", 1, 2, 3)
     watcher = Watcher(rig, ["t"])
     watcher.close()
@@ -295,6 +297,8 @@ def test_the_last_topic_takes_the_stream_with_it(rig: ServerRig) -> None:
     rig.ok("DELETE", "/v0/topics/a")
     told = watcher.events()
     assert told == [Event("topic-deleted", {"topic": "a", "head_seq": 1, "reason": "deleted"}, {"a": 1, "b": 0})]
+    rig.write("b", "goes on")
+    assert watcher.short() == [["goes on"], 1]
     assert not watcher.sink.ended
     rig.ok("DELETE", "/v0/topics/b")
     assert watcher.short() == ["topic-deleted"]

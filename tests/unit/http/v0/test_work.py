@@ -74,6 +74,7 @@ def test_heartbeats_come_when_there_is_nothing_else(rig: ServerRig) -> None:
 
 
 def test_what_is_checked_before_it_opens(rig: ServerRig) -> None:
+    """inv: 71"""
     rig.ok("PUT", "/v0/topics/log", {})
     for topic in ("q", "log", "absent"):
         for query in ("", "?node=", f"?node={'x' * 129}"):
@@ -111,6 +112,7 @@ def test_a_deleted_queue_ends_the_stream(rig: ServerRig) -> None:
 
 
 def test_shutdown_ends_the_stream(rig: ServerRig) -> None:
+    """inv: 84"""
     stream, sink = rig.stream("/v0/topics/q/work?node=w")
     sink.taken()
     stream.source.goodbye()
