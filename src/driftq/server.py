@@ -132,7 +132,7 @@ class Server:
         features = (leases, self.cursors, self.staging)
         self.engine = Engine(disk, clock, runtime, settings, features, pid=pid, recover=False)
         self.watch = Watch(self.engine, runtime, clock, self._entropy)
-        self.queues = Queues(self.engine, runtime, self._entropy, leases)
+        self.queues = Queues(self.engine, runtime, self._entropy, self.watch.turns, leases)
         if recover:
             for _ in self.recover():
                 pass

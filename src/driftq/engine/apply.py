@@ -5,6 +5,7 @@ stamp as the present, so that what TTL and caps take is a pure function of the l
 """
 
 from driftq.engine.frames import DeleteBody, HoleBody, TopicBody
+from driftq.engine.places import parts_of
 from driftq.engine.tags import Match, TagIndexes, find_tagged
 from driftq.engine.topic import Topic
 from driftq.model.tombstone import Reason
@@ -63,29 +64,14 @@ def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteBody, op: int, t
     bound = body.bound if body.before is None else min(body.bound, body.before)
     deleted = 0
     if body.seqs is not None:
-        deleted += _delete_seqs(topic, [seq for seq in sorted(body.seqs) if seq < bound])
+        for part, rows in parts_of(topic, sorted({seq for seq in body.seqs if seq < bound})):
+            deleted += topic.kill(part, rows)
     elif body.tag is not None or body.prefix is not None:
         match = Match(body.tag, False) if body.tag is not None else Match(body.prefix or b"", True)
         for part, rows in list(find_tagged(topic, indexes, match, bound)):
             deleted += topic.kill(part, rows)
     elif body.before is not None:
         deleted += topic.drop_below(bound)
-    return deleted
-
-
-def _delete_seqs(topic: Topic, seqs: list[int]) -> int:
-    deleted = place = 0
-    while place < len(seqs):
-        part = next(topic.parts(max(seqs[place], topic.earliest)), None)
-        if part is None:
-            break
-        rows = []
-        while place < len(seqs) and seqs[place] < part.end_seq:
-            if seqs[place] >= max(part.first_seq, topic.earliest):
-                rows.append(seqs[place] - part.first_seq)
-            place += 1
-        if rows:
-            deleted += topic.kill(part, rows)
     return deleted
 
 

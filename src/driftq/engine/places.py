@@ -45,7 +45,7 @@ def live_until(topic: Topic, last: int) -> list[int]:
 def live_of(topic: Topic, seqs: Sequence[int]) -> list[int]:
     """Those of some seqs, ascending, whose records are live."""
     found: list[int] = []
-    for part, rows in _parts_of(topic, seqs):
+    for part, rows in parts_of(topic, seqs):
         dead = topic.dead_of(part)
         base = part.first_seq
         found += [base + row for row in rows if dead is None or dead.flags[row] != DELETED]
@@ -56,7 +56,7 @@ def rows_of(topic: Topic, seqs: Sequence[int]) -> list[Slice] | Missing | Damage
     """The rows of some seqs, ascending, that are in the log; or the block that has to be fetched first."""
     slices: list[Slice] = []
     sources: list[RowSource] = []
-    for part, rows in _parts_of(topic, seqs):
+    for part, rows in parts_of(topic, seqs):
         try:
             source = topic.source_nowait(part)
         except (BlockDamagedError, OSError) as error:
@@ -70,14 +70,17 @@ def rows_of(topic: Topic, seqs: Sequence[int]) -> list[Slice] | Missing | Damage
     return slices
 
 
-def _parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[Part, Sequence[int]]]:
-    """The blocks that hold some seqs, ascending, and their rows in each; seqs that no block holds are left out."""
-    place, count, earliest = 0, len(seqs), topic.earliest
+def parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[Part, Sequence[int]]]:
+    """The blocks that hold some seqs, ascending and each once, and their rows; what no block holds is left out.
+
+    A topic may lose rows between two of them, so nothing is kept from one to the next.
+    """
+    place, count = 0, len(seqs)
     while place < count:
-        part = next(topic.parts(max(seqs[place], earliest)), None)
+        part = next(topic.parts(max(seqs[place], topic.earliest)), None)
         if part is None:
             return
-        low, end = max(part.first_seq, earliest), part.end_seq
+        low, end = max(part.first_seq, topic.earliest), part.end_seq
         while place < count and seqs[place] < low:
             place += 1
         begin = place

@@ -229,11 +229,15 @@ class Topic(Log):
         source = self.source(part)
         if source is None:
             return
-        weights = source.weights(0, part.count)
-        sizes = [weights[row + 1] - weights[row] for row in rows]
         dead = self._dead(part)
-        fresh = [part.first_seq + row for row in rows if dead.flags[row] != DELETED]
-        records, payload = dead.add(rows, sizes)
+        if isinstance(rows, range) and not dead.any_in(rows):
+            weights = source.weights(rows[0], rows[-1] + 1)
+            fresh: Sequence[int] = range(part.first_seq + rows[0], part.first_seq + rows[-1] + 1)
+            records, payload = dead.add_run(rows, weights[-1] - weights[0])
+        else:
+            weights = source.weights(0, part.count)
+            fresh = [part.first_seq + row for row in rows if dead.flags[row] != DELETED]
+            records, payload = dead.add(rows, [weights[row + 1] - weights[row] for row in rows])
         self.deleted += records
         self._account(-records, -payload)
         if not self.is_open(part):

@@ -149,33 +149,37 @@ class Table:
 
     def take(self, node: str, seqs: Sequence[int], tokens: Sequence[str]) -> tuple[dict[int, Lease], list[int]]:
         """What of these jobs a node holds, under these tokens if there are any, is `settling` now; the rest is told."""
-        held, settling = self.held, self.settling
+        held = self.held
         taken: dict[int, Lease] = {}
         skipped: list[int] = []
+        fenced = any(tokens)
         for place, seq in enumerate(seqs):
             lease = held.get(seq)
             if (
                 lease is None
                 or lease.node != node
-                or (tokens and tokens[place] and tokens[place] != lease_id(lease.number, seq))
+                or (fenced and tokens[place] and tokens[place] != lease_id(lease.number, seq))
             ):
                 skipped.append(seq)
-            else:
-                del held[seq]
-                lease.left -= 1
-                self._stale += not lease.left
-                taken[seq] = lease
-        settling.update(taken)
+                continue
+            del held[seq]
+            taken[seq] = lease
+            lease.left -= 1
+            if not lease.left:
+                self._stale += 1
+        self.settling.update(taken)
         self._drop_stale()
         return taken, skipped
 
     def done(self, seqs: Iterable[int]) -> None:
         """The deletes of these jobs are committed."""
+        counts, settling = self._counts, self.settling
         for seq in seqs:
-            self._counts.pop(seq, None)
-            lease = self.settling.pop(seq, None)
+            lease = settling.pop(seq, None)
             if lease is not None and lease.stream is not None:
                 lease.stream.discard(seq)
+            if counts:
+                counts.pop(seq, None)
 
     def hold_again(self, taken: dict[int, Lease]) -> None:
         """What was to be settled stays as it was."""

@@ -1,12 +1,14 @@
 """Jobs as the JSON text that workers get: the payload bytes are those that were stored, spliced between the lease's."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import json
 
 from driftq.engine.diff import Slice
 from driftq.storage.block import RowSource
+
+T = TypeVar("T")
 
 
 class Handed(NamedTuple):
@@ -26,36 +28,41 @@ def render_jobs(slices: Sequence[Slice], handed: Handed) -> list[bytes]:
 
 
 def _render(source: RowSource, rows: Sequence[int], handed: Handed) -> list[bytes]:
+    """What all rows share stands in the template, the rest in columns."""
     first, last = rows[0], rows[-1] + 1
     picks = None if len(rows) == last - first else [row - first for row in rows]
-    seqs: Sequence[int] = [source.first_seq + row for row in rows]
-    stamps = source.times(first, last)
-    times = [stamps] * len(rows) if isinstance(stamps, int) else _picked(stamps, picks)
+    seqs = [source.first_seq + row for row in rows]
+    template = b'{"$seq":%%d,"lease_id":"lease_%x%%016x","deadline":%d' % (handed.number, handed.deadline)
+    columns: list[Sequence[object]] = [seqs, seqs]
+    times = source.times(first, last)
+    if isinstance(times, int):
+        template += b',"$ts":%d' % times
+    else:
+        template += b',"$ts":%d'
+        columns.append(_picked(times, picks))
+    tags = source.tags(first, last)
+    if tags is not None:
+        template += b"%b"
+        columns.append([b"" if tag is None else b',"$tag":' + _quote(tag) for tag in _picked(tags, picks)])
     again = handed.again
     if again:
-        counts: Sequence[int] = [again.get(seq, 1) for seq in seqs]
+        template += b',"deliveries":%d'
+        columns.append([again.get(seq, 1) for seq in seqs])
     else:
-        counts = [1] * len(seqs)
-    data = _picked(source.data(first, last), picks)
-    template = b'{"$seq":%%d,"lease_id":"lease_%x%%016x","deadline":%d,"$ts":%%d%%b,"deliveries":%%d,"data":%%b%%b}' % (
-        handed.number,
-        handed.deadline,
-    )
-    tags = _labelled(source.tags(first, last), picks, b',"$tag":', len(seqs), quoted=True)
-    metas = _labelled(source.metas(first, last), picks, b',"meta":', len(seqs), quoted=False)
-    return [template % cells for cells in zip(seqs, seqs, times, tags, counts, data, metas, strict=True)]
+        template += b',"deliveries":1'
+    template += b',"data":%b'
+    columns.append(_picked(source.data(first, last), picks))
+    metas = source.metas(first, last)
+    if metas is not None:
+        template += b"%b"
+        columns.append([b"" if meta is None else b',"meta":' + meta for meta in _picked(metas, picks)])
+    template += b"}"
+    return [template % cells for cells in zip(*columns, strict=True)]
 
 
-def _picked(values: list, picks: list[int] | None) -> list:  # type: ignore[type-arg]
+def _quote(text: bytes) -> bytes:
+    return json.encode(text.decode())
+
+
+def _picked(values: Sequence[T], picks: list[int] | None) -> Sequence[T]:
     return values if picks is None else [values[place] for place in picks]
-
-
-def _labelled(
-    values: list[bytes | None] | None, picks: list[int] | None, label: bytes, count: int, *, quoted: bool
-) -> list[bytes]:
-    """Each value with its label before it, or nothing where there is none."""
-    if values is None:
-        return [b""] * count
-    if quoted:
-        return [b"" if value is None else label + json.encode(value.decode()) for value in _picked(values, picks)]
-    return [b"" if value is None else label + value for value in _picked(values, picks)]

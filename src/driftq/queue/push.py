@@ -1,16 +1,22 @@
 """Jobs pushed to a connection: it holds at most so many, and gets the next as soon as there is room (http-v0 §14.9).
 
-    open → asking ⇄ waiting → closed
+    open → waiting → in line → asking → waiting …→ closed
 
-A `Push` asks for jobs whenever it may hold more, its peer reads, and something is ready. It looks again when the topic
-changes, when a lease or a delay runs out, and when its peer has read. Its claims are those of any worker, so it takes
-part in cohorts. `held` is kept by the lease table: a job leaves it when it is acked, given back, deleted, or its lease
-has run out. When the connection is gone what it holds is given back at once.
+A `Push` asks for jobs whenever it may hold more, its peer reads, and something is ready; it takes its turn for that
+among all streams, by the priority of its topic. It looks again when the topic changes, when a lease or a delay runs
+out, and when its peer has read. Its claims are those of any worker, so it takes part in cohorts. Under pressure a
+topic of negative priority is not pushed; it can still be polled.
+
+`held` is kept by the lease table: a job leaves it when it is acked, given back or deleted, or its lease has run out.
+When the connection is gone what it holds is given back at once.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from driftq.engine.engine import Engine
+from driftq.engine.pressure import Level
+from driftq.engine.priority import effective_priority
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError
 from driftq.lease.table import Table
@@ -48,6 +54,7 @@ class Push:
         self._deliver = deliver
         self._has_room = has_room
         self._ended = ended
+        self._in_line = False
         self._asking = False
         self._closed = False
         self._timer: Timer | None = None
@@ -63,34 +70,55 @@ class Push:
             self.close()
             self._ended()
             return
-        if self._asking:
+        if self._asking or self._in_line:
             return
+        wanted = self._wanted()
+        if wanted is None:
+            return
+        self._in_line = True
+        parts.turns.ask(self, parts.priority(topic))
+
+    def step(self) -> int:
+        """Its turn has come: ask for jobs. Returns how many bytes that brought so far."""
+        self._in_line = False
+        if self._closed or self._topic.gone:
+            self.wake()
+            return 0
+        wanted = self._wanted()
+        if wanted is None:
+            return 0
+        self._asking = True
+        claim = self._parts.claimer.claim(self._topic, self._node, wanted, self._lease_ms, self.held)
+        claim.then(self._answered)
+        return sum(map(len, claim.result().jobs)) if claim.settled and claim.error is None else 0
+
+    def _wanted(self) -> int | None:
+        """How many jobs to ask for; when there is nothing to ask for it will be woken."""
+        topic, parts = self._topic, self._parts
         table = parts.backlog.book.table(topic)
         try:
             topic.expire_or_refuse(parts.engine.time.now())
         except DriftQError:
-            self._look_again(table)
-            return
+            self._look_again(table, retry=True)
+            return None
         parts.backlog.refresh(topic, table)
         parts.backlog.settle_debts(topic, table)
         wanted = self._limit - len(self.held)
-        if wanted > 0 and self._has_room() and ready(topic, table) > 0:
-            self._ask(wanted if topic.config.claim_jitter_ms else min(wanted, _AT_ONCE))
-        else:
+        if wanted <= 0 or not self._has_room() or ready(topic, table) <= 0:
             self._look_again(table)
-
-    def _ask(self, wanted: int) -> None:
-        self._asking = True
-        self._parts.claimer.claim(self._topic, self._node, wanted, self._lease_ms, self.held).then(self._answered)
+            return None
+        if parts.engine.pressure.level >= Level.PRESSED and parts.priority(topic) < 0:
+            self._look_again(table, retry=True)
+            return None
+        return wanted if topic.config.claim_jitter_ms else min(wanted, _AT_ONCE)
 
     def _answered(self, done: Pending[Claimed]) -> None:
         self._asking = False
         if self._closed:
             self._release()
             return
-        table = self._parts.backlog.book.table(self._topic)
         if done.error is not None or not done.result().seqs:
-            self._look_again(table, retry=done.error is not None)
+            self._look_again(self._parts.backlog.book.table(self._topic), retry=done.error is not None)
             return
         self._deliver(done.result())
         self._parts.runtime.soon(self.wake)
@@ -120,12 +148,26 @@ class Push:
             self._parts.settler.release(self._topic, sorted(self.held))
 
 
+class Turns(Protocol):
+    """Where streams take turns."""
+
+    def ask(self, one: Push, priority: int) -> None:
+        """Let one `step`, by and by."""
+
+
 class Pusher:
     """What every `Push` works with."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, backlog: Backlog, claimer: Claimer, settler: Settler) -> None:
+    def __init__(
+        self, engine: Engine, runtime: Runtime, turns: Turns, backlog: Backlog, claimer: Claimer, settler: Settler
+    ) -> None:
         self.engine = engine
         self.runtime = runtime
+        self.turns = turns
         self.backlog = backlog
         self.claimer = claimer
         self.settler = settler
+
+    def priority(self, topic: Topic) -> int:
+        """Which turn a topic's pushes get."""
+        return effective_priority(topic.config, topic.consumed_ts, self.engine.time.now())

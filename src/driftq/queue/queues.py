@@ -5,7 +5,7 @@ from driftq.engine.topic import Topic
 from driftq.lease.book import LeaseBook
 from driftq.queue.backlog import Backlog, Counters
 from driftq.queue.claim import Claimer
-from driftq.queue.push import Pusher
+from driftq.queue.push import Pusher, Turns
 from driftq.queue.settle import Settler
 from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Runtime
@@ -14,9 +14,9 @@ _RUN_ID_BYTES = 4
 
 
 class Queues:
-    """Claim, settle, push, count. `book` has been given to the engine as one of its features."""
+    """Claim, settle, push, count. The engine has `book` as one of its features; all streams share `turns`."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, book: LeaseBook) -> None:
+    def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: Turns, book: LeaseBook) -> None:
         self._engine = engine
         self._book = book
         self.backlog = Backlog(engine, book)
@@ -24,7 +24,7 @@ class Queues:
         run_id = int.from_bytes(entropy.token(_RUN_ID_BYTES)) >> 1
         self.claimer = Claimer(engine, runtime, self.backlog, run_id)
         self.settler = Settler(engine, self.backlog)
-        self.pusher = Pusher(engine, runtime, self.backlog, self.claimer, self.settler)
+        self.pusher = Pusher(engine, runtime, turns, self.backlog, self.claimer, self.settler)
 
     def open(self) -> None:
         """Recovery is over: put what it found in order."""

@@ -13,6 +13,7 @@ from driftq.queue.settle import Extended, Settled
 from driftq.seam.runtime import Pending
 from driftq.testing import EngineRig
 from driftq.testing.entropy import SeededEntropy
+from driftq.watch.turns import Turns
 
 LONG_MS = 3_600_000
 
@@ -29,7 +30,8 @@ class QueueRig(EngineRig):
         self._lives += 1
         (book,) = self.features
         assert isinstance(book, LeaseBook)
-        self.queues = Queues(self.engine, self.runtime, SeededEntropy(self._lives), book)
+        turns = Turns(self.engine, self.runtime, self.clock)
+        self.queues = Queues(self.engine, self.runtime, SeededEntropy(self._lives), turns, book)
         self.queues.open()
 
     def queue(self, name: str = "q", jobs: int = 0, durability: Durability = Durability.FSYNC, **config: Any) -> str:
@@ -90,16 +92,24 @@ class Connection:
         self.jobs: list[dict[str, Any]] = []
         self.ended = 0
         self.room = True
+        self.room_for: int | None = None
+        """How many helpings fill it."""
         self.push = Push(
             rig.queues.pusher,
             rig.topic(name),
             node,
             limit,
             lease_ms,
-            deliver=lambda claimed: self.jobs.extend(decoded(claimed)),
+            deliver=self._deliver,
             has_room=lambda: self.room,
             ended=self._end,
         )
+
+    def _deliver(self, claimed: Claimed) -> None:
+        self.jobs += decoded(claimed)
+        if self.room_for is not None:
+            self.room_for -= 1
+            self.room = self.room_for > 0
 
     def _end(self) -> None:
         self.ended += 1

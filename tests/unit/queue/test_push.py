@@ -114,13 +114,34 @@ def test_a_peer_that_does_not_read_gets_no_more(rig: QueueRig) -> None:
     connection = Connection(rig, limit=1000)
     connection.room = False
     rig.runtime.run_until_idle()
-    assert len(connection.seqs()) == 32, "one helping was under way"
+    assert connection.seqs() == []
     rig.write("q", 101)
-    assert (connection.seqs(), rig.counters()) == ([], (69, 32, 0))
+    assert (connection.seqs(), rig.counters()) == ([], (101, 0, 0))
     connection.room = True
+    connection.room_for = 1
+    connection.push.wake()
+    rig.runtime.run_until_idle()
+    assert len(connection.seqs()) == 32, "one helping fills it"
+    connection.room = True
+    connection.room_for = None
     connection.push.wake()
     rig.runtime.run_until_idle()
     assert len(connection.seqs()) == 69
+
+
+def test_under_pressure_a_topic_of_negative_priority_is_not_pushed(rig: QueueRig) -> None:
+    rig.queue("low", priority=-1, auto_priority=False)
+    low, normal = opened(rig, name="low"), opened(rig, limit=9)
+    normal.seqs()
+    rig.engine.pressure._lag_ms = 60
+    rig.write("low", 1)
+    rig.write("q", 6)
+    rig.runtime.advance(50)
+    assert (low.seqs(), normal.seqs()) == ([], [6])
+    assert rig.claimed("low") == [1]
+    rig.nack("low", 1)
+    rig.runtime.advance(400)
+    assert low.seqs() == [1], "the loop is on time again"
 
 
 def test_connections_and_polls_are_one_cohort() -> None:
