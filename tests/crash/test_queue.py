@@ -72,7 +72,7 @@ class Workers:
         self.disk = disk
         self.rig = QueueRig(settings=SETTINGS, disk=disk, clock=self.clock, seed=seed, wal_shards=shards)
         self.rig.put("dead", Durability.DISK)
-        limits = {"max_deliveries": 2, "dead_letter": "dead"}
+        limits: dict[str, Any] = {"max_deliveries": 2, "dead_letter": "dead"}
         self.rig.queue("plain", **limits)
         self.rig.queue("sure", leases_durable=True, **limits)
 
