@@ -24,6 +24,7 @@ from driftq.lease.book import LeaseBook
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.queue.queues import Queues
+from driftq.router.routers import Routers
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk
 from driftq.seam.entropy import Entropy, SystemEntropy
@@ -129,8 +130,9 @@ class Server:
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
         self._entropy = entropy or SystemEntropy()
         leases = LeaseBook()
-        features = (leases, self.cursors, self.staging)
-        self.engine = Engine(disk, clock, runtime, settings, features, pid=pid, recover=False)
+        self.routers = Routers(settings.limits, runtime)
+        features = (leases, self.cursors, self.staging, self.routers)
+        self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
         self.watch = Watch(self.engine, runtime, clock, self._entropy)
         self.queues = Queues(self.engine, runtime, self._entropy, self.watch.turns, leases)
         if recover:
@@ -145,6 +147,7 @@ class Server:
         for progress in self.engine.recover():
             self.replay_progress = progress
             yield
+        self.routers.bind(self.engine)
         self.queues.open()
         self.cursors.bind(self.engine)
         try:
@@ -198,6 +201,7 @@ class Server:
                 if topic.config.type == "queue"
                 for counters in (self.queues.counters(topic),)
             },
+            routers=len(self.routers),
             streams=self.admission.streams,
             watch_sessions=len(self.watch.sessions),
             cursor_lags=list(islice(self.cursors.lags(topics), _LAGS_MAX)),
@@ -207,13 +211,10 @@ class Server:
         """How a queue's jobs stand, retention applied."""
         return QueueCounts(*self.queues.counters(topic))
 
-    def routers_of(self, _: str) -> list[str]:
-        """The names of the routers that go with a topic, sorted."""
-        return []
-
     def close(self) -> Pending[bool]:
         """Take nothing more and take a last checkpoint; the answer says whether it was taken."""
         if self._closing is None:
+            self.routers.close()
             self._closing = self.engine.close()
             self._closing.then(lambda _: self.staging.close())
         return self._closing

@@ -47,8 +47,6 @@ class Appended(Struct, frozen=True):
     deduped: bool = False
     sync_ns: int = 0
     """How long its sync took: above 0 in class `fsync`, 0 in every other."""
-    synced_seq: int | None = None
-    """Up to where the topic is on stable storage, as of the answer; None where nothing ever is."""
 
     @property
     def count(self) -> int:
@@ -93,9 +91,7 @@ class Appender:
             # The topic that this write creates has its frame in the queue already, and would be left behind.
             self._journal.shard_of(topic).check_room()
         write = Write(rows, key, created=created)
-        topic.inflight_records += rows.count
-        topic.inflight_payload += rows.payload_bytes
-        self._quota.reserved += rows.payload_bytes
+        self.count_in(topic, rows.count, rows.payload_bytes)
         if key is not None:
             self._keys[topic.id, key] = write.pending
         self._gathered.setdefault(topic, []).append(write)
@@ -119,7 +115,7 @@ class Appender:
         if found is not None:
             first, count = found
             last = first + count - 1
-            answer.resolve(Appended(first, last, last, now, deduped=True, synced_seq=self._synced_seq(topic)))
+            answer.resolve(Appended(first, last, last, now, deduped=True))
             return answer
         winner = self._keys.get((topic.id, key))
         if winner is None:
@@ -130,8 +126,7 @@ class Appender:
                 answer.fail(done.error)
             else:
                 won = done.result()
-                first, last = won.first_seq, won.last_seq
-                answer.resolve(Appended(first, last, last, won.ts, deduped=True, synced_seq=won.synced_seq))
+                answer.resolve(Appended(won.first_seq, won.last_seq, won.last_seq, won.ts, deduped=True))
 
         winner.then(settle)
         return answer
@@ -140,6 +135,12 @@ class Appender:
         """Refuse a write that the topic it is about to create could not take."""
         check_size(config, rows)
         self._quota.check(rows.payload_bytes)
+
+    def count_in(self, topic: Topic, records: int, payload: int) -> None:
+        """Records that are under way, or no more, count against caps and quota as if they were there."""
+        topic.inflight_records += records
+        topic.inflight_payload += payload
+        self._quota.reserved += payload
 
     def _send_gathered(self) -> None:
         gathered = self._gathered
@@ -190,13 +191,15 @@ class Appender:
             )
             frames = [frame]
             records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
-        sync = durability is Durability.FSYNC or (durability is Durability.DISK and self._reserve(topic, first, last))
+        sync = durability is Durability.FSYNC or (
+            durability is Durability.DISK and self.reserved_for(topic, first, last)
+        )
         if sync or topic.waiting:
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
             return
         number = None
         if frames:
-            number = self._journal.submit(topic, frames, sync=False, done=partial(self._lost, topic, first))
+            number = self._journal.submit(topic, frames, sync=False, done=partial(self.lost, topic, first))
         if not self._apply(topic, writes, records, ts):
             return
         self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
@@ -244,7 +247,7 @@ class Appender:
             return False
         return True
 
-    def _reserve(self, topic: Topic, first: int, last: int) -> bool:
+    def reserved_for(self, topic: Topic, first: int, last: int) -> bool:
         """Reserve ahead where it is time. Returns whether this write must wait for a sync."""
         count = last - first + 1
         must_wait = last > topic.reserved
@@ -283,24 +286,20 @@ class Appender:
         else:
             logged.then(settle)
 
-    def _lost(self, topic: Topic, first: int, _: Submission, error: DriftQError | None) -> None:
+    def lost(self, topic: Topic, first: int, _: Submission, error: DriftQError | None) -> None:
         """A frame that was acked when queued never reached the disk: a restart will show a hole."""
         if error is not None and (topic.lost_from is None or first < topic.lost_from):
             topic.lost_from = first
 
     def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
-        head, synced = topic.head, self._synced_seq(topic)
         for write in writes:
-            last = first + write.rows.count - 1
+            count = write.rows.count
             self._settle(topic, write)
-            write.pending.resolve(Appended(first, last, head, ts, write.created, False, sync_ns, synced))
-            first = last + 1
+            write.pending.resolve(
+                Appended(first, first + count - 1, topic.head, ts, created=write.created, sync_ns=sync_ns)
+            )
+            first += count
         self._published(topic)
-
-    def _synced_seq(self, topic: Topic) -> int | None:
-        if topic.durability is Durability.EPHEMERAL:
-            return None
-        return synced_seq(topic, self._journal.shard_of(topic))
 
     def _fail(self, topic: Topic, writes: list[Write], error: DriftQError) -> None:
         for write in writes:
@@ -308,9 +307,7 @@ class Appender:
             write.pending.fail(error)
 
     def _settle(self, topic: Topic, write: Write) -> None:
-        topic.inflight_records -= write.rows.count
-        topic.inflight_payload -= write.rows.payload_bytes
-        self._quota.reserved -= write.rows.payload_bytes
+        self.count_in(topic, -write.rows.count, -write.rows.payload_bytes)
         if write.key is not None:
             self._keys.pop((topic.id, write.key), None)
 

@@ -117,6 +117,10 @@ class CatalogWriter:
         self._gone = gone
         self._creating: dict[int, Pending[Topic]] = {}
         self._deleting: dict[int, Pending[bool]] = {}
+        self.before_update: list[Callable[[Topic, TopicConfig], None]] = []
+        """Who logs something before the frame of a new config."""
+        self.before_delete: list[Callable[[Topic], None]] = []
+        """Who logs something before the frame of a deletion."""
 
     def put(self, name: str, config: TopicConfig) -> Pending[bool]:
         """Create a topic or replace its config. The answer says whether it was created."""
@@ -131,6 +135,18 @@ class CatalogWriter:
         else:
             self._check_type(existing, resolved)
             _settle_with(self._update(existing, resolved), answer, lambda _: False)
+        return answer
+
+    def ensure(self, name: str) -> Pending[bool]:
+        """Create a topic with the default config unless it is there. The answer says whether it was created."""
+        answer: Pending[bool] = Pending()
+        existing = self._catalog.by_name.get(name)
+        if existing is None:
+            _settle_with(self.create(name, TopicConfig().resolved(name)), answer, lambda _: True)
+        elif (unsettled := self.unsettled(existing)) is not None:
+            unsettled.then(lambda _: forward(lambda: self.ensure(name), answer))
+        else:
+            answer.resolve(False)
         return answer
 
     def unsettled(self, topic: Topic) -> "Pending[Topic] | Pending[bool] | None":
@@ -196,6 +212,8 @@ class CatalogWriter:
         """Replace the config. Writes wait meanwhile: the frame says up to where the old class held."""
         now = self._journal.time.now()
         topic.expire_or_refuse(now)
+        for hears in self.before_update:
+            hears(topic, config)
         head = topic.next_seq - 1
         disk = config.resolved_durability is Durability.DISK
         body = TopicBody(
@@ -243,6 +261,8 @@ class CatalogWriter:
                 f"topic {name!r} is not empty",
                 detail={"topic": name, "count": topic.count + topic.inflight_records},
             )
+        for hears in self.before_delete:
+            hears(topic)
         topic.held += 1
 
         def apply(_: int, __: int) -> bool:

@@ -12,6 +12,7 @@ from driftq.engine.append import Appended, Appender, synced_seq
 from driftq.engine.blocks import Blocks
 from driftq.engine.catalog import Catalog, CatalogWriter, forward
 from driftq.engine.checkpoint import Checkpointer
+from driftq.engine.copying import Copier
 from driftq.engine.delete import Deleted, Deleter
 from driftq.engine.diff import Page, Query, Slice, read_page
 from driftq.engine.durable import DurableState
@@ -31,7 +32,7 @@ from driftq.engine.tags import Match, TagIndexes
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.engine.upkeep import Upkeep
-from driftq.engine.upstream import Upstream
+from driftq.engine.upstream import Deriver, Upstream
 from driftq.engine.wakeup import Wakeups
 from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
 from driftq.model.limits import KEY_BYTES_MAX
@@ -45,6 +46,8 @@ from driftq.storage.layout import Layout
 from driftq.storage.rows import Rows
 from driftq.storage.segment_store import SegmentStore
 from driftq.storage.shards import Shards
+
+# long: the one place that knows every part of the engine
 
 _TAG_CACHE_SHARE = 8
 """This part of the cache's bytes is for tag indexes, the rest for blocks."""
@@ -60,6 +63,7 @@ class Engine:
         runtime: Runtime,
         settings: Settings,
         features: tuple[DurableState, ...] = (),
+        deriver: Deriver | None = None,
         *,
         pid: int = 0,
         recover: bool = True,
@@ -71,7 +75,7 @@ class Engine:
         self._lock = self._take_lock(disk, pid)
         with self._giving_up_the_lock():
             self._layout.prepare()
-            self._make_parts(features)
+            self._make_parts(features, deriver)
         if recover:
             for _ in self.recover():
                 pass
@@ -114,7 +118,7 @@ class Engine:
         except OSError as error:
             raise StartError(f"{self.settings.cold_dir} cannot be used: {error.strerror}") from error
 
-    def _make_parts(self, features: tuple[DurableState, ...]) -> None:
+    def _make_parts(self, features: tuple[DurableState, ...], deriver: Deriver | None) -> None:
         """What recovery fills."""
         settings, runtime, layout = self.settings, self._runtime, self._layout
         self.time = EngineTime(self._clock)
@@ -129,7 +133,9 @@ class Engine:
         self._thread = FileThread(runtime, "driftq-files")
         policy = SegmentPolicy(settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms)
         self.filing = Filing(layout, self._writes, self._thread, self.blocks, self.indexes, policy)
-        self._recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time)
+        if deriver is not None:
+            deriver.attach(self.catalog, self.filing)
+        self._recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time, deriver)
         self.recovered: Report = self._recovery.report
 
     def _begin(self) -> None:
@@ -144,9 +150,10 @@ class Engine:
         self.listeners: list[Callable[[Topic], None]] = [self.filing.changed, self._wake]
         """Who hears that a topic has new records."""
         self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
-        self._appender = Appender(self.journal, self._published, self.quota)
-        self.publisher = Publisher(self.journal, self._published, self.synced.after)
-        self._writer = CatalogWriter(self.catalog, self.journal, self._gone)
+        self._appender = Appender(self.journal, self.publish, self.quota)
+        self.publisher = Publisher(self.journal, self.publish, self.synced.after)
+        self.copier = Copier(self.journal, self._appender, self.quota, self.publish)
+        self.writer = CatalogWriter(self.catalog, self.journal, self._gone)
         self._deleter = Deleter(self.journal, self.indexes)
         self.checkpointer = Checkpointer(
             layout, self.shards, self.catalog, self.filing, self._thread, self.time, self.recovered.snapshot
@@ -167,7 +174,7 @@ class Engine:
             relocation,
         )
         self.relocation = relocation
-        self._fetching = Fetching(runtime, self.blocks, self.journal, self.filing.changed)
+        self.fetching = Fetching(runtime, self.blocks, self.journal, self.filing.changed)
         self._closing: Pending[bool] | None = None
         for topic in self.catalog.visible():
             self.filing.deleted_rows(topic)
@@ -196,7 +203,7 @@ class Engine:
         assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
         topic = self.catalog.by_name.get(name)
         created = False
-        if topic is not None and topic.held and (deleting := self._writer.deleting(topic)) is not None:
+        if topic is not None and topic.held and (deleting := self.writer.deleting(topic)) is not None:
             # It comes behind the deletion, and so to another topic of this name.
             answer: Pending[Appended] = Pending()
             deleting.then(
@@ -221,18 +228,18 @@ class Engine:
     def _create_for(self, name: str, config: TopicConfig, rows: Rows) -> Topic:
         """Create a topic for a write that it can take: a refused write leaves no topic behind."""
         self._appender.check_new(config, rows)
-        self._writer.create(name, config)
+        self.writer.create(name, config)
         return self.catalog.by_name[name]
 
     def put_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
         """Create a topic or replace its config; the answer says whether it was created."""
         self.check_open()
-        return self._writer.put(name, config)
+        return self.writer.put(name, config)
 
     def delete_topic(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
         """Delete a topic; the answer says whether it was there."""
         self.check_open()
-        deleted = self._writer.delete(name, if_empty=if_empty)
+        deleted = self.writer.delete(name, if_empty=if_empty)
         deleted.then(lambda _: self._remove_deleted())
         deleted.then(lambda _: self.wakeups.wake(name))
         deleted.then(lambda _: self.synced.wake(name))
@@ -319,18 +326,18 @@ class Engine:
         """The page after a cursor, or what to wait for before asking again."""
         topic = self.topic(name)
         found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
-        return found if isinstance(found, Page) else self._fetching.wait_for(topic, found)
+        return found if isinstance(found, Page) else self.fetching.wait_for(topic, found)
 
     def rows(self, topic: Topic, seqs: Sequence[int]) -> list[Slice] | Fetch:
         """The rows of some seqs, ascending, that are in the log, or what to wait for before asking again."""
         found = rows_of(topic, seqs)
-        return found if isinstance(found, list) else self._fetching.wait_for(topic, found)
+        return found if isinstance(found, list) else self.fetching.wait_for(topic, found)
 
     def cursor_at(self, name: str, ts: int) -> int | Fetch:
         """The cursor just before the first record of a time or later, or what to wait for before asking again."""
         topic = self.topic(name)
         found = cursor_at(topic, ts)
-        return found if isinstance(found, int) else self._fetching.wait_for(topic, found)
+        return found if isinstance(found, int) else self.fetching.wait_for(topic, found)
 
     async def seek(self, name: str, ts: int) -> int:
         """The cursor just before the first record of a time or later, whatever it has to wait for."""
@@ -362,13 +369,14 @@ class Engine:
         self.shards.close()
         self._writes.close()
         self._thread.close()
-        self._fetching.close()
+        self.fetching.close()
         self.blocks.store.close()
         self._lock.release()
         assert self._closing is not None
         self._closing.resolve(installed)
 
-    def _published(self, topic: Topic) -> None:
+    def publish(self, topic: Topic) -> None:
+        """A topic has new records, or new holes: tell who listens."""
         for listener in self.listeners:
             listener(topic)
 

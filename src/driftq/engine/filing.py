@@ -16,7 +16,6 @@ others.
 """
 
 from array import array
-from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -257,10 +256,6 @@ class Filing:
                 self.trash.append((topic, segment))
             elif segment.written_blocks or segment.writing:
                 self.remove(topic, segment)
-
-    def in_background(self, work: Callable[[], object]) -> None:
-        """Something that has time, on the thread; it tells nobody."""
-        self._thread.submit(work, lambda _, __: None)
 
     def remove(self, topic: Topic, segment: Segment) -> None:
         """Remove a segment's files, wherever they are."""

@@ -39,6 +39,13 @@ class Quota:
                 retry_after_ms=_RETRY_MS,
             )
 
+    def left(self, wanted: int) -> int | None:
+        """How many bytes there is room for, if less than wanted; None when there is room for all."""
+        if not self._most or self._fits(wanted):
+            return None
+        self._expire()
+        return self._most - self._usage.payload - self.reserved
+
     def _fits(self, size: int) -> bool:
         return self._usage.payload + self.reserved + size <= self._most
 

@@ -10,16 +10,21 @@ below the `op` of its topic are skipped.
 An Append whose first seq is not the next one is a jump. It is believed where the log explains it, by damage before it,
 by a reservation, or by a config frame that says where the head was; the missing seqs are a hole. Otherwise the frame is
 passed over: the tail of a `memory` topic behind a loss is no prefix any more.
+
+Copies have no frames (`engine.upstream`). Where a frame says that the head was further than it is, copies are made
+until it is there; what no copy can be made for is a hole. With the frames of several shards a topic's may come before
+those that its copies are made from: then they wait (`engine.deferred`) until every file has been read.
 """
 
 from collections.abc import Iterator
 
 from msgspec import DecodeError, Struct, msgpack
 
-from driftq.engine.apply import apply_append, apply_delete, apply_hole, apply_one, apply_run, apply_topic
+from driftq.engine.apply import apply_append, apply_delete, apply_hole, apply_one, apply_topic
 from driftq.engine.capture import Restorer, decode_topic
 from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
+from driftq.engine.deferred import Deferred
 from driftq.engine.filing import Filing
 from driftq.engine.frames import (
     COMMIT,
@@ -36,8 +41,9 @@ from driftq.engine.held import Held, HeldFrame, commit_of
 from driftq.engine.tags import TagIndexes
 from driftq.engine.time import AHEAD_MS, EngineTime
 from driftq.engine.topic import Topic
+from driftq.engine.upstream import Deriver
 from driftq.errors import NewerFormatError, UnrecoverableError
-from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS, RESERVE_MAX
+from driftq.model.limits import OWN_BLOCK_RECORDS, RESERVE_MAX
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.seam.disk import Site, write_fully
@@ -87,6 +93,7 @@ class Recovery:
         filing: Filing,
         indexes: TagIndexes,
         time: EngineTime,
+        deriver: Deriver | None = None,
     ) -> None:
         self._layout = layout
         self._disk = layout.disk
@@ -102,6 +109,10 @@ class Recovery:
         self._suspect_records = 0
         self._held = Held()
         self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
+        self._deriver = deriver
+        self._deferred = Deferred()
+        self._reading_several = False
+        """Are there files of several shards, and not all of them read?"""
         self.report = Report()
 
     def steps(self) -> Iterator[float]:
@@ -196,6 +207,7 @@ class Recovery:
             (number, name) for number, name in self._layout.wal_files() if number >= positions.get(name, (0, 0))[0]
         ]
         heads = {key: self._head_of(*key) for key in files}
+        self._deferred.open = self._reading_several = self._deriver is not None and len({name for _, name in files}) > 1
         followed_to = {
             (head.previous, name): head.previous_end for (_, name), head in heads.items() if head is not None
         }
@@ -231,7 +243,7 @@ class Recovery:
         buffer = self._read(path, synced_end)
         scan = WalScan(buffer, number, start, synced_end=synced_end)
         self.report.files += 1
-        frames, step = 0, _STEP_FRAMES
+        frames = 0
         for found in scan:
             if isinstance(found, Damage):
                 self._damaged(found, head)
@@ -242,12 +254,9 @@ class Recovery:
                     self._held.add(buffer, found)
                 else:
                     self._append(buffer, found)
-                    if found.count == 1:
-                        frames += self._append_run(scan, found)
             else:
                 self._apply(buffer, found)
-            if frames >= step:
-                step = frames + _STEP_FRAMES
+            if frames % _STEP_FRAMES == 0:
                 yield found.end / len(buffer)
         self._held.drop()
         self.report.frames += frames
@@ -294,7 +303,7 @@ class Recovery:
         if kind == Kind.TIME_SEEN:
             self._time_seen = max(self._time_seen, decode_body(TimeSeenBody, control_body(buffer, frame)).moment)
         else:
-            self._control(frame, control_body(buffer, frame))
+            self._control(buffer, frame, control_body(buffer, frame))
 
     def _append(self, buffer: bytes, frame: Frame) -> None:
         _, _, count, topic_id, first, ts, _, _, _ = frame
@@ -302,19 +311,17 @@ class Recovery:
         if topic is None:
             self._catalog.next_id = max(self._catalog.next_id, topic_id + 1)
             return
-        following = topic.head + 1
-        if first != following:
-            if first + count <= following:
-                return
-            if first < following or not self._explain_jump(topic, first - 1):
-                self.report.jumps_refused += 1
-                return
+        if self._deferred.topics and self._deferred.add(buffer, frame):
+            return
+        if first != topic.head + 1 and not self._jump(topic, buffer, frame):
+            return
         if self._suspects:
             self._suspects.discard(topic_id)
         one = read_one(buffer, frame) if count == 1 else None
         if one is not None:
             apply_one(topic, *one, ts)
-            self._roll_if_closed(topic)
+            if topic.open is None or topic.open.count >= self._filing.events_max:
+                self._filing.roll(topic)
             return
         block = Block.read(buffer, frame)
         if not isinstance(block, Block):
@@ -325,38 +332,15 @@ class Recovery:
         apply_append(topic, rows, frame.ts, block.key)
         self._filing.roll(topic)
 
-    def _append_run(self, scan: WalScan, frame: Frame) -> int:
-        """What follows a one-record frame, if it is more of the same. Returns how many frames that was.
-
-        A run ends where the open block does, so that all is as if each frame had come alone.
-        """
-        topic = self._topics.get(frame.topic_id)
-        last, self._last_single = self._last_single, (frame.topic_id, frame.seq)
-        if topic is None or topic.head != frame.seq or last != (frame.topic_id, frame.seq - 1):
-            # Topics that take turns have no runs: two frames in a row make it worth a look.
-            return 0
-        opened, config = topic.open, topic.config
-        if opened is None or config.ttl_ms or config.cap_records or config.cap_bytes:
-            return 0
-        run = scan.singles(
-            topic.id,
-            topic.head + 1,
-            rows_max=min(BLOCK_RECORDS_MAX, self._filing.events_max) - opened.count,
-            bytes_max=BLOCK_BYTES_MAX - opened.payload_bytes,
-        )
-        if run is None:
-            return 0
-        apply_run(topic, run.rows, run.times)
-        self._last_single = (topic.id, topic.head)
-        self._roll_if_closed(topic)
-        return run.rows.count
-
-    _last_single = (0, 0)
-    """Topic and seq of the newest one-record frame."""
-
-    def _roll_if_closed(self, topic: Topic) -> None:
-        if topic.open is None or topic.open.count >= self._filing.events_max:
-            self._filing.roll(topic)
+    def _jump(self, topic: Topic, buffer: bytes, frame: Frame) -> bool:
+        """An Append that is not the next: is it to be applied, after what was done about what is missing before it?"""
+        first = frame.seq
+        if first + frame.count <= topic.head + 1 or not self._reach(topic, first - 1, buffer, frame):
+            return False
+        if first > topic.head and (first == topic.head + 1 or self._explain_jump(topic, first - 1)):
+            return True
+        self.report.jumps_refused += 1
+        return False
 
     def _explain_jump(self, topic: Topic, head: int) -> bool:
         """Seqs up to `head` are missing: make a hole of them where the log says why, or refuse."""
@@ -364,11 +348,54 @@ class Recovery:
             topic.skip_to(head, Reason.CORRUPTION)
         elif topic.durability is Durability.DISK and head <= topic.reserved:
             topic.skip_to(head, Reason.CRASH)
+        elif self._deriver is not None and self._deriver.derives(topic):
+            topic.skip_to(head, Reason.SOURCE_TRIM)
         else:
             return False
         return True
 
-    def _control(self, frame: Frame, body: bytes) -> None:
+    def _reach(self, topic: Topic, head: int, buffer: bytes, frame: Frame) -> bool:
+        """A frame was made at this head: bring the topic there with copies. Returns whether it may be applied now."""
+        deriver = self._deriver
+        if deriver is None or head <= topic.head:
+            return True
+        if deriver.derives(topic):
+            deriver.derive(topic, head, frame.ts, reach=self._may_fill)
+        if head > topic.head and self._deferred.open and topic.durability is not Durability.EPHEMERAL:
+            self._deferred.begin(buffer, frame)
+            return False
+        return True
+
+    def _may_fill(self, source: Topic) -> bool:
+        """May copies be placed in a source because another topic needs them? Not before frames that are to come."""
+        return not self._reading_several and source.id not in self._deferred.topics
+
+    def _defer_behind(self, held: list[HeldFrame], buffer: bytes, frame: Frame) -> bool:
+        """Where frames of its topic wait already, this one waits behind them, and so does what it closes."""
+        if frame.topic_id not in self._deferred.topics:
+            return False
+        for content, append in held:
+            if content is not None:
+                self._deferred.add(content, append)
+        return self._deferred.add(buffer, frame)
+
+    def _head_needed(self, topic: Topic, frame: Frame, body: bytes) -> int:
+        """Where the head of a topic was when a control frame was made, if that matters for it."""
+        deriver = self._deriver
+        if deriver is None or not (self._deferred.open or deriver.derives(topic)):
+            return 0
+        if frame.kind == Kind.DELETE:
+            return decode_body(DeleteBody, body).bound - 1
+        if frame.kind == Kind.TOPIC:
+            return decode_body(TopicBody, body).head
+        return deriver.needs(frame.kind, body)
+
+    def _known(self, frame: Frame, body: bytes) -> bool:
+        """Is what a frame names there? Else it waits, if there is anything to wait for."""
+        deriver = self._deriver
+        return deriver is None or not self._deferred.open or deriver.knows(frame.kind, body)
+
+    def _control(self, buffer: bytes, frame: Frame, body: bytes) -> None:
         held = self._held.take(frame.topic_id)
         topic = self._catalog.by_id.get(frame.topic_id)
         if topic is None:
@@ -378,13 +405,22 @@ class Recovery:
             else:
                 self._catalog.next_id = max(self._catalog.next_id, frame.topic_id + 1)
                 return
-        if frame.seq <= topic.op:
+        if frame.seq <= topic.op or self._defer_behind(held, buffer, frame):
             return
-        self._time_seen = max(self._time_seen, frame.ts if topic.config.ttl_ms else 0)
         try:
-            if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
-                topic.op = frame.seq
+            if not self._known(frame, body):
+                self._deferred.begin(buffer, frame)
                 return
+            head = self._head_needed(topic, frame, body)
+            if not self._reach(topic, head, buffer, frame):
+                return
+            if head > topic.head and self._deriver is not None and self._deriver.derives(topic):
+                topic.skip_to(head, Reason.SOURCE_TRIM)
+            if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
+                if not self._defer_behind([], buffer, frame):
+                    topic.op = frame.seq
+                return
+            self._time_seen = max(self._time_seen, frame.ts if topic.config.ttl_ms else 0)
             self._apply_control(topic, frame, body)
         except DecodeError as error:
             raise NewerFormatError(
@@ -440,6 +476,8 @@ class Recovery:
         elif header.bits & WRITER:
             self._held.add(None, header)
         elif topic is not None:
+            if self._deriver is not None and self._deriver.derives(topic):
+                self._deriver.derive(topic, header.seq - 1, header.ts, reach=self._may_fill)
             topic.skip_to(header.seq + header.count - 1, Reason.CORRUPTION)
 
     def _rescue(self, topic: Topic | None, header: Frame) -> None:
@@ -465,11 +503,13 @@ class Recovery:
     # The end
 
     def _finish(self) -> None:
+        self._apply_deferred()
         for topic, first, last in self._restorer.lost:
             topic.holes.add(max(first, topic.evict_floor), last, Reason.CORRUPTION)
         for topic in [topic for topic in self._catalog.by_id.values() if topic.id in self._suspects]:
             if topic.durability in (Durability.DISK, Durability.FSYNC):
                 topic.skip_to(topic.head + self._suspect_records, Reason.CORRUPTION)
+        self._derive_rest()
         for topic in sorted(self._catalog.by_id.values(), key=lambda topic: topic.id):
             if topic.durability is Durability.DISK:
                 topic.skip_to(topic.reserved, Reason.CRASH)
@@ -486,6 +526,38 @@ class Recovery:
             topic.expire(now)
             # The log does it behind every frame. Only rows whose flags could not be believed may be too many.
             topic.evict()
+
+    def _apply_deferred(self) -> None:
+        """Every file has been read: what waited for others goes on."""
+        self._reading_several = False
+        deriver = self._deriver
+        if deriver is not None:
+            self._deferred.apply(lambda: [topic.id for topic in deriver.order()], self._apply_late)
+        self._deferred.open = False
+
+    def _apply_late(self, buffer: bytes, frame: Frame, force: bool) -> bool:
+        """A frame that waited; says whether it need wait no more."""
+        self._deferred.open = not force
+        if frame.kind == _APPEND:
+            self._append(buffer, frame)
+        else:
+            self._apply(buffer, frame)
+        waits = frame.topic_id in self._deferred.topics
+        if waits:
+            del self._deferred.topics[frame.topic_id]
+        return not waits
+
+    def _derive_rest(self) -> None:
+        """Copies that no frame asked for. Those that readers may have seen come before the reserved seqs."""
+        if self._deriver is None:
+            return
+        now = max(self._time.now(), self._time_seen if self._any_ttl() else 0)
+        for topic in self._deriver.order():
+            self._deriver.finish(topic, now)
+            if topic.durability is Durability.DISK and topic.reserved > topic.head:
+                before = topic.head
+                topic.skip_to(topic.reserved, Reason.CRASH)
+                self._deriver.raised(topic, before)
 
     def _claim_name(self, topic: Topic) -> None:
         """Topics come by id: a later one of the same name exists only because the earlier was deleted."""

@@ -9,8 +9,9 @@ Nothing here logs, waits or asks the time. `engine.apply` decides when a transit
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 
 from driftq.engine.blocks import Blocks, unreadable
 from driftq.engine.dedupe import Keys
@@ -25,6 +26,17 @@ from driftq.storage.frame import DELETED
 from driftq.storage.segment_store import BlockDamagedError, is_lost
 
 _GONE = bytes([DELETED])
+
+
+class Going(Enum):
+    """Why live records go."""
+
+    BY_CAP = auto()
+    BY_TIME = auto()
+    BY_WISH = auto()
+
+
+Guard = Callable[["Topic", Going], None]
 
 
 class Topic(Log):
@@ -63,6 +75,8 @@ class Topic(Log):
         self.synced_seq = 0
         self.lost_from: int | None = None
         """First seq whose frame a failed write lost after its ack."""
+        self.guard: Guard | None = None
+        """Hears that live records are about to go, before any does: the last chance to copy them."""
 
     @property
     def durability(self) -> Durability:
@@ -125,6 +139,7 @@ class Topic(Log):
         oldest_kept = now - ttl
         if not ttl or self.oldest_ts >= oldest_kept or not self.count:
             return
+        self._warn(Going.BY_TIME)
         while self.count:
             part = next(self.parts(self.earliest))
             if part.first_ts >= oldest_kept:
@@ -154,6 +169,8 @@ class Topic(Log):
         """
         records = self.count - self.config.cap_records if self.config.cap_records else 0
         payload = self.payload - self.config.cap_bytes if self.config.cap_bytes else 0
+        if records > 0 or payload > 0:
+            self._warn(Going.BY_CAP)
         while records > 0 or payload > 0:
             part = next(self.parts(self.earliest))
             live, size = self.live_in(part)
@@ -189,6 +206,8 @@ class Topic(Log):
     def drop_below(self, seq: int) -> int:
         """A delete of everything below a seq. Returns how many records were live."""
         before = self.count
+        if self.earliest < seq and before:
+            self._warn(Going.BY_WISH)
         while self.earliest < seq and self.count:
             part = next(self.parts(self.earliest))
             if part.first_seq >= seq:
@@ -204,6 +223,7 @@ class Topic(Log):
     def kill(self, part: Part, rows: Sequence[int]) -> int:
         """A delete of some rows of a part. Returns how many were live."""
         before = self.count
+        self._warn(Going.BY_WISH)
         self._mark(part, rows)
         self._settle()
         return before - self.count
@@ -223,6 +243,10 @@ class Topic(Log):
                 self._mark(part, range(start - part.first_seq, end - part.first_seq))
         self.holes.add(max(first, self.earliest), last, reason)
         self._settle()
+
+    def _warn(self, going: Going) -> None:
+        if self.guard is not None:
+            self.guard(self, going)
 
     def _mark(self, part: Part, rows: Sequence[int]) -> None:
         """Rows are gone for good: their flags will say so on disk."""

@@ -19,6 +19,7 @@ from driftq.http.routes import Found, Route, Table, decoded
 from driftq.http.v0.cursors import Cursors
 from driftq.http.v0.queues import Queues
 from driftq.http.v0.records import Records
+from driftq.http.v0.routers import Routers
 from driftq.http.v0.segments import Segments
 from driftq.http.v0.staging import StagedWrites
 from driftq.http.v0.topics import Topics
@@ -38,7 +39,6 @@ class App:
     def __init__(self, server: Server, keys: Keys | None = None) -> None:
         self._server = server
         self._keys = keys or Keys()
-        self._open = not keys
         self._probes_too = server.settings.probe_auth
         self._table = Table(
             [
@@ -53,6 +53,7 @@ class App:
                 *Sockets(server).routes(),
                 *Queues(server).routes(),
                 *Work(server).routes(),
+                *Routers(server).routes(),
             ]
         )
 
@@ -87,7 +88,7 @@ class App:
         if route is None or not (route.probe or route.always):
             self._server.check_ready()
         request.began_ns = self._server.clock.monotonic_ns()
-        if self._open or (route is not None and route.probe and not self._probes_too):
+        if not self._keys or (route is not None and route.probe and not self._probes_too):
             return self._routed(request, route, found)
         request.access = self._admit(request, route)
         if route is not None and (route.stream or route.upgrade):

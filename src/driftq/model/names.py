@@ -25,3 +25,12 @@ def check_topic_name(name: str) -> None:
             "a topic name is 1 to 255 of A-Z a-z 0-9 . _ : - and begins with a letter or a digit",
             detail={"topic": name},
         )
+
+
+def check_router_name(name: str) -> None:
+    """Refuse a name that does not follow it."""
+    if not is_router_name(name):
+        raise InvalidRequestError(
+            "a router name is 1 to 255 of A-Z a-z 0-9 . _ : - > and begins with a letter or a digit",
+            detail={"router": name},
+        )

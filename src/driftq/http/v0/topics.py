@@ -119,12 +119,10 @@ class Topics:
     def delete(self, request: Request) -> Pending[Reply]:
         """Delete a topic and what names it."""
         name = request.params[0]
-        routers = self._server.routers_of(name)
 
         async def answer() -> Reply:
-            deleted = await self._engine.delete_topic(name, if_empty=request.flag("if_empty", False))
-            removed = routers if deleted else []
-            return json_reply(200, TopicDeleted(name, deleted, removed, self._figures(request)))
+            removed = await self._server.routers.delete_topic(name, if_empty=request.flag("if_empty", False))
+            return json_reply(200, TopicDeleted(name, removed is not None, removed or [], self._figures(request)))
 
         return run(answer())
 

@@ -1,0 +1,226 @@
+"""Routers: create and change, look at, list, delete (http-v0 §11.1, §11.2)."""
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from driftq.engine.delete import parse_match
+from driftq.errors import ForbiddenError
+from driftq.http.access import Access, Scope
+from driftq.http.answer import Answer
+from driftq.http.body import decode_body
+from driftq.http.paging import Paging
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance, since_ms
+from driftq.model.router import Filter, Guarantee, RouterSpec
+from driftq.router.inflow import Router
+from driftq.seam.runtime import Pending, run
+from driftq.server import Server
+
+_ROUTER = "/v0/routers/:router"
+
+
+class RouterBody(Struct):
+    """What a PUT says."""
+
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    create_dest: bool = True
+    filter: object = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
+
+
+class RouterPut(Struct):
+    """The answer to it."""
+
+    router: str
+    created: bool
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: Filter | None
+    allow_cycle: bool
+    guarantee: Guarantee
+    created_ts: int
+    performance: Performance
+
+
+class RouterState(Struct):
+    """One router."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: Filter | None
+    allow_cycle: bool
+    guarantee: Guarantee
+    created_ts: int
+    forwarded_total: int
+    performance: Performance
+
+
+class RouterRow(Struct):
+    """One router in the list."""
+
+    router: str
+    source: str
+    dest: str
+    guarantee: Guarantee
+    forwarded_total: int
+
+
+class RouterList(Struct, omit_defaults=True):
+    """A page of the list."""
+
+    routers: list[RouterRow]
+    performance: Performance
+    next_cursor: str | None = None
+
+
+class RouterDeleted(Struct):
+    """The answer to a DELETE."""
+
+    router: str
+    deleted: bool
+    performance: Performance
+
+
+_BODY = Decoder(RouterBody)
+
+
+class Routers:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._routers = server.routers
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+
+    def routes(self) -> list[Route]:
+        """Four."""
+        return [
+            Route("PUT", _ROUTER, self.put, Scope.ADMIN, guards_name=True),
+            Route("GET", _ROUTER, self.state, Scope.READ, guards_name=True),
+            Route("DELETE", _ROUTER, self.delete, Scope.DELETE, guards_name=True),
+            Route("GET", "/v0/routers", self.list, Scope.READ),
+        ]
+
+    def put(self, request: Request) -> Pending[Reply]:
+        """Create a router, or change what it does."""
+        name = request.params[0]
+        body = decode_body(_BODY, request, body_bytes_max=self._body_bytes_max)
+        for topic in (body.source, body.dest):
+            if not request.access.may_name(topic):
+                raise ForbiddenError("this key may not use that name", detail={"topic": topic})
+        match = None if body.filter is None else parse_match(body.filter)
+        spec = RouterSpec(
+            source=body.source,
+            dest=body.dest,
+            preserve_node=body.preserve_node,
+            preserve_tag=body.preserve_tag,
+            filter=None
+            if match is None
+            else ("tag", "Glob", match.text.decode() + "*")
+            if match.is_prefix
+            else ("tag", "Eq", match.text.decode()),
+            allow_cycle=body.allow_cycle,
+            guarantee=body.guarantee,
+        )
+
+        async def answer() -> Reply:
+            created, created_ts = await self._routers.rules.put(name, spec, create_dest=body.create_dest)
+            put = RouterPut(
+                name,
+                created,
+                spec.source,
+                spec.dest,
+                spec.preserve_node,
+                spec.preserve_tag,
+                spec.filter,
+                spec.allow_cycle,
+                spec.guarantee,
+                created_ts,
+                self._figures(request),
+            )
+            return json_reply(201 if created else 200, put)
+
+        return run(answer())
+
+    def state(self, request: Request) -> Answer:
+        """How a router stands, when it has passed all that its source has."""
+        name = request.params[0]
+        self._check_topics(request.access, self._routers.get(name))
+        waiting = self._routers.drained(name)
+        if waiting is None:
+            return self._state(request)
+
+        async def answer() -> Reply:
+            await waiting
+            return self._state(request)
+
+        return run(answer())
+
+    def _state(self, request: Request) -> Reply:
+        router = self._routers.get(request.params[0])
+        spec = router.spec
+        state = RouterState(
+            router.name,
+            spec.source,
+            spec.dest,
+            spec.preserve_node,
+            spec.preserve_tag,
+            spec.filter,
+            spec.allow_cycle,
+            spec.guarantee,
+            router.created_ts,
+            router.forwarded,
+            self._figures(request),
+        )
+        return json_reply(200, state)
+
+    def list(self, request: Request) -> Reply:
+        """A page of the routers that the key may see."""
+        access, source, dest = request.access, request.argument("source"), request.argument("dest")
+
+        def shown(name: str) -> bool:
+            spec = self._routers.get(name).spec
+            return (
+                (not source or spec.source == source)
+                and (not dest or spec.dest == dest)
+                and all(map(access.may_name, (name, spec.source, spec.dest)))
+            )
+
+        names, cursor = Paging.of(request).cut(self._routers.names(), shown)
+        routers = [self._routers.get(name) for name in names]
+        rows = [
+            RouterRow(router.name, router.spec.source, router.spec.dest, router.spec.guarantee, router.forwarded)
+            for router in routers
+        ]
+        return json_reply(200, RouterList(rows, self._figures(request), cursor))
+
+    def delete(self, request: Request) -> Pending[Reply]:
+        """Delete a router; its copies stay."""
+        name = request.params[0]
+        if name in self._routers:
+            self._check_topics(request.access, self._routers.get(name))
+
+        async def answer() -> Reply:
+            deleted = await self._routers.rules.delete(name)
+            return json_reply(200, RouterDeleted(name, deleted, self._figures(request)))
+
+        return run(answer())
+
+    def _check_topics(self, access: Access, router: Router) -> None:
+        for topic in (router.spec.source, router.spec.dest):
+            if not access.may_name(topic):
+                raise ForbiddenError("this key may not use that name", detail={"topic": topic})
+
+    def _figures(self, request: Request) -> Performance:
+        return Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns()))

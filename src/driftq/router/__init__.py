@@ -1,0 +1,1 @@
+"""Routers: standing rules that copy records from one topic to another (http-v0 §11)."""

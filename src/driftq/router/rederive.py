@@ -1,0 +1,319 @@
+"""Copies made again from the log (http-v0 §11.5): same seqs, same content, none twice, none missing.
+
+Copies have no frames. What replay knows is the source's records, the routers, and of dest the frames it has of its own:
+each was made at a certain head, and what was between two of them was copies, in the one order an inflow has.
+
+Two steps. Copies are taken from the source when they are needed, or just before the source loses their records
+(`guard`), into a queue of their dest; a router's cursor stands at what has been taken. They are placed when a frame of
+dest says how far its head was, and at the end all that are left, as far as there is room. So in replay
+
+    passed by the router = placed in dest + queued
+
+and at the end the cursors go back to what is placed; what is still queued is in the source, or is lost with it.
+
+A record that was not copied when it might have been, because it was deleted or lost first, has a mark in the log
+(`frames.RouterMarkBody`), and so has every other move of a cursor that does not follow from the log.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from driftq.engine.apply import apply_append
+from driftq.engine.copying import fitting
+from driftq.engine.diff import Damaged, Missing
+from driftq.engine.filing import Filing
+from driftq.engine.topic import Topic
+from driftq.model.limits import BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS, Limits
+from driftq.model.tombstone import Reason
+from driftq.model.topic import Durability
+from driftq.router.copies import Batch, copies_of, first_too_large
+from driftq.router.frames import RouterMarkBody
+from driftq.router.inflow import Gap, Inflow, Router, Run, look
+from driftq.router.table import Table
+from driftq.storage.block import Block, RowSource, encode_block
+from driftq.storage.rows import Rows
+
+
+class Slots(NamedTuple):
+    """Empty seqs, one for each of these routers and each lost record."""
+
+    owners: list[Router]
+    lost: int
+    first_seq: int
+    """The source seq of the first lost record."""
+
+
+class Queue:
+    """What has been taken for one dest, in order."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Batch | Slots] = deque()
+        self.placed = 0
+        """So many of the first one are in dest already."""
+
+    def drop(self, gone: Callable[[int, Router], bool]) -> None:
+        """Take out the copies of some source seqs for some routers."""
+        kept: deque[Batch | Slots] = deque()
+        begun, self.placed = self.placed, 0
+        for number, entry in enumerate(self.waiting):
+            start = 0 if number else begun
+            if isinstance(entry, Slots):
+                if not all(gone(entry.first_seq, owner) for owner in entry.owners):
+                    kept.append(entry)
+                    self.placed = start or self.placed
+                continue
+            places = [place for place in range(start, entry.count) if not gone(entry.seqs[place], entry.owners[place])]
+            if places:
+                kept.append(entry.only(places))
+        self.waiting = kept
+
+    def back(self) -> dict[Router, int]:
+        """For each router the source seq before the first that is still here."""
+        cursors: dict[Router, int] = {}
+        start = self.placed
+        for entry in self.waiting:
+            if isinstance(entry, Slots):
+                for owner in entry.owners:
+                    cursors.setdefault(owner, entry.first_seq - 1)
+            else:
+                for place in range(start, entry.count):
+                    cursors.setdefault(entry.owners[place], entry.seqs[place] - 1)
+            start = 0
+        return cursors
+
+
+class Rederiver:
+    """One start's."""
+
+    def __init__(self, table: Table, filing: Filing, limits: Limits) -> None:
+        self._table = table
+        self._filing = filing
+        self._limits = limits
+        self._queues: dict[Inflow, Queue] = {}
+        self._ended: dict[int, list[Inflow]] = {}
+        """Feeds without routers whose copies are not all placed, by the id of dest."""
+        self._visiting: set[int] = set()
+        self.raised: list[tuple[Topic, int]] = []
+        """Topics whose head was raised to their reservation, and where it was before."""
+
+    def derives(self, topic: Topic) -> bool:
+        """Has it copies that are made again? Those of an `ephemeral` topic end with the process."""
+        fed = topic.id in self._table.inflows or topic.id in self._ended
+        return fed and topic.durability is not Durability.EPHEMERAL
+
+    def _inflows_of(self, topic_id: int) -> list[Inflow]:
+        """The inflows of a dest, in the order they were there."""
+        inflows = [*self._ended.get(topic_id, ()), *self._table.inflows.get(topic_id, ())]
+        return sorted(inflows, key=lambda inflow: inflow.number)
+
+    def _queue(self, inflow: Inflow) -> Queue:
+        return self._queues.setdefault(inflow, Queue())
+
+    # Taking
+
+    def guard(self, topic: Topic) -> None:
+        """Some of its records are about to go."""
+        for inflow in list(self._table.out.get(topic.id, ())):
+            self._take_upto(inflow, topic.head)
+
+    def _take_upto(self, inflow: Inflow, seq: int) -> None:
+        while inflow.routers and inflow.low < seq and self._take(inflow, seq):
+            pass
+
+    def _take(self, inflow: Inflow, upto: int) -> bool:
+        """The next records of an inflow's source, if there are any."""
+        if not inflow.routers:
+            return False
+        low, source = inflow.low, inflow.source
+        upto = min(upto, source.head)
+        if low >= upto:
+            return False
+        upto, made, active = inflow.border(low, upto, self._table.hops.get(source.id))
+        found = _look_now(source, low, upto)
+        queue = self._queue(inflow)
+        if isinstance(found, Gap):
+            if found.lost:
+                queue.waiting.append(Slots([router for router, _ in active], found.lost, low + 1))
+            last = found.last
+        else:
+            batch = copies_of(found, source, active, made)
+            if batch.count:
+                queue.waiting.append(batch)
+            last = found.last_seq
+        for router, _ in active:
+            router.cursor = max(router.cursor, last)
+        return True
+
+    # Placing
+
+    def derive(self, topic: Topic, head: int, ts: int, *, reach: Callable[[Topic], bool]) -> None:
+        """Place copies until the head is there, or as far as they go."""
+        if topic.id in self._visiting or not self.derives(topic):
+            return
+        self._visiting.add(topic.id)
+        for inflow in self._inflows_of(topic.id):
+            queue = self._queue(inflow)
+            while topic.head < head:
+                if queue.waiting:
+                    self._place(topic, queue, head - topic.head, ts)
+                elif not (self._take(inflow, inflow.source.head) or self._pull(inflow, ts, reach)):
+                    break
+            if queue.waiting or (inflow.routers and not reach(inflow.source)):
+                break  # what comes behind it was behind it in dest, too
+            self._settle(inflow)
+        self._visiting.discard(topic.id)
+
+    def _settle(self, inflow: Inflow) -> None:
+        """Nothing of it waits: let it go if it has ended."""
+        if not inflow.routers:
+            self._queues.pop(inflow, None)
+            ended = self._ended.get(inflow.dest_id, [])
+            if inflow in ended:
+                ended.remove(inflow)
+                if not ended:
+                    del self._ended[inflow.dest_id]
+
+    def _pull(self, inflow: Inflow, ts: int, reach: Callable[[Topic], bool]) -> bool:
+        """One more record in a source that is itself copied into."""
+        if not inflow.routers or not reach(inflow.source):
+            return False
+        before = inflow.source.head
+        self.derive(inflow.source, before + 1, ts, reach=reach)
+        return inflow.source.head > before
+
+    def _place(self, topic: Topic, queue: Queue, most: int, ts: int) -> None:
+        """Place some of the first that waits."""
+        entry = queue.waiting[0]
+        start = queue.placed
+        if isinstance(entry, Slots):
+            total = entry.lost * len(entry.owners)
+            count = min(most, total - start)
+            topic.skip_to(topic.head + count, Reason.SOURCE_TRIM)
+            for place in range(start, start + count):
+                entry.owners[place % len(entry.owners)].forwarded += 1
+        else:
+            total = entry.count
+            count = min(most, total - start, BLOCK_RECORDS_MAX)
+            first = topic.head + 1
+            apply_append(topic, _records(topic, entry.rows(start, start + count), ts), max(ts, topic.last_ts))
+            self._table.note_hops(topic, first, topic.head, entry.hops)
+            for place in range(start, start + count):
+                owner = entry.owners[place]
+                owner.forwarded += 1
+                owner.copied_to = max(owner.copied_to, entry.seqs[place])
+            self._filing.roll(topic)
+        queue.placed += count
+        if queue.placed == total:
+            queue.waiting.popleft()
+            queue.placed = 0
+
+    # What the log says beside
+
+    def mark(self, topic: Topic, body: RouterMarkBody) -> None:
+        """Routers stood at these cursors: what was not copied until then never was."""
+        cursors = dict(body.cursors)
+        for inflow in self._inflows_of(topic.id):
+            self._queue(inflow).drop(lambda seq, router: seq <= cursors.get(router.number, 0))
+        for number, cursor in body.cursors:
+            router = self._table.by_number.get(number)
+            if router is not None:
+                router.cursor = max(router.cursor, cursor)
+                router.copied_to = max(router.copied_to, cursor)
+
+    def retire(self, router: Router, cursor: int) -> None:
+        """A router was deleted when it had come so far: its copies up to there are still to be placed."""
+        inflow = router.inflow
+        if router.cursor < cursor:
+            self._take_upto(inflow, cursor)
+        queue = self._queue(inflow)
+        queue.drop(lambda seq, owner: owner is router and seq > cursor)
+        if inflow.routers == [router] and queue.waiting:
+            self._ended.setdefault(inflow.dest_id, []).append(inflow)
+
+    def forget(self, topic: Topic) -> None:
+        """A topic is gone."""
+        for inflow in self._inflows_of(topic.id):
+            self._queues.pop(inflow, None)
+        self._ended.pop(topic.id, None)
+
+    # The end
+
+    def order(self) -> list[Topic]:
+        """Topics with copies, sources first; a cycle is cut somewhere."""
+        ordered: dict[int, Topic] = {}
+        seen: set[int] = set()
+
+        def visit(topic_id: int) -> None:
+            if topic_id in seen:
+                return
+            seen.add(topic_id)
+            for inflow in self._inflows_of(topic_id):
+                visit(inflow.source.id)
+            topic = self._table.topic(topic_id)
+            if topic is not None:
+                ordered[topic_id] = topic
+
+        for topic_id in sorted({*self._table.inflows, *self._ended}):
+            visit(topic_id)
+        return list(ordered.values())
+
+    def finish(self, topic: Topic, now: int) -> None:
+        """Place what is left, as far as there is room; the rest is copied later, from the source."""
+        blocked = topic.durability is Durability.EPHEMERAL
+        for inflow in self._inflows_of(topic.id):
+            queue = self._queue(inflow)
+            while not blocked and (queue.waiting or self._refill(inflow, queue)):
+                if inflow.routers:
+                    blocked = not self._place_fitting(topic, queue, now)
+                else:
+                    self._place(topic, queue, BLOCK_RECORDS_MAX, now)  # it was there, so there was room
+            back = queue.back()
+            for router in inflow.routers:
+                if topic.durability is Durability.EPHEMERAL:
+                    router.cursor = inflow.source.head
+                else:
+                    router.cursor = min(back.get(router, router.cursor), inflow.source.head)
+            self._queues.pop(inflow, None)
+        self._ended.pop(topic.id, None)
+
+    def _refill(self, inflow: Inflow, queue: Queue) -> bool:
+        while not queue.waiting and self._take(inflow, inflow.source.head):
+            pass
+        return bool(queue.waiting)
+
+    def _place_fitting(self, topic: Topic, queue: Queue, now: int) -> bool:
+        """Place what there is room for of the first that waits. Returns whether that was all of it."""
+        entry = queue.waiting[0]
+        if isinstance(entry, Slots):
+            return False  # what a live router finds lost it logs
+        limits = self._limits
+        quota = limits.total_bytes_max - topic.usage.payload if limits.total_bytes_max else None
+        sizes = entry.sizes()
+        topic.expire(now)
+        fit = fitting(topic, sizes[queue.placed :], quota)
+        large = first_too_large(entry, sizes, limits.record_bytes_max)
+        fit = fit if large is None else min(fit, large - queue.placed)
+        left = entry.count - queue.placed
+        while fit > 0:
+            before = queue.placed
+            self._place(topic, queue, fit, now)
+            fit -= queue.placed - before if queue.placed else fit
+            left = entry.count - queue.placed if queue.placed else 0
+        return left == 0
+
+
+def _look_now(source: Topic, low: int, upto: int) -> Run | Gap:
+    """What is behind a cursor, however long it takes."""
+    held: list[RowSource | None] = []  # until it has been looked at: the cache may be smaller
+    while True:
+        found = look(source, low, upto, BLOCK_RECORDS_MAX)
+        if not isinstance(found, Missing | Damaged):
+            return found
+        held.append(source.source(found.part))
+
+
+def _records(topic: Topic, rows: Rows, ts: int) -> Rows | Block:
+    if rows.count < OWN_BLOCK_RECORDS:
+        return rows
+    return Block.of(encode_block(rows, topic_id=topic.id, first_seq=topic.head + 1, ts=max(ts, topic.last_ts)))

@@ -1,0 +1,182 @@
+"""Which routers there may be: create, change and delete, each logged before it takes effect (http-v0 §11.1).
+
+They are done one after the other, so what one of them checks still holds when its frame is queued. A router that is
+refused, or cannot be logged, leaves neither itself nor a topic behind.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from driftq.engine.engine import Engine
+from driftq.engine.frames import encode_body
+from driftq.errors import (
+    DriftQError,
+    InvalidRequestError,
+    RouterCycleError,
+    ThrottledError,
+    TopicExistsIncompatibleError,
+    TopicNotFoundError,
+)
+from driftq.model.names import check_router_name, check_topic_name
+from driftq.model.router import RouterSpec
+from driftq.router.frames import ROUTER, RouterBody
+from driftq.router.graph import cycle_with, fed_by_another
+from driftq.router.inflow import Router
+from driftq.router.table import Table
+from driftq.seam.runtime import Pending, run
+
+T = TypeVar("T")
+
+_TRIES_MAX = 3
+"""A topic may be deleted while its router is made; then it is made again."""
+
+
+class Rules:
+    """The operations on routers of a running engine."""
+
+    def __init__(self, table: Table, engine: Engine, log_delete: Callable[[Router], Pending[None]]) -> None:
+        self._table = table
+        self._engine = engine
+        self._log_delete = log_delete
+        self._routers_max = engine.settings.limits.routers_max
+        self._last: Pending[None] | None = None
+        """The end of the operation that was begun last."""
+
+    def put(self, name: str, spec: RouterSpec, *, create_dest: bool = True) -> Pending[tuple[bool, int]]:
+        """Create a router or change it. The answer says whether it was created by this call, and when it was."""
+        check_router_name(name)
+        check_topic_name(spec.source)
+        check_topic_name(spec.dest)
+        if spec.source == spec.dest:
+            raise InvalidRequestError("source and dest must be different topics")
+        return run(self._in_turn(lambda: self._put(name, spec, create_dest=create_dest)))
+
+    async def _in_turn(self, operation: "Callable[[], Coroutine[Pending[Any], None, T]]") -> T:
+        """One after the other."""
+        before, mine = self._last, Pending[None]()
+        self._last = mine
+        try:
+            if before is not None:
+                await before
+            return await operation()
+        finally:
+            mine.resolve(None)
+
+    async def _put(self, name: str, spec: RouterSpec, *, create_dest: bool) -> tuple[bool, int]:
+        for tries_left in reversed(range(_TRIES_MAX)):
+            existing = self._table.by_name.get(name)
+            self._check(name, spec, existing, create_dest=create_dest)
+            made = await self._make_topics(spec)
+            try:
+                created_ts = await self._log(name, spec, existing)
+            except TopicNotFoundError:
+                if not tries_left:
+                    raise
+            except DriftQError:
+                await self._unmake(made)
+                raise
+            else:
+                return existing is None, created_ts
+        raise AssertionError("the last try answers or raises")
+
+    def _check(self, name: str, spec: RouterSpec, existing: Router | None, *, create_dest: bool) -> None:
+        """May it be? In the order of http-v0 §11.1."""
+        catalog = self._engine.catalog
+        if not create_dest and catalog.find(spec.dest) is None:
+            raise TopicNotFoundError(spec.dest)
+        others = [router for router in self._table.by_number.values() if router is not existing]
+        edges = [(router.spec.source, router.spec.dest) for router in others]
+        if fed_by_another(edges, spec.source, spec.dest):
+            raise TopicExistsIncompatibleError(
+                f"topic {spec.dest!r} is fed from another topic already",
+                detail={"topic": spec.dest, "reason": "router_dest_fan_in"},
+            )
+        if existing is not None and (existing.spec.source, existing.spec.dest) != (spec.source, spec.dest):
+            raise TopicExistsIncompatibleError(
+                f"router {name!r} has other topics; delete it first",
+                detail={
+                    "router": name,
+                    "reason": "router_repoint_forbidden",
+                    "existing_source": existing.spec.source,
+                    "existing_dest": existing.spec.dest,
+                },
+            )
+        if existing is None and 0 < self._routers_max <= len(self._table.by_name):
+            raise ThrottledError(
+                "there are as many routers as there may be",
+                detail={"limit": "max_routers", "max": self._routers_max},
+                retry_after_ms=1000,
+            )
+        cycle = None if spec.allow_cycle else cycle_with(edges, spec.source, spec.dest)
+        if cycle is not None:
+            raise RouterCycleError(
+                "records would come back to where they were: " + " to ".join(cycle), detail={"cycle": cycle}
+            )
+
+    async def _make_topics(self, spec: RouterSpec) -> list[str]:
+        """Create what is absent of source and dest: both, or none. Returns which."""
+        catalog = self._engine.catalog
+        absent = [name for name in (spec.source, spec.dest) if name not in catalog.by_name]
+        if 0 < catalog.topics_max < len(catalog.by_name) + len(absent):
+            raise ThrottledError(
+                "there are as many topics as there may be",
+                detail={"limit": "max_topics", "max": catalog.topics_max},
+                retry_after_ms=1000,
+            )
+        ensured: list[tuple[str, Pending[bool]]] = []
+        made: list[str] = []
+        error: DriftQError | None = None
+        for name in (spec.source, spec.dest):
+            try:
+                ensured.append((name, self._engine.writer.ensure(name)))
+            except DriftQError as refused:
+                error = refused
+                break
+        for name, pending in ensured:
+            try:
+                if await pending:
+                    made.append(name)
+            except DriftQError as failed:
+                error = failed
+        if error is not None:
+            await self._unmake(made)
+            raise error
+        return made
+
+    async def _unmake(self, made: list[str]) -> None:
+        """A router that was refused leaves no topic behind, unless somebody has found a use for it meanwhile."""
+        for name in made:
+            try:
+                await self._engine.delete_topic(name, if_empty=True)
+            except DriftQError:
+                continue
+
+    async def _log(self, name: str, spec: RouterSpec, existing: Router | None) -> int:
+        """Returns when the router was created."""
+        engine = self._engine
+        source, dest = engine.catalog.get(spec.source), engine.catalog.get(spec.dest)
+        number = self._table.next_number if existing is None else existing.number
+        body = RouterBody(
+            number,
+            name,
+            dest.id,
+            source.next_seq - 1,
+            dest.head if existing is None else existing.dest_base,
+            engine.time.now() if existing is None else existing.created_ts,
+            spec,
+        )
+        await engine.log(source, ROUTER, encode_body(body), self._table.feature)
+        if number not in self._table.by_number:
+            raise TopicNotFoundError(spec.dest)
+        return body.created_ts
+
+    def delete(self, name: str) -> Pending[bool]:
+        """Delete a router. The answer says whether it was there."""
+        return run(self._in_turn(lambda: self._delete(name)))
+
+    async def _delete(self, name: str) -> bool:
+        router = self._table.by_name.get(name)
+        if router is None:
+            return False
+        await self._log_delete(router)
+        return True

@@ -1,0 +1,139 @@
+"""All routers, and the inflows and hops that follow from them.
+
+Invariant: a router is in `by_name`, `by_number` and in the inflow of its dest, or in none of them; a topic that some
+router copies from has a guard, and no other has.
+"""
+
+from collections.abc import Iterator
+
+from driftq.engine.catalog import Catalog
+from driftq.engine.durable import DurableState
+from driftq.engine.topic import Guard, Topic
+from driftq.router.frames import RouterState, Section
+from driftq.router.hops import Hops
+from driftq.router.inflow import Inflow, Router
+
+
+class Table:
+    """The routers of a server."""
+
+    def __init__(self, feature: DurableState, guard: Guard) -> None:
+        self.feature = feature
+        """Whose frames are logged."""
+        self._guard = guard
+        self.catalog: Catalog | None = None
+        self.next_number = 1
+        self.by_name: dict[str, Router] = {}
+        self.by_number: dict[int, Router] = {}
+        self.inflows: dict[int, list[Inflow]] = {}
+        """By the id of dest. Only replay, which meets frames of several shards in any order, may see more than one."""
+        self.out: dict[int, list[Inflow]] = {}
+        """By the id of source."""
+        self.hops: dict[int, Hops] = {}
+
+    def topic(self, topic_id: int) -> Topic | None:
+        """A topic that is there."""
+        assert self.catalog is not None
+        return self.catalog.by_id.get(topic_id)
+
+    def inflow(self, dest_id: int) -> Inflow | None:
+        """The inflow of a dest."""
+        inflows = self.inflows.get(dest_id)
+        return None if inflows is None else inflows[0]
+
+    def all_inflows(self) -> list[Inflow]:
+        """Every inflow."""
+        return [inflow for inflows in self.inflows.values() for inflow in inflows]
+
+    def add(self, router: Router) -> None:
+        """One more."""
+        self.next_number = max(self.next_number, router.number + 1)
+        self.by_name[router.name] = self.by_number[router.number] = router
+        inflows = self.inflows.setdefault(router.dest_id, [])
+        inflow = next((inflow for inflow in inflows if inflow.source is router.source), None)
+        if inflow is None:
+            inflow = Inflow(router.number, router.source, router.dest_id)
+            inflows.append(inflow)
+            inflows.sort(key=lambda inflow: inflow.number)
+            self.out.setdefault(router.source.id, []).append(inflow)
+            router.source.guard = self._guard
+        inflow.routers.append(router)
+        router.inflow = inflow
+
+    def remove(self, router: Router) -> Inflow:
+        """One less. Returns its inflow, which is no more when it was the last."""
+        del self.by_number[router.number]
+        if self.by_name.get(router.name) is router:
+            del self.by_name[router.name]
+        inflow = router.inflow
+        inflow.routers.remove(router)
+        if not inflow.routers:
+            inflows, out = self.inflows[router.dest_id], self.out[router.source.id]
+            inflows.remove(inflow)
+            if not inflows:
+                del self.inflows[router.dest_id]
+            out.remove(inflow)
+            if not out:
+                del self.out[router.source.id]
+                self.hops.pop(router.source.id, None)
+                router.source.guard = None
+        return inflow
+
+    def touching(self, topic: Topic) -> list[Router]:
+        """The routers from or to a topic."""
+        return [router for router in self.by_number.values() if topic.id in (router.source.id, router.dest_id)]
+
+    def edges(self) -> Iterator[tuple[str, str]]:
+        """Source and dest of each, by name."""
+        for router in self.by_number.values():
+            yield router.spec.source, router.spec.dest
+
+    def note_hops(self, topic: Topic, first: int, last: int, hops: int) -> None:
+        """Copies have come so far. Nobody asks where nothing is copied from."""
+        if topic.id in self.out:
+            self.hops.setdefault(topic.id, Hops()).add(first, last, hops)
+
+    def forget_hops(self, topic: Topic) -> None:
+        """What every router has passed is asked for no more."""
+        hops = self.hops.get(topic.id)
+        if hops is not None:
+            hops.forget(min(inflow.low for inflow in self.out[topic.id]))
+            if not hops.ranges:
+                del self.hops[topic.id]
+
+    def capture(self) -> Section:
+        """As a checkpoint has it."""
+        return Section(
+            self.next_number,
+            [_state(router) for router in self.by_number.values()],
+            [(topic_id, list(hops.ranges)) for topic_id, hops in self.hops.items()],
+        )
+
+    def restore(self, section: Section) -> None:
+        """From a checkpoint; its topics are there."""
+        for state in section.routers:
+            source = self.topic(state.source_id)
+            assert source is not None, "a checkpoint has the topics that its routers name"
+            router = Router(state.number, state.name, source, state.dest_id, state.created_ts, state.dest_base)
+            router.cursor, router.copied_to = state.cursor, state.copied_to
+            router.forwarded = state.forwarded
+            for after, spec in state.specs:
+                router.put(spec, after)
+            self.add(router)
+        self.next_number = max(self.next_number, section.next_number)
+        self.hops = {topic_id: Hops(list(ranges)) for topic_id, ranges in section.hops}
+
+
+def _state(router: Router) -> RouterState:
+    return RouterState(
+        router.number,
+        router.name,
+        router.source.id,
+        router.dest_id,
+        router.dest_base,
+        router.created_ts,
+        router.cursor,
+        router.copied_to,
+        router.forwarded,
+        [(after, rule.spec) for after, rule in router.specs],
+    )
