@@ -328,9 +328,9 @@ class Engine:
         found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
         return found if isinstance(found, Page) else self.fetching.wait_for(topic, found)
 
-    def rows(self, topic: Topic, seqs: Sequence[int]) -> list[Slice] | Fetch:
-        """The rows of some seqs, ascending, that are in the log, or what to wait for before asking again."""
-        found = rows_of(topic, seqs)
+    def rows(self, topic: Topic, seqs: Sequence[int], budget: int) -> list[Slice] | Fetch:
+        """The rows of some seqs, ascending, up to so many bytes, or what to wait for before asking again."""
+        found = rows_of(topic, seqs, budget)
         return found if isinstance(found, list) else self.fetching.wait_for(topic, found)
 
     def cursor_at(self, name: str, ts: int) -> int | Fetch:

@@ -3,6 +3,7 @@
 Nothing here waits; the cost follows the seqs that are asked for and the rows passed over, not the length of the log.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
@@ -52,8 +53,11 @@ def live_of(topic: Topic, seqs: Sequence[int]) -> list[int]:
     return found
 
 
-def rows_of(topic: Topic, seqs: Sequence[int]) -> list[Slice] | Missing | Damaged:
-    """The rows of some seqs, ascending, that are in the log; or the block that has to be fetched first."""
+def rows_of(topic: Topic, seqs: Sequence[int], budget: int) -> list[Slice] | Missing | Damaged:
+    """The rows of some seqs, ascending, that are in the log; or the block that has to be fetched first.
+
+    They end where their payloads would be more than `budget` bytes, but not before the first.
+    """
     slices: list[Slice] = []
     sources: list[RowSource] = []
     for part, rows in parts_of(topic, seqs):
@@ -66,8 +70,32 @@ def rows_of(topic: Topic, seqs: Sequence[int]) -> list[Slice] | Missing | Damage
         if source is None:
             return Missing(part, sources)
         sources.append(source)
+        fit, used = _fit(source, rows, budget)
+        if fit < len(rows):
+            if fit or not slices:
+                slices.append(Slice(source, rows[: max(fit, 1)]))
+            break
+        budget -= used
         slices.append(Slice(source, rows))
     return slices
+
+
+def _fit(source: RowSource, rows: Sequence[int], budget: int) -> tuple[int, int]:
+    """How many of these rows fit into so many bytes, and how many bytes they have."""
+    first = rows[0]
+    weights = source.weights(first, rows[-1] + 1)
+    if isinstance(rows, range):
+        if weights[-1] - weights[0] <= budget:
+            return len(rows), weights[-1] - weights[0]
+        fit = bisect_right(weights, weights[0] + budget) - 1
+        return fit, weights[fit] - weights[0]
+    used = 0
+    for fit, row in enumerate(rows):
+        size = weights[row - first + 1] - weights[row - first]
+        if used + size > budget:
+            return fit, used
+        used += size
+    return len(rows), used
 
 
 def parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[Part, Sequence[int]]]:

@@ -254,7 +254,7 @@ class Topic(Log):
         if source is None:
             return
         dead = self._dead(part)
-        if isinstance(rows, range) and not dead.any_in(rows):
+        if isinstance(rows, range) and rows and not dead.any_in(rows):
             weights = source.weights(rows[0], rows[-1] + 1)
             fresh: Sequence[int] = range(part.first_seq + rows[0], part.first_seq + rows[-1] + 1)
             records, payload = dead.add_run(rows, weights[-1] - weights[0])

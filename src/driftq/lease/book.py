@@ -52,16 +52,14 @@ class LeaseBook:
             _follow(table, topic)
 
     def table(self, topic: Topic) -> Table:
-        """The table of a topic, made when there was none."""
+        """The table of a topic, made when there was none. That of a topic which is gone is kept nowhere."""
         table = self._tables.get(topic.id)
         if table is None:
-            table = self._tables[topic.id] = Table()
+            table = Table()
             _follow(table, topic)
+            if not topic.gone:
+                self._tables[topic.id] = table
         return table
-
-    def in_flight(self) -> int:
-        """Jobs that somebody holds, over all topics, as far as the last calls have seen."""
-        return sum(table.in_flight for table in self._tables.values())
 
     def commit(self, topic: Topic, table: Table, event: Event) -> Pending[None] | None:
         """Log an event where leases are logged, then apply it. None when it is applied on return."""

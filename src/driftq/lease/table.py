@@ -183,14 +183,14 @@ class Table:
 
     def hold_again(self, taken: dict[int, Lease]) -> None:
         """What was to be settled stays as it was."""
-        for lease, seqs in _by_lease(taken, self.settling):
+        for lease, seqs in by_lease(taken, self.settling):
             for seq in seqs:
                 del self.settling[seq]
             self._hold(Lease(lease.number, lease.node, lease.deadline, seqs, lease.stream))
 
     def release_settling(self, taken: dict[int, Lease]) -> None:
         """Acks that failed: whether their jobs are done nobody can say, so they are claimable again."""
-        for lease, seqs in _by_lease(taken, self.settling):
+        for lease, seqs in by_lease(taken, self.settling):
             self.apply(Event(self.clock, [Release(lease.number, seqs)]))
             if self.logged:
                 self.owed.append(Release(lease.number, seqs))
@@ -287,7 +287,7 @@ class Table:
             return TableState(self.dead_lettered)
         grants = [
             Grant(lease.number, lease.node, lease.deadline, sorted(seqs))
-            for lease, seqs in _by_lease({**self.held, **self.settling})
+            for lease, seqs in by_lease({**self.held, **self.settling})
         ]
         counts = sorted(self._counts.items())
         return TableState(self.dead_lettered, self.clock, self.frontier, grants, sorted(self.delayed.items()), counts)
@@ -315,7 +315,7 @@ class Table:
         self._reclaimed = sorted(here - self.held.keys() - self.delayed.keys())
 
 
-def _by_lease(seqs: dict[int, Lease], among: dict[int, Lease] | None = None) -> list[tuple[Lease, list[int]]]:
+def by_lease(seqs: dict[int, Lease], among: dict[int, Lease] | None = None) -> list[tuple[Lease, list[int]]]:
     """Jobs by the lease they are under; of those only that are still `among` these."""
     groups: dict[Lease, list[int]] = {}
     for seq, lease in seqs.items():

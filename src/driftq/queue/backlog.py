@@ -43,6 +43,15 @@ class Picked:
         """Everything to hand out, in the order of supply."""
         return [*self.again, *self.fresh]
 
+    def keep(self, seqs: set[int]) -> "Picked":
+        """Let go of everything to hand out but these. Returns what was let go of."""
+        rest = Picked()
+        rest.fresh = [seq for seq in self.fresh if seq not in seqs]
+        rest.again = {seq: count for seq, count in self.again.items() if seq not in seqs}
+        self.fresh = [seq for seq in self.fresh if seq in seqs]
+        self.again = {seq: count for seq, count in self.again.items() if seq in seqs}
+        return rest
+
     def forget(self, gone: set[int]) -> None:
         """These jobs are not there any more."""
         self.fresh = [seq for seq in self.fresh if seq not in gone]

@@ -6,6 +6,7 @@ Steps in parentheses are waited for only where there is something to wait for; w
 call returns. What a pass has taken nobody else can have; if it fails, all of it is given back with its delivery count.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from driftq.lease import dead_letter
 from driftq.lease.book import are_durable
 from driftq.lease.events import Event, Grant
 from driftq.lease.table import Table
-from driftq.model.limits import LEASE_MS_MAX, LEASE_MS_MIN
+from driftq.model.limits import LEASE_MS_MAX, LEASE_MS_MIN, PAGE_BYTES, PAGE_BYTES_MAX
 from driftq.queue.backlog import Backlog, Picked, ready
 from driftq.queue.cohort import deal
 from driftq.queue.jobs import Handed, render_jobs
@@ -35,6 +36,10 @@ class Claimed(NamedTuple):
 
 
 NOTHING = Claimed([], [], 0)
+
+_BYTES_MAX = PAGE_BYTES_MAX
+_PUSHED_BYTES_MAX = PAGE_BYTES
+"""An answer ends before its payloads are more than this, but not before its first job: the rest comes with the next."""
 
 
 class Ask(NamedTuple):
@@ -92,12 +97,13 @@ class Claimer:
         self._backlog.pick(topic, table, picked, _wanted(asks), self._claim_max)
         if not picked.poison and not are_durable(topic):
             try:
-                found = self._engine.rows(topic, sorted(picked.seqs))
+                found = self._engine.rows(topic, sorted(picked.seqs), _room(asks))
             except DriftQError as error:
                 self._backlog.give_back(table, picked)
                 _refuse(asks, error)
                 return
             if isinstance(found, list):
+                self._cut(table, picked, found)
                 self._grant(topic, table, asks, picked).answer(topic, table, found)
                 return
         run(self._serve_slowly(topic, table, asks, picked))
@@ -109,7 +115,8 @@ class Claimer:
                 self._backlog.pick(topic, table, picked, _wanted(asks), self._claim_max)
             table.give_back(picked.poison)
             picked.poison.clear()
-            held = await self._fetch(topic, table, picked, picked.seqs)
+            held = await self._fetch(topic, table, picked, picked.seqs, _room(asks))
+            self._cut(table, picked, held)
             self._backlog.refresh(topic, table)
             grants = self._grant(topic, table, asks, picked)
             if grants.waiting is not None:
@@ -120,23 +127,30 @@ class Claimer:
         else:
             grants.answer(topic, table, held)
 
-    async def _bury(self, topic: Topic, table: Table, picked: Picked) -> bool:
-        """Move what was delivered too often out of the way. Returns whether all of it went."""
-        slices = await self._fetch(topic, table, picked, list(picked.poison))
-        moved: list[int] = []
-        if picked.poison and not topic.gone:
-            moved, deleted = await dead_letter.move(self._engine, topic, slices, picked.poison)
-            table.seen_deleted += deleted
-            table.dead_lettered += len(moved)
-            table.drop(moved)
-            picked.forget(set(moved))
-        return not picked.poison
+    def _cut(self, table: Table, picked: Picked, found: list[Slice]) -> None:
+        """Jobs whose bytes are too many for one answer are given back."""
+        rows = sum(len(part.rows) for part in found)
+        if rows < len(picked.again) + len(picked.fresh):
+            kept = {part.source.first_seq + row for part in found for row in part.rows}
+            self._backlog.give_back(table, picked.keep(kept))
 
-    async def _fetch(self, topic: Topic, table: Table, picked: Picked, seqs: list[int]) -> list[Slice]:
+    async def _bury(self, topic: Topic, table: Table, picked: Picked) -> bool:
+        """Move what was delivered too often out of the way, as much as goes at a time. Returns whether it went."""
+        slices = await self._fetch(topic, table, picked, list(picked.poison), _BYTES_MAX)
+        if not slices or topic.gone:
+            return False
+        moved, deleted = await dead_letter.move(self._engine, topic, slices, picked.poison)
+        table.seen_deleted += deleted
+        table.dead_lettered += len(moved)
+        table.drop(moved)
+        picked.forget(set(moved))
+        return len(moved) == sum(len(part.rows) for part in slices)
+
+    async def _fetch(self, topic: Topic, table: Table, picked: Picked, seqs: list[int], budget: int) -> list[Slice]:
         """The rows of what was taken; what is gone by the time they are there is left out."""
         seqs.sort()
         while True:
-            found = self._engine.rows(topic, seqs)
+            found = self._engine.rows(topic, seqs, budget)
             if isinstance(found, list):
                 return found
             await found
@@ -189,10 +203,15 @@ class _Grants(NamedTuple):
             if grant is None:
                 ask.answer.resolve(Claimed([], [], left))
                 continue
-            slices = held if len(self.grants) == 1 else rows_of(topic, grant.seqs)
+            slices = held if len(self.grants) == 1 else rows_of(topic, grant.seqs, sys.maxsize)
             assert isinstance(slices, list), "whoever holds a block finds it"
             jobs = render_jobs(slices, Handed(grant.number, grant.deadline, dict(grant.counts)))
             ask.answer.resolve(Claimed(grant.seqs, jobs, left))
+
+
+def _room(asks: Sequence[Ask]) -> int:
+    """Payload bytes that a pass may hand out."""
+    return sum(_BYTES_MAX if ask.stream is None else _PUSHED_BYTES_MAX for ask in asks)
 
 
 def _wanted(asks: Sequence[Ask]) -> int:

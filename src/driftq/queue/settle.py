@@ -13,7 +13,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError, InternalError
 from driftq.lease.events import Event, Grant, Release
-from driftq.lease.table import Lease, Table
+from driftq.lease.table import Lease, Table, by_lease
 from driftq.model.limits import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
 from driftq.model.topic import Durability
 from driftq.queue.backlog import Backlog, ready
@@ -85,7 +85,7 @@ class Settler:
         topic, table = self._backlog.look(name)
         taken, skipped = table.take(node, seqs, tokens)
         until = table.clock + min(delay_ms, DELAY_MS_MAX) if delay_ms else 0
-        releases = [Release(lease.number, jobs, until) for lease, jobs in _by_lease(taken)]
+        releases = [Release(lease.number, jobs, until) for lease, jobs in by_lease(taken)]
         return self._commit(
             topic,
             table,
@@ -101,7 +101,7 @@ class Settler:
         topic, table = self._backlog.look(name)
         taken, skipped = table.take(node, seqs, tokens)
         deadline = table.clock + min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
-        grants = [Grant(lease.number, node, deadline, sorted(jobs)) for lease, jobs in _by_lease(taken)]
+        grants = [Grant(lease.number, node, deadline, sorted(jobs)) for lease, jobs in by_lease(taken)]
         return self._commit(
             topic,
             table,
@@ -114,7 +114,7 @@ class Settler:
         """Give back what a connection held that is gone."""
         table = self._backlog.book.table(topic)
         held = {seq: table.held[seq] for seq in seqs if seq in table.held}
-        releases = [Release(lease.number, jobs) for lease, jobs in _by_lease(held)]
+        releases = [Release(lease.number, jobs) for lease, jobs in by_lease(held)]
         if releases:
             try:
                 self._backlog.book.commit(topic, table, Event(table.clock, releases))
@@ -154,10 +154,3 @@ class Settler:
     def _settled(self, topic: Topic, table: Table, done: int, skipped: list[int], *, synced: bool = False) -> Settled:
         self._backlog.refresh(topic, table)
         return Settled(done, skipped, ready(topic, table), table.in_flight, synced)
-
-
-def _by_lease(taken: dict[int, Lease]) -> list[tuple[Lease, list[int]]]:
-    groups: dict[int, tuple[Lease, list[int]]] = {}
-    for seq, lease in taken.items():
-        groups.setdefault(lease.number, (lease, []))[1].append(seq)
-    return list(groups.values())

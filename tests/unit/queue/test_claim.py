@@ -318,3 +318,29 @@ def test_copies_that_are_due_come_before_the_claim(rig: QueueRig) -> None:
     rig.engine.upstreams.append(Upstream(rig))
     (job,) = rig.claim(limit=5)
     assert job["data"] == "copy"
+
+
+# Large jobs
+
+
+def test_an_answer_is_no_larger_than_a_page_may_be(rig: QueueRig) -> None:
+    rig.queue()
+    for _ in range(10):
+        rig.write("q", "x" * 1_000_000)
+    rig.claimed(limit=2)
+    rig.nack("q", 1, 2)
+    first = rig.claim(limit=1000)
+    assert [(job["$seq"], job["deliveries"]) for job in first] == [(1, 2), (2, 2), *((n, 1) for n in range(3, 9))]
+    assert rig.counters() == (2, 8, 0)
+    assert [(job["$seq"], job["deliveries"]) for job in rig.claim(limit=1000)] == [(9, 1), (10, 1)]
+
+
+def test_large_dead_letters_move_in_several_steps(rig: QueueRig) -> None:
+    poisoned(rig, 0)
+    for _ in range(10):
+        rig.write("q", "x" * 1_000_000)
+    while rig.claimed(limit=1000):
+        pass
+    rig.nack("q", *range(1, 11))
+    assert rig.claimed(limit=1) == []
+    assert (rig.counters(), rig.seqs("dead")) == ((0, 0, 10), list(range(1, 11)))

@@ -159,6 +159,14 @@ def test_a_topic_that_goes_while_a_job_is_acked_takes_it_along(rig: QueueRig) ->
     assert (rig.counters(), rig.ack("q", 1).skipped) == ((1, 0, 0), [1])
 
 
+def test_a_connection_that_outlives_its_topic_leaves_no_table_behind(rig: QueueRig) -> None:
+    topic = rig.topic("q")
+    rig.run(rig.engine.delete_topic("q"))
+    rig.queues.settler.release(topic, [1])
+    rig.restart()
+    assert rig.engine.catalog.find("q") is None
+
+
 # Nack
 
 
