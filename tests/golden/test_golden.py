@@ -11,7 +11,7 @@ from driftq.storage.segment import decode_index, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing import SimDisk
 from driftq.testing.build import EngineRig
-from tests.golden import directory
+from tests.golden import directory, staged
 from tests.golden.described import Described, Row, describe_all, describe_rows, encode
 from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks
 
@@ -131,3 +131,20 @@ def test_a_data_directory_opens(path: Path) -> None:
     assert {name: found.records for name, found in directory.picture(rig).items()} == {
         name: found.records for name, found in expected.items()
     }
+
+
+@pytest.mark.parametrize("path", versions("staged"), ids=lambda path: path.stem)
+def test_a_data_directory_with_staged_parts_and_cursors_opens(path: Path) -> None:
+    """Sections of a checkpoint, frames behind it, and a part that waits, as an earlier version left them at a kill."""
+    expected = json.decode(path.read_bytes())
+    assert staged.picture(staged.StagedRig(directory.loaded(path.with_suffix("")))) == expected
+
+
+def test_staged_parts_are_written_as_ever() -> None:
+    golden = newest("staged").with_suffix("") / "data/stage"
+    rig = staged.build()
+    names = rig.disk.names("/data/stage")
+    assert names == sorted(path.name for path in golden.iterdir())
+    for name in names:
+        file = rig.disk.open(f"/data/stage/{name}")
+        assert file.pread(file.size(), 0) == (golden / name).read_bytes()

@@ -16,7 +16,7 @@ from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing.build import EngineRig
-from tests.golden import directory
+from tests.golden import directory, staged
 from tests.golden.described import Described, Row, encode
 
 HERE = Path(__file__).parent
@@ -140,12 +140,23 @@ def _write_directory(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 
+def _write_staged(path: Path) -> None:
+    rig = staged.build()
+    for name, content in sorted(directory.files_of(rig.disk, "").items()):
+        file = path / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    expected = staged.picture(staged.StagedRig(directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
 FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "frame": (frame.VERSION, _write_frame),
     "segment": (segment.MAGIC[3], _write_segment),
     "tags": (tag_index.MAGIC[3], _write_tags),
     "cold": (cold.FORMAT, _write_cold),
     "directory": (snapshot.VERSION, _write_directory),
+    "staged": (staged.FORMAT, _write_staged),
 }
 """Each format, its version today, and what writes a file of it."""
 

@@ -27,6 +27,7 @@ from driftq.http.serving import Terms
 from driftq.http.threshold import Threshold
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
+from driftq.seam.memory import keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime
 from driftq.server import Server
 
@@ -50,6 +51,7 @@ def run_server(flags: dict[str, Value]) -> int:
         keys = Keys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
         start_log(settings.log_level)
         _allow_handles(settings)
+        keep_freed_memory()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             checkpointed = runner.run(_serve(settings, keys))
     except StartError as error:

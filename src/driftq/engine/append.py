@@ -47,6 +47,8 @@ class Appended(Struct, frozen=True):
     deduped: bool = False
     sync_ns: int = 0
     """How long its sync took: above 0 in class `fsync`, 0 in every other."""
+    synced_seq: int | None = None
+    """Up to where the topic is on stable storage, as of the answer; None where nothing ever is."""
 
     @property
     def count(self) -> int:
@@ -115,7 +117,7 @@ class Appender:
         if found is not None:
             first, count = found
             last = first + count - 1
-            answer.resolve(Appended(first, last, last, now, deduped=True))
+            answer.resolve(Appended(first, last, last, now, deduped=True, synced_seq=self._synced_seq(topic)))
             return answer
         winner = self._keys.get((topic.id, key))
         if winner is None:
@@ -126,7 +128,8 @@ class Appender:
                 answer.fail(done.error)
             else:
                 won = done.result()
-                answer.resolve(Appended(won.first_seq, won.last_seq, won.last_seq, won.ts, deduped=True))
+                first, last = won.first_seq, won.last_seq
+                answer.resolve(Appended(first, last, last, won.ts, deduped=True, synced_seq=won.synced_seq))
 
         winner.then(settle)
         return answer
@@ -292,14 +295,18 @@ class Appender:
             topic.lost_from = first
 
     def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
+        head, synced = topic.head, self._synced_seq(topic)
         for write in writes:
-            count = write.rows.count
+            last = first + write.rows.count - 1
             self._settle(topic, write)
-            write.pending.resolve(
-                Appended(first, first + count - 1, topic.head, ts, created=write.created, sync_ns=sync_ns)
-            )
-            first += count
+            write.pending.resolve(Appended(first, last, head, ts, write.created, False, sync_ns, synced))
+            first = last + 1
         self._published(topic)
+
+    def _synced_seq(self, topic: Topic) -> int | None:
+        if topic.durability is Durability.EPHEMERAL:
+            return None
+        return synced_seq(topic, self._journal.shard_of(topic))
 
     def _fail(self, topic: Topic, writes: list[Write], error: DriftQError) -> None:
         for write in writes:

@@ -22,6 +22,7 @@ from driftq.engine.segment import Segment
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError
+from driftq.model.limits import MIB
 from driftq.seam.runtime import Pending
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import Kind, encode_control
@@ -30,6 +31,7 @@ from driftq.storage.shards import Shards
 from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot, remove_older
 
 ENGINE_SECTION = "engine"
+_KEPT_BYTES_MAX = MIB
 
 
 class EngineState(Struct, frozen=True, array_like=True):
@@ -163,7 +165,10 @@ class Checkpointer:
         return sections
 
     def _capture_topics(self, *, clean: bool) -> list[bytes]:
-        """Every topic; those that have not changed since the last capture as they were captured then."""
+        """Every topic; those that have not changed since the last capture as they were captured then.
+
+        A large capture is full of records that no segment held yet. It is not kept: the next one will be small.
+        """
         topics = self._catalog.visible()
         for topic in topics:
             topic.expire(self._time.now())
@@ -171,8 +176,9 @@ class Checkpointer:
                 # At once, for a later topic may turn out to be unreadable, and this one will not count as changed then.
                 self._captured[topic] = capture_topic(topic, clean=clean)
                 topic.changed = False
-        self._captured = {topic: self._captured[topic] for topic in topics}
-        return list(self._captured.values())
+        captured = {topic: self._captured[topic] for topic in topics}
+        self._captured = {topic: content for topic, content in captured.items() if len(content) <= _KEPT_BYTES_MAX}
+        return list(captured.values())
 
     def _write(self, number: int, snapshot: Snapshot, trash: list[tuple[Topic, Segment]]) -> int:
         """On the thread: install the snapshot, then remove what it makes superfluous."""

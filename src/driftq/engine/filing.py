@@ -16,6 +16,7 @@ others.
 """
 
 from array import array
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -256,6 +257,10 @@ class Filing:
                 self.trash.append((topic, segment))
             elif segment.written_blocks or segment.writing:
                 self.remove(topic, segment)
+
+    def in_background(self, work: Callable[[], object]) -> None:
+        """Something that has time, on the thread; it tells nobody."""
+        self._thread.submit(work, lambda _, __: None)
 
     def remove(self, topic: Topic, segment: Segment) -> None:
         """Remove a segment's files, wherever they are."""

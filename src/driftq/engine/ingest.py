@@ -163,30 +163,34 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
         # Spelled out for each kind: an attribute of two kinds of object costs twice as much.
         tag = _texts([record.tag for record in wire.records], "tag", limits.tag_bytes_max)
         datas: list[bytes] = [record.data for record in wire.records]
-        node, batch_node = _nodes((), wire.node, limits.node_bytes_max)
+        node, batch_node = None, None
+        if wire.node is not None:
+            node, batch_node = _nodes((), wire.node, limits.node_bytes_max)
     else:
         tag = _texts([record.tag for record in wire.records], "tag", limits.tag_bytes_max)
         datas = [record.data for record in wire.records]
         node, batch_node = _nodes([record.node for record in wire.records], wire.node, limits.node_bytes_max)
         meta = meta_column([record.meta for record in wire.records], limits.meta_bytes_max)
     text, sizes = b"".join(datas), list(map(len, datas))
-    offsets, longest = offsets_of(sizes), max(sizes)
+    longest = max(sizes)
     if longest >= json_text.DEEP_BYTES:
-        _check_values(text, offsets, 0, len(sizes))
-    own = node if wire.node is None else None
-    around = _bytes_of(tag, _TAG_FRAME) + _bytes_of(own, _NODE_FRAME) + _bytes_of(meta, _META_FRAME)
+        _check_values(text, offsets_of(sizes), 0, len(sizes))
+    around = _bytes_of(tag, _TAG_FRAME)
+    if not isinstance(wire, _PlainBody):
+        own = node if wire.node is None else None
+        around += _bytes_of(own, _NODE_FRAME) + _bytes_of(meta, _META_FRAME)
     if len(body) - len(text) - len(sizes) * _RECORD_FRAME - around >= json_text.DEEP_BYTES:
         _check_rest(body, text, len(sizes))
     if json_text.has_spare_escapes(text):
         _check_sizes([size // _ESCAPE_BYTES_MAX for size in sizes], limits)
         datas = json_text.with_fewest_escapes(datas)
         text, sizes = b"".join(datas), list(map(len, datas))
-        offsets, longest = offsets_of(sizes), max(sizes)
+        longest = max(sizes)
     if meta is not None:
         _check_sizes(list(map(add, sizes, map(sub, meta.offsets[1:], meta.offsets))), limits)
     elif longest > limits.record_bytes_max:
         _check_sizes(sizes, limits)
-    return Rows(Texts(text, offsets), tag=tag, node=node, meta=meta, batch_node=batch_node)
+    return Rows(Texts.sized(text, sizes), tag=tag, node=node, meta=meta, batch_node=batch_node)
 
 
 def check_data(datas: Sequence[bytes], meta: Texts | None, limits: Limits) -> Texts:
@@ -234,7 +238,7 @@ def _texts(values: Sequence[str | None], what: str, most: int) -> Texts | None:
     if max(sizes) > most:
         row, size = next((row, size) for row, size in enumerate(sizes) if size > most)
         raise InvalidRequestError(f"records[{row}].{what} has {size} bytes, and {most} are the most")
-    return Texts(data, offsets_of(sizes), valid)
+    return Texts.sized(data, sizes, valid)
 
 
 def _nodes(own: Sequence[str | None], batch: str | None, most: int) -> tuple[Texts | None, bytes | None]:

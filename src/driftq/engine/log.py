@@ -76,8 +76,9 @@ class Log(ABC):
 
     # Coming in
 
-    def add(self, rows: Rows | Block, ts: int) -> None:
-        """Records at the head: rows for the open block, or a block of their own."""
+    def add(self, rows: Rows | Block, ts: int, times: "array[int] | None" = None) -> None:
+        """Records at the head: rows for the open block, or a block of their own. `ts` is that of the last one, and
+        `times` is given with rows whose times differ."""
         first = self.head + 1
         resident = self.is_resident()
         if isinstance(rows, Block):
@@ -87,16 +88,16 @@ class Log(ABC):
         else:
             opened = self.open
             if opened is None:
-                self._active(first, ts, resident=resident)
+                self._active(first, times[0] if times else ts, resident=resident)
                 opened = self.open = OpenBlock(first)
-            opened.extend(rows, ts)
+            opened.extend(rows, ts, times)
             if self.open_dead is not None:
                 self.open_dead.grow(rows.count)
             if opened.count >= BLOCK_RECORDS_MAX or opened.payload_bytes >= BLOCK_BYTES_MAX:
                 self.close_open()
         if self.count == 0:
             self.earliest = first
-            self.oldest_ts = ts
+            self.oldest_ts = times[0] if times else ts
         self.head = first + rows.count - 1
         self.last_ts = ts
         self._account(rows.count, rows.payload_bytes)

@@ -1,7 +1,8 @@
 """The periodic work of a running engine, all of it on one timer: nothing here is needed for an answer to be right.
 
 Every second: flags flipped, failed file work tried again, segments sealed by age, time seen logged while some topic has
-a TTL, a checkpoint taken when one is due. Every five seconds: cold relocation, quiet reservations lowered.
+a TTL, a checkpoint taken when one is due, memory given back behind a load. Every five seconds: cold relocation, quiet
+reservations lowered.
 """
 
 from driftq.config import Settings
@@ -13,8 +14,9 @@ from driftq.engine.frames import TimeSeenBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.relocation import Relocation
 from driftq.engine.topic import Topic
-from driftq.model.limits import RESERVE_MIN
+from driftq.model.limits import MIB, RESERVE_MIN
 from driftq.model.topic import Durability
+from driftq.seam.memory import give_freed_memory_back
 from driftq.seam.runtime import Runtime, Timer
 from driftq.storage.commit import Submission
 from driftq.storage.frame import Kind, encode_control
@@ -22,6 +24,9 @@ from driftq.storage.frame import Kind, encode_control
 TICK_MS = 1000
 _SLOW_TICKS = 5
 _QUIET_MS = 5000
+_TIDY_BYTES = 64 * MIB
+"""After so many bytes of WAL it is worth looking for memory to return."""
+_QUIET_BYTES = 64 << 10
 _SETTLE_MS = 5000
 """After so long a checkpoint is taken for the sake of flags to flip and files to remove."""
 
@@ -49,6 +54,8 @@ class Upkeep:
         self._checkpointer = checkpointer
         self._relocation = relocation
         self._ticks = 0
+        self._written_before = 0
+        self._tidied_at = 0
         self._last_checkpoint_ms = journal.time.now()
         self._timer: Timer | None = None
 
@@ -77,6 +84,7 @@ class Upkeep:
             self._slow(now)
         if self._due(now):
             self.checkpoint()
+        self._tidy_memory()
         self._timer = self._runtime.later(TICK_MS, self._tick)
 
     def _retain(self, topic: Topic, now: int) -> None:
@@ -91,6 +99,14 @@ class Upkeep:
         if self._relocation is not None:
             self._relocation.run()
         self._lower_reservations(now)
+
+    def _tidy_memory(self) -> None:
+        """A tick without a write, behind many: what they used goes back to the kernel, once."""
+        written = sum(shard.counters.bytes for shard in self._journal.shards.all)
+        quiet, self._written_before = written - self._written_before < _QUIET_BYTES, written
+        if quiet and written - self._tidied_at >= _TIDY_BYTES and not self._filing.busy:
+            self._tidied_at = written
+            self._filing.in_background(give_freed_memory_back)
 
     def checkpoint(self) -> None:
         """Take one now."""

@@ -289,6 +289,8 @@ class Answering:
     def _stream_ended(self) -> None:
         self._stream = None
         self._blocked = False
+        # Nobody knows when somebody who does not read takes the end of it: such a connection is not kept.
+        self.last |= self._full
         self.flush()
 
     def _hand_over(self, transport: asyncio.Transport, socket: "WebSocket", head: bytes) -> None:

@@ -39,6 +39,7 @@ class App:
     def __init__(self, server: Server, keys: Keys | None = None) -> None:
         self._server = server
         self._keys = keys or Keys()
+        self._open = not keys
         self._probes_too = server.settings.probe_auth
         self._table = Table(
             [
@@ -88,7 +89,7 @@ class App:
         if route is None or not (route.probe or route.always):
             self._server.check_ready()
         request.began_ns = self._server.clock.monotonic_ns()
-        if not self._keys or (route is not None and route.probe and not self._probes_too):
+        if self._open or (route is not None and route.probe and not self._probes_too):
             return self._routed(request, route, found)
         request.access = self._admit(request, route)
         if route is not None and (route.stream or route.upgrade):

@@ -66,7 +66,7 @@ class Http2(asyncio.Protocol):
         self._idle_ms = self._full_ms = 0
         self._since_ping_ms = 0
         terms = serving.terms
-        shortest = min(terms.body_timeout_ms, terms.keepalive_timeout_ms, _LOOKS * PING_MS)
+        shortest = min(terms.body_timeout_ms, terms.keepalive_timeout_ms, PING_MS)
         self._look_ms = max(1, shortest // _LOOKS)
         self._timer: Timer = serving.runtime.later(self._look_ms, self._look)
         self._on: dict[type[events.Event], Callable[[Any], None]] = {

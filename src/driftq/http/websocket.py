@@ -93,7 +93,7 @@ class WebSocket(asyncio.Protocol):
         if self._frames.state is not ConnectionState.OPEN:
             return
         self._outbox.put(self._frames.send(CloseConnection(code=code)))
-        self._closing = self._serving.runtime.later(CLOSE_MS, self._transport.close)
+        self._hurry()
         self._serving.runtime.soon(self._tell_closed)
         self.listen(True)
 
@@ -191,8 +191,14 @@ class WebSocket(asyncio.Protocol):
         """Both have said their last word."""
         self._outbox.flush()
         self._outbox.drop()
+        self._hurry()
         self._transport.close()
         self._tell_closed()
+
+    def _hurry(self) -> None:
+        """From now on the peer has so much time and no more: to say its last word, and to take ours."""
+        if self._closing is None:
+            self._closing = self._serving.runtime.later(CLOSE_MS, self._transport.abort)
 
     def _tell_closed(self) -> None:
         if not self._told:

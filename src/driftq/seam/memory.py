@@ -16,6 +16,14 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 64 << 20), (_TOP_PAD, 8 << 20))
+    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 32 << 20), (_TOP_PAD, 8 << 20))
     understood = [mallopt(option, value) == 1 for option, value in settings]
     return all(understood)
+
+
+def give_freed_memory_back() -> bool:
+    """Return what was kept to the kernel, for quiet times: it takes some milliseconds. False if nothing was."""
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (OSError, AttributeError):
+        return False

@@ -165,6 +165,7 @@ class ThreadWorker(Generic[Job]):
                 closing = True
             except queue.Empty:
                 pass
+            job = None  # or what the last one holds would stay in memory until the next one comes
             if jobs or not closing:
                 delay = self._handle(jobs)
 

@@ -8,7 +8,7 @@ every row has a value. An absent value is an empty range. Nothing here is per re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from struct import Struct
 
 _ESCAPED = bytes(range(32)) + b'"\\'
@@ -52,17 +52,37 @@ _ONES_ROWS_MAX = 1024
 class Texts:
     """One column of texts. Immutable once made."""
 
-    __slots__ = ("data", "offsets", "valid")
+    __slots__ = ("_offsets", "_sizes", "data", "valid")
 
     def __init__(self, data: bytes, offsets: "array[int]", valid: bytes | None = None) -> None:
         self.data = data
-        self.offsets = offsets
         self.valid = valid
+        self._offsets: array[int] | None = offsets
+        self._sizes: list[int] | None = None
+
+    @staticmethod
+    def sized(data: bytes, sizes: list[int], valid: bytes | None = None) -> "Texts":
+        """A column of values of these lengths. Its offsets are made when they are asked for: for several columns that
+        are joined first, once."""
+        made = Texts.__new__(Texts)
+        made.data = data
+        made.valid = valid
+        made._offsets = None
+        made._sizes = sizes
+        return made
+
+    @property
+    def offsets(self) -> "array[int]":
+        """Where each value begins, and behind the last one where it ends."""
+        if self._offsets is None:
+            assert self._sizes is not None
+            self._offsets = offsets_of(self._sizes)
+        return self._offsets
 
     @property
     def count(self) -> int:
         """Rows."""
-        return len(self.offsets) - 1
+        return len(self._sizes) if self._sizes is not None else len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> bytes | None:
         """One value, or None when the row has none."""
@@ -77,15 +97,19 @@ class Texts:
     @staticmethod
     def joined(columns: Sequence["Texts"]) -> "Texts":
         """One column of several, one behind the other."""
+        valid = None
+        if any(column.valid is not None for column in columns):
+            valid = bitmap(b"".join([column.present() for column in columns]))
+        data = b"".join([column.data for column in columns])
+        sizes = [column._sizes for column in columns if column._sizes is not None]
+        if len(sizes) == len(columns):
+            return Texts.sized(data, list(chain.from_iterable(sizes)), valid)
         offsets = array("i", (0,))
         base = 0
         for column in columns:
             offsets.frombytes(shifted(column.offsets, base))
             base = offsets[-1]
-        valid = None
-        if any(column.valid is not None for column in columns):
-            valid = bitmap(b"".join([column.present() for column in columns]))
-        return Texts(b"".join([column.data for column in columns]), offsets, valid)
+        return Texts(data, offsets, valid)
 
     def present(self) -> bytes:
         """For each row a byte: 1 when it has a value."""
@@ -131,7 +155,7 @@ class Rows:
         meta: Texts | None = None,
         batch_node: bytes | None = None,
     ) -> None:
-        self.count = len(data.offsets) - 1
+        self.count = data.count
         self.data = data
         self.tag = tag
         self.node = node

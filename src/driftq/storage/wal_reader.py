@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from driftq.errors import NewerFormatError
 from driftq.storage.frame import MAGIC, NO_MAGIC, Bad, Frame, NewerVersion, read_frame
+from driftq.storage.singles import Run, read_run
 
 _OFFSET = (1 << 32) - 1
 _ZEROS = bytes(1 << 20)
@@ -42,6 +43,8 @@ class WalScan:
         self._number = number
         self._synced = synced_end
         self._looked_ahead = False
+        self._next = start
+        """Where the frame behind the last one that was given out begins."""
         self.end = start
         """Where the log ends, once the walk is over."""
         self.torn = False
@@ -58,8 +61,9 @@ class WalScan:
         while True:
             found = read_frame(buffer, place, size)
             if type(found) is Frame:
+                self._next = found.end
                 yield found
-                place = found.end
+                place = self._next
                 synced_to = found.synced_to
                 if synced_to > known and synced_to >> 32 == number:
                     known = synced_to
@@ -81,6 +85,22 @@ class WalScan:
                 return
             yield region
             place = region.end
+
+    def singles(self, topic_id: int, seq: int, *, rows_max: int, bytes_max: int) -> Run | None:
+        """During the walk: the run of one-record frames behind the last frame, which the walk then passes over."""
+        run = read_run(
+            self._buffer,
+            self._next,
+            number=self._number,
+            topic_id=topic_id,
+            seq=seq,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+        )
+        if run is not None:
+            self._next = run.end
+            self._synced = max(self._synced, run.synced_to & _OFFSET)
+        return run
 
     def _damage(self, place: int, header: Frame | None) -> Damage | None:
         """The damaged region at `place`, or None when the log ends there."""

@@ -6,6 +6,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from driftq.engine import upkeep
 from driftq.errors import ShardStoppedError
 from driftq.model.topic import Durability
 from driftq.testing import CrashMode, EngineRig
@@ -40,6 +41,23 @@ def test_it_costs_what_changed_and_not_what_is_stored() -> None:
     assert rig.engine.checkpointer.bytes_written < 400_000
     rig.checkpoint()
     assert rig.engine.checkpointer.bytes_written < 50_000
+
+
+def test_behind_a_load_memory_is_given_back_once_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(upkeep, "_TIDY_BYTES", 200_000)
+    monkeypatch.setattr(upkeep, "give_freed_memory_back", lambda: given.append(1))
+    rig = EngineRig()
+    rig.put("t")
+    rig.runtime.advance(3000)
+    assert not given
+    rig.write("t", *[b"1" * 100] * 3000)
+    rig.runtime.advance(1000)
+    rig.runtime.advance(3000)
+    assert len(given) == 1
+    rig.write("t", b"1")
+    rig.runtime.advance(3000)
+    assert len(given) == 1
 
 
 def test_unchanged_topics_cost_no_more_than_their_last_capture(rig: EngineRig) -> None:

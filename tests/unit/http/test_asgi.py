@@ -2,17 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from msgspec import json
 
+from driftq.config import Settings
 from driftq.http.answer import Answer, Stream, Upgrade
+from driftq.http.app import App
 from driftq.http.asgi import Asgi, Event
 from driftq.http.outbox import HIGH_WATER
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.serving import Serving, Terms
+from driftq.seam.clock import SystemClock
+from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime, Pending
+from driftq.server import Server
 from tests.unit.http.sources import Talk, Voice
 from tests.unit.http.wire import BODY_BYTES_MAX, echo
 
@@ -28,6 +34,7 @@ class Host:
         self.app = Asgi(self.serving)
         self.coming: asyncio.Queue[Event] = asyncio.Queue()
         self.sent: list[Event] = []
+        self.headers = [(b"Accept", b"*/*")]
         self.reads = asyncio.Event()
         self.reads.set()
         self.task: asyncio.Task[None] | None = None
@@ -49,7 +56,7 @@ class Host:
                 await asyncio.sleep(0)
 
     async def ask(self, method: str = "GET", path: str = "/a", *parts: bytes, query: bytes = b"") -> tuple[int, bytes]:
-        self.start(scope_of(method, path, query=query))
+        self.start(scope_of(method, path, query=query) | {"headers": self.headers})
         bodies = parts or (b"",)
         for place, part in enumerate(bodies):
             self.coming.put_nowait({"type": "http.request", "body": part, "more_body": place < len(bodies) - 1})
@@ -60,7 +67,7 @@ class Host:
         return [event["text"] for event in self.sent if event["type"] == "websocket.send"]
 
 
-def scope_of(method: str = "GET", path: str = "/a", kind: str = "http", **more: Any) -> Event:
+def scope_of(method: str = "GET", path: str = "/a", kind: str = "http", **more: Any) -> dict[str, Any]:
     return {
         "type": kind,
         "method": method,
@@ -266,3 +273,28 @@ def test_the_end_of_the_lifespan_lets_streams_say_goodbye() -> None:
         assert voice.heard == ["opened", "goodbye", "closed"]
 
     with_host(lambda _: Stream(voice), test)
+
+
+def test_a_whole_server_behind_the_door(tmp_path: Path) -> None:
+    async def body() -> None:
+        runtime = AsyncioRuntime(asyncio.get_running_loop())
+        server = Server(Settings(data_dir=str(tmp_path / "data")), OsDisk(), SystemClock(), runtime)
+        handle = App(server).handle
+
+        async def ask(method: str, path: str, value: object) -> tuple[int, Any]:
+            host = Host(handle)
+            host.headers = [(b"content-type", b"application/json")]
+            status, found = await host.ask(method, path, json.encode(value))
+            return status, json.decode(found)
+
+        try:
+            assert (await ask("PUT", "/v0/topics/t", {"durability": "fsync"}))[0] == 201
+            status, written = await ask("POST", "/v0/topics/t", {"records": [{"data": [1, "é"]}]})
+            assert (status, written["seqs"]) == (200, [1])
+            status, page = await ask("POST", "/v0/topics/t/diff", {})
+            assert (status, [record["data"] for record in page["records"]]) == (200, [[1, "é"]])
+            assert (await ask("POST", "/v0/topics/none/diff", {}))[1]["error"]["code"] == "topic_not_found"
+        finally:
+            await runtime.future(server.close())
+
+    run(body())

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from driftq.http.answer import Sink, Stream
+from driftq.http.answering import LINGER_MS
 from driftq.http.outbox import HIGH_WATER
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -157,6 +158,18 @@ def test_one_turn_has_no_room_for_more_than_the_high_water_mark() -> None:
     peer.turn()
     assert has_room(voice)
     assert voice.heard == ["opened", "room"]
+
+
+def test_the_end_of_a_stream_that_nobody_reads_is_not_waited_for() -> None:
+    peer, voice = opened()
+    peer.connection.pause_writing()
+    assert voice.sink is not None
+    voice.sink.close()
+    peer.turn()
+    assert peer.transport.is_closing()
+    assert not peer.transport.aborted
+    peer.runtime.advance(LINGER_MS)
+    assert peer.transport.aborted
 
 
 def test_a_server_that_goes_lets_streams_say_goodbye() -> None:

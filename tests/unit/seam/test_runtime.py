@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import threading
+import weakref
 from collections.abc import Coroutine
 from typing import TypeVar
 
@@ -98,6 +99,20 @@ def test_a_job_does_not_wait_for_the_delay() -> None:
 
 
 # --- loop ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_waits_holds_nothing_of_its_last_job() -> None:
+    class Job:
+        """Something that can be seen to go."""
+
+    gone = threading.Event()
+    worker: ThreadWorker[Job] = ThreadWorker("w", lambda _: None)
+    job = Job()
+    weakref.finalize(job, gone.set)
+    worker.put(job)
+    del job
+    assert gone.wait(PATIENCE_S)
+    worker.close()
 
 
 def test_soon_and_from_thread_run_on_the_loop_in_order() -> None:

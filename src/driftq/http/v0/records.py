@@ -52,9 +52,10 @@ class Records:
         """Append records, and create the topic if it is absent and may be."""
         name = request.params[0]
         check_size(request, self._limits.body_bytes_max)
-        if has_media_type(request, ARROW):
-            return self._write_arrow(request)
-        check_media_type(request, JSON)
+        if request.header(b"content-type") != JSON:
+            if has_media_type(request, ARROW):
+                return self._write_arrow(request)
+            check_media_type(request, JSON)
         access = request.access
         if (
             access is not FULL
@@ -84,8 +85,7 @@ class Records:
 
         def settle(done: Pending[Appended]) -> None:
             try:
-                written = done.result()
-                reply = written_reply(request, written, self._clock, submitted_ns, with_seqs, self._synced(name))
+                reply = written_reply(request, done.result(), self._clock, submitted_ns, with_seqs)
             except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this caller and nobody else
                 reply = failed_reply(request, error)
             answer.resolve(reply)
@@ -99,10 +99,6 @@ class Records:
             yields=not wanted.disable_backpressure,
         ).then(settle)
         return answer
-
-    def _synced(self, name: str) -> int | None:
-        topic = self._engine.catalog.find(name)  # gone, if it was deleted in the turn that answers this write
-        return None if topic is None else self._engine.synced_or_none(topic)
 
     # Read
 

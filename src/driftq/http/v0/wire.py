@@ -123,9 +123,7 @@ _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
 _BOOL = (b"false", b"true")
 
 
-def written_reply(
-    request: Request, done: Appended, clock: Clock, submitted_ns: int, with_seqs: bool, synced: int | None
-) -> Reply:
+def written_reply(request: Request, done: Appended, clock: Clock, submitted_ns: int, with_seqs: bool) -> Reply:
     """The answer to a write (§7, §22.6). What it waited for, less the sync, is the time of the append."""
     count = done.last_seq - done.first_seq + 1
     if not with_seqs:
@@ -143,7 +141,7 @@ def written_reply(
         count,
         _BOOL[done.created],
         _BOOL[done.deduped],
-        b"null" if synced is None else b"%d" % synced,
+        b"null" if done.synced_seq is None else b"%d" % done.synced_seq,
     )
     now_ns = clock.monotonic_ns()
     total_ms = (now_ns - request.began_ns) / _NS_PER_MS

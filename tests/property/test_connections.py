@@ -1,4 +1,4 @@
-"""However a connection's bytes are cut into reads, it says the same."""
+"""However a connection's bytes are cut into reads, it says the same; and whatever they are, it can be ended."""
 
 import gzip
 from itertools import pairwise
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftq.http.answer import Sink, Stream
+from driftq.http.connection import PREFACE
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from tests.unit.http.sources import Voice
@@ -108,3 +109,33 @@ def heard(data: bytes) -> dict[int, bytes]:
 def test_http_2(paths: list[str], cuts: list[int]) -> None:
     data = frames(paths)
     assert heard(said(data, cuts)[0]) == heard(said(data, [])[0])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    parts=st.lists(
+        st.one_of(
+            st.binary(max_size=200),
+            st.sampled_from([*ONE, *LAST, PREFACE, frames(["/a"]), frames(["/stream", "/b"])[len(PREFACE) :]]),
+            st.builds(lambda kind, flags, body: frame(kind, flags, body), *3 * [st.integers(0, 255)]),
+        ),
+        max_size=10,
+    )
+)
+def test_whatever_comes_nothing_is_raised_and_the_server_can_go(parts: list[bytes]) -> None:
+    peer = Peer(handle)
+    for part in parts:
+        if peer.transport.is_closing():
+            break
+        peer.send(part)
+    peer.peers.finish()
+    peer.turn()
+    peer.runtime.advance(10_000)
+    assert peer.transport.is_closing()
+    peer.lose()
+    assert len(peer.peers) == 0
+
+
+def frame(kind: int, flags: int, body: int) -> bytes:
+    """A frame of HTTP/2 whose head is in order."""
+    return body.to_bytes(3, "big") + bytes([kind % 12, flags, 0, 0, 0, body % 4]) + bytes(range(body))

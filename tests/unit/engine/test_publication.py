@@ -1,0 +1,105 @@
+"""Publications in replay: dropped without their Commit frame, and kept where that is damaged but was there."""
+
+import pytest
+
+from driftq.engine.frames import COMMIT
+from driftq.model.topic import Durability
+from driftq.staging.stage import PartRef
+from driftq.storage.frame import Frame, Kind
+from driftq.storage.wal_reader import WalScan
+from driftq.testing import SimDisk
+from tests.unit.staging.rig import StagingRig
+
+_WAL = "/data/wal/wal-0000000000000001.log"
+
+
+def _frames(disk: SimDisk) -> list[Frame]:
+    file = disk.open(_WAL)
+    return [frame for frame in WalScan(file.pread(file.size(), 0), 1) if isinstance(frame, Frame)]
+
+
+def _published(durability: Durability = Durability.FSYNC) -> StagingRig:
+    rig = StagingRig(wal_file_bytes=1 << 20)
+    rig.put("a", durability)
+    rig.write("a", "before")
+    rig.stage(*range(300), part=0)
+    rig.stage(*range(300, 20_000, 1), part=1)
+    rig.commit(PartRef(0, 0, 1), PartRef(1, 0, 1))
+    return rig
+
+
+def _damage(rig: StagingRig, frame: Frame, *, header: bool = False) -> None:
+    file = rig.disk.open(_WAL)
+    file.pwritev([b"\xff\xff"], frame.start + (9 if header else 70))
+
+
+def test_a_publication_is_append_frames_and_one_commit_frame_behind_them() -> None:
+    rig = _published()
+    kinds = [frame.kind for frame in _frames(rig.disk) if frame.kind in (Kind.APPEND, COMMIT)]
+    assert kinds == [Kind.APPEND, Kind.APPEND, Kind.APPEND, COMMIT]
+
+
+@pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.DISK, Durability.MEMORY])
+def test_append_frames_without_their_commit_frame_are_dropped(durability: Durability) -> None:
+    rig = _published(durability)
+    commit = next(frame for frame in _frames(rig.disk) if frame.kind == COMMIT)
+    file = rig.disk.open(_WAL)
+    file.truncate(commit.start)
+    rig.kill()
+    assert rig.values() == ["before"]
+    written = rig.write("a", "behind")
+    assert rig.values() == ["before", "behind"]
+    rig.kill()
+    assert rig.values() == ["before", "behind"], "and stay dropped when their seqs are in use again"
+    assert rig.topic("a").head >= written.last_seq
+
+
+def test_a_damaged_commit_frame_costs_nothing_where_its_header_holds() -> None:
+    """proves: G-REC-6, G-REC-7"""
+    rig = _published()
+    rig.write("a", "behind")
+    rig.write("a", "more")
+    commit = next(frame for frame in _frames(rig.disk) if frame.kind == COMMIT)
+    _damage(rig, commit)
+    rig.kill()
+    assert rig.engine.recovered.control_lost == 1
+    assert rig.values() == ["before", *range(20_000), "behind", "more"]
+    assert rig.commit().deduped
+
+
+def test_a_commit_frame_without_a_header_leaves_a_hole_and_what_is_behind_it() -> None:
+    """proves: G-TOMB-3"""
+    rig = _published()
+    rig.write("a", "behind")
+    rig.write("a", "more")
+    commit = next(frame for frame in _frames(rig.disk) if frame.kind == COMMIT)
+    _damage(rig, commit, header=True)
+    rig.kill()
+    records, tombstones = rig.walk("a")
+    assert [record["data"] for record in records] == ["before", "behind", "more"]
+    assert [(hole["reason"], hole["gap_from"], hole["gap_to"]) for hole in tombstones] == [("corruption", 2, 20_001)]
+
+
+def test_a_damaged_append_frame_of_a_publication_is_a_hole_inside_it() -> None:
+    """proves: G-REC-6, G-TOMB-3"""
+    rig = _published()
+    rig.write("a", "behind")
+    rig.write("a", "more")
+    second = [frame for frame in _frames(rig.disk) if frame.kind == Kind.APPEND][1]
+    assert (second.seq, second.count) == (2, 300)
+    _damage(rig, second)
+    rig.kill()
+    records, tombstones = rig.walk("a")
+    assert [record["data"] for record in records] == ["before", *range(300, 20_000), "behind", "more"]
+    assert [(hole["gap_from"], hole["gap_to"]) for hole in tombstones] == [(2, 301)]
+    assert rig.commit().deduped
+
+
+def test_checkpoint_and_tail_equal_a_full_replay() -> None:
+    rig = _published()
+    assert rig.checkpoint()
+    rig.stage("next", batch=2)
+    rig.commit(batch=2)
+    rig.kill()
+    assert rig.values() == ["before", *range(20_000), "next"]
+    assert rig.staging.writer("a", "w").first == 20_002

@@ -1,0 +1,206 @@
+"""What we add to the contract, over the wire (http-v0 §22)."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from driftq.http.reply import Reply
+from driftq.testing import ServerRig, decoded_reply, settled
+
+TOPIC = "/v0/topics/t"
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+@pytest.fixture
+def rig() -> ServerRig:
+    rig = ServerRig()
+    rig.ok("PUT", TOPIC, {})
+    return rig
+
+
+def _arrow(columns: dict[str, Any]) -> bytes:
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _stage(rig: ServerRig, *datas: Any, **address: Any) -> Any:
+    query = "&".join(f"{k}={v}" for k, v in {"writer": "w", "batch": 1, "part": 0, "attempt": 0, **address}.items())
+    return rig.ok("POST", f"{TOPIC}/stage?{query}", {"records": [{"data": data} for data in datas]})
+
+
+# synced_seq
+
+
+def test_synced_seq_follows_the_syncs_of_a_disk_topic(rig: ServerRig) -> None:
+    assert rig.write("t", 1, 2)["synced_seq"] == 0
+    assert rig.ok("GET", TOPIC)["synced_seq"] == 0
+    rig.advance(20)
+    assert rig.ok("GET", TOPIC)["synced_seq"] == 2
+    assert rig.write("t", 3)["synced_seq"] == 2
+
+
+def test_an_ephemeral_topic_has_none_and_nobody_waits_for_it(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/e", {"durability": "ephemeral"})
+    assert rig.write("e", 1)["synced_seq"] is None
+    assert rig.ok("GET", "/v0/topics/e?wait_synced=9&wait_ms=1000")["synced_seq"] is None
+
+
+def test_a_caller_waits_until_its_seq_is_synced(rig: ServerRig) -> None:
+    waiting = rig.send("GET", f"{TOPIC}?wait_synced=2&wait_ms=30000")
+    rig.write("t", 1)
+    rig.advance(20)
+    assert settled(waiting) is None
+    rig.write("t", 2)
+    rig.advance(20)
+    reply = settled(waiting)
+    assert reply is not None
+    assert decoded_reply(reply).body["synced_seq"] == 2
+
+
+def test_a_caller_waits_no_longer_than_it_said(rig: ServerRig) -> None:
+    waiting = rig.send("GET", f"{TOPIC}?wait_synced=5&wait_ms=800")
+    rig.advance(799)
+    assert settled(waiting) is None
+    rig.advance(1)
+    reply = settled(waiting)
+    assert isinstance(reply, Reply)
+    assert decoded_reply(reply).body["synced_seq"] == 0
+    assert not rig.server.engine.synced.names(), "nobody is left behind"
+
+
+def test_a_topic_that_is_deleted_ends_the_wait(rig: ServerRig) -> None:
+    waiting = rig.send("GET", f"{TOPIC}?wait_synced=5&wait_ms=30000")
+    rig.ok("DELETE", TOPIC)
+    reply = settled(waiting)
+    assert reply is not None
+    assert decoded_reply(reply).status == 404
+
+
+# from_ts
+
+
+def test_a_diff_from_a_time_begins_at_its_first_record(rig: ServerRig) -> None:
+    for number in range(5):
+        rig.write("t", number)
+        rig.advance(10)
+    times = [record["$ts"] for record in rig.diff("t")["records"]]
+    page = rig.ok("POST", f"{TOPIC}/diff", {"from_ts": times[2]})
+    assert [record["data"] for record in page["records"]] == [2, 3, 4]
+    page = rig.ok("POST", f"{TOPIC}/diff", {"from_ts": times[-1] + 1})
+    assert (page["records"], page["next_from_seq"], page["caught_up"]) == ([], 5, True)
+    assert rig.code("POST", f"{TOPIC}/diff", {"from_ts": 1, "from_seq": 0}) == (400, "invalid_request")
+    assert rig.code("POST", f"{TOPIC}/diff", {"from_ts": 1 << 64}) == (400, "invalid_request")
+
+
+# Segments
+
+
+def test_the_manifest_names_sealed_segments_and_their_roots(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/s", {"durability": "fsync"})
+    for number in range(40):
+        rig.write("s", number)
+    rig.advance(50)
+    found = rig.ok("GET", "/v0/topics/s/segments")
+    assert (found["hot_root"], found["cold_root"], found["synced_seq"]) == ("/data", None, 40)
+    assert [(row["first_seq"], row["last_seq"], row["count"], row["tier"]) for row in found["segments"]] == [
+        (1, 16, 16, "hot"),
+        (17, 32, 16, "hot"),
+    ]
+    for row in found["segments"]:
+        assert rig.disk.exists(f"/data/{row['file']}")
+    assert rig.disk.open("/data/.driftq.id").pread(99, 0).decode().strip() == found["server_id"]
+    rig.restart()
+    assert rig.ok("GET", "/v0/topics/s/segments")["server_id"] == found["server_id"]
+
+
+# Cursors
+
+
+def test_cursors_are_put_read_listed_by_page_and_deleted(rig: ServerRig) -> None:
+    rig.write("t", 1, 2, 3)
+    for name in ("b", "a", "a->b"):
+        put = rig.ok("PUT", f"{TOPIC}/cursors/{name}", {"seq": 2, "meta": {"k": name}})
+        assert (put["cursor"], put["seq"], put["lag"], put["moved"], put["head_seq"]) == (name, 2, 1, True, 3)
+    first = rig.ok("GET", f"{TOPIC}/cursors?page_size=2")
+    assert [row["cursor"] for row in first["cursors"]] == ["a", "a->b"]
+    rest = rig.ok("GET", f"{TOPIC}/cursors?page_size=2&cursor={first['next_cursor']}")
+    assert [(row["cursor"], row["meta"]) for row in rest["cursors"]] == [("b", {"k": "b"})]
+    assert "next_cursor" not in rest
+    assert rig.ok("DELETE", f"{TOPIC}/cursors/a")["deleted"] is True
+    assert rig.ok("DELETE", f"{TOPIC}/cursors/a")["deleted"] is False
+    assert rig.code("GET", f"{TOPIC}/cursors/a") == (404, "not_found")
+    text = rig.reply("GET", "/v0/metrics").whole.decode()
+    assert 'driftq_cursor_lag{topic="t",cursor="b"} 1' in text
+
+
+# Staged writes
+
+
+def test_a_commit_answers_as_a_write_and_a_repeated_one_as_deduped(rig: ServerRig) -> None:
+    staged = _stage(rig, "a", "b", batch=7, part=3, attempt=2)
+    assert (staged["batch"], staged["part"], staged["attempt"], staged["chunk"]) == (7, 3, 2, 0)
+    assert (staged["records"], staged["bytes"]) == (2, 6)
+    asked = {"writer": "w", "batch": 7, "parts": [{"part": 3, "attempt": 2, "chunks": 1}]}
+    done = rig.ok("POST", f"{TOPIC}/commit", asked)
+    assert (done["first_seq"], done["last_seq"], done["seqs"], done["deduped"]) == (1, 2, [1, 2], False)
+    assert done["performance"]["fsync_ms"] == 0
+    again = rig.ok("POST", f"{TOPIC}/commit?return_seqs=false", asked)
+    assert (again["first_seq"], again["deduped"], "seqs" in again) == (1, True, False)
+    older = rig.ok("POST", f"{TOPIC}/commit", asked | {"batch": 6})
+    assert (older["first_seq"], older["last_seq"], older["seqs"], older["count"]) == (None, None, None, 0)
+    found = rig.ok("GET", f"{TOPIC}/writers/w")
+    assert (found["last_batch"], found["first_seq"], found["last_seq"]) == (7, 1, 2)
+
+
+@pytest.mark.parametrize("bad", ["batch=-1", "batch=x", "batch=18446744073709551616", "batch=", "chunk=x", "chunk="])
+def test_an_address_that_cannot_be_read_is_refused(rig: ServerRig, bad: str) -> None:
+    name = bad.partition("=")[0]
+    rest = "&".join(f"{k}=1" for k in ("writer", "batch", "part", "attempt") if k != name)
+    assert rig.code("POST", f"{TOPIC}/stage?{bad}&{rest}", {"records": [{"data": 1}]}) == (400, "invalid_request")
+
+
+# Arrow
+
+
+def test_a_diff_as_arrow_and_a_write_from_it_are_each_others_inverse(rig: ServerRig) -> None:
+    body = _arrow({"data": ['{"n":1}', "2"], "tag": ["t", None], "meta": [None, '{"k":"v"}']})
+    path = f"{TOPIC}?node=n1&idempotency_key=k"
+    for deduped in (False, True):
+        done = rig.ok("POST", path, raw=body, headers={"Content-Type": ARROW})
+        assert (done["first_seq"], done["last_seq"], done["deduped"], "seqs" in done) == (1, 2, deduped, False)
+    reply = rig.reply("POST", f"{TOPIC}/diff", {}, headers={"Accept": ARROW})
+    assert (reply.status, reply.content_type) == (200, ARROW.encode())
+    rows = pa.ipc.open_stream(reply.whole).read_all().to_pylist()
+    assert [(row["seq"], row["node"], row["tag"], row["meta"], row["data"]) for row in rows] == [
+        (1, "n1", "t", None, '{"n":1}'),
+        (2, "n1", None, '{"k":"v"}', "2"),
+    ]
+
+
+def test_an_arrow_write_creates_a_topic_unless_told_not_to(rig: ServerRig) -> None:
+    body, headers = _arrow({"data": ["1"]}), {"Content-Type": ARROW}
+    assert rig.code("POST", "/v0/topics/new?create=false", raw=body, headers=headers) == (404, "topic_not_found")
+    assert rig.ask("POST", "/v0/topics/new?return_seqs=true", raw=body, headers=headers).status == 201
+
+
+def test_a_part_may_come_as_arrow(rig: ServerRig) -> None:
+    path = f"{TOPIC}/stage?writer=w&batch=1&part=0&attempt=0"
+    staged = rig.ok("POST", path, raw=_arrow({"data": ["1", "2"]}), headers={"Content-Type": ARROW})
+    assert staged["records"] == 2
+    rig.ok("POST", f"{TOPIC}/commit", {"writer": "w", "batch": 1, "parts": [{"part": 0, "attempt": 0, "chunks": 1}]})
+    assert [record["data"] for record in rig.diff("t")["records"]] == [1, 2]
+
+
+def test_an_arrow_diff_waits_as_a_json_one_does(rig: ServerRig) -> None:
+    waiting = rig.send("POST", f"{TOPIC}/diff", {"wait_ms": 1000}, headers={"Accept": ARROW})
+    rig.run()
+    assert settled(waiting) is None
+    rig.write("t", "v")
+    reply = settled(waiting)
+    assert reply is not None
+    assert pa.ipc.open_stream(reply.whole).read_all().to_pylist()[0]["data"] == '"v"'
