@@ -151,7 +151,7 @@ class Engine:
         """Who hears that a topic has new records."""
         self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
         self._appender = Appender(self.journal, self.publish, self.quota)
-        self.publisher = Publisher(self.journal, self.publish, self.synced.after)
+        self.publisher = Publisher(runtime, self.journal, self.publish, self.synced.after)
         self.copier = Copier(self.journal, self._appender, self.quota, self.publish)
         self.writer = CatalogWriter(self.catalog, self.journal, self._gone)
         self._deleter = Deleter(self.journal, self.indexes)
@@ -370,6 +370,7 @@ class Engine:
         self._writes.close()
         self._thread.close()
         self.fetching.close()
+        self.publisher.close()
         self.blocks.store.close()
         self._lock.release()
         assert self._closing is not None

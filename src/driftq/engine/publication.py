@@ -1,6 +1,7 @@
 """Several blocks that appear at once: the Append frames of a publication, closed by one Commit frame.
 
-    gathered → sent, when no control operation holds the topic → committed as the topic's class says → shown, all of it
+    gathered → encoded, when no control operation holds the topic, and sent → committed as the topic's class says
+    → shown, all of it
 
 All frames are one submission, so they stand one behind the other in one WAL file, or not at all. The Append frames
 carry a writer column: replay holds such frames back until it meets their Commit frame, and drops them where it does
@@ -20,14 +21,15 @@ from msgspec import Struct
 from driftq.engine.append import Appended, note_unsynced
 from driftq.engine.apply import apply_append
 from driftq.engine.durable import DurableState
+from driftq.engine.filing_thread import FileThread
 from driftq.engine.frames import COMMIT, CommitBody, WriterTag, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.room import check_caps
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, ShardStoppedError, TopicNotFoundError
+from driftq.errors import DriftQError, InternalError, ShardStoppedError, TopicNotFoundError
 from driftq.model.limits import COMMIT_BYTES_MAX, OWN_BLOCK_RECORDS
 from driftq.model.topic import Durability
-from driftq.seam.runtime import Pending
+from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.block import Block, encode_block
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import encode_control
@@ -36,6 +38,8 @@ from driftq.storage.rows import Rows
 _JOINED_RECORDS = 16_384
 _JOINED_BYTES = 4 << 20
 """Smaller neighbours share a frame up to this size."""
+_INLINE_BYTES = 1 << 20
+"""So much is encoded on the loop: about a millisecond."""
 
 
 class Publication(Struct, eq=False):
@@ -52,10 +56,17 @@ class Publication(Struct, eq=False):
     pending: Pending[Appended]
 
 
+class _Plan(NamedTuple):
+    """Where a publication is to stand."""
+
+    first: int
+    ts: int
+    synced_to: int
+
+
 class _Sent(NamedTuple):
     """What has been queued of one."""
 
-    frames: list[bytes]
     records: list[Rows | Block]
     body: bytes
     op: int
@@ -69,6 +80,7 @@ class Publisher:
 
     def __init__(
         self,
+        runtime: Runtime,
         journal: Journal,
         published: Callable[[Topic], None],
         when_synced: Callable[[Shard, int, Callable[[], None]], None],
@@ -77,6 +89,7 @@ class Publisher:
         self._published = published
         self._when_synced = when_synced
         self._gathered: list[Publication] = []
+        self._thread = FileThread(runtime, "driftq-encode")
         journal.at_turn(self._send_gathered)
 
     def publish(
@@ -102,6 +115,10 @@ class Publisher:
         for asked in gone:
             self._fail(asked, error)
 
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
     def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
         for asked in gathered:
@@ -116,37 +133,49 @@ class Publisher:
         if shard.stopped is not None:
             self._fail(asked, shard.stopped)
             return
-        sent = self._encode(asked, shard)
-        topic.next_seq = sent.last + 1
-        topic.next_op = sent.op + 1
+        plan = _Plan(topic.next_seq, max(self._journal.time.now(), topic.last_ts), shard.synced_to)
+        if asked.payload_bytes <= _INLINE_BYTES or topic.durability is Durability.EPHEMERAL:
+            self._submit(asked, plan, _encoded(asked, plan, logged=topic.durability is not Durability.EPHEMERAL))
+        else:
+            self._encode_aside(asked, plan)
+
+    def _encode_aside(self, asked: Publication, plan: "_Plan") -> None:
+        """Encode on a thread, for the loop has others to serve. The topic's seqs are held meanwhile."""
+        topic = asked.topic
+        topic.held += 1
+
+        def done(encoded: list[tuple[bytes | None, Rows | Block]] | None, error: Exception | None) -> None:
+            topic.held -= 1
+            self._journal.schedule()
+            if topic.gone:
+                self._fail(asked, TopicNotFoundError(topic.name))
+            elif encoded is None:
+                self._fail(asked, InternalError(f"the commit could not be encoded: {error}"))
+            elif topic.held or topic.next_seq != plan.first or topic.last_ts > plan.ts:
+                self._gathered.append(asked)  # something came between; what is encoded does not fit any more
+            elif (stopped := self._journal.shard_of(topic).stopped) is not None:
+                self._fail(asked, stopped)
+            else:
+                self._submit(asked, plan, encoded)
+
+        self._thread.submit(lambda: _encoded(asked, plan, logged=True), done)
+
+    def _submit(self, asked: Publication, plan: "_Plan", encoded: list[tuple[bytes | None, Rows | Block]]) -> None:
+        topic = asked.topic
+        first, ts, synced_to = plan
+        last = first + asked.count - 1
+        body = encode_body(CommitBody(asked.tag.writer, asked.tag.batch, first, last))
+        op = topic.next_op
+        frames = [frame for frame, _ in encoded if frame is not None]
+        frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to))
+        sent = _Sent([rows for _, rows in encoded], body, op, first, last, ts)
+        topic.next_seq = last + 1
+        topic.next_op = op + 1
         topic.waiting += 1
         # Beyond the reservation a `disk` topic's records have to be durable themselves before anybody hears of them.
-        beyond = topic.durability is Durability.DISK and sent.last > topic.reserved
+        beyond = topic.durability is Durability.DISK and last > topic.reserved
         sync = beyond or topic.durability is Durability.FSYNC
-        self._journal.submit(topic, sent.frames, sync=sync, done=partial(self._done, asked, sent))
-
-    def _encode(self, asked: Publication, shard: Shard) -> "_Sent":
-        topic = asked.topic
-        first = place = topic.next_seq
-        ts = max(self._journal.time.now(), topic.last_ts)
-        logged = topic.durability is not Durability.EPHEMERAL
-        writer = encode_body(asked.tag)
-        frames: list[bytes] = []
-        records: list[Rows | Block] = []
-        for rows in _joined(asked.parts):
-            record: Rows | Block = rows
-            if logged:
-                frame = encode_block(
-                    rows, topic_id=topic.id, first_seq=place, ts=ts, synced_to=shard.synced_to, writer=writer
-                )
-                frames.append(frame)
-                record = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
-            records.append(record)
-            place += rows.count
-        body = encode_body(CommitBody(asked.tag.writer, asked.tag.batch, first, place - 1))
-        op = topic.next_op
-        frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=shard.synced_to))
-        return _Sent(frames, records, body, op, first, place - 1, ts)
+        self._journal.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
 
     def _done(self, asked: Publication, sent: "_Sent", submission: Submission, error: DriftQError | None) -> None:
         topic = asked.topic
@@ -193,6 +222,23 @@ class Publisher:
     def _settle(self, asked: Publication) -> None:
         asked.topic.inflight_records -= asked.count
         asked.topic.inflight_payload -= asked.payload_bytes
+
+
+def _encoded(asked: Publication, plan: _Plan, *, logged: bool) -> list[tuple[bytes | None, Rows | Block]]:
+    """The frames of the records, none where they are not logged, and what is applied of each."""
+    writer = encode_body(asked.tag)
+    found: list[tuple[bytes | None, Rows | Block]] = []
+    place = plan.first
+    for rows in _joined(asked.parts):
+        if not logged:
+            found.append((None, rows))
+            continue
+        frame = encode_block(
+            rows, topic_id=asked.topic.id, first_seq=place, ts=plan.ts, synced_to=plan.synced_to, writer=writer
+        )
+        found.append((frame, Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows))
+        place += rows.count
+    return found
 
 
 def _joined(parts: Iterable[Rows]) -> Iterator[Rows]:

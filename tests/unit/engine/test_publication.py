@@ -3,6 +3,7 @@
 import pytest
 
 from driftq.engine.frames import COMMIT
+from driftq.errors import TopicNotFoundError
 from driftq.model.topic import Durability
 from driftq.staging.stage import PartRef
 from driftq.storage.frame import Frame, Kind
@@ -103,3 +104,74 @@ def test_checkpoint_and_tail_equal_a_full_replay() -> None:
     rig.kill()
     assert rig.values() == ["before", *range(20_000), "next"]
     assert rig.staging.writer("a", "w").first == 20_002
+
+
+def _heads(rig: StagingRig) -> list[object]:
+    return [record["data"][1:] if isinstance(record["data"], list) else record["data"] for record in rig.walk("a")[0]]
+
+
+@pytest.fixture
+def large() -> StagingRig:
+    rig = StagingRig(wal_file_bytes=4 << 20)
+    rig.put("a")
+    for part in range(3):
+        rig.stage(*(["x" * 500, part, row] for row in range(1000)), part=part)
+    return rig
+
+
+PARTS = (PartRef(0, 0, 1), PartRef(1, 0, 1), PartRef(2, 0, 1))
+WHOLE = [[part, row] for part in range(3) for row in range(1000)]
+
+
+def test_a_large_one_is_encoded_aside_and_writes_come_behind_it(large: StagingRig) -> None:
+    large.runtime.hold("driftq-encode")
+    done = large.commit_nowait(*PARTS)
+    large.runtime.run_until_idle()
+    written = large.write_nowait("a", "behind")
+    large.runtime.run_until_idle()
+    assert (done.settled, written.settled, large.topic("a").head) == (False, False, 0)
+    large.runtime.release("driftq-encode")
+    large.runtime.run_until_idle()
+    assert done.result().seqs == range(1, 3001)
+    assert written.result().first_seq == 3001
+    assert _heads(large) == [*WHOLE, "behind"]
+    large.kill()
+    assert _heads(large) == [*WHOLE, "behind"]
+
+
+def test_a_config_that_changes_meanwhile_comes_first(large: StagingRig) -> None:
+    large.runtime.hold("driftq-encode")
+    done = large.commit_nowait(*PARTS)
+    large.runtime.run_until_idle()
+    large.hold_wal()
+    changing = large.put_nowait("a", Durability.DISK, cap_records=2500)
+    large.runtime.release("driftq-encode")
+    large.runtime.run_until_idle()
+    assert not done.settled
+    large.release_wal()
+    large.runtime.run_until_idle()
+    assert not changing.result()
+    assert done.result().seqs == range(1, 3001)
+    assert _heads(large) == WHOLE[500:]
+    large.runtime.advance(20)
+    large.kill()
+    assert _heads(large)[:2500] == WHOLE[500:]
+
+
+def test_a_topic_that_is_deleted_meanwhile_ends_it(large: StagingRig) -> None:
+    large.runtime.hold("driftq-encode")
+    done = large.commit_nowait(*PARTS)
+    large.runtime.run_until_idle()
+    assert large.run(large.engine.delete_topic("a"))
+    large.runtime.release("driftq-encode")
+    large.runtime.run_until_idle()
+    assert isinstance(done.error, TopicNotFoundError)
+    assert large.engine.quota.reserved == 0
+
+
+def test_a_graceful_stop_waits_for_it(large: StagingRig) -> None:
+    done = large.commit_nowait(*PARTS)
+    large.runtime.run_until_idle()
+    large.restart()
+    assert done.result().seqs == range(1, 3001)
+    assert _heads(large) == WHOLE
