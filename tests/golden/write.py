@@ -16,7 +16,7 @@ from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing.build import EngineRig
-from tests.golden import directory, staged
+from tests.golden import directory, leased, staged
 from tests.golden.described import Described, Row, encode
 
 HERE = Path(__file__).parent
@@ -130,23 +130,31 @@ def _write_cold(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(frames)))
 
 
-def _write_directory(path: Path) -> None:
-    rig = directory.build()
+def _write_files(path: Path, rig: EngineRig) -> None:
     for name, content in sorted(directory.files_of(rig.disk, "").items()):
         file = path / name.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+
+
+def _write_directory(path: Path) -> None:
+    rig = directory.build()
+    _write_files(path, rig)
     expected = directory.picture(EngineRig(directory.SETTINGS, disk=directory.loaded(path)))
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 
 def _write_staged(path: Path) -> None:
     rig = staged.build()
-    for name, content in sorted(directory.files_of(rig.disk, "").items()):
-        file = path / name.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+    _write_files(path, rig)
     expected = staged.picture(staged.StagedRig(directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
+def _write_leased(path: Path) -> None:
+    rig = leased.build()
+    _write_files(path, rig)
+    expected = leased.picture(leased.LeasedRig(directory.loaded(path)))
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 
@@ -157,6 +165,7 @@ FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "cold": (cold.FORMAT, _write_cold),
     "directory": (snapshot.VERSION, _write_directory),
     "staged": (staged.FORMAT, _write_staged),
+    "leased": (leased.FORMAT, _write_leased),
 }
 """Each format, its version today, and what writes a file of it."""
 
