@@ -31,7 +31,7 @@ def records(server: ServerProcess, topic: str) -> list[dict[str, Any]]:
 
 
 def test_what_was_acked_in_class_fsync_is_as_it_was_after_a_kill(tmp_path: Path) -> None:
-    """inv: 24, 30, 78, 87"""
+    """inv: 24, 30, 53, 78, 87"""
     with serving(tmp_path) as server:
         server.wait_ready()
         ok(server, "PUT", "/v0/topics/t", {"durability": "fsync"})
@@ -42,6 +42,12 @@ def test_what_was_acked_in_class_fsync_is_as_it_was_after_a_kill(tmp_path: Path)
         write(server, "late", {"data": "not promised"})
         ok(server, "PUT", "/v0/topics/late", {"durability": "fsync"})
         changed = write(server, "late", {"data": "promised"})
+        ok(server, "PUT", "/v0/topics/jobs", {"type": "queue", "durability": "fsync"})
+        ok(server, "PUT", "/v0/routers/r", {"source": "src", "dest": "jobs"})
+        write(server, "src", *[{"data": number, "tag": f"t{number}"} for number in range(4)])
+        ok(server, "POST", "/v0/topics/jobs/claim", {"node": "w"})
+        assert ok(server, "POST", "/v0/topics/jobs/ack", {"node": "w", "seqs": [1]})["acked"] == 1
+        ok(server, "POST", "/v0/topics/jobs/delete", {"match": "t2"})
         before = records(server, "t")
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
     assert {name: before[0][name] for name in ("$seq", "$node", "$tag", "meta", "data")} == {
@@ -59,6 +65,7 @@ def test_what_was_acked_in_class_fsync_is_as_it_was_after_a_kill(tmp_path: Path)
         assert (again["seqs"], again["deduped"], first["deduped"]) == ([1, 2], True, False)
         (kept,) = [found for found in records(server, "late") if found["data"] == "promised"]
         assert kept["$seq"] == changed["last_seq"]
+        assert [(copy["$seq"], copy["data"]) for copy in records(server, "jobs")] == [(2, 1), (4, 3)]
 
 
 def test_no_acked_seq_of_class_disk_is_given_again_after_a_kill(tmp_path: Path) -> None:
