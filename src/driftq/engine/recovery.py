@@ -381,10 +381,11 @@ class Recovery:
         """Seqs up to `head` are missing: make a hole of them where the log says why, or refuse."""
         if topic.id in self._suspects:
             topic.skip_to(head, Reason.CORRUPTION)
+        elif self._deriver is not None and self._deriver.derives(topic, head):
+            # Copies were there. Where a start raised the head to its reservation, the log has said so.
+            topic.skip_to(head, Reason.SOURCE_TRIM)
         elif topic.durability is Durability.DISK and head <= topic.reserved:
             topic.skip_to(head, Reason.CRASH)
-        elif self._deriver is not None and self._deriver.derives(topic):
-            topic.skip_to(head, Reason.SOURCE_TRIM)
         else:
             return False
         return True
@@ -449,7 +450,7 @@ class Recovery:
             head = self._head_needed(topic, frame, body)
             if not self._reach(topic, head, buffer, frame):
                 return
-            if head > topic.head and self._deriver is not None and self._deriver.derives(topic):
+            if head > topic.head and self._deriver is not None and self._deriver.derives(topic, head):
                 topic.skip_to(head, Reason.SOURCE_TRIM)
             if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
                 if not self._defer_behind([], buffer, frame):

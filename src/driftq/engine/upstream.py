@@ -29,8 +29,8 @@ class Deriver(Protocol):
         """Before anything is restored."""
         ...
 
-    def derives(self, topic: Topic) -> bool:
-        """Has this topic copies that a replay makes again?"""
+    def derives(self, topic: Topic, head: int | None = None) -> bool:
+        """Has this topic copies that a replay makes again, at or below a seq where one is given?"""
         ...
 
     def needs(self, kind: int, body: bytes) -> int:

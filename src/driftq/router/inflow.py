@@ -157,7 +157,9 @@ def look(topic: Topic, cursor: int, upto: int, limit: int) -> Run | Gap | Missin
 class Inflow:
     """The routers of one dest."""
 
-    def __init__(self, number: int, source: Topic, dest_id: int) -> None:
+    def __init__(self, number: int, source: Topic, dest_id: int, base: int) -> None:
+        self.base = base
+        """The head of dest when it began: its copies are behind it."""
         self.number = number
         """Of its first router. Of two inflows of a dest that with the lower number had ended when the other began."""
         self.source = source

@@ -97,10 +97,12 @@ class Rederiver:
         self.raised: list[tuple[Topic, int]] = []
         """Topics whose head was raised to their reservation, and where it was before."""
 
-    def derives(self, topic: Topic) -> bool:
+    def derives(self, topic: Topic, head: int | None = None) -> bool:
         """Has it copies that are made again? Those of an `ephemeral` topic end with the process."""
-        fed = topic.id in self._table.inflows or topic.id in self._ended
-        return fed and topic.durability is not Durability.EPHEMERAL
+        if topic.durability is Durability.EPHEMERAL:
+            return False
+        inflows = [*self._ended.get(topic.id, ()), *self._table.inflows.get(topic.id, ())]
+        return any(head is None or inflow.base < head for inflow in inflows)
 
     def _inflows_of(self, topic_id: int) -> list[Inflow]:
         """The inflows of a dest, in the order they were there."""
@@ -153,6 +155,10 @@ class Rederiver:
             return
         self._visiting.add(topic.id)
         for inflow in self._inflows_of(topic.id):
+            if topic.durability is Durability.DISK and topic.head < inflow.base:
+                if head <= inflow.base:
+                    break  # it had not begun: no copy of it is missing
+                topic.skip_to(inflow.base, Reason.CRASH)
             queue = self._queue(inflow)
             while topic.head < head:
                 if queue.waiting:
@@ -262,6 +268,8 @@ class Rederiver:
         """Place what is left, as far as there is room; the rest is copied later, from the source."""
         blocked = topic.durability is Durability.EPHEMERAL
         for inflow in self._inflows_of(topic.id):
+            if topic.durability is Durability.DISK:
+                topic.skip_to(inflow.base, Reason.CRASH)
             queue = self._queue(inflow)
             while not blocked and (queue.waiting or self._refill(inflow, queue)):
                 if inflow.routers:

@@ -68,9 +68,9 @@ class Routers:
         self._table.catalog = catalog
         self._replay = Rederiver(self._table, filing, self._limits)
 
-    def derives(self, topic: Topic) -> bool:
-        """Has this topic copies that a replay makes again?"""
-        return self._rederiver.derives(topic)
+    def derives(self, topic: Topic, head: int | None = None) -> bool:
+        """Has this topic copies that a replay makes again, at or below a seq where one is given?"""
+        return self._rederiver.derives(topic, head)
 
     def needs(self, kind: int, body: bytes) -> int:
         """Where the head of its topic was when a frame was made."""

@@ -52,7 +52,7 @@ class Table:
         inflows = self.inflows.setdefault(router.dest_id, [])
         inflow = next((inflow for inflow in inflows if inflow.source is router.source), None)
         if inflow is None:
-            inflow = Inflow(router.number, router.source, router.dest_id)
+            inflow = Inflow(router.number, router.source, router.dest_id, router.dest_base)
             inflows.append(inflow)
             inflows.sort(key=lambda inflow: inflow.number)
             self.out.setdefault(router.source.id, []).append(inflow)
