@@ -1,8 +1,8 @@
 """The thread that keeps staged parts on disk: writes and syncs them, reads them for a commit, removes them.
 
 Jobs are done in the order they were given, so a part that a commit has asked for is read before a later job removes it.
-Parts that wait together share the sync of their directory. A part that could not be written or synced is removed again,
-and its caller told; nothing else depends on it.
+Parts that wait together share the sync of their directory. Of a part that could not be written or synced its caller is
+told, and removes what is left of it; nothing else depends on it.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,6 @@ class StageFiles:
             try:
                 self._write(path, encode_part(topic_id, head, rows))
             except OSError as error:
-                self._unlink([number])
                 self._tell(done, error)
                 return None
             return done

@@ -149,10 +149,11 @@ class Staging:
             if error is None and not topic.gone:
                 self._remove(self._install(part))
                 answer.resolve(Staged(rows.count, payload, part.staged_ts + self._ttl_ms))
-            elif error is not None:
+                return
+            self._remove([part.number])
+            if error is not None:
                 answer.fail(InternalError(f"the part could not be kept: {error.strerror}"))
             else:
-                self._remove([part.number])
                 answer.fail(TopicNotFoundError(name))
 
         head = PartHead(writer, *address, part.staged_ts, rows.count, payload)

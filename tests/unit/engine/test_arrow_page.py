@@ -109,3 +109,16 @@ def test_columns_that_are_not_wanted_are_empty() -> None:
     rig.write("a", 1, tags=["t"], metas=[b"{}"])
     (row,) = _stream(rig.page("a", bulk=True), tags=False, meta=False).read_all().to_pylist()
     assert (row["tag"], row["meta"], row["data"]) == (None, None, "1")
+
+
+def test_cold_rows_are_those_that_were_hot() -> None:
+    rig = EngineRig(cold_dir="/cold", segment_max_events=300, hot_retain_segments=0, wal_file_bytes=1 << 20)
+    rig.put("a")
+    for number in range(4):
+        rig.write("a", *([number, row] for row in range(320)), tags=["t", *[None] * 319])
+    before = decoded(rig.page("a", 0, 1_000_000, bulk=True, max_batch_bytes=0))
+    rig.runtime.advance(20_000)
+    assert any(segment.cold for segment in rig.topic("a").segments)
+    page = rig.page("a", 0, 1_000_000, bulk=True, max_batch_bytes=0)
+    assert page.cold_segments
+    assert _as_json(_stream(page)) == before

@@ -1,9 +1,12 @@
 """Staged writes: invisible until committed, published once and whole, gone when nobody can ask for them."""
 
+import errno
+
 import pytest
 
 from driftq.errors import (
     EpochMismatchError,
+    InternalError,
     InvalidRequestError,
     NotFoundError,
     StageIncompleteError,
@@ -14,7 +17,7 @@ from driftq.errors import (
 from driftq.model.limits import Limits
 from driftq.model.topic import Discard, Durability
 from driftq.staging.stage import PartRef
-from driftq.testing import CrashMode
+from driftq.testing import CrashMode, FaultyDisk
 from tests.unit.staging.rig import StagingRig
 
 
@@ -311,3 +314,55 @@ def test_the_last_batch_survives_checkpoints_and_a_damaged_part_is_not_there(rig
         rig.commit(batch=2)
     rig.stage("again", batch=2)
     assert rig.commit(batch=2).seqs == range(2, 3)
+
+
+@pytest.mark.parametrize("operation", ["create", "pwritev", "sync", "sync_dir"])
+def test_a_part_that_cannot_be_kept_is_refused_and_costs_nothing(operation: str) -> None:
+    armed: list[bool] = []
+
+    def strikes(called: str, path: str) -> bool:
+        return bool(armed) and called == operation and path.startswith("/data/stage")
+
+    rig = StagingRig(wrap=lambda disk: FaultyDisk(disk, when=strikes))
+    rig.put("a")
+    armed.append(True)
+    with pytest.raises(InternalError, match="could not be kept"):
+        rig.stage("v")
+    assert (rig.engine.quota.reserved, rig.files()) == (0, [])
+    with pytest.raises(StageIncompleteError):
+        rig.commit()
+    rig.stage("again")
+    rig.commit()
+    assert rig.values() == ["again"]
+
+
+def test_a_part_that_cannot_be_read_now_is_an_error_and_stays() -> None:
+    armed: list[bool] = []
+
+    def strikes(called: str, path: str) -> bool:
+        return bool(armed) and called == "open" and path.startswith("/data/stage")
+
+    rig = StagingRig(wrap=lambda disk: FaultyDisk(disk, error=errno.EMFILE, reads=True, when=strikes))
+    rig.put("a")
+    rig.stage("v")
+    armed.append(True)
+    with pytest.raises(InternalError, match="could not be read"):
+        rig.commit()
+    assert rig.commit().seqs == range(1, 2)
+
+
+def test_a_commit_whose_write_fails_publishes_nothing_and_keeps_its_parts() -> None:
+    armed: list[bool] = []
+
+    def strikes(called: str, path: str) -> bool:
+        return bool(armed) and called == "pwritev" and "/wal/" in path
+
+    rig = StagingRig(wrap=lambda disk: FaultyDisk(disk, error=errno.ENOSPC, when=strikes))
+    rig.put("a")
+    rig.stage("v")
+    armed.append(True)
+    with pytest.raises(InternalError):
+        rig.commit()
+    assert (rig.values(), rig.topic("a").inflight_records) == ([], 0)
+    assert rig.commit().seqs == range(1, 2)
+    assert rig.values() == ["v"]
