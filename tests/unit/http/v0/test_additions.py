@@ -204,3 +204,27 @@ def test_an_arrow_diff_waits_as_a_json_one_does(rig: ServerRig) -> None:
     reply = settled(waiting)
     assert reply is not None
     assert pa.ipc.open_stream(reply.whole).read_all().to_pylist()[0]["data"] == '"v"'
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_commits_and_routers_go_together_over_kills(shards: int) -> None:
+    """A commit to a source is copied, one to a destination stands among copies; after a kill all is as it was."""
+    rig = ServerRig(wal_shards=shards)
+    for name in ("t", "dest"):
+        rig.ok("PUT", f"/v0/topics/{name}", {"durability": "fsync"})
+    rig.ok("PUT", "/v0/routers/r", {"source": "t", "dest": "dest"})
+    asked = {"writer": "w", "batch": 1, "parts": [{"part": 0, "attempt": 0, "chunks": 1}]}
+    _stage(rig, *range(300))
+    rig.ok("POST", f"{TOPIC}/commit", asked)
+    assert rig.diff("dest", limit=1000)["head_seq"] == 300
+    path = "/v0/topics/dest"
+    rig.ok("POST", f"{path}/stage?writer=w&batch=1&part=0&attempt=0", {"records": [{"data": "own"}] * 3})
+    assert rig.ok("POST", f"{path}/commit", asked)["first_seq"] == 301
+    rig.write("t", "more")
+    found = [record["data"] for record in rig.diff("dest", limit=1000)["records"]]
+    assert found == [*range(300), *["own"] * 3, "more"]
+    for _ in range(2):
+        rig.kill()
+        assert [record["data"] for record in rig.diff("dest", limit=1000)["records"]] == found
+        assert rig.ok("POST", f"{path}/commit", asked)["deduped"]
+        assert rig.ok("POST", f"{TOPIC}/commit", asked)["deduped"]
