@@ -17,6 +17,7 @@ from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
 from driftq.http.v0.cursors import Cursors
+from driftq.http.v0.described import OpenApi
 from driftq.http.v0.queues import Queues
 from driftq.http.v0.records import Records
 from driftq.http.v0.routers import Routers
@@ -41,22 +42,22 @@ class App:
         self._keys = keys or Keys()
         self._open = not keys
         self._probes_too = server.settings.probe_auth
-        self._table = Table(
-            [
-                *Health(server).routes(),
-                *Metrics(server).routes(),
-                *Topics(server).routes(),
-                *Records(server).routes(),
-                *Segments(server).routes(),
-                *Cursors(server).routes(),
-                *StagedWrites(server).routes(),
-                *Watches(server).routes(),
-                *Sockets(server).routes(),
-                *Queues(server).routes(),
-                *Work(server).routes(),
-                *Routers(server).routes(),
-            ]
-        )
+        self.routes = [
+            *Health(server).routes(),
+            *Metrics(server).routes(),
+            *OpenApi().routes(),
+            *Topics(server).routes(),
+            *Records(server).routes(),
+            *Segments(server).routes(),
+            *Cursors(server).routes(),
+            *StagedWrites(server).routes(),
+            *Watches(server).routes(),
+            *Sockets(server).routes(),
+            *Queues(server).routes(),
+            *Work(server).routes(),
+            *Routers(server).routes(),
+        ]
+        self._table = Table(self.routes)
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request, or what it will come from. Never raises."""

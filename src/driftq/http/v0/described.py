@@ -1,0 +1,245 @@
+"""Every operation of the v0 dialect as its OpenAPI document tells it, and the route that serves the document.
+
+Bodies are the structs that decode them, answers those that are encoded. Answers whose bytes are spliced (writes, pages,
+claims) have their shapes here, and the tests compare them with what is really sent.
+"""
+
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.json import encode
+
+from driftq import __version__
+from driftq.engine.ingest import WriteBody
+from driftq.http.body import ARROW
+from driftq.http.openapi import Operation, document
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import Performance
+from driftq.http.v0 import cursors, queues, routers, segments, staging, watch, watch_wire, wire
+from driftq.model.tombstone import Tombstone
+from driftq.model.topic import TopicConfig
+from driftq.server import Health, Readiness
+
+_TOPIC = "/v0/topics/:topic"
+_ROUTER = "/v0/routers/:router"
+_CURSOR = f"{_TOPIC}/cursors/:name"
+_EVENTS = {"text/event-stream": "One event a frame."}
+_ARROW = {ARROW.decode(): "One Arrow IPC stream."}
+_PAGE = {"page_size": int, "cursor": str}
+
+
+class Record(Struct, omit_defaults=True):
+    """A record as readers get it."""
+
+    seq: int = field(name="$seq")
+    ts: int = field(name="$ts")
+    data: Any
+    node: str | None = field(name="$node", default=None)
+    tag: str | None = field(name="$tag", default=None)
+    meta: dict[str, Any] | None = None
+
+
+class Written(Struct, omit_defaults=True):
+    """The answer to a write."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    synced_seq: int | None
+    performance: Performance
+    seqs: list[int] = []
+
+
+class DiffPage(Struct):
+    """The answer to a diff."""
+
+    topic: str
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+    performance: Performance
+
+
+class Job(Struct, omit_defaults=True):
+    """A job under a lease."""
+
+    seq: int = field(name="$seq")
+    lease_id: str
+    deadline: int
+    ts: int = field(name="$ts")
+    deliveries: int
+    data: Any
+    tag: str | None = field(name="$tag", default=None)
+    meta: dict[str, Any] | None = None
+
+
+class Claimed(Struct):
+    """The answer to a claim."""
+
+    topic: str
+    claimed: list[Job]
+    count: int
+    ready: int
+    performance: Performance
+
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("GET", "/v0/health"): Operation(summary="Is the process alive?", reply=Health, open=True, always=True),
+    ("GET", "/healthz"): Operation(summary="The same.", reply=Health, open=True, always=True),
+    ("GET", "/v0/ready"): Operation(summary="Does it take requests?", reply=Readiness, open=True),
+    ("GET", "/readyz"): Operation(summary="The same.", reply=Readiness, open=True),
+    ("GET", "/v0/metrics"): Operation(
+        summary="What the server counts.",
+        reply=dict[str, Any],
+        other_media={"text/plain": "Prometheus text, version 0.0.4."},
+        always=True,
+    ),
+    ("GET", "/openapi.json"): Operation(summary="This document.", reply=dict[str, Any], open=True, always=True),
+    ("PUT", _TOPIC): Operation(
+        summary="Create a topic, or replace its config.",
+        body=TopicConfig,
+        body_required=False,
+        reply=wire.TopicPut,
+        statuses=(200, 201),
+        errors=(409,),
+    ),
+    ("GET", _TOPIC): Operation(
+        summary="How a topic stands.",
+        reply=wire.TopicState,
+        errors=(404,),
+        query={"touch": bool, "wait_synced": int, "wait_ms": int},
+    ),
+    ("GET", "/v0/topics"): Operation(
+        summary="Topics, by name.", reply=wire.TopicList, errors=(400,), query={"prefix": str, "touch": bool, **_PAGE}
+    ),
+    ("DELETE", _TOPIC): Operation(
+        summary="Delete a topic and what names it.", reply=wire.TopicDeleted, errors=(409,), query={"if_empty": bool}
+    ),
+    ("POST", _TOPIC): Operation(
+        summary="Write records.",
+        body=WriteBody,
+        reply=Written,
+        statuses=(200, 201),
+        errors=(404, 409, 422),
+        query={"return_seqs": bool},
+        headers={"Idempotency-Key": str},
+    ),
+    ("POST", f"{_TOPIC}/diff"): Operation(
+        summary="Read the records behind a cursor.",
+        body=wire.DiffBody,
+        body_required=False,
+        reply=DiffPage,
+        errors=(404,),
+        other_media=_ARROW,
+    ),
+    ("POST", f"{_TOPIC}/delete"): Operation(
+        summary="Delete records.", body=wire.DeleteBody, reply=wire.RecordsDeleted, errors=(404, 409)
+    ),
+    ("PUT", _ROUTER): Operation(
+        summary="Create a router, or change it.",
+        body=routers.RouterBody,
+        reply=routers.RouterPut,
+        statuses=(200, 201),
+        errors=(404, 409),
+    ),
+    ("GET", _ROUTER): Operation(summary="How a router stands.", reply=routers.RouterState, errors=(404,)),
+    ("DELETE", _ROUTER): Operation(summary="Delete a router.", reply=routers.RouterDeleted),
+    ("GET", "/v0/routers"): Operation(
+        summary="Routers, by name.",
+        reply=routers.RouterList,
+        errors=(400,),
+        query={"prefix": str, "source": str, "dest": str, **_PAGE},
+    ),
+    ("POST", "/v0/watch"): Operation(
+        summary="Begin a watch over topics.",
+        body=watch_wire.WatchBody,
+        reply=watch.Watching,
+        errors=(404,),
+        query={"lenient": bool},
+    ),
+    ("GET", "/v0/watch/:wid"): Operation(
+        summary="The stream of a watch.",
+        errors=(404, 406),
+        query={"cursor": str, "token": str},
+        headers={"Last-Event-ID": str},
+        other_media=_EVENTS,
+    ),
+    ("GET", "/v0/ws"): Operation(summary="A WebSocket of commands.", statuses=(101,), errors=(400,)),
+    ("POST", f"{_TOPIC}/claim"): Operation(
+        summary="Take jobs under a lease.", body=queues.ClaimBody, reply=Claimed, errors=(404, 409)
+    ),
+    ("POST", f"{_TOPIC}/ack"): Operation(
+        summary="Jobs that are done.", body=queues.SettleBody, reply=queues.AckAnswer, errors=(404, 409)
+    ),
+    ("POST", f"{_TOPIC}/nack"): Operation(
+        summary="Jobs that go back.", body=queues.NackBody, reply=queues.NackAnswer, errors=(404, 409)
+    ),
+    ("POST", f"{_TOPIC}/extend"): Operation(
+        summary="More time for jobs.", body=queues.ExtendBody, reply=queues.ExtendAnswer, errors=(404, 409)
+    ),
+    ("GET", f"{_TOPIC}/work"): Operation(
+        summary="Jobs, pushed.",
+        errors=(400, 404, 406, 409),
+        query={"node": str, "max": int, "lease_ms": int, "token": str},
+        required_query=frozenset({"node"}),
+        other_media=_EVENTS,
+    ),
+    ("GET", f"{_TOPIC}/segments"): Operation(
+        summary="The sealed segments, for readers in place.", reply=segments.Manifest, errors=(404,)
+    ),
+    ("GET", f"{_TOPIC}/cursors"): Operation(
+        summary="Named cursors, by name.", reply=cursors.CursorList, errors=(400, 404), query={"prefix": str, **_PAGE}
+    ),
+    ("PUT", _CURSOR): Operation(
+        summary="Move a named cursor.", body=cursors.CursorPut, reply=cursors.CursorMoved, errors=(404, 409)
+    ),
+    ("GET", _CURSOR): Operation(summary="A named cursor.", reply=cursors.CursorState, errors=(404,)),
+    ("DELETE", _CURSOR): Operation(summary="Forget a named cursor.", reply=cursors.CursorDeleted, errors=(404, 409)),
+    ("POST", f"{_TOPIC}/stage"): Operation(
+        summary="Lay a part of a batch aside.",
+        body=WriteBody,
+        reply=staging.PartStaged,
+        errors=(404, 409),
+        query={"writer": str, "batch": int, "part": int, "attempt": int, "chunk": int},
+        required_query=frozenset({"writer", "batch", "part", "attempt"}),
+    ),
+    ("POST", f"{_TOPIC}/commit"): Operation(
+        summary="Publish the parts of a batch, all at once.",
+        body=staging.CommitRequest,
+        reply=staging.BatchCommitted,
+        errors=(404, 409, 422),
+    ),
+    ("GET", f"{_TOPIC}/writers/:writer"): Operation(
+        summary="The last batch of a writer.", reply=staging.WriterState, errors=(404,)
+    ),
+    ("DELETE", f"{_TOPIC}/stage/:writer"): Operation(
+        summary="Drop the parts of a writer.", reply=staging.PartsDropped, errors=(404, 409)
+    ),
+}
+
+
+class OpenApi:
+    """The document, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._body: bytes | None = None
+
+    def routes(self) -> list[Route]:
+        """One."""
+        return [Route("GET", "/openapi.json", self.get, probe=True)]
+
+    def get(self, _: Request) -> Reply:
+        """The document."""
+        if self._body is None:
+            self._body = encode(document(OPERATIONS, title="DriftQ", version=__version__))
+        return Reply(200, self._body)
