@@ -32,7 +32,7 @@ from driftq.seam.runtime import Pending, Runtime
 from driftq.staging.stage import Staging
 from driftq.storage.commit import Shard
 from driftq.storage.layout import Layout, make_directory
-from driftq.storage.server_id import settle_server_id
+from driftq.storage.server_id import ColdMark, settle_server_id
 from driftq.watch.watch import Watch
 
 _NS_PER_MS = 1_000_000
@@ -128,6 +128,7 @@ class Server:
         self.server_id = ""
         """Known once it has recovered."""
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
+        self.cold_mark = ColdMark(runtime, self._layout)
         self._entropy = entropy or SystemEntropy()
         leases = LeaseBook()
         self.routers = Routers(settings.limits, runtime)

@@ -2,23 +2,26 @@
 
 import pytest
 
-from driftq.seam.disk import Site
+from driftq.seam.disk import Disk, Site
 from driftq.storage.layout import Layout
-from driftq.storage.server_id import settle_server_id
+from driftq.storage.server_id import mark_cold_root, settle_server_id
 from driftq.testing import CrashMode, OrderCheckingDisk, SeededEntropy, SimDisk
 
 pytestmark = pytest.mark.crash
 
 
-def _told(disk: SimDisk, seed: int) -> str:
-    return settle_server_id(Layout(disk, "/data", "/cold"), SeededEntropy(seed))
+def _told(disk: Disk, seed: int, data: str = "/data") -> str:
+    """What a manifest says."""
+    layout = Layout(disk, data, "/cold")
+    found = settle_server_id(layout, SeededEntropy(seed))
+    mark_cold_root(layout, found)
+    return found
 
 
 @pytest.mark.parametrize("mode", CrashMode)
 def test_an_id_that_was_told_is_there_after_a_crash(mode: CrashMode) -> None:
     disk = SimDisk(["/data", "/cold"])
-    layout = Layout(OrderCheckingDisk(disk), "/data", "/cold")
-    first = settle_server_id(layout, SeededEntropy(1))
+    first = _told(OrderCheckingDisk(disk), 1)
     after = disk.crash(mode, 3)
     assert _told(after, 2) == first
     for root in ("/data", "/cold"):
@@ -46,6 +49,6 @@ def test_without_its_sync_an_id_would_be_lost() -> None:
 def test_two_servers_differ_and_a_cold_root_of_another_is_told_anew() -> None:
     disk = SimDisk(["/data", "/cold", "/other"])
     first = _told(disk, 1)
-    other = settle_server_id(Layout(disk, "/other", "/cold"), SeededEntropy(2))
+    other = _told(disk, 2, "/other")
     assert first != other
     assert disk.open("/cold/.driftq.id").pread(100, 0).decode().strip() == other

@@ -1,13 +1,16 @@
 """`<root>/.driftq.id`: which server's files these are (http-v0 §22.2).
 
 Made once, out of randomness, and the same in every root of a server: a reader that sees a root from another host checks
-it before it reads in place. The data directory's decides; a cold root that says something else is told so anew.
+it before it reads in place. The data directory's decides. The cold root, which others may have mounted, is written to
+only when somebody is about to be told of it; one that says something else then is told so anew.
 """
 
 import re
 
+from driftq.errors import InternalError
 from driftq.seam.disk import Disk, Site, read_file, write_fully
 from driftq.seam.entropy import Entropy
+from driftq.seam.runtime import Pending, Runtime, Worker
 from driftq.storage.layout import Layout
 
 _BYTES = 16
@@ -15,15 +18,51 @@ _ID = re.compile(rb"[0-9a-f]{32}\n")
 
 
 def settle_server_id(layout: Layout, entropy: Entropy) -> str:
-    """The id of this server, on stable storage in every root. Raises OSError."""
+    """The id of this server, on stable storage in its data directory. Raises OSError."""
     disk = layout.disk
     found = _read(disk, layout.data)
     if found is None:
         found = entropy.token(_BYTES).hex().encode() + b"\n"
         _write(disk, layout.data, found)
-    if layout.cold is not None and _read(disk, layout.cold) != found:
-        _write(disk, layout.cold, found)
     return found.decode().strip()
+
+
+def mark_cold_root(layout: Layout, server_id: str) -> None:
+    """Have the cold root, if there is one, say whose it is, on stable storage. Raises OSError."""
+    content = server_id.encode() + b"\n"
+    if layout.cold is not None and _read(layout.disk, layout.cold) != content:
+        _write(layout.disk, layout.cold, content)
+
+
+class ColdMark:
+    """The same once in the life of a server, on a thread."""
+
+    def __init__(self, runtime: Runtime, layout: Layout) -> None:
+        self._runtime = runtime
+        self._layout = layout
+        self._made: Pending[None] | None = None
+
+    def made(self, server_id: str) -> Pending[None]:
+        """Settled when it is there; what failed is tried again by the next who asks."""
+        if self._made is None:
+            made = self._made = Pending()
+            worker: Worker[str] = self._runtime.worker("driftq-id", lambda ids: self._mark(ids[-1], made))
+            worker.put(server_id)
+            made.then(lambda _: worker.close())
+        return self._made
+
+    def _mark(self, server_id: str, made: Pending[None]) -> None:
+        try:
+            mark_cold_root(self._layout, server_id)
+        except OSError as error:
+            failure = InternalError(f"the cold directory cannot be marked: {error.strerror}")
+            self._runtime.from_thread(lambda: self._failed(made, failure))
+        else:
+            self._runtime.from_thread(lambda: made.resolve(None))
+
+    def _failed(self, made: Pending[None], failure: InternalError) -> None:
+        self._made = None
+        made.fail(failure)
 
 
 def _read(disk: Disk, root: str) -> bytes | None:

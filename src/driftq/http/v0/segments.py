@@ -9,11 +9,13 @@ from msgspec import Struct, field
 from driftq.engine.segment import Segment
 from driftq.engine.topic import Topic
 from driftq.http.access import Scope
+from driftq.http.answer import Answer
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import Performance, since_ms
 from driftq.model.tombstone import Reason
+from driftq.seam.runtime import run
 from driftq.server import Server
 from driftq.storage.layout import segment_file
 
@@ -68,8 +70,20 @@ class Segments:
         """One."""
         return [Route("GET", "/v0/topics/:topic/segments", self.get, Scope.READ, guards_name=True)]
 
-    def get(self, request: Request) -> Reply:
+    def get(self, request: Request) -> Answer:
         """The manifest of a topic."""
+        server = self._server
+        server.engine.topic(request.params[0])
+        if server.cold_root is None:
+            return self._manifest(request)
+
+        async def answer() -> Reply:
+            await server.cold_mark.made(server.server_id)
+            return self._manifest(request)
+
+        return run(answer())
+
+    def _manifest(self, request: Request) -> Reply:
         server = self._server
         topic = server.engine.topic(request.params[0])
         return json_reply(

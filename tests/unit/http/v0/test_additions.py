@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from driftq.http.reply import Reply
-from driftq.testing import ServerRig, decoded_reply, settled
+from driftq.testing import FaultyDisk, ServerRig, decoded_reply, settled
 
 TOPIC = "/v0/topics/t"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -116,6 +116,29 @@ def test_the_manifest_names_sealed_segments_and_their_roots(rig: ServerRig) -> N
     assert rig.disk.open("/data/.driftq.id").pread(99, 0).decode().strip() == found["server_id"]
     rig.restart()
     assert rig.ok("GET", "/v0/topics/s/segments")["server_id"] == found["server_id"]
+
+
+def test_the_cold_root_is_marked_before_it_is_named() -> None:
+    rig = ServerRig(cold_dir="/cold")
+    rig.ok("PUT", TOPIC, {})
+    assert not rig.disk.exists("/cold/.driftq.id"), "it is written to for whoever wants to know"
+    for _ in range(2):
+        found = rig.ok("GET", f"{TOPIC}/segments")
+        assert found["cold_root"] == "/cold"
+        assert rig.disk.open("/cold/.driftq.id").pread(99, 0).decode().strip() == found["server_id"]
+
+
+def test_a_cold_root_that_cannot_be_marked_is_an_error_and_tried_again() -> None:
+    armed = [True]
+
+    def strikes(operation: str, path: str) -> bool:
+        return bool(armed) and operation == "create" and path.startswith("/cold/.driftq")
+
+    rig = ServerRig(cold_dir="/cold", wrap=lambda disk: FaultyDisk(disk, when=strikes))
+    rig.ok("PUT", TOPIC, {})
+    assert rig.code("GET", f"{TOPIC}/segments") == (500, "internal")
+    armed.clear()
+    assert rig.ok("GET", f"{TOPIC}/segments")["cold_root"] == "/cold"
 
 
 # Cursors
