@@ -33,6 +33,8 @@ class Grant(Struct, frozen=True, array_like=True):
     deadline: int
     seqs: list[int]
     counts: list[tuple[int, int]] = []
+    extends: bool = False
+    """Is it another deadline for what is held under this number? Then it gives nobody what he no longer holds."""
 
 
 class Event(Struct, frozen=True, array_like=True):

@@ -1,7 +1,8 @@
 """The lease table of one topic: which of its jobs are held, delayed, given back, and how often each was delivered.
 
     fresh ─claim─► held ─ack─► settling ─commit─► done              fresh: above `cursor`, never given out
-      ▲             │ │ └nack, extend─► settling ─commit─► reclaimed, delayed or held again
+      ▲             │ │ ├─nack─► settling ─commit─► reclaimed or delayed
+      │             │ │ └─extend─► extending ─commit─► held, or already acked or nacked
       │             │ └─deadline passed─► reclaimed ─claim─► held
     append          └─nack with a delay─► delayed ─moment come─► reclaimed
 
@@ -9,8 +10,8 @@ Pure: it knows neither clock nor log nor records. Whoever uses it says what time
 (`drop`, `drop_below`), and calls `apply` when an event has reached its commit point, live or in replay.
 
 Invariants
-- A job is in at most one of `held`, `settling`, `delayed` and the reclaim list. A live job at or below `cursor` that is
-  in none of them is *taken*: a claim under way has it, and will grant it or give it back.
+- A job is in at most one of `held`, `settling`, `extending`, `delayed` and the reclaim list. A live job at or below
+  `cursor` that is in none of them is *taken*: a claim under way has it, and will grant it or give it back.
 - A lease lives while `clock <= deadline`; `clock` never goes back, so none comes to life again.
 - One `Lease` and one entry in the deadline heap per claim, however many jobs it has; of a job nothing is stored but its
   place in `held`, and its deliveries once there were others than one.
@@ -51,7 +52,9 @@ class Table:
     def __init__(self) -> None:
         self.held: dict[int, Lease] = {}
         self.settling: dict[int, Lease] = {}
-        """Acked, nacked or extended, and the commit of that is under way."""
+        """Acked or nacked, and the commit of that is under way."""
+        self.extending: dict[int, Lease] = {}
+        """Extended, and the commit of that is under way; neither runs out meanwhile, nor keeps its holder from more."""
         self.delayed: dict[int, int] = {}
         """Given back, and from when on they may be claimed."""
         self.frontier = 0
@@ -77,7 +80,11 @@ class Table:
     @property
     def in_flight(self) -> int:
         """Jobs that somebody holds, or is just settling."""
-        return len(self.held) + len(self.settling)
+        return len(self.held) + len(self.settling) + len(self.extending)
+
+    def leased(self, seq: int) -> Lease | None:
+        """The lease of a job that somebody holds and has not settled."""
+        return self.held.get(seq) or self.extending.get(seq)
 
     def deliveries(self, seq: int) -> int:
         """How often a job at or below the cursor was delivered."""
@@ -149,25 +156,40 @@ class Table:
 
     def take(self, node: str, seqs: Sequence[int], tokens: Sequence[str]) -> tuple[dict[int, Lease], list[int]]:
         """What of these jobs a node holds, under these tokens if there are any, is `settling` now; the rest is told."""
-        held = self.held
+        taken, skipped = self._take(node, seqs, tokens)
+        self.settling.update(taken)
+        return taken, skipped
+
+    def take_to_extend(
+        self, node: str, seqs: Sequence[int], tokens: Sequence[str]
+    ) -> tuple[dict[int, Lease], list[int]]:
+        """The same, and it is `extending`."""
+        taken, skipped = self._take(node, seqs, tokens)
+        self.extending.update(taken)
+        return taken, skipped
+
+    def _take(self, node: str, seqs: Sequence[int], tokens: Sequence[str]) -> tuple[dict[int, Lease], list[int]]:
+        held, extending = self.held, self.extending
         taken: dict[int, Lease] = {}
         skipped: list[int] = []
         fenced = any(tokens)
         for place, seq in enumerate(seqs):
-            lease = held.get(seq)
+            lease = held.get(seq) or (extending.get(seq) if extending else None)
             if (
                 lease is None
                 or lease.node != node
+                or seq in taken
                 or (fenced and tokens[place] and tokens[place] != lease_id(lease.number, seq))
             ):
                 skipped.append(seq)
                 continue
-            del held[seq]
             taken[seq] = lease
+            if held.pop(seq, None) is None:
+                del extending[seq]
+                continue
             lease.left -= 1
             if not lease.left:
                 self._stale += 1
-        self.settling.update(taken)
         self._drop_stale()
         return taken, skipped
 
@@ -182,11 +204,12 @@ class Table:
                 counts.pop(seq, None)
 
     def hold_again(self, taken: dict[int, Lease]) -> None:
-        """What was to be settled stays as it was."""
-        for lease, seqs in by_lease(taken, self.settling):
-            for seq in seqs:
-                del self.settling[seq]
-            self._hold(Lease(lease.number, lease.node, lease.deadline, seqs, lease.stream))
+        """What was to be settled or extended stays as it was."""
+        for known in (self.settling, self.extending):
+            for lease, seqs in by_lease(taken, known):
+                for seq in seqs:
+                    del known[seq]
+                self._hold(Lease(lease.number, lease.node, lease.deadline, seqs, lease.stream))
 
     def release_settling(self, taken: dict[int, Lease]) -> None:
         """Acks that failed: whether their jobs are done nobody can say, so they are claimable again."""
@@ -208,7 +231,7 @@ class Table:
         """No job below this one is there any more."""
         passed = range(self.seen_earliest, earliest)
         self.seen_earliest = earliest
-        for known in (self.held, self.settling, self.delayed):
+        for known in (self.held, self.settling, self.extending, self.delayed):
             if not known:
                 continue
             if len(passed) > len(known):
@@ -228,7 +251,7 @@ class Table:
 
     def _apply_release(self, release: Release) -> None:
         for seq in release.seqs:
-            lease = self.held.get(seq) or self.settling.get(seq)
+            lease = self.leased(seq) or self.settling.get(seq)
             if lease is None or lease.number != release.number:
                 continue
             self._let_go(seq)
@@ -239,19 +262,33 @@ class Table:
                 heappush(self._reclaimed, seq)
 
     def _apply_grant(self, grant: Grant) -> None:
+        if grant.extends:
+            self._apply_extension(grant)
+            return
         seqs = grant.seqs
-        stream = self.streams.pop(grant.number, None)
-        for known in (self.held, self.settling, self.delayed):
+        for known in (self.held, self.delayed):
             if known and not known.keys().isdisjoint(seqs):
                 for seq in seqs:
                     self.delayed.pop(seq, None)
-                    before = self._let_go(seq)
-                    if before is not None and before.number == grant.number:
-                        stream = before.stream
+                    self._let_go(seq)
         self._counts.update(grant.counts)
         self.frontier = max(self.frontier, seqs[-1])
         self.cursor = max(self.cursor, self.frontier)
+        stream = self.streams.pop(grant.number, None)
         self._hold(Lease(grant.number, grant.node, grant.deadline, seqs, stream))
+
+    def _apply_extension(self, grant: Grant) -> None:
+        """What has been settled, has gone or is somebody else's meanwhile is passed over."""
+        seqs: list[int] = []
+        stream = None
+        for seq in grant.seqs:
+            lease = self.leased(seq)
+            if lease is not None and lease.number == grant.number:
+                self._let_go(seq)
+                seqs.append(seq)
+                stream = lease.stream
+        if seqs:
+            self._hold(Lease(grant.number, grant.node, grant.deadline, seqs, stream))
 
     def _hold(self, lease: Lease) -> None:
         self.held.update(dict.fromkeys(lease.seqs, lease))
@@ -260,17 +297,16 @@ class Table:
         self._age += 1
         heappush(self._deadlines, (lease.deadline, lease.number, self._age, lease))
 
-    def _let_go(self, seq: int) -> Lease | None:
-        """Nobody holds a job any more. Returns who did."""
+    def _let_go(self, seq: int) -> None:
+        """Nobody holds a job any more."""
         lease = self.held.pop(seq, None)
         if lease is not None:
             lease.left -= 1
             self._stale += not lease.left
         else:
-            lease = self.settling.pop(seq, None)
+            lease = self.settling.pop(seq, None) or self.extending.pop(seq, None)
         if lease is not None and lease.stream is not None:
             lease.stream.discard(seq)
-        return lease
 
     def _drop_stale(self) -> None:
         """Leases without jobs leave the heap when they are most of it."""
@@ -287,7 +323,7 @@ class Table:
             return TableState(self.dead_lettered)
         grants = [
             Grant(lease.number, lease.node, lease.deadline, sorted(seqs))
-            for lease, seqs in by_lease({**self.held, **self.settling})
+            for lease, seqs in by_lease({**self.held, **self.settling, **self.extending})
         ]
         counts = sorted(self._counts.items())
         return TableState(self.dead_lettered, self.clock, self.frontier, grants, sorted(self.delayed.items()), counts)

@@ -84,10 +84,13 @@ class Backlog:
             table.drop_below(topic.earliest)
         if topic.deleted != table.seen_deleted:
             table.seen_deleted = topic.deleted
-            known = sorted({*table.held, *table.settling, *table.delayed})
-            table.drop(set(known).difference(live_of(topic, known)))
+            self.drop_gone(topic, table, sorted({*table.held, *table.settling, *table.extending, *table.delayed}))
         if table.sweep(self._engine.time.now()):
             self._engine.wakeups.wake(topic.name)
+
+    def drop_gone(self, topic: Topic, table: Table, seqs: list[int]) -> None:
+        """Those of these jobs, ascending, that are not there any more are nobody's."""
+        table.drop(set(seqs).difference(live_of(topic, seqs)))
 
     def settle_debts(self, topic: Topic, table: Table) -> None:
         """Let the log know of leases that have run out, for calls that log nothing else. Nobody waits for it."""

@@ -121,6 +121,7 @@ class Claimer:
             grants = self._grant(topic, table, asks, picked)
             if grants.waiting is not None:
                 await grants.waiting
+                self._backlog.drop_gone(topic, table, sorted(picked.seqs))  # while nobody had them yet
         except Exception as error:  # noqa: BLE001  # whatever it is, no job may stay taken and nobody without an answer
             self._backlog.give_back(table, picked)
             _refuse(asks, error)

@@ -99,21 +99,16 @@ class Settler:
     ) -> Pending[Extended]:
         """Give those of these jobs that the node holds another deadline."""
         topic, table = self._backlog.look(name)
-        taken, skipped = table.take(node, seqs, tokens)
+        taken, skipped = table.take_to_extend(node, seqs, tokens)
         deadline = table.clock + min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
-        grants = [Grant(lease.number, node, deadline, sorted(jobs)) for lease, jobs in by_lease(taken)]
-        return self._commit(
-            topic,
-            table,
-            taken,
-            Event(table.clock, [], grants),
-            lambda: Extended(dict.fromkeys(taken, deadline), skipped),
-        )
+        grants = [Grant(lease.number, node, deadline, sorted(jobs), extends=True) for lease, jobs in by_lease(taken)]
+        event = Event(table.clock, [], grants)
+        return self._commit(topic, table, taken, event, lambda: Extended(dict.fromkeys(taken, deadline), skipped))
 
     def release(self, topic: Topic, seqs: Sequence[int]) -> None:
         """Give back what a connection held that is gone."""
         table = self._backlog.book.table(topic)
-        held = {seq: table.held[seq] for seq in seqs if seq in table.held}
+        held = {seq: lease for seq in seqs if (lease := table.leased(seq)) is not None}
         releases = [Release(lease.number, jobs) for lease, jobs in by_lease(held)]
         if releases:
             try:

@@ -14,16 +14,19 @@ from driftq.lease.events import (
 EVENT = Event(
     1_700_000_000_000,
     [Release(7, [1, 2]), Release(8, [3], 1_700_000_060_000)],
-    [Grant((1 << 63) - 1, "worker", 1_700_000_030_000, [4, 300], [(4, 2)])],
+    [
+        Grant((1 << 63) - 1, "worker", 1_700_000_030_000, [4, 300], [(4, 2)]),
+        Grant(9, "w", 1_700_000_030_000, [5], extends=True),
+    ],
 )
 EVENT_BYTES = bytes.fromhex(
-    "93cf0000018bcfe568009293079201020093089103cf0000018bcfe6526091"
-    "95cf7fffffffffffffffa6776f726b6572cf0000018bcfe5dd309204cd012c91920402"
+    "93cf0000018bcfe568009293079201020093089103cf0000018bcfe652609296cf7fffffffffffffffa6776f726b6572cf00"
+    "00018bcfe5dd309204cd012c91920402c29609a177cf0000018bcfe5dd30910590c3"
 )
-STATE = TableState(3, 1_700_000_000_000, 300, EVENT.grants, [(3, 1_700_000_060_000)], [(4, 2), (9, 0)])
+STATE = TableState(3, 1_700_000_000_000, 300, EVENT.grants[:1], [(3, 1_700_000_060_000)], [(4, 2), (9, 0)])
 STATE_BYTES = bytes.fromhex(
-    "9603cf0000018bcfe56800cd012c9195cf7fffffffffffffffa6776f726b6572cf0000018bcfe5dd309204cd012c91920402"
-    "919203cf0000018bcfe6526092920402920900"
+    "9603cf0000018bcfe56800cd012c9196cf7fffffffffffffffa6776f726b6572cf0000018bcfe5dd309204cd012c91920402"
+    "c2919203cf0000018bcfe6526092920402920900"
 )
 
 

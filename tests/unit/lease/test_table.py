@@ -13,6 +13,11 @@ def granted(*seqs: int, number: int = 1, node: str = "w", deadline: int = 100, t
     return table
 
 
+def extended(table: Table, *seqs: int, number: int = 1, deadline: int) -> None:
+    """Another deadline for these jobs."""
+    table.apply(Event(0, [], [Grant(number, "w", deadline, list(seqs), extends=True)]))
+
+
 def test_a_lease_lives_up_to_and_including_its_deadline() -> None:
     """inv: 65"""
     table = granted(1, 2)
@@ -101,8 +106,8 @@ def test_a_failed_ack_makes_the_job_claimable() -> None:
 
 def test_an_extension_keeps_the_number_and_outlives_the_first_deadline() -> None:
     table = granted(1, 2)
-    table.take("w", [1], ())
-    granted(1, deadline=500, table=table)
+    table.take_to_extend("w", [1], ())
+    extended(table, 1, deadline=500)
     table.sweep(200)
     assert {seq: lease.number for seq, lease in table.held.items()} == {1: 1}
     table.sweep(501)
@@ -111,10 +116,36 @@ def test_an_extension_keeps_the_number_and_outlives_the_first_deadline() -> None
 
 def test_an_extension_may_shorten() -> None:
     table = granted(1, deadline=500)
-    table.take("w", [1], ())
-    granted(1, deadline=50, table=table)
+    table.take_to_extend("w", [1], ())
+    extended(table, 1, deadline=50)
     table.sweep(51)
     assert not table.held
+
+
+def test_a_job_that_is_being_extended_does_not_run_out_and_can_be_settled() -> None:
+    table = granted(1, 2, 3)
+    table.take_to_extend("w", [1, 2, 3], ())
+    table.sweep(200)
+    assert (table.in_flight, table.reclaim(9)) == (3, [])
+    assert sorted(table.take("w", [1, 2], ())[0]) == [1, 2]
+    table.done([1])
+    extended(table, 1, 2, 3, deadline=500)
+    assert (list(table.held), list(table.settling)) == ([3], [2])
+
+
+def test_an_extension_gives_nobody_what_he_no_longer_holds() -> None:
+    table = granted(1, 2)
+    table.drop([1])
+    granted(2, number=2, deadline=900, table=table)
+    extended(table, 1, 2, deadline=500)
+    assert {seq: lease.number for seq, lease in table.held.items()} == {2: 2}
+
+
+def test_an_extension_that_failed_leaves_the_lease_as_it_was() -> None:
+    table = granted(1)
+    taken, _ = table.take_to_extend("w", [1], ())
+    table.hold_again(taken)
+    assert (table.held[1].deadline, table.extending) == (100, {})
 
 
 def test_a_release_of_an_older_lease_is_passed_over() -> None:
@@ -155,10 +186,11 @@ def test_what_a_connection_holds_is_counted_for_it() -> None:
     table.streams[1] = held
     granted(1, 2, 3, 4, table=table)
     assert held == {1, 2, 3, 4}
-    table.take("w", [1, 2, 3], ())
+    table.take("w", [1, 3], ())
+    table.take_to_extend("w", [2], ())
     assert held == {1, 2, 3, 4}, "until it is committed"
     table.done([1])
-    granted(2, deadline=500, table=table)
+    extended(table, 2, deadline=500)
     table.apply(Event(0, [Release(1, [3])]))
     assert held == {2, 4}
     table.sweep(101)
