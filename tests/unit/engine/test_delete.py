@@ -121,6 +121,23 @@ def test_a_delete_is_point_in_time_for_writes_under_way(rig: EngineRig) -> None:
     assert rig.seqs("t") == [1]
 
 
+def test_a_write_that_overtakes_a_delete_is_not_touched_by_it(rig: EngineRig) -> None:
+    """The delete waits for a sync; a `disk` write behind it does not, and is there when the delete is applied.
+
+    inv: 30
+    """
+    rig.put("t", Durability.DISK)
+    rig.write("t", 1, tags=["a"])
+    rig.hold_wal()
+    delete = rig.engine.delete_records("t", match=parse_match("a"))
+    assert rig.write("t", 2, tags=["a"]).first_seq == 2
+    assert not delete.settled
+    rig.release_wal()
+    assert (delete.result().deleted, rig.seqs("t")) == (1, [2])
+    rig.kill()
+    assert rig.seqs("t") == [2]
+
+
 @pytest.mark.parametrize("durability", [Durability.DISK, Durability.FSYNC])
 def test_an_acked_delete_survives_a_power_loss(rig: EngineRig, durability: Durability) -> None:
     rig.put("t", durability)

@@ -240,21 +240,31 @@ def picture(rig: ServerRig) -> dict[str, Any]:
     return shown
 
 
-def test_a_start_with_any_number_of_logs_finds_the_same(rig: ServerRig) -> None:
-    """inv: 83"""
+def busy(rig: ServerRig) -> list[tuple[int, str]]:
+    """Copies, evicted and deleted ones, and jobs in all states, logged; who holds what under which token."""
     rig.ok("PUT", "/v0/topics/dst", {"durability": "fsync", "cap_records": 5})
     rig.ok("PUT", "/v0/topics/jobs", {"type": "queue", "durability": "fsync", "leases_durable": True})
     route(rig)
-    route(rig, "r2", dest="jobs")
+    route(rig, "r2", dest="jobs", guarantee="exactly_once")
     rig.write("src", *range(9))
     rig.ok("POST", "/v0/topics/src/delete", {"before_seq": 3})
-    leases = [
-        (job["$seq"], job["lease_id"])
-        for job in rig.ok("POST", "/v0/topics/jobs/claim", {"node": "w", "max": 4})["claimed"]
-    ]
+    jobs = rig.ok("POST", "/v0/topics/jobs/claim", {"node": "w", "max": 5})["claimed"]
     rig.ok("POST", "/v0/topics/jobs/ack", {"node": "w", "seqs": [2]})
+    rig.ok("POST", "/v0/topics/jobs/nack", {"node": "w", "seqs": [4], "delay_ms": 3_600_000})
+    return [(job["$seq"], job["lease_id"]) for job in jobs if job["$seq"] not in (2, 4)]
+
+
+def settles(rig: ServerRig, held: list[tuple[int, str]]) -> bool:
+    """Do the tokens still count?"""
+    body = {"node": "w", "seqs": [seq for seq, _ in held], "lease_ids": [token for _, token in held]}
+    return bool(held) and bool(rig.ok("POST", "/v0/topics/jobs/ack", body)["acked"] == len(held))
+
+
+def test_a_start_with_any_number_of_logs_finds_the_same(rig: ServerRig) -> None:
+    """inv: 83"""
+    held = busy(rig)
     before = picture(rig)
-    assert before["jobs"][0]["queue"] == {"ready": 5, "in_flight": 3, "dead_lettered": 0}
+    assert before["jobs"][0]["queue"] == {"ready": 4, "in_flight": 3, "dead_lettered": 0}
     for shards in (1, 4, 7, 1):
         rig.crash(wal_shards=shards)
         assert picture(rig) == before, shards
@@ -262,6 +272,26 @@ def test_a_start_with_any_number_of_logs_finds_the_same(rig: ServerRig) -> None:
         assert picture(rig) == before, shards
     rig.restart(wal_shards=2)
     assert picture(rig) == before
-    held = [(seq, token) for seq, token in leases if seq != 2]
-    body = {"node": "w", "seqs": [seq for seq, _ in held], "lease_ids": [token for _, token in held]}
-    assert rig.ok("POST", "/v0/topics/jobs/ack", body)["acked"] == 3
+    assert settles(rig, held)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_routers_and_leases_are_the_same_with_and_without_checkpoints(*, checkpointed: bool) -> None:
+    """inv: 82"""
+    rig = ServerRig(wal_file_bytes=1 << 20)
+    for name in ("src", "dst"):
+        rig.ok("PUT", f"/v0/topics/{name}", {"durability": "fsync"})
+    held = busy(rig)
+    rig.server.engine.upkeep.checkpoint()
+    rig.run()
+    rig.write("src", "behind it")
+    rig.ok("POST", "/v0/topics/jobs/nack", {"node": "w", "seqs": [held.pop()[0]]})
+    before = picture(rig)
+    assert rig.disk.names("/data/meta")
+    if not checkpointed:
+        for name in rig.disk.names("/data/meta"):
+            rig.disk.unlink(f"/data/meta/{name}")
+    rig.kill()
+    assert (rig.server.engine.recovered.snapshot > 0) == checkpointed
+    assert picture(rig) == before
+    assert settles(rig, held)

@@ -210,6 +210,21 @@ def test_nothing_comes_after_unsubscribed_and_one_may_subscribe_again(rig: Serve
     assert [message["op"] for message in peer.heard()] == ["subscribed", "record", "caught_up"]
 
 
+def test_nothing_of_a_topic_that_is_half_read_comes_after_unsubscribed(rig: ServerRig) -> None:
+    """inv: 62"""
+    rig.write("t", *range(20))
+    peer = Peer(rig)
+    peer.sink.room = False
+    peer.say("subscribe", topic="t", limit=1)
+    assert peer.heard() == []
+    peer.say("unsubscribe", topic="t")
+    peer.sink.room = True
+    peer.upgrade.source.room()
+    ops = [message["op"] for message in peer.heard()]
+    assert ops[-1] == "unsubscribed"
+    assert 0 < ops.count("record") < 20
+
+
 def test_an_entry_of_topics_wins_over_topic_and_a_failed_subscribe_changes_nothing(rig: ServerRig) -> None:
     rig.write("t", 1, 2, 3)
     peer = Peer(rig)
