@@ -183,7 +183,8 @@ class Forwarder:
             self._engine.journal.shard_of(dest).check_room()
         source.expire_or_refuse(self._engine.time.now())
         low, upto = inflow.low, source.head
-        synced = self._engine.synced_seq(source)
+        # What an `fsync` topic shows is on stable storage, also before anybody has taken note of that.
+        synced = upto if source.durability is Durability.FSYNC else self._engine.synced_seq(source)
         if dest.durability is Durability.FSYNC and source.durability not in _PASSING:
             upto = min(upto, synced)
             if low >= upto:

@@ -1,29 +1,24 @@
-"""The graph of routers, topics as nodes: may this edge be added? Pure, and by names.
+"""The graph of routers, topics as nodes: would this edge close a cycle? Pure, and by names.
 
-Two rules: a topic is fed from one source only, and a record must not come back to where it was, unless that is wanted.
-The second is judged over all edges but the router's own, those that allow cycles among them.
+Judged over all edges but the router's own, those of routers that allow cycles among them: a record must not come back
+to where it was, unless that is wanted by whoever adds the last edge.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
-def fed_by_another(edges: Iterable[tuple[str, str]], source: str, dest: str) -> bool:
-    """Is there an edge from some other source to this dest?"""
-    return any(end == dest and start != source for start, end in edges)
+def cycle_with(following: Callable[[str], Iterable[str]], source: str, dest: str) -> list[str] | None:
+    """The way that an edge from source to dest would close: it begins and ends at source. None when there is none.
 
-
-def cycle_with(edges: Iterable[tuple[str, str]], source: str, dest: str) -> list[str] | None:
-    """The way back that an edge from source to dest would close: it begins and ends at source. None without one."""
-    following: dict[str, list[str]] = {}
-    for start, end in edges:
-        following.setdefault(start, []).append(end)
+    `following` gives the ends of the edges that begin at a node.
+    """
     came_from: dict[str, str] = {dest: source}
     reached = [dest]
     while reached:
         node = reached.pop()
         if node == source:
             return _way(came_from, source, dest)
-        for end in following.get(node, ()):
+        for end in following(node):
             if end not in came_from:
                 came_from[end] = node
                 reached.append(end)
@@ -32,10 +27,6 @@ def cycle_with(edges: Iterable[tuple[str, str]], source: str, dest: str) -> list
 
 def _way(came_from: dict[str, str], source: str, dest: str) -> list[str]:
     way = [source]
-    node = came_from[source]
-    while node != source:
-        way.append(node)
-        if node == dest:
-            break
-        node = came_from[node]
-    return [source, *way[:0:-1], source]
+    while way[-1] != dest:
+        way.append(came_from[way[-1]])
+    return [source, *reversed(way)]

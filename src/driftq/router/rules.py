@@ -20,7 +20,7 @@ from driftq.errors import (
 from driftq.model.names import check_router_name, check_topic_name
 from driftq.model.router import RouterSpec
 from driftq.router.frames import ROUTER, RouterBody
-from driftq.router.graph import cycle_with, fed_by_another
+from driftq.router.graph import cycle_with
 from driftq.router.inflow import Router
 from driftq.router.table import Table
 from driftq.seam.runtime import Pending, run
@@ -84,9 +84,7 @@ class Rules:
         catalog = self._engine.catalog
         if not create_dest and catalog.find(spec.dest) is None:
             raise TopicNotFoundError(spec.dest)
-        others = [router for router in self._table.by_number.values() if router is not existing]
-        edges = [(router.spec.source, router.spec.dest) for router in others]
-        if fed_by_another(edges, spec.source, spec.dest):
+        if self._fed_by_another(spec, existing):
             raise TopicExistsIncompatibleError(
                 f"topic {spec.dest!r} is fed from another topic already",
                 detail={"topic": spec.dest, "reason": "router_dest_fan_in"},
@@ -107,11 +105,36 @@ class Rules:
                 detail={"limit": "max_routers", "max": self._routers_max},
                 retry_after_ms=1000,
             )
-        cycle = None if spec.allow_cycle else cycle_with(edges, spec.source, spec.dest)
+        cycle = None if spec.allow_cycle else self._cycle(spec, existing)
         if cycle is not None:
             raise RouterCycleError(
                 "records would come back to where they were: " + " to ".join(cycle), detail={"cycle": cycle}
             )
+
+    def _fed_by_another(self, spec: RouterSpec, existing: Router | None) -> bool:
+        """Does some other router feed dest, and from another source?"""
+        dest = self._engine.catalog.by_name.get(spec.dest)
+        inflow = None if dest is None else self._table.inflow(dest.id)
+        return (
+            inflow is not None
+            and inflow.source.name != spec.source
+            and any(router is not existing for router in inflow.routers)
+        )
+
+    def _cycle(self, spec: RouterSpec, existing: Router | None) -> list[str] | None:
+        """The cycle that this would close, the router's own edge aside."""
+        by_name, table = self._engine.catalog.by_name, self._table
+
+        def following(name: str) -> list[str]:
+            topic = by_name.get(name)
+            inflows = [] if topic is None else table.out.get(topic.id, [])
+            return [
+                inflow.routers[0].spec.dest
+                for inflow in inflows
+                if any(router is not existing for router in inflow.routers)
+            ]
+
+        return cycle_with(following, spec.source, spec.dest)
 
     async def _make_topics(self, spec: RouterSpec) -> list[str]:
         """Create what is absent of source and dest: both, or none. Returns which."""

@@ -4,8 +4,6 @@ Invariant: a router is in `by_name`, `by_number` and in the inflow of its dest, 
 router copies from has a guard, and no other has.
 """
 
-from collections.abc import Iterator
-
 from driftq.engine.catalog import Catalog
 from driftq.engine.durable import DurableState
 from driftq.engine.topic import Guard, Topic
@@ -81,12 +79,8 @@ class Table:
 
     def touching(self, topic: Topic) -> list[Router]:
         """The routers from or to a topic."""
-        return [router for router in self.by_number.values() if topic.id in (router.source.id, router.dest_id)]
-
-    def edges(self) -> Iterator[tuple[str, str]]:
-        """Source and dest of each, by name."""
-        for router in self.by_number.values():
-            yield router.spec.source, router.spec.dest
+        inflows = [*self.inflows.get(topic.id, ()), *self.out.get(topic.id, ())]
+        return [router for inflow in inflows for router in inflow.routers]
 
     def note_hops(self, topic: Topic, first: int, last: int, hops: int) -> None:
         """Copies have come so far. Nobody asks where nothing is copied from."""
