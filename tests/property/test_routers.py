@@ -7,7 +7,7 @@ from tests.property.routed import Routed
 
 @pytest.mark.parametrize("seed", range(30))
 def test_copies_are_the_same_after_any_crash(seed: int) -> None:
-    """inv: 46, 47, 51, 53; an `fsync` dest has the same seqs and content, whatever was written to it and deleted."""
+    """proves: G-COPY-1; inv: 46, 47, 51, 53; whatever was written to a dest and deleted from it."""
     world = Routed(seed, shards=1 + seed % 3)
     for _ in range(3):
         for _ in range(world.rng.randrange(5, 40)):

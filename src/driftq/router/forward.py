@@ -31,6 +31,7 @@ from driftq.model.topic import Durability
 from driftq.router.copies import Batch, copied_seqs, copies_of, first_too_large
 from driftq.router.frames import ROUTER_MARK, RouterMarkBody
 from driftq.router.inflow import Gap, Inflow, Router, Rule, Run, look
+from driftq.router.stamps import Stamps
 from driftq.router.table import Table
 from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.commit import Submission
@@ -68,11 +69,12 @@ class Forwarder:
         self._changing: set[int] = set()
         """Topics in the middle of a change: nothing is copied into them before it is through."""
         self._syncing: set[int] = set()
+        self._stamps = Stamps(table, engine, runtime)
         engine.listeners.append(self._published)
 
     def close(self) -> None:
         """Copy nothing more."""
-        self._closed = True
+        self._closed = self._stamps.closed = True
         for inflow in self._table.all_inflows():
             self._cancel(inflow)
 
@@ -260,6 +262,7 @@ class Forwarder:
                 owner.copied_to = max(owner.copied_to, batch.seqs[place])
             self._table.note_hops(dest, first, first + fit - 1, batch.hops)
             self._pass(inflow, cursors, copied)
+            self._stamps.copied(dest, inflow)
             self.wake(inflow)
 
         inflow.busy = True

@@ -14,7 +14,7 @@ def frames(rig: ServerRig) -> int:
 
 
 def test_one_write_is_one_frame_whatever_the_fan_out() -> None:
-    """inv: 45"""
+    """proves: G-COPY-5; inv: 45"""
     rig = ServerRig()
     put_topic(rig, "a", *"bcdef")
     for dest in "bcdef":
@@ -150,7 +150,7 @@ def test_a_cap_takes_nothing_from_a_source_that_dest_has_room_for() -> None:
 
 
 def test_what_a_source_lost_before_it_was_copied_is_a_gap_in_dest_that_survives() -> None:
-    """inv: 52"""
+    """proves: G-COPY-4; inv: 52"""
     rig = ServerRig()
     put_topic(rig, "a", cap_records=2)
     put_topic(rig, "b", cap_records=1, discard="reject")
@@ -171,6 +171,7 @@ def test_what_a_source_lost_before_it_was_copied_is_a_gap_in_dest_that_survives(
 
 
 def test_what_was_deleted_before_it_was_copied_is_passed_over_and_stays_so() -> None:
+    """proves: G-COPY-2"""
     rig = ServerRig()
     put_topic(rig, "a")
     put_topic(rig, "b", cap_records=1, discard="reject")

@@ -1,0 +1,33 @@
+"""Copies that have expired stay so over a crash, though their times are not logged."""
+
+from driftq.testing import ServerRig
+from tests.unit.router.routed_rig import put_router, put_topic, values
+
+
+def test_a_copy_that_was_seen_to_expire_does_not_come_back() -> None:
+    rig = ServerRig()
+    put_topic(rig, "a")
+    put_topic(rig, "b", ttl_ms=10_000)
+    put_router(rig, "r", "a", "b")
+    rig.write("a", 1)
+    assert values(rig, "b") == [1]
+    rig.advance(12_000)
+    rig.write("a", 2)
+    assert values(rig, "b") == [2]
+    rig.advance(1000)
+    earliest = rig.ok("GET", "/v0/topics/b")["earliest_seq"]
+    rig.crash()
+    assert values(rig, "b") == [2]
+    assert rig.ok("GET", "/v0/topics/b")["earliest_seq"] == earliest
+    assert rig.diff("b")["tombstone"]["reason"] == "ttl"
+
+
+def test_a_dest_without_a_ttl_gets_no_frame_for_its_copies() -> None:
+    rig = ServerRig()
+    put_topic(rig, "a", "b")
+    put_router(rig, "r", "a", "b")
+    rig.write("a", 1)
+    before = rig.server.engine.shards.all[0].counters.frames
+    assert values(rig, "b") == [1]
+    rig.advance(5000)
+    assert rig.server.engine.shards.all[0].counters.frames == before
