@@ -58,7 +58,7 @@ def held_back(run: Run) -> None:
 def test_copies_survive_a_crash_behind_any_disk_call(
     scenario: Callable[[Run], None], durability: str, shards: int
 ) -> None:
-    """proves: G-COPY-1, G-COPY-2, G-COPY-3; inv: 46, 52, 53; copies keep their seqs, and what was deleted stays gone."""
+    """proves: G-COPY-1, G-COPY-2, G-COPY-3; inv: 46, 52, 53; copies keep their seqs, what was deleted stays gone."""
     run = Run(shards, durability=durability, shards=shards)
     scenario(run)
     sweep(run, STATES, seed=shards)
