@@ -103,6 +103,7 @@ class Staging:
         self._engine = engine
         self._runtime = runtime
         self._parts.quota = engine.quota
+        layout.prepare_stage()
         self._files = StageFiles(runtime, layout)
         superfluous = []
         for number, found in self._files.found():

@@ -58,8 +58,13 @@ class Layout:
 
         Synced even when they are there: the process that made them may have died before it could.
         """
-        for name in ("meta", "wal", "topics", "stage"):
+        for name in ("meta", "wal", "topics"):
             self.disk.mkdir(f"{self.data}/{name}")
+        self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
+
+    def prepare_stage(self) -> None:
+        """Make the directory of staged parts, durably. Recovery comes first: a start that it refuses makes none."""
+        self.disk.mkdir(self.stage_dir)
         self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
 
     def prepare_cold(self) -> None:
