@@ -1,8 +1,8 @@
 """Settings: one table, from which the environment, the flags and the help are made.
 
-The order of precedence is default < environment < flag. In the environment, what cannot be parsed takes its default
-(http-v0 §18), except a port: a server that listens elsewhere than it was told helps nobody, so its start is refused.
-A flag that cannot be parsed is an error of the command line.
+The order of precedence is default < preset (`dev_limits`) < environment < flag. In the environment, what cannot be
+parsed takes its default (http-v0 §18), except a port: a server that listens elsewhere than it was told helps nobody, so
+its start is refused. A flag that cannot be parsed is an error of the command line.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,14 @@ from typing import NamedTuple
 from msgspec import Struct, convert
 
 from driftq.errors import StartError
+from driftq.model.broker import DEV_LIMITS, BrokerSettings
 from driftq.model.limits import MIB, Limits
 
 Value = str | int | bool
 
 _PREFIX = "DRIFTQ_"
 _LIMITS = "limits."
+_BROKER = "broker."
 _PORT_MAX = 65_535
 
 
@@ -50,6 +52,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     test_min_heartbeat_ms: int = 1000
     log_level: str = "info"
     limits: Limits = Limits()
+    broker: BrokerSettings = BrokerSettings()
+
+
+_PARTS: dict[str, Struct] = {_LIMITS: Limits(), _BROKER: BrokerSettings()}
+"""Settings of one area stand together in a struct of their own."""
 
 
 class Option(NamedTuple):
@@ -65,11 +72,13 @@ class Option(NamedTuple):
     """Its name outside, where that is not made of the field's."""
     also: str = ""
     """Another name in the environment."""
+    choices: tuple[str, ...] = ()
+    """The words it may be, where it is one of a few."""
 
     @property
     def name(self) -> str:
         """`routers_max` is `max_routers` outside; all else is called as it is here."""
-        field = self.field.removeprefix(_LIMITS)
+        field = self.field.rpartition(".")[2]
         return self.named or (f"max_{field.removesuffix('_max')}" if field.endswith("_max") else field)
 
     @property
@@ -85,8 +94,8 @@ class Option(NamedTuple):
     @property
     def default(self) -> Value | None:
         """What holds when nothing is said."""
-        owner: Struct = Limits() if self.field.startswith(_LIMITS) else Settings()
-        found: Value | None = getattr(owner, self.field.removeprefix(_LIMITS))
+        part, dot, field = self.field.rpartition(".")
+        found: Value | None = getattr(_PARTS.get(part + dot, Settings()), field)
         return found
 
     @property
@@ -96,7 +105,17 @@ class Option(NamedTuple):
         return str if default is None else type(default)
 
 
-_LISTEN, _STORE, _SAFETY, _CAPS, _REST = "Listening", "Storage", "Access", "Limits", "Other"
+_LISTEN, _STORE, _SAFETY, _CAPS, _BROKERS, _REST = (
+    "Listening",
+    "Storage",
+    "Access",
+    "Limits",
+    "Broker (/v1)",
+    "Other",
+)
+
+_FAILS = ("open", "closed")
+_DURABILITIES = ("fsync", "disk", "ephemeral")
 
 OPTIONS: tuple[Option, ...] = (
     Option(_LISTEN, "host", "Address to listen on; `host:port` gives the port too."),
@@ -137,6 +156,33 @@ OPTIONS: tuple[Option, ...] = (
     Option(_CAPS, "limits.sse_connections_max", "Streams at one time; 0: no limit."),
     Option(_CAPS, "limits.sse_connections_per_key_max", "Streams of one key at one time; 0: no limit."),
     Option(_CAPS, "limits.inflight_per_key_max", "Requests of one key at one time; 0: no limit."),
+    Option(_BROKERS, "broker.dev_limits", "Small limits, to see them at work; any of them can be set beside it."),
+    Option(_BROKERS, "broker.in_flight_max", "Messages of a group and partition that are delivered and not done.", 1),
+    Option(_BROKERS, "broker.stream_credit", "Messages that one stream holds; 0: no limit."),
+    Option(_BROKERS, "broker.partition_msgs_max", "Messages of a partition that are not done; 0: no limit."),
+    Option(_BROKERS, "broker.partition_bytes_max", "Bytes of messages of a partition not done; 0: no limit."),
+    Option(_BROKERS, "broker.default_lease_ms", "How long a message is held by who did not say.", 1),
+    Option(_BROKERS, "broker.lease_ms_max", "The longest a message is held; who asks for more gets this.", 1),
+    Option(_BROKERS, "broker.redelivery_tick_ms", "How often it is looked for leases that are over.", 1),
+    Option(_BROKERS, "broker.idem_ttl_ms", "How long a producer's idempotency key is remembered."),
+    Option(_BROKERS, "broker.idem_consume_ttl_ms", "How long a consumer's one is; 0: for ever."),
+    Option(_BROKERS, "broker.retry_after_ms", "When a producer that was refused is told to come again."),
+    Option(_BROKERS, "broker.heartbeat_ms", "An empty line goes out on a stream after so much silence; 0: never."),
+    Option(_BROKERS, "broker.nack_guard_ms", "First pause of a message without policy that is nacked again and again."),
+    Option(_BROKERS, "broker.nack_guard_max_ms", "Its longest pause."),
+    Option(_BROKERS, "broker.group_idle_ms", "A group gone so long holds up no producer; 0: it always does."),
+    Option(_BROKERS, "broker.message_bytes_max", "Bytes of a message's key and value."),
+    Option(_BROKERS, "broker.partitions_max", "Partitions of one topic.", 1),
+    Option(_BROKERS, "broker.error_bytes_max", "Bytes of a message's last error.", 4),
+    Option(_BROKERS, "broker.stream_stall_ms", "A stream that takes nothing for so long is ended.", 1),
+    Option(_BROKERS, "broker.router", "Hook that may send messages elsewhere, as module:attribute."),
+    Option(_BROKERS, "broker.router_url", "The same as a webhook."),
+    Option(_BROKERS, "broker.router_timeout_ms", "How long the hook may take.", 1),
+    Option(_BROKERS, "broker.router_fail", "Without its answer: open, go on; closed, refuse.", choices=_FAILS),
+    Option(_BROKERS, "broker.v1_retention_ms", "Messages that old, done in every group, are removed; 0: never."),
+    Option(_BROKERS, "broker.accept_labels", "Take labels in an envelope."),
+    Option(_BROKERS, "broker.durability", "What a produce and an ack wait for.", choices=_DURABILITIES),
+    Option(_BROKERS, "broker.run_index_entries", "Newest steps of runs that can be looked up."),
     Option(_REST, "log_level", "debug, info, warning or error.", also="LOG"),
     Option(_REST, "test_min_heartbeat_ms", "Lowers the floor of a watch's heartbeat, for tests."),
 )
@@ -147,8 +193,13 @@ def read_settings(environment: Mapping[str, str], flags: Mapping[str, Value] | N
     """The settings that flags (by field) and environment give. Raises StartError."""
     told = {option.field: value for option in OPTIONS if (value := _told(option, environment)) is not None}
     values = _with_port_of_host(told) | _with_port_of_host(dict(flags or {}))
-    plain: dict[str, object] = {field: value for field, value in values.items() if not field.startswith(_LIMITS)}
-    plain["limits"] = {field.removeprefix(_LIMITS): value for field, value in values.items() if field not in plain}
+    if values.get(f"{_BROKER}dev_limits"):
+        for field, value in DEV_LIMITS.items():
+            values.setdefault(_BROKER + field, value)
+    plain: dict[str, object] = {field: value for field, value in values.items() if "." not in field}
+    for part in _PARTS:
+        told_part = {field.removeprefix(part): value for field, value in values.items() if field.startswith(part)}
+        plain[part.removesuffix(".")] = told_part
     plain["api_keys_given"] = any(key.strip() for key in environment.get(f"{_PREFIX}API_KEYS", "").split(","))
     return convert(plain, Settings)
 
@@ -157,7 +208,7 @@ def _told(option: Option, environment: Mapping[str, str]) -> Value | None:
     """What the environment says about a setting, if that can be understood."""
     text = environment.get(option.variable) or (environment.get(_PREFIX + option.also) if option.also else None)
     if not text or option.type is str:
-        return text or None
+        return text if text and (not option.choices or text in option.choices) else None
     if option.type is bool:
         return text.lower() in ("1", "true")
     try:

@@ -5,6 +5,7 @@ from msgspec import structs
 
 from driftq.config import OPTIONS, Option, Settings, Value, read_settings
 from driftq.errors import StartError
+from driftq.model.broker import BrokerSettings
 from driftq.model.limits import Limits
 
 MIB = 1 << 20
@@ -47,6 +48,34 @@ CONTRACT: dict[str, Value | None] = {
     "MAX_SSE_CONNECTIONS_PER_KEY": 1000,
     "MAX_INFLIGHT_PER_KEY": 1000,
     "MAX_TOTAL_BYTES": 0,
+    # http-v1 §16
+    "DEV_LIMITS": False,
+    "MAX_IN_FLIGHT": 64,
+    "STREAM_CREDIT": 8,
+    "MAX_PARTITION_MSGS": 100_000,
+    "MAX_PARTITION_BYTES": 64 * MIB,
+    "DEFAULT_LEASE_MS": 2000,
+    "REDELIVERY_TICK_MS": 250,
+    "IDEM_TTL_MS": 600_000,
+    "IDEM_CONSUME_TTL_MS": 600_000,
+    "RETRY_AFTER_MS": 1000,
+    "MAX_LEASE_MS": 43_200_000,
+    "HEARTBEAT_MS": 20_000,
+    "NACK_GUARD_MS": 100,
+    "NACK_GUARD_MAX_MS": 5000,
+    "GROUP_IDLE_MS": 3_600_000,
+    "MAX_MESSAGE_BYTES": MIB,
+    "MAX_PARTITIONS": 1024,
+    "MAX_ERROR_BYTES": 4096,
+    "STREAM_STALL_MS": 30_000,
+    "ROUTER": None,
+    "ROUTER_URL": None,
+    "ROUTER_TIMEOUT_MS": 2000,
+    "ROUTER_FAIL": "open",
+    "V1_RETENTION_MS": 0,
+    "ACCEPT_LABELS": False,
+    "DURABILITY": "fsync",
+    "RUN_INDEX_ENTRIES": 100_000,
 }
 
 BY_VARIABLE = {option.variable: option for option in OPTIONS}
@@ -54,8 +83,8 @@ NUMBERS = [option for option in OPTIONS if option.type is int]
 
 
 def value_of(settings: Settings, option: Option) -> Value | None:
-    owner = settings.limits if option.field.startswith("limits.") else settings
-    found: Value | None = getattr(owner, option.field.removeprefix("limits."))
+    part, _, field = option.field.rpartition(".")
+    found: Value | None = getattr(getattr(settings, part) if part else settings, field)
     return found
 
 
@@ -64,8 +93,9 @@ def test_every_setting_of_the_contract_is_there_with_its_default() -> None:
 
 
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
-    fields = {field.name for field in structs.fields(Settings)} - {"limits", "api_keys_given"}
+    fields = {field.name for field in structs.fields(Settings)} - {"limits", "broker", "api_keys_given"}
     fields |= {f"limits.{field.name}" for field in structs.fields(Limits)}
+    fields |= {f"broker.{field.name}" for field in structs.fields(BrokerSettings)}
     assert sorted(option.field for option in OPTIONS) == sorted(fields)
     assert len(BY_VARIABLE) == len(OPTIONS) == len({option.flag for option in OPTIONS})
 
@@ -89,7 +119,9 @@ def test_a_number_that_cannot_be_understood_is_the_default(option: Option) -> No
         assert value_of(read_settings({option.variable: text}), option) == option.default
 
 
-@pytest.mark.parametrize("option", [one for one in OPTIONS if one.type is str], ids=lambda option: option.name)
+@pytest.mark.parametrize(
+    "option", [one for one in OPTIONS if one.type is str and not one.choices], ids=lambda option: option.name
+)
 def test_a_text_is_taken_as_it_is(option: Option) -> None:
     assert value_of(read_settings({option.variable: "some where"}), option) == "some where"
     assert value_of(read_settings({option.variable: "some"}, {option.field: "else"}), option) == "else"
@@ -139,3 +171,17 @@ def test_of_the_keys_only_that_there_are_some_is_kept(text: str, given: bool) ->
     settings = read_settings({"DRIFTQ_API_KEYS": text})
     assert settings.api_keys_given is given
     assert "a:r" not in repr(settings)
+
+
+class TestDevLimits:
+    def test_they_lie_between_the_default_and_what_is_said(self) -> None:
+        environment = {"DRIFTQ_DEV_LIMITS": "1", "DRIFTQ_MAX_IN_FLIGHT": "5"}
+        broker = read_settings(environment, {"broker.stream_credit": 3}).broker
+        assert (broker.in_flight_max, broker.stream_credit, broker.partition_msgs_max) == (5, 3, 2)
+
+    def test_without_them_the_limits_are_those_for_work(self) -> None:
+        assert read_settings({}).broker == BrokerSettings()
+
+    def test_a_word_that_is_no_choice_is_passed_over(self) -> None:
+        assert read_settings({"DRIFTQ_DURABILITY": "maybe"}).broker.durability == "fsync"
+        assert read_settings({"DRIFTQ_DURABILITY": "ephemeral"}).broker.durability == "ephemeral"

@@ -52,7 +52,8 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
         option.flag,
         dest=option.field,
         type=_number(option) if option.type is int else str,
-        metavar="N" if option.type is int else "TEXT",
+        choices=option.choices or None,
+        metavar="N" if option.type is int else "|".join(option.choices) or "TEXT",
         help=option.help + default,
     )
 
