@@ -13,7 +13,8 @@ def test_no_flag_says_nothing() -> None:
 def test_every_setting_has_a_flag_that_is_heard() -> None:
     arguments: list[str] = []
     for option in OPTIONS:
-        arguments += [option.flag] if option.type is bool else [option.flag, "5000" if option.type is int else "text"]
+        value = "5000" if option.type is int else (*option.choices, "text")[0]
+        arguments += [option.flag] if option.type is bool else [option.flag, value]
     given = parse_flags(arguments)
     assert sorted(given) == sorted(option.field for option in OPTIONS)
     settings = read_settings({}, given)
