@@ -20,7 +20,10 @@
     ├── PayloadTooLargeError           payload_too_large
     ├── UnsupportedMediaTypeError      unsupported_media_type
     ├── TopicFullError                 topic_full
+    ├── PreconditionError              failed_precondition state that a call of the broker API does not fit
+    │   └── NotOwnerError              failed_precondition the last delivery went to somebody else
     ├── ThrottledError                 throttled
+    │   └── OverloadedError            throttled           a partition of the broker API is full
     ├── NotReadyError                  not_ready
     ├── ShuttingDownError              shutting_down
     ├── InternalError                  internal            a commit or a read that failed; the message says why
@@ -187,6 +190,27 @@ class ThrottledError(DriftQError):
     """A cap or a full queue; the same call may work later."""
 
     code = "throttled"
+
+
+class OverloadedError(ThrottledError):
+    """A partition has as many open messages, or bytes of them, as it may; `limit` says which."""
+
+    def __init__(self, limit: str, retry_after_ms: int) -> None:
+        super().__init__(f"producer overload: {limit}", detail={"limit": limit}, retry_after_ms=retry_after_ms)
+        self.limit = limit
+
+
+class PreconditionError(DriftQError):
+    """The state is not one in which a call of the broker API makes sense."""
+
+    code = "failed_precondition"
+
+
+class NotOwnerError(PreconditionError):
+    """The last delivery of a message went to somebody else."""
+
+    def __init__(self) -> None:
+        super().__init__("not owner")
 
 
 class NotReadyError(DriftQError):

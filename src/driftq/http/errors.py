@@ -27,6 +27,7 @@ _STATUS = {
     "read_only": 409,
     "stage_incomplete": 409,
     "epoch_mismatch": 409,
+    "failed_precondition": 409,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "topic_full": 422,

@@ -1,0 +1,1 @@
+"""Messages for groups of consumers: the broker API (http-v1)."""

@@ -1,0 +1,124 @@
+"""What the broker asks of others: a connection to write to, the idempotency registry, the router hook.
+
+`Registry` is told of every durable outcome when the frame or record of it is applied, live and in replay alike, so it
+can be rebuilt; whatever it keeps beyond that it captures itself.
+"""
+
+from typing import NamedTuple, Protocol
+
+from driftq.model.envelope import Message, RoutingDecision
+from driftq.seam.runtime import Pending
+
+
+class Delivery(NamedTuple):
+    """One line of a stream."""
+
+    partition: int
+    offset: int
+    attempts: int
+    last_error: str
+    message: Message
+
+
+class Outlet(Protocol):
+    """A connection that messages are written to."""
+
+    def ready(self) -> bool:
+        """Does it take another line now? One that says no calls `Stream.wake` when it does again."""
+        ...
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Hand one line to the socket."""
+        ...
+
+
+class Scope(NamedTuple):
+    """Whose key it is, on the consuming side."""
+
+    tenant: str
+    topic: str
+    group: str
+    key: str
+
+
+class Standing(NamedTuple):
+    """How a key stands for a group now."""
+
+    committed: bool = False
+    holder: str | None = None
+    """The owner of the live lease, if there is one."""
+
+
+class Registry(Protocol):
+    """The idempotency registry (http-v1 §13). Times are wall milliseconds of the engine."""
+
+    def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
+        """Take a key for a produce. True: it is committed already. Raises InvalidRequestError while it is pending."""
+        ...
+
+    def end_produce(self, tenant: str, topic: str, key: str, ts: int | None) -> None:
+        """The produce that took it was stored at this time, or failed."""
+        ...
+
+    def stored(self, tenant: str, topic: str, key: str, ts: int) -> None:
+        """Recovery found a message with this key; those up to the last checkpoint are in the registry's own section."""
+        ...
+
+    def standing(self, scope: Scope) -> Standing:
+        """How a key stands."""
+        ...
+
+    def delivered(self, scope: Scope, owner: str, lease_until: int) -> None:
+        """A message with this key was handed to an owner."""
+        ...
+
+    def committed(self, scope: Scope, ts: int) -> None:
+        """It was acked."""
+        ...
+
+    def failed(self, scope: Scope, reason: str, ts: int) -> None:
+        """It was nacked."""
+        ...
+
+
+class Hook(Protocol):
+    """Decides where a message goes before it is stored (http-v1 §14)."""
+
+    def route(self, topic: str, message: Message) -> Pending[RoutingDecision | None] | None:
+        """None at once, or later, leaves all to the producer. Fails only where a failing hook is to refuse produces."""
+        ...
+
+
+class NoRegistry:
+    """No key has any meaning."""
+
+    def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
+        """Every produce is the first."""
+        return False
+
+    def end_produce(self, tenant: str, topic: str, key: str, ts: int | None) -> None:
+        """Nothing is kept."""
+
+    def stored(self, tenant: str, topic: str, key: str, ts: int) -> None:
+        """Nothing is kept."""
+
+    def standing(self, scope: Scope) -> Standing:
+        """Free."""
+        return Standing()
+
+    def delivered(self, scope: Scope, owner: str, lease_until: int) -> None:
+        """Nothing is kept."""
+
+    def committed(self, scope: Scope, ts: int) -> None:
+        """Nothing is kept."""
+
+    def failed(self, scope: Scope, reason: str, ts: int) -> None:
+        """Nothing is kept."""
+
+
+class NoHook:
+    """Leaves all to the producer."""
+
+    def route(self, topic: str, message: Message) -> Pending[RoutingDecision | None] | None:
+        """Nothing to say."""
+        return None
