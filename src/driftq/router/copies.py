@@ -105,6 +105,8 @@ def copies_of(run: Run, topic: Topic, active: list[tuple[Router, Rule]], hops: i
     if hops >= HOPS_MAX or not active:
         return Batch(last_seq=run.last_seq, hops=hops + 1)
     source, first, last = run.source, run.first, run.last
+    if len(active) == 1 and active[0][1].match is None and not active[0][1].exactly_once:
+        return _all_of(run, *active[0], hops)
     tags = source.tags(first, last)
     whom = _whom(active, tags, last - first)
     if not whom:
@@ -134,6 +136,23 @@ def copies_of(run: Run, topic: Topic, active: list[tuple[Router, Rule]], hops: i
         nodes=_kept(nodes, whom, kept_nodes),
         metas=copied,
         batch_node=batch_node if any(kept_nodes) else None,
+    )
+
+
+def _all_of(run: Run, router: Router, rule: Rule, hops: int) -> Batch:
+    """What most routers do: every record, as it is."""
+    source, first, last = run.source, run.first, run.last
+    spec = rule.spec
+    return Batch(
+        last_seq=run.last_seq,
+        hops=hops + 1,
+        seqs=range(run.first_seq, run.last_seq + 1),
+        owners=[router] * (last - first),
+        data=source.data(first, last),
+        tags=source.tags(first, last) if spec.preserve_tag else None,
+        nodes=source.nodes(first, last) if spec.preserve_node else None,
+        metas=source.metas(first, last),
+        batch_node=source.batch_node if spec.preserve_node else None,
     )
 
 

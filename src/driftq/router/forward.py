@@ -103,7 +103,7 @@ class Forwarder:
             inflow = self._ready.take(now)
             inflow.queued = False
             before = self._engine.blocks.usage.payload
-            if self._advance(inflow) is Outcome.MORE:
+            if self._advance(inflow) is Outcome.MORE and inflow.routers and inflow.low < inflow.source.head:
                 self.wake(inflow)
             self._ready.spend(abs(self._engine.blocks.usage.payload - before))
         if len(self._ready) and not self._scheduled:
@@ -247,7 +247,8 @@ class Forwarder:
                 forwarded=[(router.number, count) for router, count in copied.items()],
             )
             note = Note(ROUTER_MARK, encode_body(mark))
-        failed = []
+        failed: list[DriftQError] = []
+        later: list[bool] = []
 
         def done(error: DriftQError | None) -> None:
             inflow.busy = False
@@ -257,13 +258,13 @@ class Forwarder:
                 self._later(inflow, RETRY_MS)
                 self._tell(inflow, everybody=True)
                 return
-            for place in range(fit):
-                owner = batch.owners[place]
-                owner.copied_to = max(owner.copied_to, batch.seqs[place])
+            for router in copied:
+                router.copied_to = max(router.copied_to, batch.seqs[fit - 1])
             self._table.note_hops(dest, first, first + fit - 1, batch.hops)
             self._pass(inflow, cursors, copied)
             self._stamps.copied(dest, inflow)
-            self.wake(inflow)
+            if later:
+                self.wake(inflow)
 
         inflow.busy = True
         inflow.planned = cursors
@@ -272,6 +273,7 @@ class Forwarder:
         )
         if failed:
             return Outcome.BLOCKED
+        later.append(True)
         return Outcome.BUSY if inflow.busy else Outcome.MORE
 
     def _pass(
