@@ -54,6 +54,7 @@ class Routers:
         self._engine: Engine | None = None
         self._rules: Rules | None = None
         self._removed: dict[int, list[str]] = {}
+        """Of topics whose deletion is under way and answered with them: the routers that go."""
 
     def __len__(self) -> int:
         return len(self._table.by_name)
@@ -270,6 +271,8 @@ class Routers:
     async def _delete_topic(self, name: str, *, if_empty: bool) -> list[str] | None:
         topic = self._live.catalog.by_name.get(name)
         removed: list[str] = []
+        if topic is not None:
+            self._removed.setdefault(topic.id, [])
         try:
             deleted = await self._live.delete_topic(name, if_empty=if_empty)
         finally:
@@ -279,11 +282,11 @@ class Routers:
 
     def _before_delete(self, topic: Topic) -> None:
         """The routers out of it end where they are; those into it end with it."""
-        self._removed[topic.id] = []
         for router in self._table.touching(topic):
             if router.source is topic:
-                self._removed[topic.id].append(router.name)
                 self._log_delete(router)
+                if topic.id in self._removed:
+                    self._removed[topic.id].append(router.name)
 
     def _before_update(self, topic: Topic, config: TopicConfig) -> None:
         """The copies of an `ephemeral` topic are not made again: where the class changes, cursors are logged."""
