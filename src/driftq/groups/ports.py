@@ -56,20 +56,36 @@ class Registry(Protocol):
         """Take a key for a produce. True: it is committed already. Raises InvalidRequestError while it is pending."""
         ...
 
-    def end_produce(self, tenant: str, topic: str, key: str, ts: int | None) -> None:
-        """The produce that took it was stored at this time, or failed."""
+    def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
+        """The produce that took it was stored there and then, or failed."""
         ...
 
-    def stored(self, tenant: str, topic: str, key: str, ts: int) -> None:
+    def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
         """Recovery found a message with this key; those up to the last checkpoint are in the registry's own section."""
         ...
 
-    def standing(self, scope: Scope) -> Standing:
-        """How a key stands."""
+    def standing(self, scope: Scope, stored_ts: int) -> Standing:
+        """How a key stands for a message that was stored then."""
         ...
 
-    def delivered(self, scope: Scope, owner: str, lease_until: int) -> None:
-        """A message with this key was handed to an owner."""
+    def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
+        """A message with this key was handed to an owner, or its lease was extended."""
+        ...
+
+    def settling(self, scope: Scope) -> None:
+        """An ack or nack of it is being logged: nobody else gets the key meanwhile. `settled` follows."""
+        ...
+
+    def settled(self, scope: Scope) -> None:
+        """It is logged, or could not be."""
+        ...
+
+    def voided(self, topic: str, group: str) -> None:
+        """The leases of a group are void: it was moved."""
+        ...
+
+    def sweep(self) -> None:
+        """Forget what is out of its window, a little at a time; called at every tick."""
         ...
 
     def committed(self, scope: Scope, ts: int) -> None:
@@ -96,17 +112,29 @@ class NoRegistry:
         """Every produce is the first."""
         return False
 
-    def end_produce(self, tenant: str, topic: str, key: str, ts: int | None) -> None:
+    def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
         """Nothing is kept."""
 
-    def stored(self, tenant: str, topic: str, key: str, ts: int) -> None:
+    def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
         """Nothing is kept."""
 
-    def standing(self, scope: Scope) -> Standing:
+    def standing(self, scope: Scope, stored_ts: int) -> Standing:
         """Free."""
         return Standing()
 
-    def delivered(self, scope: Scope, owner: str, lease_until: int) -> None:
+    def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
+        """Nothing is kept."""
+
+    def settling(self, scope: Scope) -> None:
+        """Nothing is kept."""
+
+    def settled(self, scope: Scope) -> None:
+        """Nothing is kept."""
+
+    def voided(self, topic: str, group: str) -> None:
+        """Nothing is kept."""
+
+    def sweep(self) -> None:
         """Nothing is kept."""
 
     def committed(self, scope: Scope, ts: int) -> None:
