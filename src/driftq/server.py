@@ -20,6 +20,7 @@ from driftq.cursors.named import NamedCursors
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import ShuttingDownError, StartError
+from driftq.groups.broker import Broker
 from driftq.lease.book import LeaseBook
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
@@ -129,13 +130,14 @@ class Server:
         """Known once it has recovered."""
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
         self.cold_mark = ColdMark(runtime, self._layout)
-        self._entropy = entropy or SystemEntropy()
+        self.entropy = entropy or SystemEntropy()
         leases = LeaseBook()
         self.routers = Routers(settings.limits, runtime)
-        features = (leases, self.cursors, self.staging, self.routers)
+        self.broker = Broker(settings.broker)
+        features = (leases, self.cursors, self.staging, self.routers, self.broker)
         self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
-        self.watch = Watch(self.engine, runtime, clock, self._entropy)
-        self.queues = Queues(self.engine, runtime, self._entropy, self.watch.turns, leases)
+        self.watch = Watch(self.engine, runtime, clock, self.entropy)
+        self.queues = Queues(self.engine, runtime, self.entropy, self.watch.turns, leases)
         if recover:
             for _ in self.recover():
                 pass
@@ -151,8 +153,9 @@ class Server:
         self.routers.bind(self.engine)
         self.queues.open()
         self.cursors.bind(self.engine)
+        self.broker.open(self.engine, self.runtime, self.clock)
         try:
-            self.server_id = settle_server_id(self._layout, self._entropy)
+            self.server_id = settle_server_id(self._layout, self.entropy)
             self.staging.open(self.engine, self.runtime, self._layout)
         except OSError as error:
             raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
@@ -216,6 +219,7 @@ class Server:
         """Take nothing more and take a last checkpoint; the answer says whether it was taken."""
         if self._closing is None:
             self.routers.close()
+            self.broker.close()
             self._closing = self.engine.close()
             self._closing.then(lambda _: self.staging.close())
         return self._closing

@@ -38,6 +38,10 @@ class Sink(Protocol):
         """End the stream behind what has been written; a peer that does not read is not waited for without end."""
         ...
 
+    def cut(self) -> None:
+        """End it now, so that the peer can tell that it is not whole."""
+        ...
+
 
 class Source(Protocol):
     """What is streamed."""

@@ -18,6 +18,7 @@ from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
 from driftq.http.v0.cursors import Cursors
 from driftq.http.v0.described import OpenApi
+from driftq.http.v0.foreign import fence_of
 from driftq.http.v0.queues import Queues
 from driftq.http.v0.records import Records
 from driftq.http.v0.routers import Routers
@@ -27,11 +28,13 @@ from driftq.http.v0.topics import Topics
 from driftq.http.v0.watch import Watches
 from driftq.http.v0.work import Work
 from driftq.http.v0.ws import Sockets
+from driftq.http.v1.dialect import Dialect
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 
 _EVENTS = b"text/event-stream"
 _TOPICS = "/v0/topics/"
+_ROOT = "/v0/"
 
 
 class App:
@@ -57,10 +60,15 @@ class App:
             *Work(server).routes(),
             *Routers(server).routes(),
         ]
-        self._table = Table(self.routes)
+        self._table = Table(self.routes, fence_of(server.engine))
+        self._own = {_first_segment(route.path) for route in self.routes}
+        """First segments of the paths that are this API's; everything else is the broker's, known or not."""
+        self.broker = Dialect(server, self._keys)
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request, or what it will come from. Never raises."""
+        if not request.path.startswith(_ROOT) and _first_segment(request.path) not in self._own:
+            return self.broker.handle(request)
         try:
             answer = self._answer(request)
         except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request, not the server
@@ -132,6 +140,10 @@ class App:
             _check_accept(request)
         request.params = found.params
         return route.handler(request)
+
+
+def _first_segment(path: str) -> str:
+    return path.split("/", 2)[1] if path.startswith("/") else ""
 
 
 def _check_access(request: Request, route: Route | None, found: Found | None) -> None:

@@ -195,6 +195,10 @@ class _Pipe:
         self._parts = []
         self.close()
 
+    def cut(self) -> None:
+        """The same: this door has no way to say that it is not whole."""
+        self.lose()
+
     def finish(self) -> None:
         """The server is going."""
         if not self._ended:
@@ -287,7 +291,10 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _send_reply(send: Send, reply: Reply, *, with_body: bool, kind: str = "http.response") -> None:
-    length = (b"content-length", b"%d" % reply.size)
-    headers = [(b"content-type", reply.content_type), *([length] if reply.body or with_body else []), *reply.headers]
+    headers = [*reply.headers]
+    if reply.content_type:
+        headers.append((b"content-type", reply.content_type))
+        if reply.body or with_body:
+            headers.append((b"content-length", b"%d" % reply.size))
     await send({"type": f"{kind}.start", "status": reply.status, "headers": headers})
     await send({"type": f"{kind}.body", "body": reply.whole if with_body else b""})

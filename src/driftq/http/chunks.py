@@ -78,6 +78,12 @@ class ChunkSink:
             self._outbox.put(_LAST_CHUNK)
         self._runtime.soon(self._finish)
 
+    def cut(self) -> None:
+        """The connection with it; the source hears of it as of a peer that is gone."""
+        if not self._ended:
+            self._outbox.drop()
+            self._transport.abort()
+
     # For the connection
 
     def open(self, head: bytes) -> None:

@@ -127,6 +127,11 @@ class Exchange:
             self._way.post(self)
             self._owner.part(self)
 
+    def cut(self) -> None:
+        """The end, now."""
+        if not self.over:
+            self._owner.cut(self)
+
     # For the connection
 
     def put(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ from enum import Enum, auto
 import httptools
 
 from driftq.http.answering import Answering, Slot
-from driftq.http.errors import refusal
+from driftq.http.refused import refused
 from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
 from driftq.seam.runtime import Timer
@@ -85,7 +85,7 @@ class Http1(asyncio.Protocol):
         while data and not answering.last:
             data = self._feed(data)
         if self._in_head and self._unread_head > TARGET_BYTES_MAX + HEADER_BYTES_MAX:
-            answering.refuse(refusal("invalid_request", "the head of the request is too long", status=431))
+            self._refuse("the head of the request is too long", 431)
         answering.flush()
 
     def eof_received(self) -> bool:
@@ -196,13 +196,13 @@ class Http1(asyncio.Protocol):
             self._parser = httptools.HttpRequestParser(self)
             return rest
         except httptools.HttpParserError as error:
-            self._answering.refuse(refusal("invalid_request", f"this is not HTTP: {error}"))
+            self._refuse(f"this is not HTTP: {error}", 400)
         return b""
 
     def _check_head(self) -> None:
         if len(self._target) > TARGET_BYTES_MAX:
             message = f"the target is longer than {TARGET_BYTES_MAX} bytes"
-            self._answering.refuse(refusal("invalid_request", message, status=414))
+            self._refuse(message, 414)
             return
         size = sum(len(name) + len(value) + _HEADER_FRAME for name, value in self._headers)
         if size > HEADER_BYTES_MAX or len(self._headers) > HEADERS_MAX:
@@ -210,7 +210,11 @@ class Http1(asyncio.Protocol):
 
     def _refuse_headers(self) -> None:
         message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
-        self._answering.refuse(refusal("invalid_request", message, status=431))
+        self._refuse(message, 431)
+
+    def _refuse(self, message: str, status: int) -> None:
+        """Answer what is being read, and take nothing more."""
+        self._answering.refuse(refused(self._target, self._headers, message, status))
 
     def _take_oversized(self) -> None:
         """Have the request answered without its body, which is dropped, and with it all that comes behind."""
@@ -260,5 +264,5 @@ class Http1(asyncio.Protocol):
             self._answering.last = True
         else:
             part = "head" if state is _State.HEAD else "body"
-            self._answering.refuse(refusal("invalid_request", f"the {part} of the request took too long", status=408))
+            self._refuse(f"the {part} of the request took too long", 408)
         self._answering.flush()

@@ -6,9 +6,9 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes, Settings
 
-from driftq.http.errors import refusal
 from driftq.http.exchange import Exchange, Owner, Way
 from driftq.http.h1 import HEADER_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX
+from driftq.http.refused import refused
 from driftq.http.reply import Reply
 from driftq.http.request import Headers
 
@@ -58,14 +58,16 @@ def read_head(owner: Owner, way: Way, number: int, pairs: list[Any]) -> Exchange
 def head_problem(exchange: Exchange) -> Reply | None:
     """What a request is refused for whatever it asks."""
     if len(exchange.target) > TARGET_BYTES_MAX:
-        return refusal("invalid_request", f"the target is longer than {TARGET_BYTES_MAX} bytes", status=414)
+        message = f"the target is longer than {TARGET_BYTES_MAX} bytes"
+        return refused(exchange.target, exchange.headers, message, 414)
     size = sum(len(name) + len(value) for name, value in exchange.headers)
     if len(exchange.headers) > HEADERS_MAX or size > HEADER_BYTES_MAX:
         message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
-        return refusal("invalid_request", message, status=431)
+        return refused(exchange.target, exchange.headers, message, 431)
     return None
 
 
 def write_head(status: int, content_type: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Headers:
     """The head of an answer."""
-    return [(b":status", b"%d" % status), (b"content-type", content_type), *headers]
+    typed = [(b"content-type", content_type)] if content_type else []
+    return [(b":status", b"%d" % status), *typed, *headers]

@@ -29,6 +29,7 @@ from driftq.http.exchange import Exchange
 from driftq.http.h1 import BODY_STEP
 from driftq.http.h2_head import EXCHANGES_MAX, head_problem, protocol, read_head, write_head
 from driftq.http.h2_rounds import Rounds
+from driftq.http.refused import refused
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
@@ -276,7 +277,8 @@ class Http2(asyncio.Protocol):
         if exchange.over:
             return
         head = write_head(reply.status, reply.content_type, reply.headers)
-        head.append((b"content-length", b"%d" % reply.size))
+        if reply.content_type:
+            head.append((b"content-length", b"%d" % reply.size))
         if exchange.method != b"HEAD":
             for part in (reply.body, *reply.more):
                 if part:
@@ -346,7 +348,8 @@ class Http2(asyncio.Protocol):
             exchange.looks += 1
             if exchange.looks * self._look_ms > terms.body_timeout_ms:
                 exchange.heard = True
-                self._reply(exchange, refusal("invalid_request", "the body of the request took too long", status=408))
+                message = "the body of the request took too long"
+                self._reply(exchange, refused(exchange.target, exchange.headers, message, 408))
         if self._full_ms >= terms.keepalive_timeout_ms:
             self._transport.abort()
         elif self._idle_ms >= terms.keepalive_timeout_ms:

@@ -36,7 +36,7 @@ class Metrics:
         figures = self._server.figures()
         if b"application/json" in (request.header(b"accept") or b""):
             return json_reply(200, _as_json(figures))
-        return Reply(200, encode(_families(figures)), CONTENT_TYPE)
+        return Reply(200, encode(families(figures)), CONTENT_TYPE)
 
 
 def _as_json(figures: Figures) -> dict[str, object]:
@@ -92,7 +92,8 @@ class _Wal:
         self.read_only = any(shard.read_only for shard in shards)
 
 
-def _families(figures: Figures) -> Iterator[Family]:
+def families(figures: Figures) -> Iterator[Family]:
+    """Everything that is counted whichever API it came through."""
     yield gauge("driftq_topics", "Topics.", len(figures.topics))
     yield gauge("driftq_routers", "Routers.", figures.routers)
     yield gauge("driftq_records_live", "Live records of all topics.", figures.records)

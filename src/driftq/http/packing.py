@@ -114,7 +114,7 @@ def takes_gzip(headers: Headers) -> bool:
 
 def _packs(reply: Reply) -> bool:
     text = reply.content_type is JSON or reply.content_type.startswith((b"application/json", b"text/"))
-    return text and not any(name == b"content-encoding" for name, _ in reply.headers)
+    return text and not reply.plain and not any(name == b"content-encoding" for name, _ in reply.headers)
 
 
 def packed(reply: Reply) -> Reply:

@@ -14,9 +14,12 @@ class Reply(Struct, frozen=True):
     status: int
     body: bytes = b""
     content_type: bytes = JSON
+    """Empty: there is no body, and nothing is said about one."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     more: Sequence[bytes] = ()
     """What the body goes on with, in pieces: a large page is not copied on its way out."""
+    plain: bool = False
+    """Is it never to be packed?"""
 
     @property
     def size(self) -> int:
@@ -44,10 +47,9 @@ def encode_head(reply: Reply, size: int, *, keep_alive: bool, old: bool) -> byte
     """The head of a reply. `old` is a client of HTTP/1.0, which must be told that the connection stays."""
     if keep_alive and not old and not reply.headers and reply.content_type is JSON:
         return b"%b%d\r\n\r\n" % (_JSON_HEADS[reply.status], size)
-    parts = [
-        STATUS_LINES[reply.status],
-        b"content-type: %b\r\ncontent-length: %d\r\n" % (reply.content_type, size),
-    ]
+    parts = [STATUS_LINES[reply.status]]
+    if reply.content_type:
+        parts.append(b"content-type: %b\r\ncontent-length: %d\r\n" % (reply.content_type, size))
     parts += [b"%b: %b\r\n" % header for header in reply.headers]
     if not keep_alive:
         parts.append(b"connection: close\r\n")

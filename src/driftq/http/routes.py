@@ -48,10 +48,15 @@ class Found(NamedTuple):
     params: tuple[str, ...]
 
 
+Fence = Callable[[dict[str, Route], list[str]], dict[str, Route]]
+
+
 class Table:
     """All routes."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], fence: Fence | None = None) -> None:
+        """`fence` may put other routes in the place of those of a path, by what stands in the place of its colons."""
+        self._fence = fence
         self._fixed: dict[str, dict[str, Route]] = {}
         self._shapes: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
         self._remembered: dict[str, Found] = {}
@@ -88,7 +93,7 @@ class Table:
                 elif wanted != part:
                     break
             else:
-                found = Found(methods, tuple(params))
+                found = Found(methods if self._fence is None else self._fence(methods, params), tuple(params))
                 if len(self._remembered) >= _REMEMBERED_MAX:
                     self._remembered.clear()
                 self._remembered[path] = found

@@ -12,6 +12,8 @@ from driftq.http.errors import error_reply
 from driftq.http.prometheus import CONTENT_TYPE, counter, encode, gauge
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
+from driftq.http.v1.errors import error_reply as broker_error_reply
+from driftq.http.v1.form import labelled
 from driftq.server import Server
 
 _RETRY_MS = 1000
@@ -38,7 +40,9 @@ class Threshold:
         error = NotReadyError(
             "the log is being read again", detail={"replay_progress": progress}, retry_after_ms=_RETRY_MS
         )
-        return error_reply(error)
+        if request.path.startswith("/v0/") or request.path == "/readyz":
+            return error_reply(error)
+        return labelled(request, broker_error_reply(error), self._server.entropy)
 
     def _metrics(self) -> Reply:
         families = [

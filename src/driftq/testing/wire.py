@@ -68,6 +68,10 @@ class KeptSink:
         self.ended = True
         self.code = code
 
+    def cut(self) -> None:
+        """The end of a stream that is not whole."""
+        self.ended = True
+
     def taken(self) -> bytes:
         """The bytes since the last call."""
         data = bytes(self.data)

@@ -62,13 +62,19 @@ def test_a_server_that_is_closing_is_healthy_and_not_ready(server: Server, runti
     assert closing.result()
 
 
-@pytest.mark.parametrize("path", ["/", "/v0", "/v0/nope", "/v0/health/", "/healthz/", "/V0/health", ""])
+@pytest.mark.parametrize("path", ["/v0", "/v0/nope", "/v0/health/", "/healthz/"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
 def test_an_unknown_path_is_404_whatever_the_method(server: Server, path: str, method: str) -> None:
     reply, body = ask(server, path, method)
     assert reply.status == 404
     assert isinstance(body["error"], dict)
     assert body["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("path", ["/", "/V0/health", "/v1x", "/produce", "", "/v2/topics"])
+def test_an_unversioned_path_is_the_brokers_to_refuse(server: Server, path: str) -> None:
+    reply, body = ask(server, path)
+    assert (reply.status, body) == (404, {"error": "NOT_FOUND", "message": "use /v1/* endpoints"})
 
 
 @pytest.mark.parametrize("path", ["/v0/health", "/healthz", "/v0/ready", "/readyz"])

@@ -183,13 +183,13 @@ def test_a_handler_may_say_itself_who_comes_in() -> None:
         seen.append(request.access.key_id)
         return Reply(200)
 
-    own = Route("GET", "/own/:id", handler, form_token=True, knows_callers=True)
-    rig.app._table = Table([own, Route("GET", "/other", handler, Scope.READ, form_token=True)])
-    for path in ("/own/x", "/own/x?token=wrong", "/own/x?token=one"):
+    own = Route("GET", "/v0/own/:id", handler, form_token=True, knows_callers=True)
+    rig.app._table = Table([own, Route("GET", "/v0/other", handler, Scope.READ, form_token=True)])
+    for path in ("/v0/own/x", "/v0/own/x?token=wrong", "/v0/own/x?token=one"):
         assert rig.reply("GET", path).status == 200
     assert seen == [-1, -1, 0]
-    assert rig.reply("GET", "/other?token=one").status == 200
-    assert rig.reply("GET", "/other?token=wrong").status == 401
+    assert rig.reply("GET", "/v0/other?token=one").status == 200
+    assert rig.reply("GET", "/v0/other?token=wrong").status == 401
 
 
 def test_a_closing_server_refuses_before_it_looks_at_keys() -> None:

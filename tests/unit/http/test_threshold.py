@@ -40,7 +40,7 @@ def test_probes_are_answered_and_the_rest_is_refused_with_the_progress() -> None
     for _ in server.recover():
         assert ask(threshold, "/healthz").status == 200
         assert b"driftq_ready 0\n" in ask(threshold, "/v0/metrics").body
-        for method, path in (("GET", "/v0/ready"), ("POST", "/v0/topics/a"), ("GET", "/nowhere")):
+        for method, path in (("GET", "/v0/ready"), ("POST", "/v0/topics/a"), ("GET", "/v0/nowhere")):
             reply = ask(threshold, path, method)
             assert (reply.status, dict(reply.headers)[b"retry-after"]) == (503, b"1")
             error = json.decode(reply.body)["error"]
@@ -59,3 +59,11 @@ def test_who_came_early_is_passed_on_to_the_app() -> None:
     threshold.behind = App(server).handle
     assert ask(threshold, "/v0/ready").status == 200
     assert server.engine.topic("a").head == WRITES
+
+
+def test_the_broker_says_so_in_its_own_form() -> None:
+    server = a_server_with_a_long_log()
+    reply = ask(Threshold(server), "/v1/healthz")
+    headers = dict(reply.headers)
+    assert (reply.status, headers[b"retry-after"], len(headers[b"x-request-id"])) == (503, b"1", 24)
+    assert json.decode(reply.body)["error"] == "UNAVAILABLE"

@@ -13,6 +13,7 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import Performance, since_ms
+from driftq.http.v0.foreign import check_not_new, check_own
 from driftq.model.router import Filter, Guarantee, RouterSpec
 from driftq.router.inflow import Router
 from driftq.seam.runtime import Pending, run
@@ -119,6 +120,8 @@ class Routers:
         for topic in (body.source, body.dest):
             if not request.access.may_name(topic):
                 raise ForbiddenError("this key may not use that name", detail={"topic": topic})
+        check_own(body.dest)
+        check_not_new(self._server.engine, body.source)
         match = None if body.filter is None else parse_match(body.filter)
         spec = RouterSpec(
             source=body.source,

@@ -11,6 +11,7 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import Performance, since_ms
+from driftq.http.v0.foreign import check_own, is_foreign
 from driftq.http.v0.sync_wait import SyncWait
 from driftq.http.v0.wire import TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
 from driftq.model.topic import Durability
@@ -43,6 +44,8 @@ class Topics:
         name = request.params[0]
         given = decode_config(json_body(request, body_bytes_max=self._body_bytes_max, optional=True))
         config = given.resolved(name)
+        if config.dead_letter is not None:
+            check_own(config.dead_letter)
 
         async def answer() -> Reply:
             created = await self._engine.put_topic(name, given)
@@ -95,8 +98,11 @@ class Topics:
     def list(self, request: Request) -> Reply:
         """A page of the topics that the key may see."""
         catalog = self._engine.catalog
+        with_foreign = request.flag("v1", True)
         names, cursor = Paging.of(request).cut(
-            catalog.names(), lambda name: catalog.find(name) is not None, request.access.prefixes
+            catalog.names(),
+            lambda name: catalog.find(name) is not None and (with_foreign or not is_foreign(name)),
+            request.access.prefixes,
         )
         touch = request.flag("touch", False)
         rows = [self._row(name, touch=touch) for name in names]

@@ -17,6 +17,7 @@ from driftq.engine.ingest import decode_write
 from driftq.errors import DriftQError, InvalidRequestError
 from driftq.http.access import Access, Scope
 from driftq.http.timing import Performance, shown_sync_ms, since_ms
+from driftq.http.v0.foreign import check_own
 from driftq.http.v0.watch import Cursor, cursors_of
 from driftq.http.v0.watch_wire import SUBSCRIBE_BODY, options_of, starts_of
 from driftq.model.limits import NESTING_MAX
@@ -204,6 +205,7 @@ class Commands:
         body = _decoded(_PUBLISH, command.text)
         self._access.check(Scope.WRITE)
         self._access.check_name(body.topic)
+        check_own(body.topic)
         if body.config is not None:
             self._access.check(Scope.ADMIN)
         wanted = decode_write(command.text, self._limits)

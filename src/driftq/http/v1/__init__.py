@@ -1,0 +1,1 @@
+"""The broker API on the wire (http-v1)."""

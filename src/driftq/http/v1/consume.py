@@ -1,0 +1,195 @@
+"""`GET /v1/consume` (http-v1 §3.6): messages as lines, for as long as the client stays.
+
+Nothing is kept for a client beyond what its sink has taken. While that has no room the broker hands it nothing; a
+client that takes nothing at all for `stream_stall_ms` is cut off, without the end that a whole stream has.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from driftq.admission import Slot
+from driftq.errors import InvalidRequestError
+from driftq.groups.broker import Stream as GroupStream
+from driftq.groups.ports import Delivery
+from driftq.http.access import Scope
+from driftq.http.answer import Sink, Stream
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.sse import HEADERS, Heartbeat
+from driftq.http.v1.lines import line_of
+from driftq.http.v1.names import check_name
+from driftq.http.v1.params import I32_MAX, I64_MAX, body_of, query_of, stripped, whole_number
+from driftq.seam.runtime import Timer
+from driftq.server import Server
+
+_NDJSON = b"application/x-ndjson; charset=utf-8"
+_BEAT = b"\n"
+_LOOKS = 4
+"""How often it is looked for progress while a stream is stalled as long as it may be."""
+
+
+class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+    topic: str | None = None
+    group: str | None = None
+    owner: str | None = None
+    lease_ms: Any = None
+
+
+class Member(Struct, frozen=True):
+    """Who consumes, and how."""
+
+    topic: str
+    group: str
+    owner: str
+    lease_ms: int
+    credit: int | None
+    """Messages it holds at one time, if it says so itself."""
+
+
+class Consuming:
+    """The handler."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+        self._decoder = Decoder(_Given)
+
+    def routes(self) -> list[Route]:
+        """One."""
+        return [Route("GET", "/v1/consume", self.consume, Scope.READ | Scope.WRITE, stream=True)]
+
+    def consume(self, request: Request) -> Stream:
+        """Join a group. The topic must be there: what is wrong is said before the stream begins."""
+        member = self._member(request)
+        check_name(request, member.topic)
+        self._server.broker.partitions(member.topic)
+        slot = self._server.admission.take_stream(request.access.key_id)
+        return Stream(ConsumeStream(self._server, member, slot), content_type=_NDJSON, headers=HEADERS)
+
+    def _member(self, request: Request) -> Member:
+        given = body_of(self._decoder, request, self._body_bytes_max)
+        credit: int | None = None
+        lease_ms: object
+        if given is None:
+            query = query_of(request)
+            names = _names(query.get("topic"), query.get("group"), query.get("owner"))
+            lease_ms = whole_number(query, "lease_ms", 0, I64_MAX)
+            credit = request.number("max_in_flight", 0) or None
+        else:
+            names = _names(given.topic, given.group, given.owner)
+            lease_ms = given.lease_ms
+        if lease_ms is None:
+            lease_ms = 0
+        if type(lease_ms) is not int or not 0 <= lease_ms <= I64_MAX:
+            raise InvalidRequestError("invalid lease_ms")
+        return Member(*names, lease_ms, credit if credit is None or credit <= I32_MAX else None)
+
+
+def _names(topic: str | None, group: str | None, owner: str | None) -> tuple[str, str, str]:
+    names = stripped(topic), stripped(group), stripped(owner)
+    if not all(names):
+        raise InvalidRequestError("topic, group, and owner are required")
+    return names
+
+
+class ConsumeStream:
+    """One stream: the source of its bytes, and where the broker's deliveries go."""
+
+    def __init__(self, server: Server, member: Member, slot: Slot) -> None:
+        self._server = server
+        self._member = member
+        self._slot = slot
+        self._sink: Sink | None = None
+        self._stream: GroupStream | None = None
+        settings = server.settings.broker
+        beat_ms = settings.heartbeat_ms
+        self._heartbeat = Heartbeat(server.runtime, server.clock, beat_ms, self._beat) if beat_ms else None
+        self._stall_ms = settings.stream_stall_ms
+        self._look_ms = max(1, self._stall_ms // _LOOKS)
+        self._stall_timer: Timer | None = None
+        self._stalled_ms = 0
+        self._unsent = 0
+
+    # The source
+
+    def opened(self, sink: Sink) -> None:
+        """The stream begins: its client is a member of the group from now on."""
+        self._sink = sink
+        if self._heartbeat is not None:
+            self._heartbeat.start()
+        member = self._member
+        self._stream = self._server.broker.attach(
+            member.topic, member.group, member.owner, self, lease_ms=member.lease_ms, credit=member.credit
+        )
+
+    def room(self) -> None:
+        """The client has read."""
+        self._calm_down()
+        if self._stream is not None:
+            self._stream.wake()
+
+    def closed(self) -> None:
+        """It is over. What was handed over stays leased."""
+        self._sink = None
+        self._calm_down()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._slot.release()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.detach()
+
+    def goodbye(self) -> None:
+        """The server is shutting down: a whole end tells the client that nothing is missing."""
+        if self._sink is not None:
+            self._sink.close()
+
+    # The outlet
+
+    def ready(self) -> bool:
+        """Does the client read?"""
+        return self._sink is not None and self._sink.room
+
+    def deliver(self, delivery: Delivery) -> None:
+        """One line."""
+        self._write(line_of(delivery))
+
+    # The rest
+
+    def _write(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        sink.write(data)
+        if self._heartbeat is not None:
+            self._heartbeat.spoke()
+        if not sink.room and self._stall_timer is None:
+            self._stalled_ms, self._unsent = 0, sink.unsent
+            self._wait()
+
+    def _beat(self) -> None:
+        if self.ready():
+            self._write(_BEAT)
+
+    def _wait(self) -> None:
+        self._stall_timer = self._server.runtime.later(self._look_ms, self._look)
+
+    def _look(self) -> None:
+        """Has it read anything since the last look?"""
+        self._stall_timer = None
+        sink = self._sink
+        if sink is None or sink.room:
+            return
+        self._stalled_ms = 0 if sink.unsent < self._unsent else self._stalled_ms + self._look_ms
+        self._unsent = sink.unsent
+        if self._stalled_ms >= self._stall_ms:
+            sink.cut()
+        else:
+            self._wait()
+
+    def _calm_down(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None

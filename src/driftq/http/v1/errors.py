@@ -1,0 +1,99 @@
+"""The error body of http-v1 §1.4, and the status of every error. No other module writes either."""
+
+import logging
+
+from msgspec import json
+
+from driftq.errors import DriftQError, OverloadedError, ShardStoppedError, ThrottledError, UnauthorizedError
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+
+JSON = b"application/json; charset=utf-8"
+
+_log = logging.getLogger(__name__)
+
+_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    408: "INVALID_ARGUMENT",
+    409: "FAILED_PRECONDITION",
+    413: "INVALID_ARGUMENT",
+    414: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    431: "INVALID_ARGUMENT",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+}
+_STATUS = {
+    "invalid_request": 400,
+    "batch_too_large": 400,
+    "topic_not_found": 400,
+    "unsupported_media_type": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "failed_precondition": 409,
+    "read_only": 409,
+    "payload_too_large": 413,
+    "record_too_large": 413,
+    "topic_full": 429,
+    "throttled": 429,
+    "not_ready": 503,
+    "shutting_down": 503,
+}
+_RETRY_AFTER = (b"retry-after", b"1")
+_MS_PER_S = 1000
+
+
+def refusal(status: int, message: str, *headers: tuple[bytes, bytes], **facts: object) -> Reply:
+    """An error body; `facts` stand beside code and message."""
+    body = {"error": _CODES[status], "message": message, **facts}
+    return Reply(status, json.encode(body) + b"\n", JSON, headers)
+
+
+def error_facts(error: BaseException) -> dict[str, str]:
+    """Code and message of an error that stands inside an answer."""
+    status, message = _told(error)
+    return {"error": _CODES[status], "message": message}
+
+
+def error_reply(error: DriftQError) -> Reply:
+    """What a caller is told of an error that the broker raised."""
+    status, message = _told(error)
+    if isinstance(error, ThrottledError):
+        return _overloaded(error)
+    headers = []
+    if status == 503:
+        headers.append(_RETRY_AFTER)
+    if isinstance(error, UnauthorizedError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return refusal(status, message, *headers)
+
+
+def failed_reply(request: Request, error: BaseException) -> Reply:
+    """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
+    if isinstance(error, DriftQError):
+        return error_reply(error)
+    _log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return refusal(*_told(error))
+
+
+def _told(error: BaseException) -> tuple[int, str]:
+    """Status and message."""
+    if not isinstance(error, DriftQError):
+        return 500, "the server made a mistake; its log says more"
+    # A log that has stopped takes nothing until a restart; one write that failed may be tried again.
+    status = 503 if isinstance(error, ShardStoppedError) else _STATUS.get(error.code, 500)
+    return status, error.message
+
+
+def _overloaded(error: ThrottledError) -> Reply:
+    """Too much at one time (http-v1 §12)."""
+    after_ms = error.retry_after_ms or _MS_PER_S
+    seconds = max(1, -(-after_ms // _MS_PER_S))
+    limit = error.limit if isinstance(error, OverloadedError) else (error.detail or {}).get("limit")
+    facts = {"reason": "overloaded", "retry_after_ms": after_ms} | ({"limit": limit} if limit else {})
+    return refusal(429, error.message, (b"retry-after", b"%d" % seconds), **facts)

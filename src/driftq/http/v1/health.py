@@ -1,0 +1,35 @@
+"""`/v1/healthz` and `/v1/version` (http-v1 §3.1, §3.2)."""
+
+from driftq import __version__
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.v1.form import json_reply
+from driftq.server import Server
+
+_COMMIT = "unknown"
+"""What a build that does not say is called."""
+
+
+class Health:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        durable = server.settings.broker.durability != "ephemeral"
+        self._version = json_reply(200, {"version": __version__ or "dev", "commit": _COMMIT, "wal_enabled": durable})
+        self._health = json_reply(200, {"status": "ok"})
+
+    def routes(self) -> list[Route]:
+        """Both need no key."""
+        return [
+            Route("GET", "/v1/healthz", self.health, probe=True),
+            Route("GET", "/v1/version", self.version, probe=True),
+        ]
+
+    def health(self, _: Request) -> Reply:
+        """Always the same."""
+        return self._health
+
+    def version(self, _: Request) -> Reply:
+        """What this is."""
+        return self._version

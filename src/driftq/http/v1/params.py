@@ -1,0 +1,89 @@
+"""What a request says (http-v1 §1.1): in its body or in its query, never in both.
+
+JSON is strict: one object, no unknown field at any depth, numbers of the right kind. `null` is absent, the last of
+repeated keys counts, and half a surrogate pair is U+FFFD. A query is lenient: what is not known is passed over.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+from urllib.parse import parse_qsl
+
+from msgspec import Meta, MsgspecError
+from msgspec.json import Decoder
+
+from driftq.errors import InvalidRequestError, PayloadTooLargeError
+from driftq.http.request import Request
+
+T = TypeVar("T")
+
+I32_MAX, I64_MAX = (1 << 31) - 1, (1 << 63) - 1
+I32 = Annotated[int, Meta(ge=-I32_MAX - 1, le=I32_MAX)]
+I64 = Annotated[int, Meta(ge=-I64_MAX - 1, le=I64_MAX)]
+
+Query = Mapping[str, str]
+
+_SPACE = "".join(filter(str.isspace, map(chr, range(0x3001)))).translate(dict.fromkeys(range(0x1C, 0x20)))
+"""White space as Unicode has it; Python's own counts four control characters too."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
+
+
+def stripped(name: str | None) -> str:
+    """A name without white space around it; none is the empty one."""
+    return "" if name is None else name.strip(_SPACE)
+
+
+def body_of(decoder: Decoder[T], request: Request, body_bytes_max: int) -> T | None:
+    """What the body says; None if there is no body, and the query counts."""
+    if request.oversized or len(request.body) > body_bytes_max:
+        raise PayloadTooLargeError("the body is too large")
+    if request.fault is not None:
+        raise request.fault
+    return decode(decoder, request.body) if request.body else None
+
+
+def only_body(decoder: Decoder[T], request: Request, body_bytes_max: int) -> T:
+    """What the body says, where there is no other form."""
+    found = body_of(decoder, request, body_bytes_max)
+    return decode(decoder, b"") if found is None else found
+
+
+def decode(decoder: Decoder[T], body: bytes) -> T:
+    """The value of strict JSON. Raises InvalidRequestError."""
+    if b"\\u" in body and _SURROGATE.search(body) is not None:
+        body = _ESCAPE.sub(_paired, body)
+    try:
+        return decoder.decode(body)
+    except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid_json(error) from None
+
+
+def invalid_json(why: object) -> InvalidRequestError:
+    """The one text for whatever is wrong with a body."""
+    return InvalidRequestError(f"invalid json body: {why}")
+
+
+def _paired(match: re.Match[bytes]) -> bytes:
+    return match[0] if match[1] is None else b"\\ufffd"
+
+
+def query_of(request: Request) -> Query:
+    """The query; of a repeated name the first counts."""
+    pairs = parse_qsl(request.query.encode("latin-1"), keep_blank_values=True)
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in reversed(pairs)}
+
+
+def whole_number(query: Query, name: str, least: int, most: int) -> int | None:
+    """An integer of a query; None if it is absent or empty. Raises InvalidRequestError."""
+    text = query.get(name)
+    if not text:
+        return None
+    value = int(text) if _INTEGER.fullmatch(text) else None
+    if value is None or not least <= value <= most:
+        raise InvalidRequestError(f"invalid {name}")
+    return value

@@ -1,0 +1,119 @@
+"""Ack, nack and extend (http-v1 §3.7, §3.8, §22): the first five of their checks, in the contract's order."""
+
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from driftq.errors import InvalidRequestError
+from driftq.groups.broker import Place
+from driftq.http.access import Scope
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.v1.form import NO_CONTENT, after, json_reply
+from driftq.http.v1.names import check_name
+from driftq.http.v1.params import I32_MAX, I64_MAX, Query, body_of, only_body, query_of, stripped, whole_number
+from driftq.seam.runtime import Pending
+from driftq.server import Server
+
+
+class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the numbers it is said by name what is wrong with them, so they are looked at behind the names."""
+
+    topic: str | None = None
+    group: str | None = None
+    owner: str | None = None
+    partition: Any = None
+    offset: Any = None
+
+
+class _GivenNack(_Given, frozen=True, forbid_unknown_fields=True):
+    reason: str | None = None
+
+
+class _GivenExtend(_Given, frozen=True, forbid_unknown_fields=True):
+    lease_ms: Any = None
+
+
+class _Asked(NamedTuple):
+    place: Place
+    owner: str
+
+
+class Settling:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._broker = server.broker
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+        self._acks = Decoder(_Given)
+        self._nacks = Decoder(_GivenNack)
+        self._extends = Decoder(_GivenExtend)
+
+    def routes(self) -> list[Route]:
+        """Three."""
+        return [
+            Route("POST", "/v1/ack", self.ack, Scope.WRITE),
+            Route("POST", "/v1/nack", self.nack, Scope.WRITE),
+            Route("POST", "/v1/extend", self.extend, Scope.WRITE),
+        ]
+
+    def ack(self, request: Request) -> Pending[Reply]:
+        """A message is done."""
+        given = body_of(self._acks, request, self._body_bytes_max)
+        asked = _asked(request, _of_query(query_of(request)) if given is None else given)
+        return after(self._broker.ack(*asked), lambda _: NO_CONTENT)
+
+    def nack(self, request: Request) -> Pending[Reply]:
+        """A message failed."""
+        given = body_of(self._nacks, request, self._body_bytes_max)
+        if given is None:
+            query = query_of(request)
+            asked = _asked(request, _of_query(query))
+            reason = stripped(query.get("reason")) or stripped(query.get("error"))
+        else:
+            asked, reason = _asked(request, given), stripped(given.reason)
+        return after(self._broker.nack(*asked, reason), lambda _: NO_CONTENT)
+
+    def extend(self, request: Request) -> Reply:
+        """A message is held longer."""
+        given = only_body(self._extends, request, self._body_bytes_max)
+        asked = _asked(request, given)
+        lease_ms = given.lease_ms
+        if type(lease_ms) is not int or not 0 < lease_ms <= I64_MAX:
+            raise InvalidRequestError("invalid lease_ms")
+        return json_reply(200, {"deadline_ms": self._broker.extend(*asked, lease_ms)})
+
+
+def _of_query(query: Query) -> _Given:
+    partition, offset = query.get("partition"), query.get("offset")
+    if not partition or not offset:
+        raise InvalidRequestError("partition and offset are required")
+    return _Given(
+        query.get("topic"),
+        query.get("group"),
+        query.get("owner"),
+        whole_number(query, "partition", -I32_MAX - 1, I32_MAX),
+        whole_number(query, "offset", -I64_MAX - 1, I64_MAX),
+    )
+
+
+def _asked(request: Request, given: _Given) -> _Asked:
+    """Which message is meant, by whom. Raises InvalidRequestError."""
+    partition, offset = given.partition, given.offset
+    if partition is None or offset is None:
+        raise InvalidRequestError("partition and offset are required")
+    if type(partition) is not int or abs(partition) > I32_MAX:
+        raise InvalidRequestError("invalid partition")
+    if type(offset) is not int or abs(offset) > I64_MAX:
+        raise InvalidRequestError("invalid offset")
+    topic, group, owner = stripped(given.topic), stripped(given.group), stripped(given.owner)
+    if not (topic and group and owner):
+        raise InvalidRequestError("topic, group, and owner are required")
+    if partition < 0:
+        raise InvalidRequestError("partition cannot be negative")
+    if offset < 0:
+        raise InvalidRequestError("offset cannot be negative")
+    check_name(request, topic)
+    return _Asked(Place(topic, group, partition, offset), owner)
