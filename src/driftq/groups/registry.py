@@ -4,7 +4,7 @@
 
 The broker tells of produces, deliveries, acks and nacks (`ports.Registry`), and logs their outcomes in its own frames.
 What a worker says explicitly is logged here: one frame of kind 72 per outcome, in the log of its topic, applied live
-and in replay by the same function. The checkpoint's section is `idempotency`. Both stand in docs/formats/idempotency.md.
+and in replay by the same function; the checkpoint's section is `idempotency` (docs/formats/idempotency.md).
 
 Invariants
 - `mark_success` is answered when its frame is as durable as the topic's class says, and is COMMITTED from then on.
