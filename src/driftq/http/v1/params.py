@@ -74,8 +74,8 @@ def _paired(match: re.Match[bytes]) -> bytes:
 
 def query_of(request: Request) -> Query:
     """The query; of a repeated name the first counts."""
-    pairs = parse_qsl(request.query.encode("latin-1"), keep_blank_values=True)
-    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in reversed(pairs)}
+    text = request.query.encode("latin-1").decode("utf-8", "replace")
+    return dict(reversed(parse_qsl(text, keep_blank_values=True, errors="replace")))
 
 
 def whole_number(query: Query, name: str, least: int, most: int) -> int | None:
