@@ -221,13 +221,23 @@ class IdempotencyRegistry:
 
     def _log(self, scope: Scope, owner: str, *, committed: bool, result: bytes, error: str) -> Pending[None]:
         entry = self.consumed.owned(scope, owner, self._engine.time.now())
-        topic = self._engine.topic(self._groups.log_name(scope.topic))
         outcome = self.consumed.outcome(scope, committed=committed, owner=owner, result=result, error=error)
-        sync = topic.durability is Durability.FSYNC
-        logged = self._engine.log(topic, KIND, msgpack.encode(outcome), self, sync=sync)
+        logged = self.record(outcome)
         entry.settling += 1
         logged.then(lambda _: self.consumed.settled(scope))
         return logged
+
+    def record(self, outcome: Outcome) -> Pending[None]:
+        """Log an outcome and apply it at its commit point; of a topic that does not last nothing is logged."""
+        topic = self._engine.topic(self._groups.log_name(outcome.topic))
+        if not _lasts(topic):
+            self._engine.check_open()
+            applied: Pending[None] = Pending()
+            self.consumed.apply(outcome, self._engine.time.now())
+            applied.resolve(None)
+            return applied
+        sync = topic.durability is Durability.FSYNC
+        return self._engine.log(topic, KIND, msgpack.encode(outcome), self, sync=sync, in_order=False)
 
     # What the engine asks for
 
@@ -236,8 +246,19 @@ class IdempotencyRegistry:
         self.consumed.apply(msgpack.decode(body, type=Outcome), ts)
 
     def capture(self) -> bytes:
-        """Keys that were produced, and outcomes."""
-        return msgpack.encode(_Section(self.produced.capture(), self.consumed.capture()))
+        """Keys that were produced, and outcomes, of topics that last."""
+        logs = self._engine.catalog.by_name
+        lasting: dict[str, bool] = {}
+
+        def lasts(topic: str) -> bool:
+            if topic not in lasting:
+                log = logs.get(self._groups.log_name(topic))
+                lasting[topic] = log is not None and _lasts(log)
+            return lasting[topic]
+
+        produced = [entry for entry in self.produced.capture() if lasts(entry[0][1])]
+        outcomes = [entry for entry in self.consumed.capture() if lasts(entry[1].topic)]
+        return msgpack.encode(_Section(produced, outcomes))
 
     def restore(self, section: bytes) -> None:
         """And back."""
@@ -248,6 +269,10 @@ class IdempotencyRegistry:
 
     def forget(self, topic: Topic) -> None:
         """Topics of the broker are never deleted."""
+
+
+def _lasts(topic: Topic) -> bool:
+    return topic.durability is not Durability.EPHEMERAL
 
 
 def scope_of(topic: str, group: str, message: Message) -> Scope:

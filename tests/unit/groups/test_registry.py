@@ -11,6 +11,7 @@ from driftq.groups.ports import Scope
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message
+from driftq.model.topic import Durability
 from driftq.testing import CrashMode, EngineRig, FaultyDisk
 
 WORK = Scope("", "t", "g", "k")
@@ -26,7 +27,7 @@ class _Groups:
         self.refuses = False
 
     def partitions(self, topic: str) -> int:
-        if topic != "t":
+        if topic not in ("t", "t2"):
             raise InvalidRequestError("topic does not exist")
         return 1
 
@@ -88,6 +89,18 @@ def test_a_commit_survives_with_its_result_and_a_lease_does_not(rig: _Rig, life:
     failed = rig.registry.entry(WORK._replace(key="failed"))
     assert failed is not None
     assert (failed.status, failed.last_error) == (Status.FAILED, "boom")
+
+
+def test_of_a_topic_that_does_not_last_nothing_is_kept(rig: _Rig) -> None:
+    rig.put("t2", Durability.EPHEMERAL)
+    scope = WORK._replace(topic="t2")
+    rig.registry.begin_key(scope, "a", 30_000)
+    rig.run(rig.registry.commit_key(scope, "a"))
+    rig.registry.end_produce("", "t2", "k", rig.clock.wall_ms(), 0)
+    assert rig.registry.begin_key(scope, "b", 30_000).already_done is True
+    rig.restart()
+    assert rig.registry.begin_key(scope, "b", 30_000).already_done is False
+    assert rig.registry.begin_produce("", "t2", "k") is False
 
 
 def test_of_a_commit_under_way_nobody_else_gets_the_key(rig: _Rig) -> None:

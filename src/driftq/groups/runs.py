@@ -1,0 +1,200 @@
+"""Which messages belong to a run (http-v1 §22): an index of the newest steps, by run, in commit order.
+
+A step is a message with a `run_id`. The copy of one that was dead-lettered is no step: it belongs to its origin. The
+index holds so many of both, in chunks: when it is full the oldest chunk goes, and a run that lost steps says so.
+
+A checkpoint has the chunks (section `runs`, docs/formats/idempotency.md); messages behind it are told again when the log is
+read. A chunk that is full never changes, so it is encoded once.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from msgspec import Struct, msgpack
+
+from driftq.engine.topic import Topic
+from driftq.model.envelope import Message
+
+_CHUNK_MAX = 1000
+_CHUNKS_MIN = 10
+"""The index is at least so many chunks, so that what goes at once is little."""
+
+
+class Step(Struct, frozen=True, array_like=True, gc=False):
+    """A message of a run."""
+
+    run_id: str
+    tenant_id: str
+    step_id: str
+    parent_step_id: str
+    topic: str
+    partition: int
+    offset: int
+    ts: int
+
+
+class Letter(Struct, frozen=True, array_like=True, gc=False):
+    """The dead letter of a step."""
+
+    origin_topic: str
+    origin_offset: int
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    attempts: int
+    last_error: str
+    routed_at_ms: int
+
+
+class Found(NamedTuple):
+    """One run: its steps, each with its dead letters, and whether older ones were left out."""
+
+    steps: list[tuple[Step, list[Letter]]]
+    truncated: bool
+
+
+class _Chunk(Struct, array_like=True):
+    steps: list[Step]
+    letters: list[Letter]
+
+    @property
+    def size(self) -> int:
+        return len(self.steps) + len(self.letters)
+
+
+class _Section(Struct, array_like=True):
+    chunks: list[bytes]
+    truncated: list[str]
+    """Runs that lost steps."""
+
+
+class _Run:
+    __slots__ = ("steps", "truncated")
+
+    def __init__(self, *, truncated: bool) -> None:
+        self.steps: deque[Step] = deque()
+        self.truncated = truncated
+
+
+class RunIndex:
+    """The newest steps."""
+
+    name = "runs"
+    kinds: frozenset[int] = frozenset()
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._chunk_max = max(1, min(_CHUNK_MAX, entries_max // _CHUNKS_MIN))
+        self._chunks: deque[_Chunk] = deque()
+        self._encoded: deque[bytes] = deque()
+        """Of all chunks but the last."""
+        self._size = 0
+        self._runs: dict[str, _Run] = {}
+        self._steps: dict[tuple[str, int], list[Letter]] = {}
+        """The dead letters of every step, by its place."""
+        self._left_out: dict[str, None] = {}
+        """Runs that lost all their steps, the last ones."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def stored(self, topic: str, partition: int, offset: int, ts: int, message: Message) -> None:
+        """A message was committed. Told again, when the log is read again, it changes nothing."""
+        envelope = message.envelope
+        if envelope is None or not envelope.run_id or not self._entries_max:
+            return
+        note = envelope.dlq
+        if note is not None:
+            self._add_letter(
+                Letter(
+                    *(note.original_topic, note.original_offset, topic, partition, offset),
+                    *(note.group, note.attempts, note.last_error, note.routed_at_ms),
+                )
+            )
+        elif (topic, offset) not in self._steps:
+            names = (envelope.run_id, envelope.tenant_id, envelope.step_id, envelope.parent_step_id)
+            self._add_step(Step(*names, topic, partition, offset, ts))
+
+    def find(self, run_id: str, tenant_id: str | None = None) -> Found | None:
+        """The steps of a run, of one tenant or of all; None if there are none."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return None
+        steps = [
+            (step, self._steps[step.topic, step.offset])
+            for step in run.steps
+            if tenant_id is None or step.tenant_id == tenant_id
+        ]
+        return Found(steps, run.truncated) if steps else None
+
+    def _add_step(self, step: Step) -> None:
+        run = self._runs.get(step.run_id)
+        if run is None:
+            truncated = step.run_id in self._left_out
+            self._left_out.pop(step.run_id, None)
+            run = self._runs[step.run_id] = _Run(truncated=truncated)
+        run.steps.append(step)
+        self._steps[step.topic, step.offset] = []
+        self._room().steps.append(step)
+
+    def _add_letter(self, letter: Letter) -> None:
+        letters = self._steps.get((letter.origin_topic, letter.origin_offset))
+        if letters is None or letter in letters:
+            return
+        letters.append(letter)
+        self._room().letters.append(letter)
+
+    def _room(self) -> _Chunk:
+        """The chunk that takes one more."""
+        if not self._chunks or self._chunks[-1].size >= self._chunk_max:
+            if self._chunks:
+                self._encoded.append(msgpack.encode(self._chunks[-1]))
+            self._chunks.append(_Chunk([], []))
+        self._size += 1
+        if self._size > self._entries_max and len(self._chunks) > 1:
+            self._drop(self._chunks.popleft())
+            self._encoded.popleft()
+        return self._chunks[-1]
+
+    def _drop(self, chunk: _Chunk) -> None:
+        self._size -= chunk.size
+        for step in chunk.steps:
+            run = self._runs[step.run_id]
+            run.steps.popleft()
+            run.truncated = True
+            if not run.steps:
+                del self._runs[step.run_id]
+                self._left_out[step.run_id] = None
+            del self._steps[step.topic, step.offset]
+        for letter in chunk.letters:
+            letters = self._steps.get((letter.origin_topic, letter.origin_offset), [])
+            if letter in letters:
+                letters.remove(letter)
+        while len(self._left_out) > self._entries_max:
+            del self._left_out[next(iter(self._left_out))]
+
+    # What the engine asks for
+
+    def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
+        """It has no frames: messages tell all."""
+
+    def capture(self) -> bytes:
+        """The chunks."""
+        last = [msgpack.encode(self._chunks[-1])] if self._chunks else []
+        truncated = [name for name, run in self._runs.items() if run.truncated]
+        return msgpack.encode(_Section([*self._encoded, *last], [*self._left_out, *truncated]))
+
+    def restore(self, section: bytes) -> None:
+        """And back, with as much room as there is now."""
+        found = msgpack.decode(section, type=_Section)
+        self._left_out = dict.fromkeys(found.truncated)
+        for raw in found.chunks:
+            chunk = msgpack.decode(raw, type=_Chunk)
+            for step in chunk.steps:
+                self._add_step(step)
+            for letter in chunk.letters:
+                self._add_letter(letter)
+
+    def forget(self, topic: Topic) -> None:
+        """Topics of the broker are never deleted."""
