@@ -3,8 +3,8 @@
 A step is a message with a `run_id`. The copy of one that was dead-lettered is no step: it belongs to its origin. The
 index holds so many of both, in chunks: when it is full the oldest chunk goes, and a run that lost steps says so.
 
-A checkpoint has the chunks (section `runs`, docs/formats/idempotency.md); messages behind it are told again when the log is
-read. A chunk that is full never changes, so it is encoded once.
+A checkpoint has the chunks (section `runs`, docs/formats/idempotency.md); what is behind it is told again when the log
+is read. A chunk that is full never changes, so it is encoded once.
 """
 
 from collections import deque
