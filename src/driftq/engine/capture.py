@@ -1,7 +1,8 @@
 """A topic as a checkpoint holds it, and back: what replay would rebuild, records in durable segments named, not copied.
 
-Named are whole segments up to the first that is not durable to its end; of that one the durable blocks are named with
-their index, for it has no `.idx` yet. All later rows are copied as block frames (`tail`), with their flags as they are.
+Named are whole segments up to the first that is not durable to its end, and of that one the durable blocks; a segment
+that is not sealed is named with its index, for it has no `.idx` yet. All later rows are copied as block frames
+(`tail`), with their flags as they are.
 
 On the way back a row of a named block is gone when its flag says so, when its delete had not been flipped yet
 (`flips`), when it lies below `earliest`, or when its whole block was (`dead`). Flags found set that the checkpoint
@@ -82,7 +83,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
             segment.named = True
         segment.noted = len(segment.flips)
         copied = segment.durable_blocks if whole else 0
-        whole = whole and segment.sealed
+        whole = whole and segment.sealing and segment.durable_blocks == len(segment.index)
         for number in range(copied, len(segment.index)):
             tail += _frame_with_flags(topic, segment, number)
     if topic.open is not None and not topic.segments[-1].resident:

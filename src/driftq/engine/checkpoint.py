@@ -10,6 +10,7 @@ block that has to be copied and cannot be read is such a failure.
 Invariant: no state is captured while a shard is stopped, for it may lack what the log has.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct, msgpack
@@ -31,6 +32,9 @@ from driftq.storage.shards import Shards
 from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot, remove_older
 
 ENGINE_SECTION = "engine"
+_ROUNDS_MAX = 4
+_COPIED_BYTES = 4 << 20
+"""So much may be copied into a checkpoint without another round of syncs."""
 _KEPT_BYTES_MAX = MIB
 
 
@@ -88,10 +92,6 @@ class Checkpointer:
         """Sync and mark; when the last of that has been heard of, install."""
         wal_bytes = self.wal_bytes_before + self.wal_bytes
         self._filing.flip()
-        for topic in self._catalog.visible():
-            if topic.changed:
-                self._filing.settle(topic)
-                self._filing.sync_active(topic)
         waiting = [len(self._shards.all) + 1]
 
         def arrived(error: Exception | None) -> None:
@@ -111,8 +111,24 @@ class Checkpointer:
         for shard, mark in zip(self._shards.all, marks, strict=True):
             shard.submit(mark)
             shard.flush()
+        self._sync_files(arrived, rounds=_ROUNDS_MAX)
+
+    def _sync_files(self, arrived: Callable[[Exception | None], None], rounds: int) -> None:
+        """Make closed blocks durable. Others are closed meanwhile: again, until few are left to be copied."""
+        for topic in self._catalog.visible():
+            if topic.changed:
+                self._filing.settle(topic)
+                self._filing.sync_active(topic)
+
+        def synced(_: None, error: Exception | None) -> None:
+            left = sum(self._filing.undurable(topic) for topic in self._catalog.visible() if topic.changed)
+            if error is None and rounds > 1 and left > _COPIED_BYTES:
+                self._sync_files(arrived, rounds - 1)
+            else:
+                arrived(error)
+
         # Jobs of the file thread answer in order: when this one does, the syncs before it are done.
-        self._thread.submit(lambda: None, lambda _, error: arrived(error))
+        self._thread.submit(lambda: None, synced)
 
     def _any_stopped(self) -> bool:
         return any(shard.stopped is not None for shard in self._shards.all)

@@ -175,23 +175,35 @@ class Filing:
         if topic.dropped:
             self.drop(topic)
 
+    def undurable(self, topic: Topic) -> int:
+        """Bytes of a topic's closed blocks that no sync has covered: what a checkpoint taken now would copy."""
+        return sum(
+            segment.data_bytes - _end_of(segment, segment.durable_blocks)
+            for segment in topic.segments
+            if not segment.resident and not segment.sealed
+        )
+
     def sync_active(self, topic: Topic) -> None:
-        """Make the written blocks of an active segment durable, for a checkpoint to name them."""
-        for segment in topic.segments:
-            if segment.resident or segment.sealed or segment.durable_blocks >= segment.written_blocks:
-                continue
-            self._sync(topic, segment, segment.written_blocks)
+        """Make the written blocks of segments that are not sealed durable, for a checkpoint to name them."""
+        behind = [
+            (segment, segment.written_blocks)
+            for segment in topic.segments
+            if not segment.resident and not segment.sealed and segment.durable_blocks < segment.written_blocks
+        ]
+        if behind:
+            self._sync(topic, behind)
 
-    def _sync(self, topic: Topic, segment: Segment, blocks: int) -> None:
+    def _sync(self, topic: Topic, behind: list[tuple[Segment, int]]) -> None:
         def done(_: None, error: Exception | None) -> None:
-            if error is None:
-                segment.durable_blocks = max(segment.durable_blocks, blocks)
-                topic.changed = True
-            else:
+            if error is not None:
                 self._failed(topic)
+                return
+            for segment, blocks in behind:
+                segment.durable_blocks = max(segment.durable_blocks, blocks)
+            topic.changed = True
 
-        size = sum(segment.index.place(blocks - 1))
-        self._thread.submit(lambda: self._store.sync_data(topic.id, segment.first_seq, size), done)
+        sizes = [(segment.first_seq, _end_of(segment, blocks)) for segment, blocks in behind]
+        self._thread.submit(lambda: self._store.sync_data(topic.id, sizes), done)
 
     def flip(self) -> None:
         """Flip the flags of deletes that the newest checkpoint shows, where their block is in a file."""
@@ -301,3 +313,8 @@ class Filing:
     def _failed(self, topic: Topic) -> None:
         self.failures += 1
         self._unsettled.add(topic)
+
+
+def _end_of(segment: Segment, blocks: int) -> int:
+    """Where the first blocks of a segment end in its file."""
+    return sum(segment.index.place(blocks - 1)) if blocks else 0

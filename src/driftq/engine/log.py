@@ -156,6 +156,8 @@ class Log(ABC):
 
     def add_segment(self, segment: Segment) -> None:
         """A segment that is on disk, all its rows live."""
+        if self.segments:
+            self.segments[-1].sealing = True
         self.segments.append(segment)
         self.head = segment.end_seq - 1
         payload = sum(segment.index.payload(number) for number in range(len(segment.index)))

@@ -21,6 +21,8 @@ from driftq.storage.tag_sort import index_blocks
 Done = Callable[[Topic, Segment, TagIndex | None, Exception | None], None]
 """Hears of each segment: its tag index, or why it is not sealed."""
 
+_BATCH_MAX = 32
+"""So that a checkpoint, whose syncs wait for the batch before them, has not long to wait."""
 _HELD_BYTES_MAX = 32 << 20
 """A batch keeps no more than this from leaving the cache; the rest of it is read back."""
 
@@ -59,7 +61,7 @@ class Sealing:
     def _begin(self) -> None:
         if self._busy or not self._waiting:
             return
-        batch, self._waiting = self._waiting, []
+        batch, self._waiting = self._waiting[:_BATCH_MAX], self._waiting[_BATCH_MAX:]
         self._busy = True
         self._hold(batch)
 

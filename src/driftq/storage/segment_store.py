@@ -73,12 +73,13 @@ class SegmentStore:
             self._durable_dirs.add(topic_id)
         return self._disk.create(path)
 
-    def sync_data(self, topic_id: int, first_seq: int, size: int) -> None:
-        """Make the frames in the first `size` bytes, and the file's own entry, durable.
+    def sync_data(self, topic_id: int, sizes: Sequence[tuple[int, int]]) -> None:
+        """Make the frames in the first bytes of some segments durable, so many of each, and the files' own entries.
 
         Raises OSError, or BlockDamagedError where an earlier sync failed and the frames are not to be had any more.
         """
-        self._sync_data(topic_id, first_seq, size, check=True)
+        for first_seq, size in sizes:
+            self._sync_data(topic_id, first_seq, size, check=True)
         self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
 
     def _sync_data(self, topic_id: int, first_seq: int, size: int, *, check: bool) -> None:

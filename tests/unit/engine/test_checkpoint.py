@@ -6,10 +6,10 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from driftq.engine import upkeep
+from driftq.engine import checkpoint, upkeep
 from driftq.errors import ShardStoppedError
 from driftq.model.topic import Durability
-from driftq.testing import CrashMode, EngineRig
+from driftq.testing import CrashMode, EngineRig, FaultyDisk
 from tests.property.test_engine_model import walk
 from tests.property.world import World
 from tests.unit.engine.unreadable import Fault, filled
@@ -296,3 +296,45 @@ def test_a_start_leaves_no_topic_beyond_its_cap() -> None:
     rig.checkpoint()
     rig.crash()
     assert (rig.topic("t").count, rig.seqs("t")) == (5, [4, 5, 6, 7, 8])
+
+
+def test_segments_whose_data_is_durable_are_named_though_they_are_not_sealed() -> None:
+    """A disk that cannot make index files, and a load behind which sealing lags, cost no copies."""
+
+    def no_index(operation: str, path: str) -> bool:
+        return operation == "create" and path.endswith(".idx")
+
+    rig = EngineRig(
+        segment_max_events=2000,
+        wal_file_bytes=8 << 20,
+        wrap=lambda disk: FaultyDisk(disk, forever=True, error=errno.EIO, when=no_index),
+    )
+    rig.put("t")
+    payload = b'"' + b"x" * 90 + b'"'
+    for _ in range(10):
+        rig.write("t", *[payload] * 2000)
+    rig.run(rig.engine.delete_records("t", seqs=[3000]))
+    rig.checkpoint()
+    assert [segment.sealed for segment in rig.topic("t").segments] == [False] * 10
+    assert rig.engine.checkpointer.bytes_written < 20_000
+    rig.write("t", 1)
+    before = rig.walk("t")
+    rig.crash(CrashMode.DROP)
+    assert rig.walk("t") == before
+    rig.checkpoint()
+    rig.restart()
+    assert rig.walk("t") == before
+
+
+def test_what_is_closed_while_it_syncs_is_synced_too_before_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_COPIED_BYTES", 1000)
+    rig = EngineRig(segment_max_events=2000, wal_file_bytes=8 << 20)
+    rig.put("t", Durability.DISK)
+    payload = b'"' + b"x" * 90 + b'"'
+    rig.write("t", *[payload] * 2000)
+    rig.runtime.hold("driftq-files")
+    taken = rig.engine.checkpointer.run()
+    rig.write("t", *[payload] * 1500)
+    rig.runtime.release("driftq-files")
+    assert rig.run(taken)
+    assert rig.engine.checkpointer.bytes_written < 20_000

@@ -109,7 +109,7 @@ def test_a_lone_part_is_no_segment(disk: SimDisk) -> None:
 def test_synced_data_survives_without_an_index(disk: SimDisk) -> None:
     store = store_on(disk)
     index = written(store, 3, 4)
-    store.sync_data(TOPIC, FIRST, sum(index.place(1)))
+    store.sync_data(TOPIC, [(FIRST, sum(index.place(1)))])
     after = store_on(disk.crash(CrashMode.DROP, 0))
     assert after.read_block(TOPIC, FIRST, index, 1).count == 4
 
@@ -143,11 +143,11 @@ def test_data_whose_sync_failed_is_written_again_before_the_next(disk: SimDisk) 
         index = written(store, 3, 4)
         size = sum(index.place(1))
         with pytest.raises(OSError, match="Input/output"):
-            store.sync_data(TOPIC, FIRST, size)
+            store.sync_data(TOPIC, [(FIRST, size)])
         if again == "seal":
             store.seal([Seal(TOPIC, FIRST, index, b"")])
         else:
-            store.sync_data(TOPIC, FIRST, size)
+            store.sync_data(TOPIC, [(FIRST, size)])
         after = store_on(image.crash(CrashMode.DROP, 0))
         assert [after.read_block(TOPIC, FIRST, index, number).count for number in (0, 1)] == [3, 4]
 
@@ -158,7 +158,7 @@ def test_a_failed_sync_of_flags_is_one_of_the_blocks_behind_them_too(disk: SimDi
     index = written(store, 3, 4)
     with pytest.raises(OSError, match="Input/output"):
         store.flip(TOPIC, FIRST, [sum(index.place(0)) - 3])
-    store.sync_data(TOPIC, FIRST, sum(index.place(1)))
+    store.sync_data(TOPIC, [(FIRST, sum(index.place(1)))])
     after = store_on(disk.crash(CrashMode.DROP, 0))
     assert after.read_block(TOPIC, FIRST, index, 0).flags == bytes([DELETED, 0, 0])
     assert after.read_block(TOPIC, FIRST, index, 1).count == 4
@@ -173,11 +173,11 @@ def test_data_that_is_not_to_be_had_any_more_behind_a_failed_sync_is_not_called_
     index = written(store, 3, 4)
     size = sum(index.place(1))
     with pytest.raises(OSError, match="Input/output"):
-        store.sync_data(TOPIC, FIRST, size)
+        store.sync_data(TOPIC, [(FIRST, size)])
     disk.open(DATA).truncate(index.place(1)[0] if cut is None else size - cut)
     for _ in range(2):
         with pytest.raises(BlockDamagedError, match="behind a failed sync"):
-            store.sync_data(TOPIC, FIRST, size)
+            store.sync_data(TOPIC, [(FIRST, size)])
 
 
 def test_a_damaged_index_is_made_again_from_the_data(disk: SimDisk) -> None:
