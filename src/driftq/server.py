@@ -21,6 +21,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import ShuttingDownError, StartError
 from driftq.groups.broker import Broker
+from driftq.groups.registry import IdempotencyRegistry
 from driftq.lease.book import LeaseBook
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
@@ -133,8 +134,9 @@ class Server:
         self.entropy = entropy or SystemEntropy()
         leases = LeaseBook()
         self.routers = Routers(settings.limits, runtime)
-        self.broker = Broker(settings.broker)
-        features = (leases, self.cursors, self.staging, self.routers, self.broker)
+        self.registry = IdempotencyRegistry(settings.broker)
+        self.broker = Broker(settings.broker, self.registry)
+        features = (leases, self.cursors, self.staging, self.routers, self.registry, self.broker)
         self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
         self.watch = Watch(self.engine, runtime, clock, self.entropy)
         self.queues = Queues(self.engine, runtime, self.entropy, self.watch.turns, leases)
@@ -153,6 +155,7 @@ class Server:
         self.routers.bind(self.engine)
         self.queues.open()
         self.cursors.bind(self.engine)
+        self.registry.bind(self.engine, self.broker)
         self.broker.open(self.engine, self.runtime, self.clock)
         try:
             self.server_id = settle_server_id(self._layout, self.entropy)

@@ -1,158 +1,163 @@
 """`Broker`: the broker API as one feature, for the server and its handlers."""
 
-from typing import NamedTuple
-
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
-from driftq.errors import NotReadyError
-from driftq.groups.ports import Hook, NoHook, NoRegistry, Outlet, Registry
+from driftq.groups.agenda import Agenda, Spot
+from driftq.groups.book import Book, BrokerTopic
+from driftq.groups.dispatch import Dispatcher
+from driftq.groups.figures import GroupFigures as GroupFigures
+from driftq.groups.figures import figures
+from driftq.groups.group import Group
+from driftq.groups.group import Stream as Stream
+from driftq.groups.lane import Open, State
+from driftq.groups.names import log_name
+from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Registry
+from driftq.groups.ports import Place as Place
+from driftq.groups.ports import Produced as Produced
+from driftq.groups.produce import Producer
+from driftq.groups.seek import Moved as Moved
+from driftq.groups.seek import seek
+from driftq.groups.settle import Settler
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message
 from driftq.seam.clock import Clock
-from driftq.seam.runtime import Pending, Runtime
-
-
-class Produced(NamedTuple):
-    """The answer to a produce. Of a duplicate neither place nor time is known."""
-
-    topic: str
-    """Where it was stored."""
-    partition: int = -1
-    offset: int = -1
-    ts: int = 0
-    duplicate: bool = False
-
-
-class Place(NamedTuple):
-    """Which message of which group a call means."""
-
-    topic: str
-    group: str
-    partition: int
-    offset: int
-
-
-class PartitionFigures(NamedTuple):
-    """How a group stands in one partition."""
-
-    partition: int
-    floor: int
-    last_acked: int
-    done: int
-    lag: int
-    in_flight: int
-    waiting: int
-    owners: list[str]
-    oldest_ms: int | None
-
-
-class GroupFigures(NamedTuple):
-    """How a group stands."""
-
-    topic: str
-    group: str
-    streams: int
-    partitions: list[PartitionFigures]
-
-
-class Counters:
-    """What has happened since the start."""
-
-    def __init__(self) -> None:
-        self.rejected: dict[str, int] = {}
-        """Produces that backpressure refused, by limit."""
-        self.dead_letters: dict[str, int] = {}
-        """Dead letters, by source topic."""
-        self.redeliveries = 0
-        self.skips = 0
-        """Messages that were done because their key was committed."""
-
-
-class Moved(NamedTuple):
-    """What a seek did to one partition."""
-
-    partition: int
-    floor_before: int
-    floor_after: int
-
-
-class Stream:
-    """A consumer's connection in its group."""
-
-    def wake(self) -> None:
-        """Its outlet takes lines again."""
-        raise NotReadyError("the broker is not there yet")
-
-    def detach(self) -> None:
-        """The connection is gone; what was handed to it stays leased."""
-        raise NotReadyError("the broker is not there yet")
+from driftq.seam.runtime import Pending, Runtime, run
 
 
 class Broker:
     """Topics, messages, groups and streams. Every refusal is a DriftQError whose message is the contract's text."""
 
-    name = "groups"
-    kinds = frozenset(range(64, 72))
+    name = Book.name
+    kinds = Book.kinds
 
     def __init__(self, settings: BrokerSettings, registry: Registry | None = None, hook: Hook | None = None) -> None:
         self.settings = settings
         self.registry: Registry = registry or NoRegistry()
         self.hook: Hook = hook or NoHook()
         self.counters = Counters()
+        self.book = Book(self.registry, self._ask, lambda: self._agenda.now())
+        self._asked: dict[tuple[int, str], tuple[BrokerTopic, Group]] = {}
+        self._closed = False
+        self._engine: Engine
+        self._runtime: Runtime
+        self._agenda: Agenda
+        self._dispatcher: Dispatcher
+        self.producer: Producer
+        self.settler: Settler
 
     def open(self, engine: Engine, runtime: Runtime, clock: Clock) -> None:
-        """Recovery is over."""
+        """Recovery is over. Raises OSError."""
+        settings, counters = self.settings, self.counters
+        self._engine = engine
+        self._runtime = runtime
+        self._agenda = Agenda(
+            runtime,
+            clock,
+            settings.redelivery_tick_ms,
+            due=lambda spot, entry: self.settler.due(spot, entry),
+            sweep=self.registry.sweep,
+        )
+        self.producer = Producer(engine, settings, self.book, self.registry, self.hook, counters)
+        self.settler = Settler(engine, settings, self.book, self._agenda, self.producer, self.registry, counters)
+        self._dispatcher = Dispatcher(engine, settings, self._agenda, self.settler, self.registry, counters)
+        self.book.open(engine)
+        for topic in self.book.by_id.values():
+            for group in topic.groups.values():
+                for lane in group.lanes.values():
+                    self._reopen(Spot(topic, group, lane))
+
+    def _reopen(self, spot: Spot) -> None:
+        """Messages that failed in an earlier run wait as long as they were to, or are to be tried again."""
+        wall = self._engine.time.now()
+        lane = spot.lane
+        for offset, fact in lane.retries.items():
+            entry = lane.open[offset] = Open(offset, fact.attempts, fact.last_error)
+            if fact.next_at > wall:
+                entry.state = State.WAITING
+                entry.due = self._agenda.now() + fact.next_at - wall
+                self._agenda.add(spot, entry)
+            else:
+                lane.make_ready(entry)
 
     def close(self) -> None:
         """Hand nothing out any more."""
+        self._closed = True
+        self._agenda.close()
+
+    def _ask(self, topic: BrokerTopic, group: Group) -> None:
+        if not self._asked:
+            self._runtime.soon(self._serve)
+        self._asked[topic.id, group.name] = (topic, group)
+
+    def _serve(self) -> None:
+        asked, self._asked = self._asked, {}
+        if not self._closed:
+            for topic, group in asked.values():
+                self._dispatcher.serve(topic, group)
 
     # Topics
 
     def create_topic(self, name: str, partitions: int = 1) -> Pending[int]:
         """Create a topic unless it is there; the answer is how many partitions it has. `partitions` is checked here."""
-        raise NotReadyError("the broker is not there yet")
+        return self.producer.create(name, partitions)
 
     def topics(self) -> list[str]:
         """Every topic, by the bytes of its name."""
-        return []
+        return sorted(self.book.by_name, key=str.encode)
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has. Raises InvalidRequestError."""
-        raise NotReadyError("the broker is not there yet")
+        return self.book.find(topic).partitions
 
     def log_name(self, topic: str) -> str:
         """What a topic is called through the other API."""
-        raise NotReadyError("the broker is not there yet")
+        return log_name(topic)
 
     # Messages
 
     def produce(self, topic: str, message: Message, *, deadline_ms: int | None = None) -> Pending[Produced]:
         """Store a message (http-v1 §3.5, steps 2 to 10); `deadline_ms` is its envelope's deadline as a moment."""
-        raise NotReadyError("the broker is not there yet")
+        return self.producer.produce(topic, message, deadline_ms)
 
     def attach(
         self, topic: str, group: str, owner: str, outlet: Outlet, *, lease_ms: int = 0, credit: int | None = None
     ) -> Stream:
         """Join a group: messages go to `outlet` from the next turn on. Raises InvalidRequestError."""
-        raise NotReadyError("the broker is not there yet")
+        found = self.book.find(topic)
+        settings = self.settings
+        lease = min(lease_ms or settings.default_lease_ms, settings.lease_ms_max)
+        joined = self.book.group(found, group)
+        stream = Stream(joined, owner, outlet, lease, settings.stream_credit if credit is None else credit)
+        joined.join(stream)
+        return stream
 
     def ack(self, place: Place, owner: str) -> Pending[None]:
         """A message is done (http-v1 §3.7, from check 6 on)."""
-        raise NotReadyError("the broker is not there yet")
+        return self.settler.ack(place, owner)
 
     def nack(self, place: Place, owner: str, reason: str = "") -> Pending[None]:
         """A message failed (http-v1 §3.8)."""
-        raise NotReadyError("the broker is not there yet")
+        return self.settler.nack(place, owner, reason)
 
     def extend(self, place: Place, owner: str, lease_ms: int) -> int:
         """Give a delivery another deadline; the answer is that, as wall time (http-v1 §22)."""
-        raise NotReadyError("the broker is not there yet")
+        return self.settler.extend(place, owner, lease_ms)
 
     # Groups
 
     def groups(self, topic: str | None = None, group: str | None = None) -> list[GroupFigures]:
         """How groups stand, those of this topic and name if given."""
-        return []
+        return figures(self.book, self._engine.time.now(), topic, group)
+
+    def is_done(self, topic: str, group: str, offset: int) -> bool:
+        """Is a message done for a group? One that there is not is."""
+        found = self.book.by_name.get(topic)
+        partition = None if found is None else found.index.partition_at(offset)
+        if found is None or partition is None:
+            return True
+        known = found.groups.get(group)
+        lane = None if known is None else known.lanes.get(partition)
+        return lane is not None and offset in lane.done
 
     def seek(
         self,
@@ -164,19 +169,22 @@ class Broker:
         force: bool = False,
     ) -> Pending[list[Moved]]:
         """Put a group before the first message at or above an offset, per partition (http-v1 §22)."""
-        raise NotReadyError("the broker is not there yet")
+        return run(seek(self._engine, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
 
     # What the engine asks for
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
         """One committed frame."""
+        self.book.apply(kind, topic, ts, body)
 
     def capture(self) -> bytes:
         """All state."""
-        return b""
+        return self.book.capture()
 
     def restore(self, section: bytes) -> None:
         """And back."""
+        self.book.restore(section)
 
     def forget(self, topic: Topic) -> None:
         """Topics of the broker are never deleted."""
+        self.book.forget(topic)

@@ -20,6 +20,39 @@ class Delivery(NamedTuple):
     message: Message
 
 
+class Produced(NamedTuple):
+    """The answer to a produce. Of a duplicate neither place nor time is known."""
+
+    topic: str
+    """Where it was stored."""
+    partition: int = -1
+    offset: int = -1
+    ts: int = 0
+    duplicate: bool = False
+
+
+class Place(NamedTuple):
+    """Which message of which group a call means."""
+
+    topic: str
+    group: str
+    partition: int
+    offset: int
+
+
+class Counters:
+    """What has happened since the start."""
+
+    def __init__(self) -> None:
+        self.rejected: dict[str, int] = {}
+        """Produces that backpressure refused, by limit."""
+        self.dead_letters: dict[str, int] = {}
+        """Dead letters, by source topic."""
+        self.redeliveries = 0
+        self.skips = 0
+        """Messages that were done because their key was committed."""
+
+
 class Outlet(Protocol):
     """A connection that messages are written to."""
 

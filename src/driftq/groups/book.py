@@ -1,0 +1,185 @@
+"""All durable state of the broker: which topics there are, and how far each group has come in them.
+
+    logged → (commit point) → applied here, live and in replay alike
+
+A topic of the broker is a log of the engine and one frame that gives it its name and its partitions. What groups do is
+logged as frames of that log, so it is ordered with nothing but itself. State of an `ephemeral` topic is never logged:
+its messages do not come back, and nor may what was done with them.
+
+A checkpoint has per group and partition a floor, ranges and facts of failures: as many as messages were open, whatever
+the length of the log.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from driftq.engine.engine import Engine
+from driftq.engine.topic import Topic
+from driftq.errors import InvalidRequestError
+from driftq.groups.frames import (
+    GroupKind,
+    RetryState,
+    TopicBody,
+    TopicState,
+    decode_done,
+    decode_retry,
+    decode_section,
+    decode_seek,
+    decode_topic,
+    encode,
+)
+from driftq.groups.group import Group
+from driftq.groups.index import Index, read_index
+from driftq.groups.ports import Registry, Scope
+from driftq.model.topic import Durability
+from driftq.seam.runtime import Pending
+
+
+class BrokerTopic:
+    """One topic."""
+
+    def __init__(self, topic_id: int, name: str, partitions: int) -> None:
+        self.id = topic_id
+        self.name = name
+        self.partitions = partitions
+        self.index = Index(partitions)
+        self.groups: dict[str, Group] = {}
+        self.log: Topic
+        """Its log, once recovery is over."""
+        self.known = 0
+        self.totals: list[tuple[int, int]] = []
+        """What a checkpoint knew of the index."""
+
+    @property
+    def lasts(self) -> bool:
+        """Do its messages outlive the process?"""
+        return self.log.durability is not Durability.EPHEMERAL
+
+
+class Book:
+    """Topics and groups, as one feature of the engine."""
+
+    name = "groups"
+    kinds = frozenset(int(kind) for kind in GroupKind)
+
+    def __init__(self, registry: Registry, ask: Callable[[BrokerTopic, Group], None], now: Callable[[], int]) -> None:
+        self.by_id: dict[int, BrokerTopic] = {}
+        self.by_name: dict[str, BrokerTopic] = {}
+        self._registry = registry
+        self._ask = ask
+        self._now = now
+        self._engine: Engine | None = None
+
+    def open(self, engine: Engine) -> None:
+        """Recovery is over: find out which messages there are. Raises OSError."""
+        for topic in self.by_id.values():
+            topic.log = engine.catalog.by_id[topic.id]
+            read_index(topic.index, topic.log, topic.known, topic.totals, topic.name, self._registry)
+            for group in topic.groups.values():
+                for lane in group.lanes.values():
+                    lane.settle()
+                group.done = sum(lane.count for lane in group.lanes.values())
+                group.left_at = self._now()
+        self._engine = engine
+
+    def find(self, name: str) -> BrokerTopic:
+        """A topic. Raises InvalidRequestError."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            raise InvalidRequestError("topic does not exist")
+        return topic
+
+    def group(self, topic: BrokerTopic, name: str) -> Group:
+        """A group, new or known."""
+        group = topic.groups.get(name)
+        if group is None:
+            group = topic.groups[name] = Group(name, topic.index, partial(self._ask, topic), self._now)
+        return group
+
+    def log(self, topic: BrokerTopic, kind: GroupKind, body: bytes) -> Pending[None]:
+        """Log a fact and apply it at its commit point."""
+        assert self._engine is not None
+        if not topic.lasts:
+            self._engine.check_open()
+            applied: Pending[None] = Pending()
+            self.apply(kind, topic.log, self._engine.time.now(), body)
+            applied.resolve(None)
+            return applied
+        sync = topic.log.durability is Durability.FSYNC
+        return self._engine.log(topic.log, kind, body, self, sync=sync, in_order=False)
+
+    # What the engine asks for
+
+    def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
+        """One committed frame."""
+        if kind == GroupKind.TOPIC:
+            self._apply_topic(topic, decode_topic(body))
+            return
+        found = self.by_id.get(topic.id)
+        if found is None:
+            return  # the frame that made it a topic was damaged, and recovery has said so
+        if kind == GroupKind.RETRY:
+            self._apply_retry(found, ts, body)
+        elif kind == GroupKind.SEEK:
+            seek = decode_seek(body)
+            group = self.group(found, seek.group)
+            for landing in seek.landings:
+                lane = group.lane(landing.partition, live=self._engine is not None)
+                group.done += landing.count - lane.count
+                lane.land(landing)
+        else:
+            self._apply_done(found, ts, body)
+
+    def _apply_topic(self, topic: Topic, body: TopicBody) -> None:
+        found = self.by_id.get(topic.id)
+        if found is None:
+            found = BrokerTopic(topic.id, body.name, body.partitions)
+            self.by_id[topic.id] = self.by_name[body.name] = found
+            found.log = topic
+
+    def _apply_done(self, topic: BrokerTopic, ts: int, body: bytes) -> None:
+        fact = decode_done(body)
+        group = self.group(topic, fact.group)
+        lane = group.lane(fact.partition, live=self._engine is not None)
+        before = lane.count
+        lane.finish(fact.offset, fact.size)
+        group.done += lane.count - before
+        if fact.key:
+            self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), ts)
+
+    def _apply_retry(self, topic: BrokerTopic, ts: int, body: bytes) -> None:
+        fact = decode_retry(body)
+        lane = self.group(topic, fact.group).lane(fact.partition, live=self._engine is not None)
+        if lane.raw is None or fact.offset not in lane.raw:
+            lane.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at)
+        if fact.key:
+            self._registry.failed(Scope(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, ts)
+
+    def capture(self) -> bytes:
+        """Every topic by its id."""
+        return encode({topic.id: self._captured(topic) for topic in self._in_order()})
+
+    def _captured(self, topic: BrokerTopic) -> TopicState:
+        if not topic.lasts:
+            return TopicState(topic.name, topic.partitions, 0, [], {})
+        totals = [(part.count, part.size) for part in topic.index.parts]
+        groups = {name: states for name, group in sorted(topic.groups.items()) if (states := group.capture())}
+        return TopicState(topic.name, topic.partitions, topic.index.head, totals, groups)
+
+    def _in_order(self) -> Iterable[BrokerTopic]:
+        return [topic for _, topic in sorted(self.by_id.items())]
+
+    def restore(self, section: bytes) -> None:
+        """And back."""
+        for topic_id, state in decode_section(section).items():
+            topic = BrokerTopic(topic_id, state.name, state.partitions)
+            topic.known, topic.totals = state.known, state.totals
+            self.by_id[topic_id] = self.by_name[state.name] = topic
+            for name, lanes in state.groups.items():
+                self.group(topic, name).restore(lanes)
+
+    def forget(self, topic: Topic) -> None:
+        """The log is gone; nobody but an operator with his own tools can do that."""
+        found = self.by_id.pop(topic.id, None)
+        if found is not None:
+            self.by_name.pop(found.name, None)

@@ -1,0 +1,161 @@
+"""Hands messages to streams (http-v1 §6): in order per partition, to the streams of a group in turns.
+
+A group is served in a loop turn of its own after something happened to it. Partitions take turns; in each, what is to
+be tried again goes first, then fresh messages, as long as fewer than the limit are open. A message goes to the next
+stream that takes one; when none does, nothing is read for the group until one asks.
+
+A message whose key somebody else holds waits, and those behind it in its partition with it. One whose key is committed
+is done without being handed out.
+"""
+
+from msgspec import structs
+
+from driftq.engine.engine import Engine
+from driftq.engine.fetching import Fetch
+from driftq.errors import DriftQError
+from driftq.groups.agenda import Agenda, Spot
+from driftq.groups.book import BrokerTopic
+from driftq.groups.group import Group, Stream
+from driftq.groups.lane import Lane, Open, State
+from driftq.groups.ports import Counters, Delivery, Registry, Scope
+from driftq.groups.settle import Settler
+from driftq.groups.stored import read_message
+from driftq.model.broker import BrokerSettings
+from driftq.model.envelope import Message
+
+
+class Dispatcher:
+    """Serves groups."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: BrokerSettings,
+        agenda: Agenda,
+        settler: Settler,
+        registry: Registry,
+        counters: Counters,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._agenda = agenda
+        self._settler = settler
+        self._registry = registry
+        self._counters = counters
+
+    def serve(self, topic: BrokerTopic, group: Group) -> None:
+        """Hand out what can be handed out now."""
+        while group.round and group.next_stream() is not None:
+            partition = next(iter(group.round))
+            del group.round[partition]
+            if self._serve_lane(Spot(topic, group, group.lane(partition))):
+                group.round[partition] = None
+
+    def _serve_lane(self, spot: Spot) -> bool:
+        """One message of a partition. Returns whether there may be more."""
+        topic, group, lane = spot
+        if lane.fetching:
+            return False
+        entry = lane.next_ready()
+        if entry is None:
+            if len(lane.open) >= self._settings.in_flight_max:
+                return False
+            offset = lane.next_fresh()
+            if offset is None:
+                return False
+            entry = Open(offset)
+        try:
+            found = read_message(self._engine, topic.log, entry.offset)
+        except DriftQError:
+            self._agenda.stir_later(topic, group, lane.partition)
+            return False
+        if isinstance(found, Fetch):
+            self._wait_for(found, spot)
+            return False
+        if found is None:
+            self._pass_over(lane, entry)
+            return True
+        entry.stored_ts = found.ts
+        return self._offer(spot, entry, found.message)
+
+    def _wait_for(self, fetch: Fetch, spot: Spot) -> None:
+        """The lane goes on when a block has been read."""
+        topic, group, lane = spot
+        lane.fetching = True
+
+        def go_on(failed: bool) -> None:
+            lane.fetching = False
+            if failed:
+                self._agenda.stir_later(topic, group, lane.partition)
+            else:
+                group.stir(lane.partition)
+
+        fetch.then(lambda done: go_on(done.error is not None))
+
+    def _pass_over(self, lane: Lane, entry: Open) -> None:
+        """A message that was lost: it holds nobody up, and counts nowhere."""
+        lane.close(entry)
+        if entry.offset not in lane.done:
+            lane.done.add(entry.offset, lane.following)
+
+    def _offer(self, spot: Spot, entry: Open, message: Message) -> bool:
+        """Give a message to a stream, or do what has to be done instead. Returns whether the lane may go on."""
+        topic, group, lane = spot
+        envelope = message.envelope
+        entry.size = message.size
+        if envelope is not None:
+            policy = envelope.retry_policy
+            if policy is not None:
+                entry.limit, entry.policy = policy.max_attempts, (policy.backoff_ms, policy.max_backoff_ms)
+                if entry.limit and entry.attempts >= entry.limit:
+                    self._settler.bury(spot, entry)
+                    return True
+            if envelope.idempotency_key and envelope.dlq is None:
+                entry.scope = Scope(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
+                standing = self._registry.standing(entry.scope, entry.stored_ts)
+                if standing.committed:
+                    self._skip(spot, entry)
+                    return True
+                if standing.holder is not None:
+                    stream = group.next_stream(standing.holder)
+                    if stream is None:
+                        self._agenda.stir_later(topic, group, lane.partition)
+                        return False
+                    self._deliver(spot, entry, message, stream)
+                    return True
+        stream = group.next_stream()
+        if stream is not None:
+            self._deliver(spot, entry, message, stream)
+        return True
+
+    def _skip(self, spot: Spot, entry: Open) -> None:
+        """The group has done the work of this key: the message is done."""
+        spot.lane.open[entry.offset] = entry
+        self._counters.skips += 1
+        entry.state = State.WAITING
+        entry.due = self._agenda.now()
+        try:
+            self._settler.finish(spot, entry)
+        except DriftQError:
+            self._agenda.add(spot, entry)
+
+    def _deliver(self, spot: Spot, entry: Open, message: Message, stream: Stream) -> None:
+        _, group, lane = spot
+        entry.attempts += 1
+        if entry.attempts > 1:
+            self._counters.redeliveries += 1
+        entry.owner = stream.owner
+        entry.state = State.LEASED
+        entry.due = self._agenda.now() + stream.lease_ms
+        entry.stream = stream
+        stream.held += 1
+        lane.open[entry.offset] = entry
+        group.took(stream)
+        self._agenda.add(spot, entry)
+        if entry.scope is not None:
+            until = self._engine.time.now() + stream.lease_ms
+            self._registry.delivered(entry.scope, stream.owner, until, lane.partition, entry.offset)
+        envelope = message.envelope
+        if envelope is not None and envelope.redrive_policy is not None:
+            message = structs.replace(message, envelope=structs.replace(envelope, redrive_policy=None))
+        stream.outlet.deliver(Delivery(lane.partition, entry.offset, entry.attempts, entry.last_error, message))

@@ -1,0 +1,106 @@
+"""The bodies of the frames of kinds 64 to 68, and of the checkpoint's section `groups`, as msgpack arrays.
+
+Fields may be added at the end, never moved. docs/formats/groups.md has them as a table.
+"""
+
+from enum import IntEnum
+
+from msgspec import Struct, msgpack
+
+
+class GroupKind(IntEnum):
+    """Numbers of frame kinds, never used again."""
+
+    TOPIC = 64
+    OFFSET = 65
+    """A message is done, and none above it is."""
+    GAP = 66
+    """A message is done below the highest one."""
+    RETRY = 67
+    SEEK = 68
+
+
+class TopicBody(Struct, frozen=True, array_like=True):
+    """Kind TOPIC: a log is a topic of the broker, of this name and so many partitions."""
+
+    name: str
+    partitions: int
+
+
+class DoneBody(Struct, frozen=True, array_like=True):
+    """Kinds OFFSET and GAP. `size` is of key and value; a key is committed for its tenant where there is one."""
+
+    group: str
+    partition: int
+    offset: int
+    size: int
+    tenant: str = ""
+    key: str = ""
+
+
+class RetryBody(Struct, frozen=True, array_like=True):
+    """Kind RETRY: a delivery failed. Times are wall times; a key failed for its tenant where there is one."""
+
+    group: str
+    partition: int
+    offset: int
+    attempts: int
+    last_error: str
+    failed_at: int
+    next_at: int
+    tenant: str = ""
+    key: str = ""
+
+
+class Landing(Struct, frozen=True, array_like=True):
+    """Where a seek puts one partition: all up to `floor` is done, which is so many messages and bytes."""
+
+    partition: int
+    floor: int
+    count: int
+    size: int
+
+
+class SeekBody(Struct, frozen=True, array_like=True):
+    """Kind SEEK."""
+
+    group: str
+    landings: list[Landing]
+
+
+class RetryState(Struct, frozen=True, array_like=True):
+    """What is known of a message that failed."""
+
+    attempts: int
+    last_error: str
+    next_at: int
+
+
+class LaneState(Struct, frozen=True, array_like=True):
+    """A group in one partition."""
+
+    partition: int
+    floor: int
+    ranges: list[tuple[int, int]]
+    count: int
+    size: int
+    caught_up: bool
+    retries: dict[int, RetryState]
+
+
+class TopicState(Struct, frozen=True, array_like=True):
+    """A topic: `known` messages are in the totals, which are count and bytes per partition."""
+
+    name: str
+    partitions: int
+    known: int
+    totals: list[tuple[int, int]]
+    groups: dict[str, list[LaneState]]
+
+
+encode = msgpack.encode
+decode_topic = msgpack.Decoder(TopicBody).decode
+decode_done = msgpack.Decoder(DoneBody).decode
+decode_retry = msgpack.Decoder(RetryBody).decode
+decode_seek = msgpack.Decoder(SeekBody).decode
+decode_section = msgpack.Decoder(dict[int, TopicState]).decode

@@ -1,0 +1,224 @@
+"""One group in one partition: what is done, what is open, and what may be handed out next.
+
+    fresh ─deliver─► LEASED ─ack─► done
+                      │  ▲
+       nack or expiry │  │ deliver
+                      ▼  │
+                   WAITING ─due─► READY
+
+An open message (`Open`) has been delivered and is not done; it takes one of the group's places in the partition until
+it is. After a restart those with a recorded failure are open too, with nobody as their owner. While a frame about a
+message is under way it is `settling`, and neither time nor another call touches it.
+
+Invariants
+- every message below `cursor` is done or open, so fresh ones are handed out in the order of their offsets;
+- `ready` holds every READY message; what it holds beside is passed over.
+
+In replay the messages of the partition are not known yet: done offsets are gathered in `raw`, and `settle` orders them.
+"""
+
+from enum import Enum, auto
+from heapq import heappop, heappush
+from typing import Protocol
+
+from driftq.groups.done import Done
+from driftq.groups.frames import Landing, LaneState, RetryState
+from driftq.groups.index import Index
+from driftq.groups.ports import Scope
+from driftq.seam.runtime import Pending
+
+
+class Holder(Protocol):
+    """Whose credit a lease takes."""
+
+    held: int
+
+
+class State(Enum):
+    """Of an open message."""
+
+    LEASED = auto()
+    WAITING = auto()
+    READY = auto()
+
+
+class Open:
+    """A message that was delivered and is not done."""
+
+    __slots__ = (
+        "attempts",
+        "due",
+        "last_error",
+        "limit",
+        "offset",
+        "owner",
+        "policy",
+        "scope",
+        "settling",
+        "size",
+        "state",
+        "stored_ts",
+        "stream",
+        "void",
+    )
+
+    def __init__(self, offset: int, attempts: int = 0, last_error: str = "") -> None:
+        self.offset = offset
+        self.attempts = attempts
+        self.last_error = last_error
+        self.state = State.READY
+        self.owner: str | None = None
+        """Who received the last delivery; None where this run has made none."""
+        self.due = 0
+        """LEASED: when the lease ends; WAITING: when it is ready. Monotonic milliseconds."""
+        self.stream: Holder | None = None
+        self.size = 0
+        self.stored_ts = 0
+        self.limit = 0
+        """`max_attempts` of its policy."""
+        self.policy: tuple[int, int] = (0, 0)
+        """`backoff_ms` and `max_backoff_ms`."""
+        self.scope: Scope | None = None
+        self.settling: Pending[None] | None = None
+        self.void = False
+        """It is not this lane's any more: done, or left behind by a seek."""
+
+    def free_credit(self) -> None:
+        """Its lease is over."""
+        if self.stream is not None:
+            self.stream.held -= 1
+            self.stream = None
+
+
+class Lane:
+    """One group in one partition."""
+
+    __slots__ = (
+        "caught_up",
+        "count",
+        "cursor",
+        "done",
+        "fetching",
+        "index",
+        "open",
+        "partition",
+        "raw",
+        "ready",
+        "retries",
+        "size",
+    )
+
+    def __init__(self, partition: int, index: Index, *, live: bool) -> None:
+        self.partition = partition
+        self.index = index
+        self.done = Done()
+        self.count = 0
+        """How many messages are done, and how many bytes they have."""
+        self.size = 0
+        self.caught_up = False
+        """Has the group once been within the limits of backpressure here?"""
+        self.retries: dict[int, RetryState] = {}
+        self.raw: dict[int, int] | None = None if live else {}
+        self.open: dict[int, Open] = {}
+        self.ready: list[int] = []
+        self.cursor = 0
+        self.fetching = False
+
+    @property
+    def lag(self) -> int:
+        """Messages that are stored and not done."""
+        return max(0, self.index.parts[self.partition].count - self.count)
+
+    @property
+    def lag_size(self) -> int:
+        """Their bytes."""
+        return max(0, self.index.parts[self.partition].size - self.size)
+
+    def following(self, offset: int) -> int | None:
+        """The next message behind an offset."""
+        return self.index.at_or_after(self.partition, offset + 1)
+
+    # What frames say
+
+    def finish(self, offset: int, size: int) -> None:
+        """A message is done."""
+        self.retries.pop(offset, None)
+        if self.raw is not None:
+            self.raw[offset] = size
+        elif offset not in self.done:
+            self.done.add(offset, self.following)
+            self.count += 1
+            self.size += size
+
+    def land(self, landing: Landing) -> None:
+        """A seek."""
+        for entry in self.open.values():
+            entry.void = True
+            entry.free_credit()
+        self.done = Done(landing.floor)
+        self.count, self.size = landing.count, landing.size
+        self.retries.clear()
+        self.open.clear()
+        self.ready.clear()
+        self.cursor = 0
+        if self.raw is not None:
+            self.raw.clear()
+
+    def settle(self) -> None:
+        """Recovery is over: the messages of the partition are known."""
+        raw, self.raw = self.raw or {}, None
+        for offset in sorted(raw):
+            self.finish(offset, raw[offset])
+        self.retries = {offset: fact for offset, fact in self.retries.items() if offset not in self.done}
+
+    # What may be handed out
+
+    def next_ready(self) -> Open | None:
+        """The lowest message that is to be tried again."""
+        while self.ready:
+            entry = self.open.get(self.ready[0])
+            if entry is not None and entry.state is State.READY and entry.settling is None:
+                return entry
+            heappop(self.ready)
+        return None
+
+    def next_fresh(self) -> int | None:
+        """The lowest message that nobody was given yet."""
+        offset: int | None = self.cursor
+        while offset is not None:
+            offset = self.index.at_or_after(self.partition, self.done.beyond(offset))
+            if offset is None or (offset not in self.done and offset not in self.open):
+                break
+            offset += 1
+        if offset is not None:
+            self.cursor = offset
+        return offset
+
+    def make_ready(self, entry: Open) -> None:
+        """It may be tried again."""
+        entry.state = State.READY
+        heappush(self.ready, entry.offset)
+
+    def close(self, entry: Open) -> None:
+        """It is open no more."""
+        entry.void = True
+        entry.free_credit()
+        self.open.pop(entry.offset, None)
+
+    # Checkpoints
+
+    def capture(self) -> LaneState:
+        """Everything a restart needs."""
+        done = self.done
+        return LaneState(
+            self.partition, done.floor, done.ranges, self.count, self.size, self.caught_up, dict(self.retries)
+        )
+
+    @classmethod
+    def of(cls, state: LaneState, index: Index) -> "Lane":
+        """The lane of a checkpoint."""
+        lane = cls(state.partition, index, live=False)
+        lane.done = Done(state.floor, state.ranges)
+        lane.count, lane.size, lane.caught_up = state.count, state.size, state.caught_up
+        lane.retries = dict(state.retries)
+        return lane

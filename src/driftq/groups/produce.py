@@ -1,0 +1,267 @@
+"""Produce: hook, deadline, gate, place, room, append (http-v1 §3.5, §5, §12, §14). And topics are made here.
+
+Every check and the append are one step on the loop. What is refused has stored nothing, taken no offset, and left its
+key free. A message is shown to groups when its commit point is reached.
+"""
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from driftq.engine.append import Appended
+from driftq.engine.catalog import forward
+from driftq.engine.engine import Engine
+from driftq.engine.ingest import make_rows
+from driftq.errors import DriftQError, InvalidRequestError, OverloadedError, PayloadTooLargeError
+from driftq.groups.book import Book, BrokerTopic
+from driftq.groups.frames import GroupKind, TopicBody, encode
+from driftq.groups.group import Group
+from driftq.groups.index import tag_of
+from driftq.groups.lane import Lane
+from driftq.groups.names import check_name, log_name
+from driftq.groups.ports import Counters, Hook, Produced, Registry
+from driftq.groups.stored import partition_of, to_data
+from driftq.model.broker import BrokerSettings
+from driftq.model.envelope import Envelope, Message, Routing, RoutingDecision
+from driftq.model.topic import Discard, Durability, TopicConfig
+from driftq.seam.runtime import Pending
+
+Listener = Callable[[str, Produced, Message], None]
+
+
+class Producer:
+    """Takes messages in."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: BrokerSettings,
+        book: Book,
+        registry: Registry,
+        hook: Hook,
+        counters: Counters,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._book = book
+        self._registry = registry
+        self._hook = hook
+        self._counters = counters
+        self._creating: dict[str, Pending[int]] = {}
+        self.listeners: list[Listener] = []
+        """Who hears of every stored message."""
+
+    # Topics
+
+    def create(self, name: str, partitions: int) -> Pending[int]:
+        """Create a topic unless it is there; the answer is how many partitions it has."""
+        check_name(name)
+        partitions = partitions or 1
+        if not 0 < partitions <= self._settings.partitions_max:
+            raise InvalidRequestError("invalid partitions")
+        return self.ensure(name, partitions)
+
+    def ensure(self, name: str, partitions: int) -> Pending[int]:
+        """The same, whatever the name."""
+        answer: Pending[int] = Pending()
+        known = self._book.by_name.get(name)
+        if known is not None:
+            answer.resolve(known.partitions)
+            return answer
+        under_way = self._creating.get(name)
+        if under_way is not None:
+            under_way.then(lambda _: forward(lambda: self.ensure(name, partitions), answer))
+            return answer
+        config = TopicConfig(
+            durability=Durability(self._settings.durability), discard=Discard.REJECT, auto_create=False
+        )
+        put = self._engine.put_topic(log_name(name), config)
+        self._creating[name] = answer
+
+        def settle(error: BaseException | None) -> None:
+            del self._creating[name]
+            if error is None:
+                answer.resolve(self._book.by_name[name].partitions)
+            else:
+                answer.fail(error)
+
+        def named(done: Pending[bool]) -> None:
+            if done.error is not None:
+                settle(done.error)
+                return
+            body = encode(TopicBody(name, partitions))
+            try:
+                topic = self._engine.topic(log_name(name))
+                logged = self._engine.log(topic, GroupKind.TOPIC, body, self._book)
+            except DriftQError as error:
+                settle(error)
+                return
+            logged.then(lambda last: settle(last.error))
+
+        put.then(named)
+        return answer
+
+    # Messages
+
+    def produce(self, topic: str, message: Message, deadline_ms: int | None) -> Pending[Produced]:
+        """Store a message."""
+        routed = self._hook.route(topic, message)
+        if routed is None:
+            return self._admit(topic, message, deadline_ms)
+        answer: Pending[Produced] = Pending()
+
+        def go_on(done: Pending[RoutingDecision | None]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+                return
+            decision = done.result()
+            sent = message if decision is None else _routed(message, decision)
+            forward(lambda: self._admit(topic, sent, deadline_ms), answer)
+
+        routed.then(go_on)
+        return answer
+
+    def _admit(self, topic: str, message: Message, deadline_ms: int | None) -> Pending[Produced]:
+        if deadline_ms is not None and deadline_ms < self._engine.time.now():
+            raise InvalidRequestError("message deadline exceeded")
+        envelope = message.envelope
+        final = (envelope.target_topic if envelope is not None else "") or topic
+        if envelope is None or not envelope.idempotency_key:
+            return self._store(final, message, None)
+        tenant, key = envelope.tenant_id, envelope.idempotency_key
+        if self._registry.begin_produce(tenant, final, key):
+            answer: Pending[Produced] = Pending()
+            answer.resolve(Produced(final, duplicate=True))
+            return answer
+        try:
+            return self._store(final, message, (tenant, final, key))
+        except DriftQError:
+            self._registry.end_produce(tenant, final, key, None)
+            raise
+
+    def _store(self, name: str, message: Message, gate: tuple[str, str, str] | None) -> Pending[Produced]:
+        topic = self._book.by_name.get(name)
+        if topic is None:
+            raise InvalidRequestError("topic does not exist (create it first)")
+        override = None if message.envelope is None else message.envelope.partition_override
+        partition = partition_of(message.key, topic.partitions) if override is None else override
+        if not 0 <= partition < topic.partitions:
+            raise InvalidRequestError("partition_override out of range")
+        size = message.size
+        if size > self._settings.message_bytes_max:
+            raise PayloadTooLargeError("message too large")
+        self._check_room(topic, partition, size)
+        return self._append(topic, partition, size, message, gate)
+
+    def copy(self, name: str, partitions: int, message: Message) -> Pending[Produced]:
+        """Store a dead letter: no hook, no gate, no limit. The topic is made if it is not there."""
+        answer: Pending[Produced] = Pending()
+
+        def go_on(done: Pending[int]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+                return
+            topic = self._book.by_name[name]
+            partition = partition_of(message.key, topic.partitions)
+            forward(lambda: self._append(topic, partition, message.size, message, None), answer)
+
+        self.ensure(name, partitions).then(go_on)
+        return answer
+
+    def _append(
+        self, topic: BrokerTopic, partition: int, size: int, message: Message, gate: tuple[str, str, str] | None
+    ) -> Pending[Produced]:
+        rows = make_rows([to_data(message)], [tag_of(partition)])
+        appended = self._engine.append(topic.log.name, rows, create=False)
+        part = topic.index.parts[partition]
+        part.incoming += 1
+        part.incoming_size += size
+        answer: Pending[Produced] = Pending()
+
+        def settle(done: Pending[Appended]) -> None:
+            part.incoming -= 1
+            part.incoming_size -= size
+            if done.error is not None:
+                if gate is not None:
+                    self._registry.end_produce(*gate, None)
+                answer.fail(done.error)
+                return
+            stored = done.result()
+            found = Produced(topic.name, partition, stored.first_seq - 1, stored.ts)
+            topic.index.add(partition, found.offset, size)
+            if gate is not None:
+                self._registry.end_produce(*gate, stored.ts, found.offset)
+            for group in topic.groups.values():
+                group.stir(partition)
+            for listener in self.listeners:
+                listener(topic.name, found, message)
+            answer.resolve(found)
+
+        appended.then(settle)
+        return answer
+
+    # Room
+
+    def note_progress(self, lane: Lane) -> None:
+        """A group has done a message: it may have caught up."""
+        if not lane.caught_up and self._exceeded(lane.lag, lane.lag_size) is None:
+            lane.caught_up = True
+
+    def _check_room(self, topic: BrokerTopic, partition: int, size: int) -> None:
+        part = topic.index.parts[partition]
+        incoming, more = part.incoming, part.incoming_size + size
+        if self._exceeded(part.count + incoming, part.size + more) is None:
+            return  # no group can have more open than there is
+        messages, volume = self._pending(topic, partition)
+        limit = self._exceeded(messages + incoming, volume + more)
+        if limit is not None:
+            self._counters.rejected[limit] = self._counters.rejected.get(limit, 0) + 1
+            raise OverloadedError(limit, self._settings.retry_after_ms)
+
+    def _exceeded(self, messages: int, volume: int) -> str | None:
+        """Which limit so many messages and bytes reach."""
+        settings = self._settings
+        if 0 < settings.partition_msgs_max <= messages:
+            return "partition_buffer_full"
+        if 0 < settings.partition_bytes_max <= volume:
+            return "partition_buffer_bytes_full"
+        return None
+
+    def _pending(self, topic: BrokerTopic, partition: int) -> tuple[int, int]:
+        """How many messages and bytes of a partition are open, as far as they hold producers up (http-v1 §12)."""
+        part = topic.index.parts[partition]
+        counting: tuple[int, int] | None = None
+        least: tuple[int, int] | None = None
+        for group in topic.groups.values():
+            if not group.done:
+                continue
+            lane = group.lanes.get(partition)
+            lag, size = (part.count, part.size) if lane is None else (lane.lag, lane.lag_size)
+            least = (lag, size) if least is None else min(least, (lag, size))
+            if self._counts(group, lane, lag, size):
+                counting = (lag, size) if counting is None else (max(counting[0], lag), max(counting[1], size))
+        return counting or least or (part.count, part.size)
+
+    def _counts(self, group: Group, lane: Lane | None, lag: int, size: int) -> bool:
+        """Does a group that has done something hold producers up?"""
+        if self._settings.dev_limits:
+            return True
+        idle = self._settings.group_idle_ms
+        if not group.streams and idle and group.idle_ms() > idle:
+            return False
+        return (lane is not None and lane.caught_up) or self._exceeded(lag, size) is None
+
+
+def _routed(message: Message, decision: RoutingDecision) -> Message:
+    """A message with what the hook decided written into it."""
+    envelope = message.envelope
+    if decision.target_topic or decision.partition_override is not None:
+        known = envelope or Envelope()
+        override = decision.partition_override
+        envelope = structs.replace(
+            known,
+            target_topic=decision.target_topic or known.target_topic,
+            partition_override=known.partition_override if override is None else override,
+        )
+    routing = Routing(decision.label, decision.meta) if decision.label or decision.meta else None
+    return Message(message.value, message.key, envelope, routing)

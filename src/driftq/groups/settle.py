@@ -1,0 +1,331 @@
+"""What becomes of a delivery: ack, nack, extension, expiry, dead letter (http-v1 §3.7, §3.8, §7 to §10).
+
+Whatever ends or fails a delivery is logged first; until that is committed the message is `settling`, and whoever comes
+meanwhile waits for it and then finds what is true. What cannot be logged has not happened: the message stays in flight.
+
+A dead letter is copied first and marked done then: a crash between the two makes it again, and never loses it.
+"""
+
+from driftq.engine.catalog import forward
+from driftq.engine.engine import Engine
+from driftq.errors import DriftQError, InvalidRequestError, NotOwnerError
+from driftq.groups.agenda import Agenda, Spot
+from driftq.groups.book import Book, BrokerTopic
+from driftq.groups.frames import DoneBody, GroupKind, RetryBody, encode
+from driftq.groups.group import Group
+from driftq.groups.lane import Lane, Open, State
+from driftq.groups.ports import Counters, Place, Registry, Scope
+from driftq.groups.produce import Producer
+from driftq.groups.stored import wait_for_message
+from driftq.model.broker import BrokerSettings
+from driftq.model.envelope import DlqNote, Envelope, Message, RetryPolicy
+from driftq.seam.runtime import Pending, run
+
+_DELAY_MS_MAX = 86_400_000
+_SHIFT_MAX = 40
+"""Doubling so often is beyond every cap."""
+_DLQ = "dlq."
+
+
+class Settler:
+    """Ends deliveries."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: BrokerSettings,
+        book: Book,
+        agenda: Agenda,
+        producer: Producer,
+        registry: Registry,
+        counters: Counters,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._book = book
+        self._agenda = agenda
+        self._producer = producer
+        self._registry = registry
+        self._counters = counters
+
+    # Calls
+
+    def ack(self, place: Place, owner: str) -> Pending[None]:
+        """The message is done."""
+        answer: Pending[None] = Pending()
+        spot, entry = self._find(place)
+        if entry is None:
+            answer.resolve(None)
+            return answer
+        if entry.settling is not None:
+            entry.settling.then(lambda _: forward(lambda: self.ack(place, owner), answer))
+            return answer
+        self._check_owner(entry, owner)
+        return self.finish(spot, entry, commits=True)
+
+    def nack(self, place: Place, owner: str, reason: str) -> Pending[None]:
+        """The delivery failed."""
+        spot, entry = self._find(place)
+        if entry is None:
+            raise InvalidRequestError("message is not in-flight")
+        if entry.settling is not None:
+            answer: Pending[None] = Pending()
+            entry.settling.then(lambda _: forward(lambda: self.nack(place, owner, reason), answer))
+            return answer
+        if entry.owner != owner:
+            raise NotOwnerError
+        return self._fail(spot, entry, self._cut(reason.strip() or "nack"), self._agenda.now(), nacked=True)
+
+    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+        """Another deadline, also for a lease that has run out and nobody took; the answer is wall time."""
+        if lease_ms <= 0:
+            raise InvalidRequestError("invalid lease_ms")
+        spot, entry = self._find(place)
+        if entry is None or entry.settling is not None:
+            raise InvalidRequestError("message is not in-flight")
+        self._check_owner(entry, owner)
+        lease_ms = min(lease_ms, self._settings.lease_ms_max)
+        entry.state = State.LEASED
+        entry.due = self._agenda.now() + lease_ms
+        self._agenda.add(spot, entry)
+        until = self._engine.time.now() + lease_ms
+        if entry.scope is not None:
+            self._registry.delivered(entry.scope, owner, until, place.partition, place.offset)
+        return until
+
+    def _find(self, place: Place) -> tuple[Spot, Open | None]:
+        """The open message that is meant; None when it is done. Raises InvalidRequestError."""
+        topic = self._book.find(place.topic)
+        if not 0 <= place.partition < topic.partitions:
+            raise InvalidRequestError("partition out of range")
+        group = topic.groups.get(place.group)
+        lane = None if group is None else group.lanes.get(place.partition)
+        if group is None or lane is None:
+            raise InvalidRequestError("message is not in-flight")
+        entry = lane.open.get(place.offset)
+        if entry is None and (place.offset <= lane.done.floor or place.offset in lane.done):
+            return Spot(topic, group, lane), None
+        if entry is None or (entry.owner is None and entry.settling is None):
+            raise InvalidRequestError("message is not in-flight")
+        return Spot(topic, group, lane), entry
+
+    def _check_owner(self, entry: Open, owner: str) -> None:
+        if entry.owner != owner:
+            raise NotOwnerError
+        scope = entry.scope
+        if scope is not None and self._registry.standing(scope, entry.stored_ts).holder not in (None, owner):
+            raise NotOwnerError
+
+    def _cut(self, reason: str) -> str:
+        raw = reason.encode("utf-8", "replace")
+        return (
+            reason
+            if len(raw) <= self._settings.error_bytes_max
+            else raw[: self._settings.error_bytes_max].decode("utf-8", "ignore")
+        )
+
+    # Ends
+
+    def finish(self, spot: Spot, entry: Open, *, commits: bool = False) -> Pending[None]:
+        """Log that a message is done, and let the group go on. `commits` its key, too."""
+        topic, group, lane = spot
+        kind = GroupKind.OFFSET if entry.offset > lane.done.last else GroupKind.GAP
+        scope = entry.scope if commits else None
+        body = DoneBody(
+            group.name,
+            lane.partition,
+            entry.offset,
+            entry.size,
+            "" if scope is None else scope.tenant,
+            "" if scope is None else scope.key,
+        )
+        answer: Pending[None] = Pending()
+        entry.settling = Pending()
+
+        def settle(done: Pending[None]) -> None:
+            if done.error is None:
+                lane.close(entry)
+                self._producer.note_progress(lane)
+            else:
+                self._look_again(spot, entry)
+            _settled(entry)
+            group.stir(lane.partition)
+            if done.error is None:
+                answer.resolve(None)
+            else:
+                answer.fail(done.error)
+
+        self._log(topic, kind, encode(body), entry, scope).then(settle)
+        return answer
+
+    def due(self, spot: Spot, entry: Open) -> None:
+        """A moment has passed: the end of a lease, or of a wait."""
+        if entry.settling is not None:
+            self._agenda.again(spot, entry)
+        elif entry.state is State.LEASED:
+            error = entry.last_error or "ack_timeout"
+            try:
+                self._fail(spot, entry, error, entry.due, nacked=False)
+            except DriftQError:
+                self._agenda.again(spot, entry)
+        elif entry.state is State.WAITING:
+            if entry.limit and entry.attempts >= entry.limit:
+                self.bury(spot, entry)
+            else:
+                spot.lane.make_ready(entry)
+                spot.group.stir(spot.lane.partition)
+
+    def _fail(self, spot: Spot, entry: Open, error: str, at: int, *, nacked: bool) -> Pending[None]:
+        """A delivery failed at this moment: log that, then wait for the next one or make a dead letter of it.
+
+        One that has failed already only gets another error.
+        """
+        topic, group, lane = spot
+        leased = entry.state is State.LEASED
+        due = at + self._delay(entry, nacked=nacked) if leased else entry.due
+        wall = self._engine.time.now()
+        keyed = entry.scope if nacked else None
+        body = RetryBody(
+            group.name,
+            lane.partition,
+            entry.offset,
+            entry.attempts,
+            error,
+            wall,
+            wall + max(0, due - self._agenda.now()),
+            "" if keyed is None else keyed.tenant,
+            "" if keyed is None else keyed.key,
+        )
+        answer: Pending[None] = Pending()
+        entry.settling = Pending()
+
+        def settle(done: Pending[None]) -> None:
+            if done.error is not None or entry.void:
+                _settled(entry)
+                self._look_again(spot, entry)
+                if done.error is not None:
+                    answer.fail(done.error)
+                else:
+                    answer.resolve(None)
+                return
+            entry.last_error = error
+            if not leased:
+                _settled(entry)
+                self._look_again(spot, entry)
+                group.stir(lane.partition)
+                answer.resolve(None)
+                return
+            entry.free_credit()
+            if entry.limit and entry.attempts >= entry.limit:
+                self.bury(spot, entry).then(lambda _: answer.resolve(None))
+                return
+            entry.due = due
+            if due > at:
+                entry.state = State.WAITING
+                self._agenda.add(spot, entry)
+            else:
+                lane.make_ready(entry)
+            _settled(entry)
+            group.stir(lane.partition)
+            answer.resolve(None)
+
+        self._log(topic, GroupKind.RETRY, encode(body), entry, keyed).then(settle)
+        return answer
+
+    def _look_again(self, spot: Spot, entry: Open) -> None:
+        """What stays as it was may have missed its moment, or its turn."""
+        if entry.void:
+            return
+        if entry.state is State.READY:
+            spot.lane.make_ready(entry)
+        else:
+            self._agenda.again(spot, entry)
+
+    def _delay(self, entry: Open, *, nacked: bool) -> int:
+        """How long a message waits that has failed so often (http-v1 §9)."""
+        backoff, cap = entry.policy
+        again = entry.attempts - 1
+        if backoff > 0:
+            return min(cap or _DELAY_MS_MAX, backoff << min(again, _SHIFT_MAX))
+        settings = self._settings
+        if nacked and not entry.limit and again >= 1 and settings.nack_guard_ms:
+            return min(settings.nack_guard_max_ms, settings.nack_guard_ms << min(again - 1, _SHIFT_MAX))
+        return 0
+
+    def _log(self, topic: BrokerTopic, kind: GroupKind, body: bytes, entry: Open, scope: Scope | None) -> Pending[None]:
+        """Log a fact; while that is under way nobody else gets the key."""
+        try:
+            logged = self._book.log(topic, kind, body)
+        except DriftQError:
+            _settled(entry)
+            raise
+        if scope is not None and not logged.settled:
+            self._registry.settling(scope)
+            logged.then(lambda _: self._registry.settled(scope))
+        return logged
+
+    # Dead letters
+
+    def bury(self, spot: Spot, entry: Open) -> Pending[None]:
+        """Make a dead letter of a message that has failed as often as it may. Never fails: it is tried again."""
+        if entry.settling is None:
+            entry.settling = Pending()
+        answer: Pending[None] = Pending()
+
+        def settle(done: Pending[None]) -> None:
+            topic, group, lane = spot
+            if done.error is None:
+                self._counters.dead_letters[topic.name] = self._counters.dead_letters.get(topic.name, 0) + 1
+                lane.close(entry)
+                self._producer.note_progress(lane)
+            elif not entry.void:
+                entry.state = State.WAITING
+                entry.due = self._agenda.now()
+                self._agenda.add(spot, entry)
+            _settled(entry)
+            group.stir(lane.partition)
+            answer.resolve(None)
+
+        run(self._bury(spot.topic, spot.group, spot.lane, entry)).then(settle)
+        return answer
+
+    async def _bury(self, topic: BrokerTopic, group: Group, lane: Lane, entry: Open) -> None:
+        message = await wait_for_message(self._engine, topic.log, entry.offset)
+        if message is not None:
+            note = DlqNote(
+                topic.name,
+                lane.partition,
+                entry.offset,
+                entry.attempts,
+                entry.last_error,
+                self._engine.time.now(),
+                group.name,
+            )
+            await self._producer.copy(_DLQ + topic.name, topic.partitions, dead_letter(message, note))
+        kind = GroupKind.OFFSET if entry.offset > lane.done.last else GroupKind.GAP
+        await self._book.log(topic, kind, encode(DoneBody(group.name, lane.partition, entry.offset, entry.size)))
+
+
+def dead_letter(message: Message, note: DlqNote) -> Message:
+    """The copy of a message: what sent it somewhere and what would try it again is left out, and kept aside."""
+    known = message.envelope or Envelope()
+    policy: RetryPolicy | None = known.retry_policy
+    envelope = Envelope(
+        run_id=known.run_id,
+        step_id=known.step_id,
+        parent_step_id=known.parent_step_id,
+        labels=known.labels,
+        idempotency_key=known.idempotency_key,
+        tenant_id=known.tenant_id,
+        deadline=known.deadline,
+        dlq=note,
+        redrive_policy=policy,
+    )
+    return Message(message.value, message.key, envelope, message.routing)
+
+
+def _settled(entry: Open) -> None:
+    """Whoever waits may look now."""
+    waiting, entry.settling = entry.settling, None
+    if waiting is not None:
+        waiting.resolve(None)

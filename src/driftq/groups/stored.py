@@ -1,0 +1,71 @@
+"""Messages as records: their JSON, their place, and reading one back."""
+
+from typing import NamedTuple
+
+from msgspec import Struct, json
+
+from driftq.engine.engine import Engine
+from driftq.engine.fetching import Fetch
+from driftq.engine.topic import Topic
+from driftq.model.envelope import Envelope, Message, Routing
+
+_PRIME, _BASIS, _U32 = 0x01000193, 0x811C9DC5, 0xFFFFFFFF
+
+
+class _Stored(Struct, frozen=True, omit_defaults=True):
+    """`data` of a record: key and value are always there."""
+
+    key: str
+    value: str
+    envelope: Envelope | None = None
+    routing: Routing | None = None
+
+
+_encode = json.Encoder().encode
+_decode = json.Decoder(Message).decode
+
+
+def to_data(message: Message) -> bytes:
+    """The JSON of a message."""
+    return _encode(_Stored(message.key, message.value, message.envelope, message.routing))
+
+
+class Read(NamedTuple):
+    """A message, and when it was stored."""
+
+    message: Message
+    ts: int
+
+
+def read_message(engine: Engine, topic: Topic, offset: int) -> Read | Fetch | None:
+    """A message, or what to wait for before asking again, or None when it is lost. Raises DriftQError."""
+    found = engine.rows(topic, [offset + 1], 0)
+    if isinstance(found, Fetch):
+        return found
+    for source, rows in found:
+        row = rows[0]
+        times = source.times(row, row + 1)
+        return Read(_decode(source.data(row, row + 1)[0]), times if isinstance(times, int) else times[0])
+    return None
+
+
+async def wait_for_message(engine: Engine, topic: Topic, offset: int) -> Message | None:
+    """The same, whatever it has to wait for."""
+    found = read_message(engine, topic, offset)
+    while isinstance(found, Fetch):
+        await found
+        found = read_message(engine, topic, offset)
+    return None if found is None else found.message
+
+
+def fnv1a32(text: str) -> int:
+    """The hash that keys are placed by; it never changes."""
+    value = _BASIS
+    for byte in text.encode():
+        value = (value ^ byte) * _PRIME & _U32
+    return value
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Where a message goes of which nobody says where."""
+    return fnv1a32(key) % partitions if key and partitions > 1 else 0

@@ -1,0 +1,122 @@
+"""A broker on an engine on a simulated disk, and consumers that write down what they get."""
+
+from typing import Any, TypeVar
+
+from driftq.config import Settings
+from driftq.engine.durable import DurableState
+from driftq.groups.broker import Broker, Place, Produced, Stream
+from driftq.groups.ports import Delivery, Hook, Registry
+from driftq.model.broker import BrokerSettings
+from driftq.model.envelope import Envelope, Message, RetryPolicy
+from driftq.seam.runtime import Pending
+from driftq.testing import EngineRig
+from driftq.testing.build import SMALL
+from driftq.testing.disk import CrashMode
+
+T = TypeVar("T")
+
+
+class Consumer:
+    """One stream, and what came over it."""
+
+    def __init__(self, rig: "BrokerRig", topic: str, group: str, owner: str, lease_ms: int, credit: int | None) -> None:
+        self.rig = rig
+        self.topic, self.group, self.owner = topic, group, owner
+        self.got: list[Delivery] = []
+        self.open = True
+        self.stream: Stream = rig.broker.attach(topic, group, owner, self, lease_ms=lease_ms, credit=credit)
+
+    def ready(self) -> bool:
+        return self.open
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.got.append(delivery)
+
+    def take(self) -> list[Delivery]:
+        """What came since the last time."""
+        self.rig.run_all()
+        got, self.got = self.got, []
+        return got
+
+    def offsets(self) -> list[int]:
+        return [delivery.offset for delivery in self.take()]
+
+    def one(self) -> Delivery:
+        (delivery,) = self.take()
+        return delivery
+
+    def place(self, offset: int, partition: int = 0) -> Place:
+        return Place(self.topic, self.group, partition, offset)
+
+    def ack(self, offset: int, partition: int = 0) -> None:
+        self.rig.run(self.rig.broker.ack(self.place(offset, partition), self.owner))
+
+    def nack(self, offset: int, reason: str = "", partition: int = 0) -> None:
+        self.rig.run(self.rig.broker.nack(self.place(offset, partition), self.owner, reason))
+
+    def close(self) -> None:
+        self.stream.detach()
+
+
+class BrokerRig:
+    """The broker, with the short words that tests want."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings = SMALL,
+        seed: int | None = None,
+        registry: Registry | None = None,
+        hook: Hook | None = None,
+        **limits: Any,
+    ) -> None:
+        self._limits = BrokerSettings(**limits)
+        self._registry, self._hook = registry, hook
+        self.engine_rig = EngineRig(settings, seed=seed, features=self._features)
+        self._open()
+
+    def _features(self) -> tuple[DurableState, ...]:
+        self.broker = Broker(self._limits, self._registry, self._hook)
+        return (self.broker,)
+
+    def _open(self) -> None:
+        self.broker.open(self.engine_rig.engine, self.engine_rig.runtime, self.engine_rig.clock)
+
+    def run(self, pending: Pending[T]) -> T:
+        return self.engine_rig.run(pending)
+
+    def run_all(self) -> None:
+        self.engine_rig.runtime.run_until_idle()
+
+    def advance(self, ms: int) -> None:
+        self.engine_rig.runtime.advance(ms)
+
+    def create(self, topic: str = "t", partitions: int = 1) -> int:
+        return self.run(self.broker.create_topic(topic, partitions))
+
+    def produce(self, *values: str, topic: str = "t", key: str = "", **envelope: Any) -> list[Produced]:
+        return [self.run(self.broker.produce(topic, message(value, key=key, **envelope))) for value in values]
+
+    def consume(
+        self, topic: str = "t", group: str = "g", owner: str = "a", *, lease_ms: int = 0, credit: int | None = None
+    ) -> Consumer:
+        return Consumer(self, topic, group, owner, lease_ms, credit)
+
+    def restart(self) -> None:
+        self.broker.close()
+        self.engine_rig.restart()
+        self._open()
+
+    def crash(self, mode: CrashMode = CrashMode.DROP, seed: int = 0) -> None:
+        self.engine_rig.crash(mode, seed)
+        self._open()
+
+    def lag(self, topic: str = "t", group: str = "g", partition: int = 0) -> int:
+        (found,) = self.broker.groups(topic, group)
+        return found.partitions[partition].lag
+
+
+def message(value: str, *, key: str = "", retry: tuple[int, int, int] | None = None, **envelope: Any) -> Message:
+    policy = None if retry is None else RetryPolicy(*retry)
+    made = Envelope(retry_policy=policy, **envelope)
+    return Message(value, key, None if made == Envelope() else made)
