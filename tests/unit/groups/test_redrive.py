@@ -1,0 +1,212 @@
+"""Redrive jobs over a broker of lists: what is matched, what a move leaves behind, pace, cancelling, failures."""
+
+from typing import Any
+
+import pytest
+from msgspec import json
+
+from driftq.errors import InternalError, InvalidRequestError, NotFoundError, ShuttingDownError, ThrottledError
+from driftq.groups.broker import Produced
+from driftq.groups.redrive import AUDIT, Filter, Job, Letter, Redriver, redriven
+from driftq.model.envelope import DlqNote, Envelope, Message, RetryPolicy, Routing
+from driftq.seam.runtime import Pending
+from driftq.testing import ManualClock, ManualRuntime, SeededEntropy
+
+
+def _letter(**fields: Any) -> Message:
+    noted = {"group": "g", "last_error": "boom", "routed_at_ms": 100, "original_partition": 0} | {
+        name: fields.pop(name) for name in list(fields) if name in ("group", "last_error", "routed_at_ms")
+    }
+    note = DlqNote(original_topic="t", original_offset=0, attempts=1, **noted)  # type: ignore[arg-type]
+    return Message("v", fields.pop("key", ""), Envelope(dlq=note, **fields))
+
+
+class _Broker:
+    def __init__(self, *letters: Message) -> None:
+        self.stored: dict[str, list[tuple[int | None, Message]]] = {
+            "t": [],
+            "dlq.t": [(0, letter) for letter in letters],
+        }
+        self.retired: set[tuple[str, int]] = set()
+        self.error: Exception | None = None
+
+    def partitions(self, topic: str) -> int:
+        if topic not in self.stored:
+            raise InvalidRequestError("topic does not exist")
+        return 3
+
+    def topics(self) -> list[str]:
+        return sorted(self.stored)
+
+    def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[Letter], int | None]]:
+        found = list(enumerate(self.stored[topic]))[offset : offset + limit]
+        page = [Letter(0, at, message) for at, (_, message) in found if (topic, at) not in self.retired]
+        further = offset + limit if offset + limit < len(self.stored[topic]) else None
+        return _settled((page, further))
+
+    def deposit(
+        self, topic: str, message: Message, *, partition: int | None = None, partitions: int = 1
+    ) -> Pending[Produced]:
+        if self.error is not None and topic == "t":
+            raise self.error
+        self.stored.setdefault(topic, []).append((partition, message))
+        return _settled(Produced(topic, partition or 0, len(self.stored[topic]) - 1, 5))
+
+    def retire(self, topic: str, partition: int, offset: int) -> Pending[None]:
+        self.retired.add((topic, offset))
+        return _settled(None)
+
+
+def _settled(value: Any) -> Pending[Any]:
+    pending: Pending[Any] = Pending()
+    pending.resolve(value)
+    return pending
+
+
+class _World:
+    def __init__(self, *letters: Message) -> None:
+        self.broker = _Broker(*letters)
+        self.clock = ManualClock()
+        self.runtime = ManualRuntime(self.clock)
+        self.redriver = Redriver(self.broker, self.runtime, SeededEntropy(1), self.clock.wall_ms)
+
+    def ask(self, wanted: Filter | None = None, **options: Any) -> Any:
+        return self.redriver.ask("t", wanted or Filter(), **options).result()
+
+    def job(self, **options: Any) -> Job:
+        job = self.ask(**options)
+        assert isinstance(job, Job)
+        return job
+
+    @property
+    def moved(self) -> list[Message]:
+        return [message for _, message in self.broker.stored["t"]]
+
+
+def test_a_letter_comes_back_as_it_was_and_is_retired_and_audited() -> None:
+    policy = RetryPolicy(3, 10)
+    world = _World(_letter(key="k", run_id="r", redrive_policy=policy))
+    job = world.job()
+    assert (job.state, job.matched, job.moved, job.failed) == ("done", 1, 1, 0)
+    (message,) = world.moved
+    assert message == Message("v", "k", Envelope(run_id="r", retry_policy=policy), Routing(meta={"redriven": job.id}))
+    assert world.broker.retired == {("dlq.t", 0)}
+    ((_, audited),) = world.broker.stored[AUDIT]
+    record = json.decode(audited.value)
+    assert (record["job_id"], record["topic"], record["dlq_topic"], record["dlq_offset"]) == (job.id, "t", "dlq.t", 0)
+    assert world.ask(dry_run=True) == 0
+
+
+def test_a_letter_without_key_goes_to_its_old_partition_and_one_with_a_key_to_that_of_the_key() -> None:
+    world = _World(_letter(), _letter(key="k"))
+    world.job()
+    assert [partition for partition, _ in world.broker.stored["t"]] == [0, None]
+
+
+def test_routing_and_label_stay() -> None:
+    letter = Message("v", envelope=_letter().envelope, routing=Routing("label", {"a": "b"}))
+    assert redriven(letter, "j") == Message("v", routing=Routing("label", {"a": "b", "redriven": "j"}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        ({}, 3),
+        ({"tenant_id": "ta"}, 2),
+        ({"reason_contains": "upstream"}, 1),
+        ({"run_id": "r"}, 1),
+        ({"tenant_id": "tb", "reason_contains": "upstream"}, 0),
+        ({"before_ms": 100}, 0),
+        ({"before_ms": 101}, 2),
+        ({"after_ms": 101}, 1),
+    ],
+)
+def test_a_filter_takes_what_it_names(wanted: dict[str, Any], count: int) -> None:
+    world = _World(
+        _letter(tenant_id="ta", last_error="timeout of the upstream"),
+        _letter(tenant_id="ta", run_id="r"),
+        _letter(tenant_id="tb", routed_at_ms=200, group="h"),
+    )
+    assert world.ask(Filter(**wanted), dry_run=True) == count
+    assert world.moved == []
+
+
+def test_a_group_and_a_limit_narrow_it_down() -> None:
+    world = _World(*[_letter(group=group) for group in "ghggh"])
+    assert world.ask(group="h", dry_run=True) == 2
+    assert world.ask(limit=3, dry_run=True) == 3
+    assert world.job(limit=2).moved == 2
+    assert world.ask(dry_run=True) == 3
+
+
+def test_more_letters_than_a_page_are_found() -> None:
+    world = _World(*[_letter()] * 600)
+    assert world.ask(dry_run=True) == 600
+    assert world.job().moved == 600
+
+
+def test_a_rate_is_kept_and_a_cancelled_job_moves_no_more() -> None:
+    world = _World(*[_letter()] * 6)
+    job = world.job(rate_per_s=2)
+    assert (job.moved, job.rate) == (1, 2)
+    world.runtime.advance(499)
+    assert job.moved == 1
+    world.runtime.advance(501)
+    assert job.moved == 3
+    assert world.redriver.cancel(job.id).state == "cancelled"
+    world.runtime.advance(5000)
+    assert (world.redriver.job(job.id).moved, len(world.moved)) == (3, 3)
+    assert world.ask(dry_run=True) == 3, "what it had in hand is free again"
+
+
+def test_two_jobs_never_have_the_same_letter() -> None:
+    world = _World(*[_letter()] * 4)
+    first = world.job(rate_per_s=1, limit=3)
+    second = world.job()
+    world.runtime.advance(5000)
+    assert (first.moved, second.matched, second.moved, len(world.moved)) == (3, 1, 1, 4)
+
+
+def test_a_move_that_fails_is_counted_and_the_letter_stays() -> None:
+    world = _World(_letter(), _letter())
+    world.broker.error = InternalError("no")
+    job = world.job()
+    assert (job.state, job.moved, job.failed) == ("done", 0, 2)
+    world.broker.error = None
+    assert world.job().moved == 2
+
+
+def test_a_server_that_stops_ends_the_job() -> None:
+    world = _World(_letter(), _letter())
+    world.broker.error = ShuttingDownError("bye")
+    job = world.job()
+    assert (job.state, job.moved, world.broker.retired) == ("failed", 0, set())
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    world = _World()
+    with pytest.raises(InvalidRequestError, match="topic does not exist"):
+        world.redriver.ask("nowhere", Filter())
+    for limit, rate in ((0, None), (-1, None), (None, 0.0), (None, -1.0)):
+        with pytest.raises(InvalidRequestError):
+            world.ask(limit=limit, rate_per_s=rate)
+    for call in (world.redriver.job, world.redriver.cancel):
+        with pytest.raises(NotFoundError):
+            call("nobody")
+    del world.broker.stored["dlq.t"]
+    assert world.ask(dry_run=True) == 0
+    assert world.job().state == "done"
+
+
+def test_so_many_jobs_run_at_one_time_and_so_many_are_remembered() -> None:
+    world = _World(*[_letter()] * 40)
+    running = [world.job(rate_per_s=0.001, limit=2) for _ in range(16)]
+    with pytest.raises(ThrottledError):
+        world.ask()
+    assert world.ask(dry_run=True) == 8
+    for job in running:
+        world.redriver.cancel(job.id)
+    ended = [world.job() for _ in range(1100)]
+    assert world.redriver.job(ended[-1].id) is ended[-1]
+    with pytest.raises(NotFoundError):
+        world.redriver.job(running[0].id)
