@@ -21,6 +21,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import ShuttingDownError, StartError
 from driftq.groups.broker import Broker
+from driftq.groups.hook import make_hook
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.lease.book import LeaseBook
 from driftq.model.tombstone import Reason
@@ -135,7 +136,8 @@ class Server:
         leases = LeaseBook()
         self.routers = Routers(settings.limits, runtime)
         self.registry = IdempotencyRegistry(settings.broker)
-        self.broker = Broker(settings.broker, self.registry)
+        self.hook = make_hook(settings.broker, runtime, clock)
+        self.broker = Broker(settings.broker, self.registry, self.hook)
         features = (leases, self.cursors, self.staging, self.routers, self.registry, self.broker)
         self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
         self.watch = Watch(self.engine, runtime, clock, self.entropy)
@@ -223,6 +225,8 @@ class Server:
         if self._closing is None:
             self.routers.close()
             self.broker.close()
+            if self.hook is not None:
+                self.hook.close()
             self._closing = self.engine.close()
             self._closing.then(lambda _: self.staging.close())
         return self._closing

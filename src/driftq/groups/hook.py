@@ -19,7 +19,7 @@ from driftq.groups.webhook import WebhookRouter
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message, RoutingDecision
 from driftq.seam.clock import Clock
-from driftq.seam.coroutines import Coroutines
+from driftq.seam.coroutines import Coroutines, LoopThread
 from driftq.seam.runtime import Pending, Runtime
 
 _QUIET_NS = 1_000_000_000
@@ -65,6 +65,14 @@ def _import(name: str) -> Router:
     if not callable(getattr(found, "route", None)):
         raise StartError(f"the router {name!r} has no method `route`")
     return found  # type: ignore[return-value]  # has been looked at
+
+
+def make_hook(settings: BrokerSettings, runtime: Runtime, clock: Clock) -> "RouterHook | None":
+    """A hook for the router that the settings name, if they name one, with a thread of its own. Raises StartError."""
+    router = load_router(settings)
+    if router is None:
+        return None
+    return RouterHook(router, settings, runtime, clock, LoopThread(runtime, "driftq-router"))
 
 
 class RouterHook:

@@ -23,9 +23,19 @@ def line(kind: int, topic: str = "t", **fields: Any) -> bytes:
 def test_a_message_keeps_all_it_had() -> None:
     raw = line(
         *(1, "t"),
-        partition=1, offset=7, key=b"k", value="wert ß".encode(), ts_ms=5,
-        routing_label="l", routing_meta={"a": "b"}, run_id="r", labels={"x": "y"}, tenant_id="ta",
-        retry_max_attempts=3, retry_backoff_ms=10, deadline="2099-01-01T00:00:00Z",
+        partition=1,
+        offset=7,
+        key=b"k",
+        value="wert ß".encode(),
+        ts_ms=5,
+        routing_label="l",
+        routing_meta={"a": "b"},
+        run_id="r",
+        labels={"x": "y"},
+        tenant_id="ta",
+        retry_max_attempts=3,
+        retry_backoff_ms=10,
+        deadline="2099-01-01T00:00:00Z",
         idempotency_key="ik",
     )
     (found,) = read_lines([raw])
