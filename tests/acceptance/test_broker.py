@@ -1,0 +1,160 @@
+"""The broker API with a client as real ones are (http-v1 §21.1), against a real server."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.broker_client import BrokerError, Client, Item, Worker
+from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with serving(tmp_path) as found:
+        found.wait_ready()
+        yield found
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Client:
+    return Client(server.address)
+
+
+def wait(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_produce_consume_ack(client: Client) -> None:
+    assert client.healthy()
+    client.create_topic("jobs", 2)
+    client.produce("jobs", "plain")
+    client.produce("jobs", "full", key="user:2", run_id="r", tenant_id="ta", deadline="2099-01-01T00:00:00.5+00:00")
+    with client.consume("jobs", "g", "o") as items:
+        found = {item.value: item for item in (next(items), next(items))}
+    for item in found.values():
+        client.ack("jobs", "g", "o", item)  # after the stream is closed, too
+    assert found["plain"].attempts == 1
+    assert found["full"].key == "user:2"
+    assert found["full"].envelope == {"run_id": "r", "tenant_id": "ta", "deadline": "2099-01-01T00:00:00.5+00:00"}
+    for item in found.values():
+        client.ack("jobs", "g", "o", item)  # a second ack is a success, whoever sends it
+    client.produce("jobs", "next")
+    with client.consume("jobs", "g", "o") as items:
+        assert next(items).value == "next"
+
+
+def test_nack_and_what_comes_of_it(client: Client) -> None:
+    client.create_topic("jobs")
+    client.produce("jobs", "v", retry_policy={"max_attempts": 2, "backoff_ms": 50})
+    with client.consume("jobs", "g", "o") as items:
+        client.nack("jobs", "g", "o", next(items), "boom")
+        again = next(items)
+    assert (again.attempts, again.last_error) == (2, "boom")
+    client.nack("jobs", "g", "o", again, "x" * 5000)
+    wait(lambda: consumable(client, "dlq.jobs"), "no dead-letter topic")
+    with client.consume("dlq.jobs", "g", "o") as items:
+        letter = next(items)
+    assert (letter.value, letter.attempts, letter.last_error) == ("v", 1, "")
+    note = letter.envelope["dlq"]
+    assert (note["original_topic"], note["attempts"], note["last_error"]) == ("jobs", 2, "x" * 1024)
+
+
+def consumable(client: Client, topic: str) -> bool:
+    try:
+        client.consume(topic, "probe", "o").close()
+    except BrokerError:
+        return False
+    return True
+
+
+def test_a_refusal_has_code_and_message(client: Client) -> None:
+    with pytest.raises(BrokerError) as refused:
+        client.produce("nowhere", "v")
+    assert (refused.value.status, refused.value.code) == (400, "INVALID_ARGUMENT")
+    assert refused.value.message == "topic does not exist (create it first)"
+    with pytest.raises(BrokerError, match="400 INVALID_ARGUMENT: topic does not exist"):
+        client.consume("nowhere", "g", "o")
+
+
+def test_a_worker_retries_until_everything_is_done(client: Client) -> None:
+    client.create_topic("jobs", 3)
+    for number in range(30):
+        client.produce("jobs", str(number), key=f"k{number}", idempotency_key=f"i{number}")
+        client.produce("jobs", "again", key=f"k{number}", idempotency_key=f"i{number}")
+    lock = threading.Lock()
+    tried: dict[str, list[int]] = {}
+    done: list[str] = []
+
+    def handle(item: Item) -> None:
+        with lock:
+            tried.setdefault(item.value, []).append(item.attempts)
+        if int(item.value) % 3 == 0 and item.attempts < 3:
+            raise ValueError(f"not yet, attempt {item.attempts}")
+        if item.attempts > 1:
+            assert item.last_error == f"not yet, attempt {item.attempts - 1}"
+        with lock:
+            done.append(item.value)
+
+    worker = Worker(client, "jobs", "g", "o", handle)
+    wait(lambda: len(done) == 30, "some are never done")
+    worker.stop()
+    assert sorted(done, key=int) == [str(number) for number in range(30)]
+    assert {value: attempts for value, attempts in tried.items() if int(value) % 3 == 0} == {
+        str(number): [1, 2, 3] for number in range(0, 30, 3)
+    }
+
+
+def test_a_worker_goes_on_after_a_restart(tmp_path: Path) -> None:
+    done: list[str] = []
+    with serving(tmp_path) as first:
+        first.wait_ready()
+        client = Client(first.address)
+        client.create_topic("jobs")
+        for number in range(10):
+            client.produce("jobs", str(number))
+        hold = threading.Event()
+
+        def handle(item: Item) -> None:
+            if item.offset >= 4:
+                assert hold.wait(PATIENCE_S)
+                raise TimeoutError("the server is gone by now")
+            done.append(item.value)
+
+        worker = Worker(client, "jobs", "g", "o", handle, threads=1)
+        wait(lambda: len(done) == 4, "the first four")
+        time.sleep(0.2)  # the last ack is on its way
+        assert first.stop() == 0
+        assert worker.wait_ended(PATIENCE_S)
+        hold.set()
+    with serving(tmp_path) as second:
+        second.wait_ready()
+        worker = Worker(Client(second.address), "jobs", "g", "o", lambda item: done.append(item.value))
+        wait(lambda: len(done) >= 10, "the rest")
+        worker.stop()
+    assert sorted(done) == [str(number) for number in range(10)]
+
+
+def test_a_producer_that_is_refused_for_overload_comes_again(tmp_path: Path) -> None:
+    with serving(tmp_path, "--dev-limits") as server:
+        server.wait_ready()
+        client = Client(server.address)
+        client.create_topic("jobs")
+        client.produce("jobs", "a")
+        client.produce("jobs", "b")
+        with pytest.raises(BrokerError) as refused:
+            client.produce("jobs", "c")
+        assert (refused.value.status, refused.value.code) == (429, "RESOURCE_EXHAUSTED")
+        with client.consume("jobs", "g", "o") as items:
+            taken = next(items)
+        acking = threading.Timer(0.05, lambda: client.ack("jobs", "g", "o", taken))
+        acking.start()
+        client.produce("jobs", "c", idempotency_key="k")
+        acking.join()
