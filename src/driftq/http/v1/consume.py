@@ -26,6 +26,7 @@ from driftq.server import Server
 
 _NDJSON = b"application/x-ndjson; charset=utf-8"
 _BEAT = b"\n"
+_NOT_KNOWN = 1 << 62
 _LOOKS = 4
 """How often it is looked for progress while a stream is stalled as long as it may be."""
 
@@ -165,8 +166,9 @@ class ConsumeStream:
         sink.write(data)
         if self._heartbeat is not None:
             self._heartbeat.spoke()
-        if not sink.room and self._stall_timer is None:
-            self._stalled_ms, self._unsent = 0, sink.unsent
+        # Whether it is taken shows when it has left for the socket: that is looked at later.
+        if self._stall_timer is None:
+            self._stalled_ms, self._unsent = 0, _NOT_KNOWN
             self._wait()
 
     def _beat(self) -> None:

@@ -48,6 +48,9 @@ class NotingBroker(Broker):
         self.outlets: list[Outlet] = []
         self.streams: list[KeptStream] = []
 
+    def close(self) -> None:
+        """It was never opened."""
+
     def topics(self) -> list[str]:
         return sorted(self.names)
 
