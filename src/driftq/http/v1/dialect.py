@@ -16,6 +16,7 @@ from driftq.http.v1.errors import failed_reply, refusal
 from driftq.http.v1.form import labelled
 from driftq.http.v1.groups import Groups
 from driftq.http.v1.health import Health
+from driftq.http.v1.idempotency import Idempotency
 from driftq.http.v1.metrics import Metrics
 from driftq.http.v1.produce import Producing
 from driftq.http.v1.settle import Settling
@@ -41,6 +42,7 @@ class Dialect:
             *Consuming(server).routes(),
             *Settling(server).routes(),
             *Groups(server).routes(),
+            *Idempotency(server).routes(),
             *Metrics(server).routes(),
         ]
         self._table = Table(self.routes)
