@@ -2,7 +2,9 @@
 
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
+from driftq.errors import DriftQError
 from driftq.groups.agenda import Agenda, Spot
+from driftq.groups.batch import store_batch
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.dispatch import Dispatcher
 from driftq.groups.figures import GroupFigures as GroupFigures
@@ -118,6 +120,12 @@ class Broker:
     def produce(self, topic: str, message: Message, *, deadline_ms: int | None = None) -> Pending[Produced]:
         """Store a message (http-v1 §3.5, steps 2 to 10); `deadline_ms` is its envelope's deadline as a moment."""
         return self.producer.produce(topic, message, deadline_ms)
+
+    def produce_batch(
+        self, topic: str, messages: list[tuple[Message, int | None]], *, atomic: bool
+    ) -> Pending[list[Produced | DriftQError]]:
+        """Store messages, each with its deadline, in their order: all or none, or each for itself (http-v1 §22)."""
+        return run(store_batch(self.producer, topic, messages, atomic=atomic))
 
     def attach(
         self, topic: str, group: str, owner: str, outlet: Outlet, *, lease_ms: int = 0, credit: int | None = None

@@ -5,6 +5,7 @@ key free. A message is shown to groups when its commit point is reached.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -27,6 +28,44 @@ from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.seam.runtime import Pending
 
 Listener = Callable[[str, Produced, Message], None]
+Key = tuple[str, str, str]
+"""Tenant, topic and idempotency key."""
+
+
+class Placed(NamedTuple):
+    """A message that may be stored."""
+
+    topic: BrokerTopic
+    partition: int
+    size: int
+    message: Message
+    key: Key | None
+
+    def hold(self) -> None:
+        """It takes its room from now on."""
+        part = self.topic.index.parts[self.partition]
+        part.incoming += 1
+        part.incoming_size += self.size
+
+    def let_go(self) -> None:
+        """It is stored, or will not be."""
+        part = self.topic.index.parts[self.partition]
+        part.incoming -= 1
+        part.incoming_size -= self.size
+
+    def at(self, stored: Appended, row: int) -> Produced:
+        """What its producer is told."""
+        return Produced(self.topic.name, self.partition, stored.first_seq - 1 + row, stored.ts)
+
+
+def target_of(topic: str, message: Message) -> tuple[str, Key | None]:
+    """The topic that a message goes to, and its key there."""
+    envelope = message.envelope
+    if envelope is None:
+        return topic, None
+    final = envelope.target_topic or topic
+    key = envelope.idempotency_key
+    return final, (envelope.tenant_id, final, key) if key else None
 
 
 class Producer:
@@ -105,41 +144,68 @@ class Producer:
 
     def produce(self, topic: str, message: Message, deadline_ms: int | None) -> Pending[Produced]:
         """Store a message."""
-        routed = self._hook.route(topic, message)
-        if routed is None:
-            return self._admit(topic, message, deadline_ms)
+        routed = self.routed(topic, message)
+        if isinstance(routed, Message):
+            return self.admit(topic, routed, deadline_ms)
         answer: Pending[Produced] = Pending()
 
-        def go_on(done: Pending[RoutingDecision | None]) -> None:
+        def go_on(done: Pending[Message]) -> None:
             if done.error is not None:
                 answer.fail(done.error)
-                return
-            decision = done.result()
-            sent = message if decision is None else _routed(message, decision)
-            forward(lambda: self._admit(topic, sent, deadline_ms), answer)
+            else:
+                forward(lambda: self.admit(topic, done.result(), deadline_ms), answer)
 
         routed.then(go_on)
         return answer
 
-    def _admit(self, topic: str, message: Message, deadline_ms: int | None) -> Pending[Produced]:
-        if deadline_ms is not None and deadline_ms < self._engine.time.now():
-            raise InvalidRequestError("message deadline exceeded")
-        envelope = message.envelope
-        final = (envelope.target_topic if envelope is not None else "") or topic
-        if envelope is None or not envelope.idempotency_key:
-            return self._store(final, message, None)
-        tenant, key = envelope.tenant_id, envelope.idempotency_key
-        if self._registry.begin_produce(tenant, final, key):
+    def routed(self, topic: str, message: Message) -> Message | Pending[Message]:
+        """The message with what the hook says written into it."""
+        asked = self._hook.route(topic, message)
+        if asked is None:
+            return message
+        answer: Pending[Message] = Pending()
+
+        def settle(done: Pending[RoutingDecision | None]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+                return
+            decision = done.result()
+            answer.resolve(message if decision is None else _routed(message, decision))
+
+        asked.then(settle)
+        return answer
+
+    def admit(self, topic: str, message: Message, deadline_ms: int | None) -> Pending[Produced]:
+        """Store a message that the hook has seen."""
+        self.check_deadline(deadline_ms)
+        final, key = target_of(topic, message)
+        if key is None:
+            return self._store(self.place(final, message))
+        if self._registry.begin_produce(*key):
             answer: Pending[Produced] = Pending()
             answer.resolve(Produced(final, duplicate=True))
             return answer
         try:
-            return self._store(final, message, (tenant, final, key))
+            return self._store(self.place(final, message, key))
         except DriftQError:
-            self._registry.end_produce(tenant, final, key, None)
+            self.give_back(key)
             raise
 
-    def _store(self, name: str, message: Message, gate: tuple[str, str, str] | None) -> Pending[Produced]:
+    def check_deadline(self, deadline_ms: int | None) -> None:
+        """Refuse a message that comes too late."""
+        if deadline_ms is not None and deadline_ms < self._engine.time.now():
+            raise InvalidRequestError("message deadline exceeded")
+
+    def take(self, key: Key) -> bool:
+        """Take a key for a message. True: it is committed already. Raises InvalidRequestError."""
+        return self._registry.begin_produce(*key)
+
+    def give_back(self, key: Key) -> None:
+        """The message was not stored."""
+        self._registry.end_produce(*key, None)
+
+    def place(self, name: str, message: Message, key: Key | None = None) -> Placed:
+        """Where a message is stored. Raises a DriftQError where it cannot be."""
         topic = self._book.by_name.get(name)
         if topic is None:
             raise InvalidRequestError("topic does not exist (create it first)")
@@ -151,7 +217,7 @@ class Producer:
         if size > self._settings.message_bytes_max:
             raise PayloadTooLargeError("message too large")
         self._check_room(topic, partition, size)
-        return self._append(topic, partition, size, message, gate)
+        return Placed(topic, partition, size, message, key)
 
     def copy(self, name: str, partitions: int, message: Message) -> Pending[Produced]:
         """Store a dead letter: no hook, no gate, no limit. The topic is made if it is not there."""
@@ -163,42 +229,54 @@ class Producer:
                 return
             topic = self._book.by_name[name]
             partition = partition_of(message.key, topic.partitions)
-            forward(lambda: self._append(topic, partition, message.size, message, None), answer)
+            forward(lambda: self._store(Placed(topic, partition, message.size, message, None)), answer)
 
         self.ensure(name, partitions).then(go_on)
         return answer
 
-    def _append(
-        self, topic: BrokerTopic, partition: int, size: int, message: Message, gate: tuple[str, str, str] | None
-    ) -> Pending[Produced]:
-        rows = make_rows([to_data(message)], [tag_of(partition)])
-        appended = self._engine.append(topic.log.name, rows, create=False)
-        part = topic.index.parts[partition]
-        part.incoming += 1
-        part.incoming_size += size
+    def _store(self, placed: Placed) -> Pending[Produced]:
+        placed.hold()
+        try:
+            appended = self.append(placed.topic, [placed])
+        except DriftQError:
+            placed.let_go()
+            raise
         answer: Pending[Produced] = Pending()
 
         def settle(done: Pending[Appended]) -> None:
-            part.incoming -= 1
-            part.incoming_size -= size
             if done.error is not None:
-                if gate is not None:
-                    self._registry.end_produce(*gate, None)
                 answer.fail(done.error)
-                return
-            stored = done.result()
-            found = Produced(topic.name, partition, stored.first_seq - 1, stored.ts)
-            topic.index.add(partition, found.offset, size)
-            if gate is not None:
-                self._registry.end_produce(*gate, stored.ts, found.offset)
-            for group in topic.groups.values():
-                group.stir(partition)
-            for listener in self.listeners:
-                listener(topic.name, found, message)
-            answer.resolve(found)
+            else:
+                answer.resolve(placed.at(done.result(), 0))
 
         appended.then(settle)
         return answer
+
+    def append(self, topic: BrokerTopic, held: list[Placed]) -> Pending[Appended]:
+        """Store messages of one topic that are held, all or none; whoever waits hears of it when they are shown."""
+        rows = make_rows([to_data(one.message) for one in held], [tag_of(one.partition) for one in held])
+        appended = self._engine.append(topic.log.name, rows, create=False)
+
+        def settle(done: Pending[Appended]) -> None:
+            for row, one in enumerate(held):
+                one.let_go()
+                if done.error is None:
+                    self._show(one, one.at(done.result(), row))
+                elif one.key is not None:
+                    self.give_back(one.key)
+
+        appended.then(settle)
+        return appended
+
+    def _show(self, placed: Placed, found: Produced) -> None:
+        topic = placed.topic
+        topic.index.add(placed.partition, found.offset, placed.size)
+        if placed.key is not None:
+            self._registry.end_produce(*placed.key, found.ts, found.offset)
+        for group in topic.groups.values():
+            group.stir(placed.partition)
+        for listener in self.listeners:
+            listener(topic.name, found, placed.message)
 
     # Room
 

@@ -11,6 +11,7 @@ from driftq.http.keys import Keys, presented
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table
+from driftq.http.v1.batch import Batches
 from driftq.http.v1.consume import Consuming
 from driftq.http.v1.errors import failed_reply, refusal
 from driftq.http.v1.form import labelled
@@ -39,6 +40,7 @@ class Dialect:
             *Health(server).routes(),
             *Topics(server).routes(),
             *Producing(server).routes(),
+            *Batches(server).routes(),
             *Consuming(server).routes(),
             *Settling(server).routes(),
             *Groups(server).routes(),
