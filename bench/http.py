@@ -19,7 +19,7 @@ from typing import NamedTuple
 import uvloop
 
 from bench.engine import body, machine
-from bench.load import Load, again_and_again, drive, http_finish, http_request, redis_finish
+from bench.load import Load, again_and_again, drive, http_length, http_request, redis_length
 from bench.servers import Process, driftq, has_redis, redis
 
 CONNECTIONS = 16
@@ -81,7 +81,7 @@ def driftq_writes(parent: str | None, durability: str, batch: int, seconds: floa
     """Records a second, and how the server fared."""
     with driftq(parent) as server:
         server.call("PUT", "/v0/topics/bench", {"durability": durability})
-        load = run_load(drive(server.address, spread(writes("bench", batch), CONNECTIONS), http_finish, seconds))
+        load = run_load(drive(server.address, spread(writes("bench", batch), CONNECTIONS), http_length, seconds))
         cpu = server.cpu_seconds() / (load.replies * batch) * 1e6
         return load.per_second * batch, {"p99_ms": load.quantile(0.99), "server_cpu_us_per_record": cpu}
 
@@ -89,7 +89,7 @@ def driftq_writes(parent: str | None, durability: str, batch: int, seconds: floa
 def redis_writes(parent: str | None, appendfsync: str, batch: int, seconds: float) -> float:
     """Entries a second."""
     with redis(parent, appendfsync=appendfsync) as server:
-        load = run_load(drive(server.address, spread(xadds(batch), CONNECTIONS), redis_finish(batch), seconds))
+        load = run_load(drive(server.address, spread(xadds(batch), CONNECTIONS), redis_length(batch), seconds))
         return load.per_second * batch
 
 
@@ -117,7 +117,7 @@ def filled(parent: str | None, records: int, *, durability: str = "disk", **conf
             http_request("POST", "/v0/topics/bench?return_seqs=false", body(batch, first))
             for first in range(0, records, batch)
         ]
-        run_load(drive(server.address, [iter(requests[n::4]) for n in range(4)], http_finish, 600))
+        run_load(drive(server.address, [iter(requests[n::4]) for n in range(4)], http_length, 600))
         yield server
 
 
@@ -129,7 +129,7 @@ def diff(parent: str | None, scale: float) -> Result:
             http_request("POST", "/v0/topics/bench/diff", b'{"from_seq":%d,"limit":1000}' % first)
             for first in range(0, records, 1000)
         ]
-        load = run_load(drive(server.address, spread(pages, CONNECTIONS), http_finish, SECONDS * scale))
+        load = run_load(drive(server.address, spread(pages, CONNECTIONS), http_length, SECONDS * scale))
         return Result(load.per_second * 1000, {"p99_ms": load.quantile(0.99)})
 
 
@@ -147,7 +147,7 @@ def arrow(parent: str | None, scale: float) -> Result:
             )
             for first in range(0, records, 100_000)
         ]
-        load = run_load(drive(server.address, spread(pages, 2), http_finish, SECONDS * scale))
+        load = run_load(drive(server.address, spread(pages, 2), http_length, SECONDS * scale))
         return Result(load.per_second * 100_000, {"p99_ms": load.quantile(0.99)})
 
 
@@ -262,7 +262,7 @@ def many(parent: str | None, scale: float) -> Result:
 
     def latency(server: Process) -> float:
         requests = [again_and_again(writes("bench", 1))]
-        return run_load(drive(server.address, requests, http_finish, 1.0)).quantile(0.5)
+        return run_load(drive(server.address, requests, http_length, 1.0)).quantile(0.5)
 
     async def watch(server: Process) -> list[asyncio.BaseTransport]:
         loop = asyncio.get_running_loop()
@@ -281,7 +281,7 @@ def many(parent: str | None, scale: float) -> Result:
         server.call("PUT", "/v0/topics/bench", {})
         before = latency(server)
         puts = [http_request("PUT", f"/v0/topics/t{n}", b"{}") for n in range(topics)]
-        run_load(drive(server.address, [iter(puts[n::16]) for n in range(16)], http_finish, 600))
+        run_load(drive(server.address, [iter(puts[n::16]) for n in range(16)], http_length, 600))
         loop = uvloop.new_event_loop()
         opened = loop.run_until_complete(watch(server))
         resident = server.resident_mib()

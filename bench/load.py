@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import NamedTuple, cast
 
-Finish = Callable[[bytes], bool]
-"""Is the whole reply in this buffer?"""
+Measure = Callable[[bytes], int]
+"""How long the reply is that begins like this, or 0 if that cannot be told yet."""
 
 
 class Load(NamedTuple):
@@ -36,11 +36,13 @@ class Load(NamedTuple):
 class Caller(asyncio.Protocol):
     """One connection: ask, wait for the answer, ask again."""
 
-    def __init__(self, requests: Iterator[bytes], finish: Finish, until: float) -> None:
+    def __init__(self, requests: Iterator[bytes], measure: Measure, until: float) -> None:
         self._requests = requests
-        self._finish = finish
+        self._measure = measure
         self._until = until
-        self._buffer = b""
+        self._beginning = b""
+        """What came before the length could be told; of the rest only the length counts."""
+        self._received = self._length = 0
         self._asked = 0.0
         self._transport: asyncio.Transport | None = None
         self.latencies: list[float] = []
@@ -63,10 +65,14 @@ class Caller(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A part of the answer."""
-        self._buffer = self._buffer + data if self._buffer else data
-        if self._finish(self._buffer):
+        self._received += len(data)
+        if not self._length:
+            self._beginning += data
+            self._length = self._measure(self._beginning)
+        if 0 < self._length <= self._received:
             self.latencies.append(time.perf_counter() - self._asked)
-            self.last, self._buffer = self._buffer, b""
+            self.last, self._beginning = self._beginning, b""
+            self._received = self._length = 0
             self._ask()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -77,14 +83,16 @@ class Caller(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def drive(address: tuple[str, int], requests: Sequence[Iterator[bytes]], finish: Finish, seconds: float) -> Load:
+async def drive(
+    address: tuple[str, int], requests: Sequence[Iterator[bytes]], measure: Measure, seconds: float
+) -> Load:
     """One connection for each stream of requests, until the time is over or all are sent."""
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
     callers = []
     for stream in requests:
         until = began + seconds
-        _, caller = await loop.create_connection(lambda s=stream, u=until: Caller(s, finish, u), *address)  # type: ignore[misc]
+        _, caller = await loop.create_connection(lambda s=stream, u=until: Caller(s, measure, u), *address)  # type: ignore[misc]
         callers.append(caller)
     await asyncio.gather(*[caller.done for caller in callers])
     latencies = [latency for caller in callers for latency in caller.latencies]
@@ -99,19 +107,20 @@ def check_reply(reply: bytes) -> None:
         raise AssertionError(f"refused: {reply[:300]!r}")
 
 
-def http_finish(buffer: bytes) -> bool:
+def http_length(beginning: bytes) -> int:
     """Head, and as many bytes as it says."""
-    end = buffer.find(b"\r\n\r\n")
+    end = beginning.find(b"\r\n\r\n")
     if end < 0:
-        return False
-    start = buffer.lower().find(b"content-length:", 0, end)
-    length = int(buffer[start + 15 : buffer.find(b"\r\n", start)])
-    return len(buffer) >= end + 4 + length
+        return 0
+    head = beginning[:end].lower()
+    start = head.find(b"content-length:") + len(b"content-length:")
+    stop = head.find(b"\r\n", start)
+    return end + 4 + int(head[start:stop] if stop >= 0 else head[start:])
 
 
-def redis_finish(count: int) -> Finish:
-    """So many bulk strings, each the id of an entry: three line ends to two lines."""
-    return lambda buffer: buffer.count(b"\r\n") >= 2 * count
+def redis_length(count: int) -> Measure:
+    """So many bulk strings, each the id of an entry in two lines: known when they are there."""
+    return lambda beginning: len(beginning) if beginning.count(b"\r\n") >= 2 * count else 0
 
 
 def http_request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
