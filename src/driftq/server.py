@@ -23,6 +23,7 @@ from driftq.errors import ShuttingDownError, StartError
 from driftq.groups.broker import Broker
 from driftq.groups.hook import make_hook
 from driftq.groups.registry import IdempotencyRegistry
+from driftq.groups.runs import RunIndex
 from driftq.lease.book import LeaseBook
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
@@ -138,7 +139,9 @@ class Server:
         self.registry = IdempotencyRegistry(settings.broker)
         self.hook = make_hook(settings.broker, runtime, clock)
         self.broker = Broker(settings.broker, self.registry, self.hook)
-        features = (leases, self.cursors, self.staging, self.routers, self.registry, self.broker)
+        self.runs = RunIndex(settings.broker.run_index_entries)
+        self.broker.book.listeners.append(self.runs.heard)
+        features = (leases, self.cursors, self.staging, self.routers, self.registry, self.runs, self.broker)
         self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
         self.watch = Watch(self.engine, runtime, clock, self.entropy)
         self.queues = Queues(self.engine, runtime, self.entropy, self.watch.turns, leases)

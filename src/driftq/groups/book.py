@@ -30,7 +30,8 @@ from driftq.groups.frames import (
 )
 from driftq.groups.group import Group
 from driftq.groups.index import Index, read_index
-from driftq.groups.ports import Registry, Scope
+from driftq.groups.ports import Listener, Produced, Registry, Scope
+from driftq.model.envelope import Message
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending
 
@@ -65,6 +66,7 @@ class Book:
     def __init__(self, registry: Registry, ask: Callable[[BrokerTopic, Group], None], now: Callable[[], int]) -> None:
         self.by_id: dict[int, BrokerTopic] = {}
         self.by_name: dict[str, BrokerTopic] = {}
+        self.listeners: list[Listener] = []
         self._registry = registry
         self._ask = ask
         self._now = now
@@ -74,13 +76,26 @@ class Book:
         """Recovery is over: find out which messages there are. Raises OSError."""
         for topic in self.by_id.values():
             topic.log = engine.catalog.by_id[topic.id]
-            read_index(topic.index, topic.log, topic.known, topic.totals, topic.name, self._registry)
+            read_index(topic.index, topic.log, topic.known, topic.totals, self._heard(topic.name))
             for group in topic.groups.values():
                 for lane in group.lanes.values():
                     lane.settle()
                 group.done = sum(lane.count for lane in group.lanes.values())
                 group.left_at = self._now()
         self._engine = engine
+
+    def _heard(self, name: str) -> Callable[[int, int, int, Message], None]:
+        """Takes what recovery finds of one topic: partition, offset, time and message."""
+
+        def heard(partition: int, offset: int, ts: int, message: Message) -> None:
+            envelope = message.envelope
+            if envelope is not None and envelope.idempotency_key and envelope.dlq is None:
+                self._registry.stored(envelope.tenant_id, name, envelope.idempotency_key, ts, offset)
+            found = Produced(name, partition, offset, ts)
+            for listener in self.listeners:
+                listener(found, message)
+
+        return heard
 
     def find(self, name: str) -> BrokerTopic:
         """A topic. Raises InvalidRequestError."""

@@ -20,6 +20,7 @@ from driftq.groups.produce import Producer
 from driftq.groups.seek import Moved as Moved
 from driftq.groups.seek import seek
 from driftq.groups.settle import Settler
+from driftq.groups.standing import GroupStanding, standings
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message
 from driftq.seam.clock import Clock
@@ -156,6 +157,10 @@ class Broker:
     def groups(self, topic: str | None = None, group: str | None = None) -> list[GroupFigures]:
         """How groups stand, those of this topic and name if given."""
         return figures(self.book, self._engine.time.now(), topic, group)
+
+    def standings(self, topic: str, partition: int, offset: int) -> list[GroupStanding]:
+        """How a message stands in every group of its topic."""
+        return standings(self.book, topic, partition, offset)
 
     def is_done(self, topic: str, group: str, offset: int) -> bool:
         """Is a message done for a group? One that there is not is."""

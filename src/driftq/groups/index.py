@@ -9,11 +9,11 @@ hold the partition as `p<k>`.
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 
 from msgspec import json
 
 from driftq.engine.topic import Topic
-from driftq.groups.ports import Registry
 from driftq.model.envelope import Message
 
 _decode = json.Decoder(Message).decode
@@ -76,7 +76,11 @@ class Index:
 
 
 def read_index(
-    index: Index, topic: Topic, known: int, totals: list[tuple[int, int]], name: str, keys: Registry
+    index: Index,
+    topic: Topic,
+    known: int,
+    totals: list[tuple[int, int]],
+    heard: Callable[[int, int, int, Message], None],
 ) -> None:
     """Fill the index of a topic that recovery has brought back.
 
@@ -99,11 +103,9 @@ def read_index(
             for row, data in enumerate(source.data(first, part.count), first):
                 message = _decode(data)
                 offset = part.first_seq + row - 1
-                index.add(_partition(tags[row]) if tags is not None else 0, offset, message.size)
-                envelope = message.envelope
-                if envelope is not None and envelope.idempotency_key and envelope.dlq is None:
-                    ts = times if isinstance(times, int) else times[row - first]
-                    keys.stored(envelope.tenant_id, name, envelope.idempotency_key, ts, offset)
+                partition_number = _partition(tags[row]) if tags is not None else 0
+                index.add(partition_number, offset, message.size)
+                heard(partition_number, offset, times if isinstance(times, int) else times[row - first], message)
     index.head = max(index.head, topic.head)
 
 

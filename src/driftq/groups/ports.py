@@ -4,6 +4,7 @@
 can be rebuilt; whatever it keeps beyond that it captures itself.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from driftq.model.envelope import Message, RoutingDecision
@@ -29,6 +30,10 @@ class Produced(NamedTuple):
     offset: int = -1
     ts: int = 0
     duplicate: bool = False
+
+
+Listener = Callable[[Produced, Message], None]
+"""Hears of every message that is committed, and of those behind the checkpoint when the log is read again."""
 
 
 class Place(NamedTuple):

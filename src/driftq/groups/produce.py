@@ -4,7 +4,6 @@ Every check and the append are one step on the loop. What is refused has stored 
 key free. A message is shown to groups when its commit point is reached.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import structs
@@ -27,7 +26,6 @@ from driftq.model.envelope import Envelope, Message, Routing, RoutingDecision
 from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.seam.runtime import Pending
 
-Listener = Callable[[str, Produced, Message], None]
 Key = tuple[str, str, str]
 """Tenant, topic and idempotency key."""
 
@@ -87,8 +85,6 @@ class Producer:
         self._hook = hook
         self._counters = counters
         self._creating: dict[str, Pending[int]] = {}
-        self.listeners: list[Listener] = []
-        """Who hears of every stored message."""
 
     # Topics
 
@@ -275,8 +271,8 @@ class Producer:
             self._registry.end_produce(*placed.key, found.ts, found.offset)
         for group in topic.groups.values():
             group.stir(placed.partition)
-        for listener in self.listeners:
-            listener(topic.name, found, placed.message)
+        for listener in self._book.listeners:
+            listener(found, placed.message)
 
     # Room
 

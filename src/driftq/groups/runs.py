@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct, msgpack
 
 from driftq.engine.topic import Topic
+from driftq.groups.ports import Produced
 from driftq.model.envelope import Message
 
 _CHUNK_MAX = 1000
@@ -98,6 +99,10 @@ class RunIndex:
 
     def __len__(self) -> int:
         return self._size
+
+    def heard(self, found: Produced, message: Message) -> None:
+        """A message was committed."""
+        self.stored(found.topic, found.partition, found.offset, found.ts, message)
 
     def stored(self, topic: str, partition: int, offset: int, ts: int, message: Message) -> None:
         """A message was committed. Told again, when the log is read again, it changes nothing."""

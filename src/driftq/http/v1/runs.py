@@ -1,0 +1,83 @@
+"""`GET /v1/runs/:run_id` (http-v1 §22): the steps of a run, and how each stands in the groups of its topic."""
+
+from typing import Any
+
+from driftq.errors import NotFoundError
+from driftq.groups.runs import Letter, Step
+from driftq.groups.standing import GroupStanding
+from driftq.http.access import Scope
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.v1.form import json_reply
+from driftq.http.v1.names import may_name
+from driftq.http.v1.params import query_of
+from driftq.server import Server
+
+_RANK = ("dead", "leased", "waiting", "ready", "done")
+"""What is said of a step whose groups do not stand alike."""
+
+
+class Runs:
+    """The handler."""
+
+    def __init__(self, server: Server) -> None:
+        self._runs = server.runs
+        self._broker = server.broker
+
+    def routes(self) -> list[Route]:
+        """One."""
+        return [Route("GET", "/v1/runs/:run_id", self.get, Scope.READ)]
+
+    def get(self, request: Request) -> Reply:
+        """The steps that the key may see, in commit order."""
+        run_id = request.params[0]
+        found = self._runs.find(run_id, query_of(request).get("tenant_id"))
+        steps = [] if found is None else [one for one in found.steps if may_name(request, one[0].topic)]
+        if found is None or not steps:
+            raise NotFoundError("no such run")
+        steps.sort(key=lambda one: one[0].ts)  # after a restart they stand topic by topic
+        body: dict[str, Any] = {"run_id": run_id, "steps": [self._shown(*one) for one in steps]}
+        if found.truncated:
+            body["truncated"] = True
+        return json_reply(200, body)
+
+    def _shown(self, step: Step, letters: list[Letter]) -> dict[str, Any]:
+        dead = {letter.group: letter for letter in letters}
+        groups = [
+            _dead(one.group, dead[one.group]) if one.group in dead and one.state == "done" else one._asdict()
+            for one in self._broker.standings(step.topic, step.partition, step.offset)
+        ]
+        state = min((one["state"] for one in groups), key=_RANK.index, default="ready")
+        latest = max(groups, key=lambda one: int(one["attempts"]), default={"attempts": 0, "last_error": ""})
+        shown: dict[str, Any] = {
+            "step_id": step.step_id,
+            "parent_step_id": step.parent_step_id,
+            "topic": step.topic,
+            "partition": step.partition,
+            "offset": step.offset,
+            "ts": step.ts,
+            "attempts": latest["attempts"],
+            "state": state,
+            "last_error": latest["last_error"],
+            "groups": groups,
+        }
+        if letters:
+            shown["dlq"] = [_letter(letter) for letter in letters]
+        return shown
+
+
+def _dead(group: str, letter: Letter) -> dict[str, Any]:
+    return GroupStanding(group, letter.attempts, "dead", letter.last_error)._asdict()
+
+
+def _letter(letter: Letter) -> dict[str, Any]:
+    return {
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "group": letter.group,
+        "attempts": letter.attempts,
+        "last_error": letter.last_error,
+        "routed_at_ms": letter.routed_at_ms,
+    }
