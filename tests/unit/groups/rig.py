@@ -1,5 +1,6 @@
 """A broker on an engine on a simulated disk, and consumers that write down what they get."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from driftq.config import Settings
@@ -8,10 +9,10 @@ from driftq.groups.broker import Broker, Place, Produced, Stream
 from driftq.groups.ports import Delivery, Hook, Registry
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, RetryPolicy
+from driftq.seam.disk import Disk
 from driftq.seam.runtime import Pending
-from driftq.testing import EngineRig
+from driftq.testing import CrashMode, EngineRig, ManualClock, SimDisk
 from driftq.testing.build import SMALL
-from driftq.testing.disk import CrashMode
 
 T = TypeVar("T")
 
@@ -65,14 +66,20 @@ class BrokerRig:
         self,
         *,
         settings: Settings = SMALL,
+        disk: SimDisk | None = None,
+        clock: ManualClock | None = None,
         seed: int | None = None,
+        wal_shards: int = 1,
+        wrap: Callable[[Disk], Disk] = lambda disk: disk,
         registry: Registry | None = None,
         hook: Hook | None = None,
         **limits: Any,
     ) -> None:
         self._limits = BrokerSettings(**limits)
         self._registry, self._hook = registry, hook
-        self.engine_rig = EngineRig(settings, seed=seed, features=self._features)
+        self.engine_rig = EngineRig(
+            settings, disk=disk, clock=clock, seed=seed, features=self._features, wrap=wrap, wal_shards=wal_shards
+        )
         self._open()
 
     def _features(self) -> tuple[DurableState, ...]:

@@ -1,0 +1,276 @@
+"""Crashes while messages of the broker are produced, delivered, acked, nacked, moved to the dead letters, and sought.
+
+In the manner of `test_queue`: an image of the disk behind every call, with notes of what was asked and answered by
+then; every image is crashed in some mode, recovered, and judged by the notes.
+"""
+
+import copy
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from driftq.config import Settings
+from driftq.groups.broker import Place, Produced
+from driftq.seam.runtime import Pending
+from driftq.testing import CrashMode, ManualClock, SimDisk
+from tests.crash.sweep import ALL, KILL, MODES, crash
+from tests.unit.groups.rig import BrokerRig, Consumer, message
+
+pytestmark = pytest.mark.crash
+
+SETTINGS = Settings(
+    data_dir="/data",
+    wal_file_bytes=8192,
+    segment_max_events=8,
+    checkpoint_wal_bytes=1 << 40,
+    checkpoint_interval_ms=1 << 40,
+)
+SAMPLE = 60
+"""Images of each run that are tried by default, both ends among them."""
+PARTITIONS = 2
+GROUPS = ("g", "h")
+
+Work = tuple[str, int]
+"""A group and an offset."""
+
+
+@dataclass
+class Notes:
+    """What producers and consumers of topic `t` know."""
+
+    created: bool = False
+    asked: set[str] = field(default_factory=set)
+    stored: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Partition and value by offset."""
+    acked: set[Work] = field(default_factory=set)
+    nacked: dict[Work, int] = field(default_factory=dict)
+    """The attempts of the last failure that was answered."""
+    unsure: set[Work] = field(default_factory=set)
+    """Something about them was asked and not answered yet."""
+    mortal: set[str] = field(default_factory=set)
+    """Values of messages that become dead letters when they fail."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A disk behind one of its calls."""
+
+    number: int
+    call: str
+    disk: SimDisk
+    notes: Notes
+    wall_ms: int
+
+
+class Party:
+    """A broker, and people who write down what they were told."""
+
+    def __init__(self, *, shards: int, seed: int | None) -> None:
+        self.notes = Notes()
+        self.images: list[Image] = []
+        self.clock = ManualClock()
+        self.disk = SimDisk(["/data"], on_call=self._called)
+        self.rig = BrokerRig(settings=SETTINGS, disk=self.disk, clock=self.clock, seed=seed, wal_shards=shards)
+        self.consumers: dict[str, Consumer] = {}
+        self.held: dict[str, dict[int, int]] = {group: {} for group in GROUPS}
+        """Attempts of what each group was given."""
+
+    def _called(self, operation: str, path: str) -> None:
+        image = Image(
+            len(self.images), f"{operation} {path}", self.disk.fork(), copy.deepcopy(self.notes), self.clock.wall_ms()
+        )
+        self.images.append(image)
+
+    def create(self) -> None:
+        def answered(done: Pending[int]) -> None:
+            self.notes.created = done.result() == PARTITIONS
+
+        self.rig.broker.create_topic("t", PARTITIONS).then(answered)
+
+    def produce(self, *values: str, mortal: bool = False) -> None:
+        for value in values:
+            self._produce(value, mortal=mortal)
+
+    def _produce(self, value: str, *, mortal: bool) -> None:
+        notes = self.notes
+        notes.asked.add(value)
+        if mortal:
+            notes.mortal.add(value)
+
+        def answered(done: Pending[Produced]) -> None:
+            found = done.result()
+            notes.stored[found.offset] = (found.partition, value)
+
+        sent = message(value, key=value, retry=(1, 0, 0) if mortal else None)
+        self.rig.broker.produce("t", sent).then(answered)
+
+    def settle(self) -> None:
+        """Until nothing is under way; consumers look what they got."""
+        self.rig.run_all()
+        for group, consumer in self.consumers.items():
+            for delivery in consumer.take():
+                self.held[group][delivery.offset] = delivery.attempts
+
+    def join(self, group: str) -> None:
+        self.consumers[group] = self.rig.consume(group=group, owner=group, lease_ms=1000, credit=0)
+
+    def ack(self, group: str, *offsets: int) -> None:
+        for offset in offsets:
+            self._settle(group, offset, ack=True)
+
+    def nack(self, group: str, *offsets: int) -> None:
+        for offset in offsets:
+            self._settle(group, offset, ack=False)
+
+    def _settle(self, group: str, offset: int, *, ack: bool) -> None:
+        notes, work = self.notes, (group, offset)
+        notes.unsure.add(work)
+        attempts = self.held[group][offset]
+
+        def answered(done: Pending[None]) -> None:
+            done.result()
+            notes.unsure.discard(work)
+            if ack:
+                notes.acked.add(work)
+            else:
+                notes.nacked[work] = attempts
+
+        place = Place("t", group, notes.stored[offset][0], offset)
+        broker = self.rig.broker
+        (broker.ack(place, group) if ack else broker.nack(place, group, "no")).then(answered)
+
+
+def history(party: Party) -> None:
+    """Two groups, acks out of order, failures, dead letters, leases that end, checkpoints between."""
+    party.create()
+    party.settle()
+    party.produce("a", "b", "c")
+    for group in GROUPS:
+        party.join(group)
+    party.settle()
+    party.produce("d", "e", "f")
+    party.ack("g", 1)
+    party.nack("h", 0)
+    party.settle()
+    party.rig.engine_rig.checkpoint()
+    party.produce("m", "n", mortal=True)
+    party.ack("g", 0, 4)
+    party.settle()
+    party.nack("g", 6, 5)
+    party.nack("h", 7)
+    party.ack("h", 2, 0)
+    party.settle()
+    party.rig.engine_rig.engine.checkpointer.run()
+    party.ack("g", 2)
+    party.nack("g", 3)
+    party.produce("x", "y")
+    party.settle()
+    party.notes.unsure.update((group, offset) for group in GROUPS for offset in party.held[group])
+    party.rig.advance(1300)  # leases end, and what may fail once becomes a dead letter
+    party.settle()
+    party.rig.engine_rig.checkpoint()
+    assert len(party.rig.engine_rig.seqs("v1:dlq.t")) >= 3, "there are dead letters in this history"
+
+
+def picture(rig: BrokerRig) -> dict[str, Any]:
+    """Everything durable that the broker shows."""
+    topic = rig.broker.book.by_name.get("t")
+    if topic is None:
+        return {}
+    return {name: states for name, group in sorted(topic.groups.items()) if (states := group.capture())}
+
+
+def judge(image: Image, rig: BrokerRig) -> None:
+    """Hold the notes against what a broker shows."""
+    notes = image.notes
+    topic = rig.broker.book.by_name.get("t")
+    if topic is None:
+        assert not notes.created, "the topic is gone"
+        return
+    assert topic.partitions == PARTITIONS
+    records = {record["$seq"] - 1: record for record in rig.engine_rig.walk("v1:t")[0]}
+    for offset, (partition, value) in notes.stored.items():
+        assert offset in records, f"message {offset} is lost"
+        found = records[offset]
+        assert (found["$tag"], found["data"]["value"]) == (f"p{partition}", value)
+    assert {record["data"]["value"] for record in records.values()} <= notes.asked
+    letters = set()
+    if "dlq.t" in rig.broker.topics():
+        for record in rig.engine_rig.walk("v1:dlq.t")[0]:
+            note = record["data"]["envelope"]["dlq"]
+            letters.add((note["group"], note["original_offset"]))
+    _judge_groups(notes, rig, records, letters)
+
+
+def _judge_groups(notes: Notes, rig: BrokerRig, records: dict[int, Any], letters: set[Work]) -> None:
+    topic = rig.broker.book.by_name["t"]
+    for name in GROUPS:
+        group = rig.broker.book.group(topic, name)
+        done = set()
+        for offset, record in records.items():
+            lane = group.lane(int(record["$tag"][1:]))
+            work = (name, offset)
+            if offset in lane.done:
+                done.add(offset)
+            elif work in notes.nacked and work not in notes.unsure:
+                assert lane.retries[offset].attempts >= notes.nacked[work], f"the failure of {work} is forgotten"
+        acked = {offset for who, offset in notes.acked if who == name}
+        assert acked <= done, f"{name}: acked messages came back: {acked - done}"
+        for offset in done - acked:
+            mortal = records[offset]["data"]["value"] in notes.mortal
+            assert (name, offset) in (letters if mortal else notes.unsure), f"{name}: nobody has done {offset}"
+        assert sum(lane.count for lane in group.lanes.values()) == len(done) == group.done
+
+
+def probe(rig: BrokerRig) -> None:
+    """Everything that is not done comes, and a new message has an offset that none had before."""
+    topic = rig.broker.book.by_name.get("t")
+    if topic is None:
+        return
+    records = {record["$seq"] - 1 for record in rig.engine_rig.walk("v1:t")[0]}
+    (made,) = rig.produce("probe")
+    assert made.offset > max(records, default=-1)
+    rig.advance(0)
+    for name in GROUPS:
+        group = rig.broker.book.group(topic, name)
+        done = {
+            offset
+            for offset in records
+            if (p := topic.index.partition_at(offset)) is not None and offset in group.lane(p).done
+        }
+        consumer = rig.consume(group=name, credit=0, lease_ms=60_000)
+        rig.advance(6000)
+        came = set(consumer.offsets())
+        buried = {offset for offset in records for lane in group.lanes.values() if offset in lane.done}
+        assert came <= (records | {made.offset}) - done
+        assert came | buried >= records | {made.offset}, "a message never came"
+
+
+def recovered(image: Image, disk: SimDisk, rng: random.Random) -> BrokerRig:
+    return BrokerRig(settings=SETTINGS, disk=disk, clock=ManualClock(image.wall_ms), wal_shards=rng.choice((1, 2, 3)))
+
+
+@pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, None), (1, 1), (2, 2)])
+def test_a_crash_at_any_call_of_the_broker_keeps_its_promises(shards: int, seed: int | None) -> None:
+    """inv1: 52, 53, 54, 66, 72, 73"""
+    party = Party(shards=shards, seed=seed)
+    history(party)
+    images = party.images
+    assert len(images) > 60
+    rng = random.Random(seed)
+    some = images if ALL else [images[0], images[-1], *rng.sample(images, min(len(images), SAMPLE))]
+    for image in some:
+        for mode in MODES if ALL else (KILL, rng.choice(list(CrashMode))):
+            disk = crash(image.disk, mode, rng.getrandbits(16))
+            try:
+                rig = recovered(image, disk, rng)
+                judge(image, rig)
+                first = picture(rig)
+                again = recovered(image, crash(rig.engine_rig.disk, rng.choice(MODES), rng.getrandbits(16)), rng)
+                assert picture(again) == first, "recovered again, it is not the same"
+                judge(image, again)
+                probe(again)
+            except AssertionError as failure:
+                raise AssertionError(f"image {image.number} ({image.call}), {mode}: {failure}") from failure
