@@ -6,7 +6,7 @@ its start is refused. A flag that cannot be parsed is an error of the command li
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, convert
 
@@ -41,6 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint_wal_bytes: int = 64 * MIB
     checkpoint_interval_ms: int = 60_000
     stage_ttl_ms: int = 3_600_000
+    reset_wal: bool = False
     api_keys_given: bool = False
     """Are there keys? The keys themselves never stand here: what is printed or logged cannot show them."""
     allow_insecure_no_auth: bool = False
@@ -51,6 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     keepalive_timeout_ms: int = 75_000
     test_min_heartbeat_ms: int = 1000
     log_level: str = "info"
+    log_format: Literal["text", "json"] = "text"
     limits: Limits = Limits()
     broker: BrokerSettings = BrokerSettings()
 
@@ -138,6 +140,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(_STORE, "checkpoint_wal_bytes", "A checkpoint is taken after so much WAL.", least=1),
     Option(_STORE, "checkpoint_interval_ms", "A checkpoint is taken at least this often while something is written."),
     Option(_STORE, "stage_ttl_ms", "How long a staged write waits for its commit."),
+    Option(_STORE, "reset_wal", "Begin with nothing; what there is is renamed to `.bak.<seconds>`, never deleted."),
     Option(_SAFETY, "allow_insecure_no_auth", "Listen on an address others can reach although there are no keys."),
     Option(_SAFETY, "probe_auth", "Ask for a key on health and readiness too."),
     Option(_CAPS, "limits.batch_records_max", "Records in one write."),
@@ -184,6 +187,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(_BROKERS, "broker.durability", "What a produce and an ack wait for.", choices=_DURABILITIES),
     Option(_BROKERS, "broker.run_index_entries", "Newest steps of runs that can be looked up."),
     Option(_REST, "log_level", "debug, info, warning or error.", also="LOG"),
+    Option(_REST, "log_format", "Lines of the log: text, or JSON objects.", choices=("text", "json")),
     Option(_REST, "test_min_heartbeat_ms", "Lowers the floor of a watch's heartbeat, for tests."),
 )
 """Every setting but the keys, which are read from DRIFTQ_API_KEYS alone: a command line can be seen by others."""

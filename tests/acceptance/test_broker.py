@@ -158,3 +158,18 @@ def test_a_producer_that_is_refused_for_overload_comes_again(tmp_path: Path) -> 
         acking.start()
         client.produce("jobs", "c", idempotency_key="k")
         acking.join()
+
+
+def test_a_reset_begins_with_nothing_and_keeps_what_there_was(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        server.wait_ready()
+        Client(server.address).create_topic("jobs")
+        assert server.stop() == 0
+    with serving(tmp_path, "--reset-wal") as server:
+        server.wait_ready()
+        assert server.get("/v1/topics") == (200, {"topics": []})
+        assert server.stop() == 0
+    (kept,) = tmp_path.glob("data.bak.*")
+    with serving(tmp_path, data_dir=str(kept)) as server:
+        server.wait_ready()
+        assert server.get("/v1/topics") == (200, {"topics": ["jobs"]})

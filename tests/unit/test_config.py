@@ -76,6 +76,8 @@ CONTRACT: dict[str, Value | None] = {
     "ACCEPT_LABELS": False,
     "DURABILITY": "fsync",
     "RUN_INDEX_ENTRIES": 100_000,
+    "RESET_WAL": False,
+    "LOG_FORMAT": "text",
 }
 
 BY_VARIABLE = {option.variable: option for option in OPTIONS}

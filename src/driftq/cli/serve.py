@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from driftq import __version__
+from driftq.cli.aside import move_aside
 from driftq.cli.logs import start_log
 from driftq.config import Settings, Value, read_settings
 from driftq.errors import StartError
@@ -49,7 +50,7 @@ def run_server(flags: dict[str, Value]) -> int:
     try:
         settings = read_settings(os.environ, flags)
         keys = Keys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
-        start_log(settings.log_level)
+        start_log(settings.log_level, settings.log_format)
         _allow_handles(settings)
         keep_freed_memory()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -88,6 +89,9 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
         loop.add_signal_handler(number, stop.set)
     runtime, disk, clock = AsyncioRuntime(loop), OsDisk(), SystemClock()
     chosen = choose_address(settings)
+    if settings.reset_wal:
+        for name in move_aside(settings, disk, clock):
+            _log.warning("what there was is kept as %s", name)
     server = Server(settings, disk, clock, runtime, pid=os.getpid(), recover=False)
     threshold = Threshold(server)
     listener = Listener(threshold.handle, runtime, Terms.of(settings))

@@ -79,9 +79,9 @@ def query_of(request: Request) -> Query:
 
 
 def whole_number(query: Query, name: str, least: int, most: int) -> int | None:
-    """An integer of a query; None if it is absent or empty. Raises InvalidRequestError."""
+    """An integer of a query; None if it is absent or blank. Raises InvalidRequestError."""
     text = query.get(name)
-    if not text:
+    if text is None or not stripped(text):
         return None
     value = int(text) if _INTEGER.fullmatch(text) else None
     if value is None or not least <= value <= most:

@@ -87,8 +87,7 @@ class Settling:
 
 
 def _of_query(query: Query) -> _Given:
-    partition, offset = query.get("partition"), query.get("offset")
-    if not partition or not offset:
+    if not stripped(query.get("partition")) or not stripped(query.get("offset")):
         raise InvalidRequestError("partition and offset are required")
     return _Given(
         query.get("topic"),
