@@ -32,7 +32,7 @@ else
 endif
 
 test: check ## everything: format, lint, types, layers, all tests (JOBS=, CRASH=all, ARGS=)
-	@$(BIN)/pytest -q -n $(JOBS) --hypothesis-profile=ci $(ARGS)
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal --durations=12 --hypothesis-profile=ci $(ARGS)
 
 quick: check ## format, lint, types, layers, unit tests: under a minute
 	@$(BIN)/pytest -q -n $(JOBS) $(wildcard tests/unit) tests/tidy $(ARGS)

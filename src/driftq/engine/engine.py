@@ -24,8 +24,9 @@ from driftq.engine.places import rows_of
 from driftq.engine.pressure import Pressure
 from driftq.engine.publication import Publisher
 from driftq.engine.quota import Quota
-from driftq.engine.recovery import Recovery, Report
+from driftq.engine.recovery import Recovery
 from driftq.engine.relocation import Relocation
+from driftq.engine.replay import Report
 from driftq.engine.seek import cursor_at
 from driftq.engine.synced import SyncWakeups
 from driftq.engine.tags import Match, TagIndexes

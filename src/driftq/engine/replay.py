@@ -1,0 +1,377 @@
+"""What each frame of the log does to the state, when it is read again.
+
+A frame counts once: an Append at or below the head and a control frame at or below the `op` of its topic are skipped.
+
+An Append whose first seq is not the next one is a jump. It is believed where the log explains it, by damage before it,
+by a reservation, or by a config frame that says where the head was; the missing seqs are a hole. Otherwise the frame is
+passed over: the tail of a `memory` topic behind a loss is no prefix any more.
+
+Copies have no frames (`engine.upstream`). Where a frame says that the head was further than it is, copies are made
+until it is there; what no copy can be made for is a hole. With the frames of several shards a topic's may come before
+those that its copies are made from: then they wait (`engine.deferred`) until every file has been read.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import DecodeError, Struct
+
+from driftq.engine.apply import apply_append, apply_delete, apply_hole, apply_one, apply_run, apply_topic
+from driftq.engine.catalog import Catalog
+from driftq.engine.deferred import Deferred
+from driftq.engine.filing import Filing
+from driftq.engine.frames import (
+    COMMIT,
+    CommitBody,
+    DeleteBody,
+    HoleBody,
+    TimeSeenBody,
+    TopicBody,
+    WatermarkBody,
+    decode_body,
+    encode_body,
+)
+from driftq.engine.held import Held, HeldFrame, commit_of
+from driftq.engine.tags import TagIndexes
+from driftq.engine.time import AHEAD_MS, EngineTime
+from driftq.engine.topic import Topic
+from driftq.engine.upstream import Deriver
+from driftq.errors import NewerFormatError
+from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS, RESERVE_MAX
+from driftq.model.tombstone import Reason
+from driftq.model.topic import Durability
+from driftq.storage.block import Block
+from driftq.storage.bodies import FileHead
+from driftq.storage.columns import WRITER, read_one
+from driftq.storage.frame import Frame, Kind, control_body
+from driftq.storage.wal_reader import Damage, WalScan
+
+_RECORD_BYTES_MIN = 6
+"""A record takes an offset, a flag and one byte of payload in its frame."""
+_OWN_KINDS = frozenset(map(int, Kind))
+_APPEND = int(Kind.APPEND)
+
+
+class Report(Struct):
+    """What a start found."""
+
+    snapshot: int = 0
+    refused_snapshots: list[str] = []
+    files: int = 0
+    frames: int = 0
+    torn: int = 0
+    damaged: int = 0
+    control_lost: int = 0
+    """Damaged control frames: counted and said, never guessed."""
+    jumps_refused: int = 0
+
+
+class Replay:
+    """The frames of one start."""
+
+    def __init__(
+        self, catalog: Catalog, filing: Filing, indexes: TagIndexes, time: EngineTime, deriver: Deriver | None
+    ) -> None:
+        self._catalog = catalog
+        self._topics = catalog.by_id
+        self._filing = filing
+        self._indexes = indexes
+        self._time = time
+        self._deleted: set[int] = set()
+        self.suspects: set[int] = set()
+        """Topics that damage without a believable header may have cost seqs."""
+        self.suspect_records = 0
+        self.held = Held()
+        self.time_seen = 0
+        self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
+        self._deriver = deriver
+        self._deferred = Deferred()
+        self._reading_several = False
+        """Are there files of several shards, and not all of them read?"""
+        self.report = Report()
+
+    def begin(self, shards: int) -> None:
+        """The frames of so many shards are to come."""
+        self._deferred.open = self._reading_several = self._deriver is not None and shards > 1
+
+    def apply(self, buffer: bytes, frame: Frame) -> None:
+        """A frame that is no Append. Raises NewerFormatError."""
+        kind = frame.kind
+        if kind not in _OWN_KINDS and kind not in self._features:
+            raise NewerFormatError(
+                f"the WAL holds a frame of kind {kind}, which this version does not know;"
+                " start the version that wrote it"
+            )
+        if kind in (Kind.FILE_HEAD, Kind.CHECKPOINT_MARK):
+            return
+        if kind == Kind.TIME_SEEN:
+            self.time_seen = max(self.time_seen, decode_body(TimeSeenBody, control_body(buffer, frame)).moment)
+        else:
+            self._control(buffer, frame, control_body(buffer, frame))
+
+    def append(self, buffer: bytes, frame: Frame) -> None:
+        """An Append that nothing has to close."""
+        _, _, count, topic_id, first, ts, _, _, _ = frame
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            self._catalog.next_id = max(self._catalog.next_id, topic_id + 1)
+            return
+        if self._deferred.topics and self._deferred.add(buffer, frame):
+            return
+        if first != topic.head + 1 and not self._jump(topic, buffer, frame):
+            return
+        if self.suspects:
+            self.suspects.discard(topic_id)
+        one = read_one(buffer, frame) if count == 1 else None
+        if one is not None:
+            apply_one(topic, *one, ts)
+            self._roll_if_closed(topic)
+            return
+        block = Block.read(buffer, frame)
+        if not isinstance(block, Block):
+            self.report.damaged += 1
+            topic.skip_to(frame.seq + frame.count - 1, Reason.CORRUPTION)
+            return
+        rows = block.without_flags() if block.count >= OWN_BLOCK_RECORDS else block.rows()
+        apply_append(topic, rows, frame.ts, block.key)
+        self._filing.roll(topic)
+
+    def append_run(self, scan: WalScan, frame: Frame) -> int:
+        """What follows a one-record frame, if it is more of the same. Returns how many frames that was.
+
+        A run ends where the open block does, so that all is as if each frame had come alone.
+        """
+        topic = self._topics.get(frame.topic_id)
+        last, self._last_single = self._last_single, (frame.topic_id, frame.seq)
+        if topic is None or topic.head != frame.seq or last != (frame.topic_id, frame.seq - 1):
+            # Topics that take turns have no runs: two frames in a row make it worth a look.
+            return 0
+        opened, config = topic.open, topic.config
+        if opened is None or config.ttl_ms or config.cap_records or config.cap_bytes:
+            return 0
+        run = scan.singles(
+            topic.id,
+            topic.head + 1,
+            rows_max=min(BLOCK_RECORDS_MAX, self._filing.events_max) - opened.count,
+            bytes_max=BLOCK_BYTES_MAX - opened.payload_bytes,
+        )
+        if run is None:
+            return 0
+        apply_run(topic, run.rows, run.times)
+        self._last_single = (topic.id, topic.head)
+        self._roll_if_closed(topic)
+        return run.rows.count
+
+    _last_single = (0, 0)
+    """Topic and seq of the newest one-record frame."""
+
+    def _roll_if_closed(self, topic: Topic) -> None:
+        if topic.open is None or topic.open.count >= self._filing.events_max:
+            self._filing.roll(topic)
+
+    def _jump(self, topic: Topic, buffer: bytes, frame: Frame) -> bool:
+        """An Append that is not the next: is it to be applied, after what was done about what is missing before it?"""
+        first = frame.seq
+        if first + frame.count <= topic.head + 1 or not self._reach(topic, first - 1, buffer, frame):
+            return False
+        if first > topic.head and (first == topic.head + 1 or self._explain_jump(topic, first - 1)):
+            return True
+        self.report.jumps_refused += 1
+        return False
+
+    def _explain_jump(self, topic: Topic, head: int) -> bool:
+        """Seqs up to `head` are missing: make a hole of them where the log says why, or refuse."""
+        if topic.id in self.suspects:
+            topic.skip_to(head, Reason.CORRUPTION)
+        elif self._deriver is not None and self._deriver.derives(topic, head):
+            # Copies were there. Where a start raised the head to its reservation, the log has said so.
+            topic.skip_to(head, Reason.SOURCE_TRIM)
+        elif topic.durability is Durability.DISK and head <= topic.reserved:
+            topic.skip_to(head, Reason.CRASH)
+        else:
+            return False
+        return True
+
+    def _reach(self, topic: Topic, head: int, buffer: bytes, frame: Frame) -> bool:
+        """A frame was made at this head: bring the topic there with copies. Returns whether it may be applied now."""
+        deriver = self._deriver
+        if deriver is None or head <= topic.head:
+            return True
+        if deriver.derives(topic):
+            deriver.derive(topic, head, frame.ts, reach=self._may_fill)
+        if head > topic.head and self._deferred.open and topic.durability is not Durability.EPHEMERAL:
+            self._deferred.begin(buffer, frame)
+            return False
+        return True
+
+    def _may_fill(self, source: Topic) -> bool:
+        """May copies be placed in a source because another topic needs them? Not before frames that are to come."""
+        return not self._reading_several and source.id not in self._deferred.topics
+
+    def _defer_behind(self, held: list[HeldFrame], buffer: bytes, frame: Frame) -> bool:
+        """Where frames of its topic wait already, this one waits behind them, and so does what it closes."""
+        if frame.topic_id not in self._deferred.topics:
+            return False
+        for content, append in held:
+            if content is not None:
+                self._deferred.add(content, append)
+        return self._deferred.add(buffer, frame)
+
+    def _head_needed(self, topic: Topic, frame: Frame, body: bytes) -> int:
+        """Where the head of a topic was when a control frame was made, if that matters for it."""
+        deriver = self._deriver
+        if deriver is None or not (self._deferred.open or deriver.derives(topic)):
+            return 0
+        if frame.kind == Kind.DELETE:
+            return decode_body(DeleteBody, body).bound - 1
+        if frame.kind == Kind.TOPIC:
+            return decode_body(TopicBody, body).head
+        return deriver.needs(frame.kind, body)
+
+    def _known(self, frame: Frame, body: bytes) -> bool:
+        """Is what a frame names there? Else it waits, if there is anything to wait for."""
+        deriver = self._deriver
+        return deriver is None or not self._deferred.open or deriver.knows(frame.kind, body)
+
+    def _control(self, buffer: bytes, frame: Frame, body: bytes) -> None:
+        held = self.held.take(frame.topic_id)
+        topic = self._catalog.by_id.get(frame.topic_id)
+        if topic is None:
+            if frame.kind == Kind.TOPIC and frame.topic_id not in self._deleted:
+                created = decode_body(TopicBody, body)
+                topic = self._catalog.adopt(frame.topic_id, created.name, created.config)
+            else:
+                self._catalog.next_id = max(self._catalog.next_id, frame.topic_id + 1)
+                return
+        if frame.seq <= topic.op or self._defer_behind(held, buffer, frame):
+            return
+        try:
+            if not self._known(frame, body):
+                self._deferred.begin(buffer, frame)
+                return
+            head = self._head_needed(topic, frame, body)
+            if not self._reach(topic, head, buffer, frame):
+                return
+            if head > topic.head and self._deriver is not None and self._deriver.derives(topic, head):
+                topic.skip_to(head, Reason.SOURCE_TRIM)
+            if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
+                if not self._defer_behind([], buffer, frame):
+                    topic.op = frame.seq
+                return
+            self.time_seen = max(self.time_seen, frame.ts if topic.config.ttl_ms else 0)
+            self._apply_control(topic, frame, body)
+        except DecodeError as error:
+            raise NewerFormatError(
+                f"a frame of kind {frame.kind} cannot be read by this version: {error}; start the version that wrote it"
+            ) from error
+
+    def _publish(self, topic: Topic, held: list[HeldFrame], last: int) -> bool:
+        """Append what a Commit frame closes. Returns whether all of it is there, or was never to be on disk."""
+        for buffer, frame in held:
+            if buffer is None:
+                topic.skip_to(frame.seq + frame.count - 1, Reason.CORRUPTION)
+            else:
+                self.append(buffer, frame)
+        return topic.head >= last or topic.durability is Durability.EPHEMERAL
+
+    def _apply_control(self, topic: Topic, frame: Frame, body: bytes) -> None:
+        op, ts = frame.seq, frame.ts
+        match frame.kind:
+            case Kind.TOPIC:
+                apply_topic(topic, decode_body(TopicBody, body), op, ts)
+                if topic.config.ttl_ms:
+                    self.time_seen = max(self.time_seen, ts + AHEAD_MS)
+            case Kind.TOPIC_DELETE:
+                self._deleted.add(topic.id)
+                self._catalog.forget(topic)
+            case Kind.DELETE:
+                apply_delete(topic, self._indexes, decode_body(DeleteBody, body), op, ts)
+            case Kind.HEAD_WATERMARK:
+                topic.reserved = decode_body(WatermarkBody, body).reserved
+                topic.op = op
+            case Kind.HOLE:
+                apply_hole(topic, decode_body(HoleBody, body), op, ts)
+            case kind:
+                topic.op = op
+                self._features[kind].apply(kind, topic, ts, body)
+
+    def damaged(self, damage: Damage, head: FileHead | None) -> None:
+        """A region of a file that is no frame any more; `head` says whose the file is."""
+        self.report.damaged += 1
+        header = damage.header
+        if header is None:
+            self.suspect_records += (damage.end - damage.start) // _RECORD_BYTES_MIN
+            for suspect in self._topics_of(head):
+                self.suspects.add(suspect.id)
+                self._reserve_most(suspect)
+            return
+        self._catalog.next_id = max(self._catalog.next_id, header.topic_id + 1)
+        topic = self._catalog.by_id.get(header.topic_id)
+        if header.kind != Kind.APPEND:
+            self.report.control_lost += 1
+            self._rescue(topic, header)
+            if topic is not None:
+                self._reserve_most(topic)
+        elif header.bits & WRITER:
+            self.held.add(None, header)
+        elif topic is not None:
+            if self._deriver is not None and self._deriver.derives(topic):
+                self._deriver.derive(topic, header.seq - 1, header.ts, reach=self._may_fill)
+            topic.skip_to(header.seq + header.count - 1, Reason.CORRUPTION)
+
+    def _rescue(self, topic: Topic | None, header: Frame) -> None:
+        """A damaged Commit frame: it was there, and what it closed says the rest."""
+        held = self.held.take(header.topic_id)
+        body = commit_of(held)
+        if header.kind == COMMIT and topic is not None and body is not None and header.seq > topic.op:
+            topic.op = header.seq
+            if self._publish(topic, held, body.last):
+                self._features[COMMIT].apply(COMMIT, topic, header.ts, encode_body(body))
+
+    def _reserve_most(self, topic: Topic) -> None:
+        """What was lost may have been a reservation; the next one that can be read puts this right."""
+        if topic.durability is Durability.DISK:
+            topic.reserved = topic.head + RESERVE_MAX
+
+    def _topics_of(self, head: FileHead | None) -> Iterator[Topic]:
+        """The topics whose frames a file may hold."""
+        for topic in self._catalog.by_id.values():
+            if head is None or topic.id % head.shards == head.shard:
+                yield topic
+
+    # The end
+
+    def apply_deferred(self) -> None:
+        """Every file has been read: what waited for others goes on."""
+        self._reading_several = False
+        deriver = self._deriver
+        if deriver is not None:
+            self._deferred.apply(lambda: [topic.id for topic in deriver.order()], self._apply_late)
+        self._deferred.open = False
+
+    def _apply_late(self, buffer: bytes, frame: Frame, force: bool) -> bool:
+        """A frame that waited; says whether it need wait no more."""
+        self._deferred.open = not force
+        if frame.kind == _APPEND:
+            self.append(buffer, frame)
+        else:
+            self.apply(buffer, frame)
+        waits = frame.topic_id in self._deferred.topics
+        if waits:
+            del self._deferred.topics[frame.topic_id]
+        return not waits
+
+    def derive_rest(self) -> None:
+        """Copies that no frame asked for. Those that readers may have seen come before the reserved seqs."""
+        if self._deriver is None:
+            return
+        now = max(self._time.now(), self.time_seen if self.any_ttl() else 0)
+        for topic in self._deriver.order():
+            self._deriver.finish(topic, now)
+            if topic.durability is Durability.DISK and topic.reserved > topic.head:
+                before = topic.head
+                topic.skip_to(topic.reserved, Reason.CRASH)
+                self._deriver.raised(topic, before)
+
+    def any_ttl(self) -> bool:
+        """Does time take anything?"""
+        return any(topic.config.ttl_ms for topic in self._catalog.by_id.values())
