@@ -22,6 +22,8 @@ from driftq.engine.topic import Topic
 from driftq.errors import ShuttingDownError, StartError
 from driftq.groups.broker import Broker
 from driftq.groups.hook import make_hook
+from driftq.groups.letters import BrokerLetters
+from driftq.groups.redrive import Redriver
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.groups.runs import RunIndex
 from driftq.lease.book import LeaseBook
@@ -162,6 +164,8 @@ class Server:
         self.cursors.bind(self.engine)
         self.registry.bind(self.engine, self.broker)
         self.broker.open(self.engine, self.runtime, self.clock)
+        letters = BrokerLetters(self.engine, self.broker.book, self.broker.producer)
+        self.redriver = Redriver(letters, self.runtime, self.entropy, self.engine.time.now)
         try:
             self.server_id = settle_server_id(self._layout, self.entropy)
             self.staging.open(self.engine, self.runtime, self._layout)

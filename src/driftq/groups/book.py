@@ -18,10 +18,12 @@ from driftq.engine.topic import Topic
 from driftq.errors import InvalidRequestError
 from driftq.groups.frames import (
     GroupKind,
+    RetiredBody,
     RetryState,
     TopicBody,
     TopicState,
     decode_done,
+    decode_retired,
     decode_retry,
     decode_section,
     decode_seek,
@@ -135,6 +137,8 @@ class Book:
             return  # the frame that made it a topic was damaged, and recovery has said so
         if kind == GroupKind.RETRY:
             self._apply_retry(found, ts, body)
+        elif kind == GroupKind.RETIRED:
+            self._apply_retired(found, decode_retired(body))
         elif kind == GroupKind.SEEK:
             seek = decode_seek(body)
             group = self.group(found, seek.group)
@@ -162,6 +166,19 @@ class Book:
         if fact.key:
             self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), ts)
 
+    def _apply_retired(self, topic: BrokerTopic, fact: RetiredBody) -> None:
+        topic.index.parts[fact.partition].retired[fact.offset] = fact.size
+        for group in topic.groups.values():
+            lane = group.lanes.get(fact.partition)
+            if lane is None:
+                continue
+            before = lane.count
+            lane.finish(fact.offset, fact.size)
+            group.done += lane.count - before
+            if (entry := lane.open.get(fact.offset)) is not None:
+                lane.close(entry)
+            group.stir(fact.partition)
+
     def _apply_retry(self, topic: BrokerTopic, ts: int, body: bytes) -> None:
         fact = decode_retry(body)
         lane = self.group(topic, fact.group).lane(fact.partition, live=self._engine is not None)
@@ -179,7 +196,12 @@ class Book:
             return TopicState(topic.name, topic.partitions, 0, [], {})
         totals = [(part.count, part.size) for part in topic.index.parts]
         groups = {name: states for name, group in sorted(topic.groups.items()) if (states := group.capture())}
-        return TopicState(topic.name, topic.partitions, topic.index.head, totals, groups)
+        retired = [
+            RetiredBody(number, offset, size)
+            for number, part in enumerate(topic.index.parts)
+            for offset, size in sorted(part.retired.items())
+        ]
+        return TopicState(topic.name, topic.partitions, topic.index.head, totals, groups, retired)
 
     def _in_order(self) -> Iterable[BrokerTopic]:
         return [topic for _, topic in sorted(self.by_id.items())]
@@ -190,6 +212,8 @@ class Book:
             topic = BrokerTopic(topic_id, state.name, state.partitions)
             topic.known, topic.totals = state.known, state.totals
             self.by_id[topic_id] = self.by_name[state.name] = topic
+            for fact in state.retired:
+                topic.index.parts[fact.partition].retired[fact.offset] = fact.size
             for name, lanes in state.groups.items():
                 self.group(topic, name).restore(lanes)
 

@@ -1,4 +1,4 @@
-"""The bodies of the frames of kinds 64 to 68, and of the checkpoint's section `groups`, as msgpack arrays.
+"""The bodies of the frames of kinds 64 to 69, and of the checkpoint's section `groups`, as msgpack arrays.
 
 Fields may be added at the end, never moved. docs/formats/groups.md has them as a table.
 """
@@ -18,6 +18,8 @@ class GroupKind(IntEnum):
     """A message is done below the highest one."""
     RETRY = 67
     SEEK = 68
+    RETIRED = 69
+    """A message is done for every group, those to come too."""
 
 
 class TopicBody(Struct, frozen=True, array_like=True):
@@ -68,6 +70,14 @@ class SeekBody(Struct, frozen=True, array_like=True):
     landings: list[Landing]
 
 
+class RetiredBody(Struct, frozen=True, array_like=True):
+    """Kind RETIRED. `size` is of key and value."""
+
+    partition: int
+    offset: int
+    size: int
+
+
 class RetryState(Struct, frozen=True, array_like=True):
     """What is known of a message that failed."""
 
@@ -96,6 +106,7 @@ class TopicState(Struct, frozen=True, array_like=True):
     known: int
     totals: list[tuple[int, int]]
     groups: dict[str, list[LaneState]]
+    retired: list[RetiredBody] = []
 
 
 encode = msgpack.encode
@@ -103,4 +114,5 @@ decode_topic = msgpack.Decoder(TopicBody).decode
 decode_done = msgpack.Decoder(DoneBody).decode
 decode_retry = msgpack.Decoder(RetryBody).decode
 decode_seek = msgpack.Decoder(SeekBody).decode
+decode_retired = msgpack.Decoder(RetiredBody).decode
 decode_section = msgpack.Decoder(dict[int, TopicState]).decode

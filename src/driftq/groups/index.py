@@ -27,7 +27,7 @@ def tag_of(partition: int) -> str:
 class Partition:
     """One partition's messages."""
 
-    __slots__ = ("count", "incoming", "incoming_size", "offsets", "size")
+    __slots__ = ("count", "incoming", "incoming_size", "offsets", "retired", "size")
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,6 +36,8 @@ class Partition:
         self.incoming = 0
         self.incoming_size = 0
         self.offsets: array[int] | None = None
+        self.retired: dict[int, int] = {}
+        """Messages that are done for every group, and their sizes."""
 
 
 class Index:

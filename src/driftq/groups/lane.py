@@ -123,6 +123,7 @@ class Lane:
         self.ready: list[int] = []
         self.cursor = 0
         self.fetching = False
+        self._retire()
 
     @property
     def lag(self) -> int:
@@ -163,6 +164,13 @@ class Lane:
         self.cursor = 0
         if self.raw is not None:
             self.raw.clear()
+        self._retire()
+
+    def _retire(self) -> None:
+        """What is done for every group is done here."""
+        for offset, size in self.index.parts[self.partition].retired.items():
+            if offset > self.done.floor:
+                self.finish(offset, size)
 
     def settle(self) -> None:
         """Recovery is over: the messages of the partition are known."""

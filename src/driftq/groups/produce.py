@@ -215,8 +215,8 @@ class Producer:
         self._check_room(topic, partition, size)
         return Placed(topic, partition, size, message, key)
 
-    def copy(self, name: str, partitions: int, message: Message) -> Pending[Produced]:
-        """Store a dead letter: no hook, no gate, no limit. The topic is made if it is not there."""
+    def copy(self, name: str, partitions: int, message: Message, *, partition: int | None = None) -> Pending[Produced]:
+        """Store a dead letter, or one that comes back: no hook, no gate, no limit. The topic is made if need be."""
         answer: Pending[Produced] = Pending()
 
         def go_on(done: Pending[int]) -> None:
@@ -224,8 +224,8 @@ class Producer:
                 answer.fail(done.error)
                 return
             topic = self._book.by_name[name]
-            partition = partition_of(message.key, topic.partitions)
-            forward(lambda: self._store(Placed(topic, partition, message.size, message, None)), answer)
+            place = partition_of(message.key, topic.partitions) if partition is None else partition
+            forward(lambda: self._store(Placed(topic, place, message.size, message, None)), answer)
 
         self.ensure(name, partitions).then(go_on)
         return answer

@@ -47,21 +47,19 @@ class Letters(Protocol):
         """How many partitions a topic has. Raises InvalidRequestError where there is no such topic."""
         ...
 
-    def topics(self) -> list[str]:
-        """Every topic."""
+    def has(self, topic: str) -> bool:
+        """Is there such a topic?"""
         ...
 
     def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[Letter], int | None]]:
         """Up to so many messages from an offset on that are not retired, and where to go on, if there are more."""
         ...
 
-    def deposit(
-        self, topic: str, message: Message, *, partition: int | None = None, partitions: int = 1
-    ) -> Pending[Produced]:
+    def deposit(self, topic: str, message: Message, *, partition: int | None = None) -> Pending[Produced]:
         """Store a message whatever hook, gate and limits would say; the topic is made if it is not there."""
         ...
 
-    def retire(self, topic: str, partition: int, offset: int) -> Pending[None]:
+    def retire(self, topic: str, letter: Letter) -> Pending[None]:
         """A message is done for every group, those to come too."""
         ...
 
@@ -171,7 +169,7 @@ class Redriver:
 
     async def _find(self, topic: str, wanted: Filter, group: str | None, limit: int | None) -> "array[int]":
         found = array("q")
-        place: int | None = 0 if DLQ + topic in self._letters.topics() else None
+        place: int | None = 0 if self._letters.has(DLQ + topic) else None
         while place is not None and (limit is None or len(found) < limit):
             page, place = await self._letters.read(DLQ + topic, place, _PAGE)
             found.extend(letter.offset for letter in page if self._matches(topic, letter, wanted, group))
@@ -239,7 +237,7 @@ class Redriver:
         to, now = (copied.partition, copied.offset), self._now()
         move = _Move(job.id, job.topic, *to, dlq, letter.partition, offset, note.group, now)
         await self._letters.deposit(AUDIT, Message(json.encode(move).decode(), job.topic))
-        await self._letters.retire(dlq, letter.partition, offset)
+        await self._letters.retire(dlq, letter)
         return True
 
 

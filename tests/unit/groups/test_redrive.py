@@ -35,8 +35,8 @@ class _Broker:
             raise InvalidRequestError("topic does not exist")
         return 3
 
-    def topics(self) -> list[str]:
-        return sorted(self.stored)
+    def has(self, topic: str) -> bool:
+        return topic in self.stored
 
     def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[Letter], int | None]]:
         found = list(enumerate(self.stored[topic]))[offset : offset + limit]
@@ -44,16 +44,14 @@ class _Broker:
         further = offset + limit if offset + limit < len(self.stored[topic]) else None
         return _settled((page, further))
 
-    def deposit(
-        self, topic: str, message: Message, *, partition: int | None = None, partitions: int = 1
-    ) -> Pending[Produced]:
+    def deposit(self, topic: str, message: Message, *, partition: int | None = None) -> Pending[Produced]:
         if self.error is not None and topic == "t":
             raise self.error
         self.stored.setdefault(topic, []).append((partition, message))
         return _settled(Produced(topic, partition or 0, len(self.stored[topic]) - 1, 5))
 
-    def retire(self, topic: str, partition: int, offset: int) -> Pending[None]:
-        self.retired.add((topic, offset))
+    def retire(self, topic: str, letter: Letter) -> Pending[None]:
+        self.retired.add((topic, letter.offset))
         return _settled(None)
 
 

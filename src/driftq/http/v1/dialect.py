@@ -20,6 +20,7 @@ from driftq.http.v1.health import Health
 from driftq.http.v1.idempotency import Idempotency
 from driftq.http.v1.metrics import Metrics
 from driftq.http.v1.produce import Producing
+from driftq.http.v1.redrive import Redrive
 from driftq.http.v1.runs import Runs
 from driftq.http.v1.settle import Settling
 from driftq.http.v1.topics import Topics
@@ -47,6 +48,7 @@ class Dialect:
             *Groups(server).routes(),
             *Idempotency(server).routes(),
             *Runs(server).routes(),
+            *Redrive(server).routes(),
             *Metrics(server).routes(),
         ]
         self._table = Table(self.routes)

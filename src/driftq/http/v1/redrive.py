@@ -1,0 +1,105 @@
+"""Redrive over HTTP (http-v1 §22): start a job or count what it would move, look at one, cancel one."""
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from driftq.errors import InvalidRequestError
+from driftq.groups.redrive import Filter, Job
+from driftq.http.access import Scope
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.v1.form import after, json_reply
+from driftq.http.v1.names import check_name
+from driftq.http.v1.params import I64, only_body, stripped
+from driftq.seam.runtime import Pending
+from driftq.server import Server
+
+_PATH = "/v1/dlq/redrive"
+
+
+class _Chosen(Struct, frozen=True, forbid_unknown_fields=True):
+    tenant_id: str | None = None
+    reason_contains: str | None = None
+    run_id: str | None = None
+    before_ms: I64 | None = None
+    after_ms: I64 | None = None
+
+
+class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+    topic: str | None = None
+    filter: _Chosen | None = None
+    limit: I64 | None = None
+    rate_per_s: int | float | None = None
+    dry_run: bool | None = None
+    group: str | None = None
+
+
+class Redrive:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._redriver = server.redriver
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+        self._decoder = Decoder(_Given)
+
+    def routes(self) -> list[Route]:
+        """Three."""
+        return [
+            Route("POST", _PATH, self.start, Scope.ADMIN),
+            Route("GET", f"{_PATH}/:job", self.show, Scope.ADMIN),
+            Route("DELETE", f"{_PATH}/:job", self.cancel, Scope.ADMIN),
+        ]
+
+    def start(self, request: Request) -> Pending[Reply]:
+        """Move dead letters back, or say how many there are to move."""
+        given = only_body(self._decoder, request, self._body_bytes_max)
+        topic = stripped(given.topic)
+        if not topic:
+            raise InvalidRequestError("topic is required")
+        check_name(request, topic)
+        asked = self._redriver.ask(
+            topic,
+            _filter(given.filter or _Chosen()),
+            group=stripped(given.group) or None,
+            limit=given.limit,
+            rate_per_s=given.rate_per_s,
+            dry_run=bool(given.dry_run),
+        )
+        return after(asked, _started)
+
+    def show(self, request: Request) -> Reply:
+        """How a job stands."""
+        return json_reply(200, _shown(self._job(request)))
+
+    def cancel(self, request: Request) -> Reply:
+        """Move no more."""
+        return json_reply(200, _shown(self._redriver.cancel(self._job(request).id)))
+
+    def _job(self, request: Request) -> Job:
+        job = self._redriver.job(request.params[0])
+        check_name(request, job.topic)
+        return job
+
+
+def _filter(chosen: _Chosen) -> Filter:
+    return Filter(chosen.tenant_id, chosen.reason_contains, chosen.run_id, chosen.before_ms, chosen.after_ms)
+
+
+def _started(asked: Job | int) -> Reply:
+    if isinstance(asked, int):
+        return json_reply(200, {"matched": asked})
+    return json_reply(202, {"job_id": asked.id, "matched": asked.matched})
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    return {
+        "state": job.state,
+        "matched": job.matched,
+        "moved": job.moved,
+        "failed": job.failed,
+        "rate": job.rate,
+        "started_ms": job.started_ms,
+    }
