@@ -23,6 +23,14 @@ def test_the_first_five_minutes_work_as_written(tmp_path: Path) -> None:
         script = f"set -eu\nDRIFTQ=http://{server.address}\n" + commands
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
-        for wanted in ('"first_seq":1', '"$tag":"eu"', '"claimed":[{"$seq":1', '"acked":1', "event: record", '"id":3', '"value":"greet"'):
+        for wanted in (
+            '"first_seq":1',
+            '"$tag":"eu"',
+            '"claimed":[{"$seq":1',
+            '"acked":1',
+            "event: record",
+            '"id":3',
+            '"value":"greet"',
+        ):
             assert wanted in done.stdout, done.stdout
         assert '"error"' not in done.stdout
