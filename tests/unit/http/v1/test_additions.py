@@ -205,7 +205,7 @@ def test_a_topic_of_the_broker_is_read_through_the_other_api() -> None:
     (record,) = rig.diff("v1:t", include_tags=True)["records"]
     assert (record["$seq"], record["$tag"]) == (1, "p1")
     assert record["data"] == {"key": "", "value": "a", "envelope": {"partition_override": 1}}
-    assert [row["name"] for row in rig.ok("GET", "/v0/topics")["topics"]] == ["v1:t"]
+    assert [row["topic"] for row in rig.ok("GET", "/v0/topics")["topics"]] == ["v1:t"]
     assert rig.ok("GET", "/v0/topics?v1=false")["topics"] == []
     assert rig.code("POST", "/v0/topics/v1:t", {"records": [{"data": 1}]}) == (409, "read_only")
     assert rig.code("PUT", "/v0/topics/v1:t", {}) == (409, "read_only")
