@@ -1,5 +1,6 @@
 """Every command but `serve`, which `cli.main` runs without this module: it is here to stand in the list of commands."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,10 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+imports = typer.Typer(no_args_is_help=True, help="Bring in what another broker has stored.")
+app.add_typer(imports, name="import")
 
 
 def _show_version(asked: bool) -> None:
@@ -45,3 +50,18 @@ def selfcheck(
     from driftq.cli.selfcheck import run_selfcheck
 
     raise typer.Exit(run_selfcheck(as_json=as_json))
+
+
+@imports.command(name="driftq-core", epilog=EXIT_CODES)
+def import_core(
+    file: Annotated[Path, typer.Argument(help="The log that driftq-core has written, JSON lines.")],
+    *,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Data directory to import into; made if absent, and no server may have it open.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was imported as JSON.")] = False,
+) -> None:
+    """Import topics, messages, progress, failures and idempotency outcomes of the Go broker."""
+    from driftq.cli.import_core import run_import
+
+    raise typer.Exit(run_import(file, data_dir, as_json=as_json))

@@ -72,8 +72,6 @@ class Outcome(Struct, frozen=True, array_like=True):
     last_error: str = ""
     offsets: list[int] = []
     """Messages with this key that were known then."""
-    at: int = 0
-    """When it was, where that is not the time of its frame."""
 
 
 class LeaseHeldError(PreconditionError):
@@ -196,7 +194,6 @@ class ConsumeScope:
 
     def apply(self, outcome: Outcome, ts: int) -> None:
         """A logged outcome."""
-        ts = outcome.at or ts
         scope = Scope(outcome.tenant, outcome.topic, outcome.group, outcome.key)
         if outcome.committed:
             self.commit(scope, ts, outcome.result, owner=outcome.owner)

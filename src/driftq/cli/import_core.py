@@ -1,0 +1,72 @@
+"""`driftq import driftq-core`: the log of the Go broker into a data directory that no server has open."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import json
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from driftq.config import Settings, read_settings
+from driftq.errors import DriftQError
+from driftq.groups.core_import import CoreImport, Report
+from driftq.seam.clock import SystemClock
+from driftq.seam.disk import OsDisk
+from driftq.seam.runtime import AsyncioRuntime, run
+from driftq.server import Server
+
+
+def run_import(file: Path, data_dir: str | None, *, as_json: bool) -> int:
+    """Import, and say what was imported; the exit code."""
+    flags = {} if data_dir is None else {"data_dir": data_dir}
+    try:
+        settings = read_settings(os.environ, flags)
+        with _progress(file) as tell:
+            report = asyncio.run(_import(file, settings, tell))
+    except DriftQError as error:
+        sys.stderr.write(f"driftq: {error.message}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"driftq: {file} cannot be read: {error.strerror}\n")
+        return 1
+    if as_json:
+        sys.stdout.write(json.encode(report).decode() + "\n")
+    else:
+        sys.stdout.write(
+            f"{report.messages} messages of {report.topics} topics, progress of {report.groups} groups, "
+            f"{report.failures} failures and {report.outcomes} idempotency outcomes imported\n"
+        )
+    return 0
+
+
+async def _import(file: Path, settings: Settings, tell: Callable[[int], None]) -> Report:
+    runtime = AsyncioRuntime(asyncio.get_running_loop())
+    with file.open("rb"):
+        pass  # what cannot be read is told before a directory is made
+    server = Server(settings, OsDisk(), SystemClock(), runtime, pid=os.getpid())
+    try:
+        work = CoreImport(server.engine, server.broker, server.registry)
+        return await runtime.future(run(work.run(lambda: _lines(file), tell)))
+    finally:
+        await runtime.future(server.close())
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as lines:
+        yield from lines
+
+
+@contextmanager
+def _progress(file: Path) -> Iterator[Callable[[int], None]]:
+    """A bar where somebody is watching, and nothing where nobody is."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (TextColumn("importing"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("import", total=file.stat().st_size)
+        yield lambda done: bar.update(task, completed=done)
