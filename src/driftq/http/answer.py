@@ -34,6 +34,10 @@ class Sink(Protocol):
         """Hand bytes to the peer. Those of one loop turn leave together. After the end it does nothing."""
         ...
 
+    def push(self, data: bytes) -> None:
+        """The same for somebody who has said it all with this: where nothing waits before it, it leaves now."""
+        ...
+
     def close(self) -> None:
         """End the stream behind what has been written; a peer that does not read is not waited for without end."""
         ...

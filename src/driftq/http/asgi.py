@@ -185,6 +185,10 @@ class _Pipe:
             self._tight |= self.unsent >= HIGH_WATER
             self._news.set()
 
+    def push(self, data: bytes) -> None:
+        """The same: it is for the server to say when they leave."""
+        self.write(data)
+
     def close(self) -> None:
         """The end, behind what was written."""
         self._ended = True

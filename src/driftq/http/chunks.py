@@ -62,12 +62,13 @@ class ChunkSink:
 
     def write(self, data: bytes) -> None:
         """One chunk."""
-        if self._ended or not data:
-            return
-        if self._chunked:
-            self._outbox.put(b"%x\r\n" % len(data), data, b"\r\n")
-        else:
-            self._outbox.put(data)
+        if data and not self._ended:
+            self._outbox.put(*self._framed(data))
+
+    def push(self, data: bytes) -> None:
+        """One chunk, now."""
+        if data and not self._ended:
+            self._outbox.push(*self._framed(data))
 
     def close(self) -> None:
         """The last chunk, in this turn; the source hears of it in the next."""
@@ -112,6 +113,9 @@ class ChunkSink:
         self._tell_closed()
 
     # The rest
+
+    def _framed(self, data: bytes) -> tuple[bytes, ...]:
+        return (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,)
 
     def _finish(self) -> None:
         if self._told:

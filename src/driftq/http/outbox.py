@@ -1,13 +1,14 @@
 """What leaves a connection that writes on its own accord: a stream, or a WebSocket.
 
 Invariants
-- What is put in one turn of the loop leaves in one write, at the end of that turn.
+- What is put in one turn of the loop leaves in one write, at the end of that turn; what is pushed leaves at once, or
+  behind what was put before it.
 - There is room while the transport has less than `HIGH_WATER` bytes that the peer has not taken. `on_room` is called
-  once for every time there was none and there is again; never from inside `put`.
+  once for every time there was none and there is again; never from inside `put` or `push`.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from driftq.seam.runtime import Runtime
 
@@ -17,7 +18,7 @@ JOIN_MAX = 16 << 10
 """Up to so many bytes are copied into one piece; more leave as the pieces they are."""
 
 
-def write_parts(transport: asyncio.Transport, parts: list[bytes], size: int) -> None:
+def write_parts(transport: asyncio.Transport, parts: Sequence[bytes], size: int) -> None:
     """Hand pieces to the transport, in one call."""
     if size <= JOIN_MAX:
         transport.write(b"".join(parts))
@@ -60,6 +61,13 @@ class Outbox:
         self._size += sum(map(len, parts))
         if self._size >= HIGH_WATER:
             self._tight = True
+
+    def push(self, *parts: bytes) -> None:
+        """Take bytes that nothing is to be waited for with."""
+        if self._parts:
+            self.put(*parts)
+        elif not self._gone:
+            write_parts(self._transport, parts, sum(map(len, parts)))
 
     def flush(self) -> None:
         """Hand over what was put."""

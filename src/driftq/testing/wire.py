@@ -54,6 +54,10 @@ class KeptSink:
         if not self.ended:
             self.data += data
 
+    def push(self, data: bytes) -> None:
+        """The same."""
+        self.write(data)
+
     def send(self, text: bytes) -> None:
         """A socket's message."""
         if not self.ended:

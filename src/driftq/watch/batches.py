@@ -18,13 +18,11 @@ from driftq.engine.fetching import Fetch
 from driftq.engine.render import Fields, render_records
 from driftq.engine.topic import Topic
 from driftq.model.limits import MIB
-from driftq.model.tombstone import Hole
 from driftq.watch.options import Options
 
 _BYTES_MAX = 32 * MIB
 _TOPICS_MAX = 1024
 
-_State = tuple[int, int, int, tuple[Hole, ...]]
 _Key = tuple[int, int | None, Options]
 
 
@@ -45,12 +43,24 @@ class Batch:
 
 
 class _Kept:
-    __slots__ = ("batches", "size", "state")
+    __slots__ = ("_count", "_earliest", "_head", "_holes", "batches", "size")
 
-    def __init__(self, state: _State) -> None:
-        self.state = state
+    def __init__(self, topic: Topic) -> None:
+        self._head = topic.head
+        self._count = topic.count
+        self._earliest = topic.earliest
+        self._holes = list(topic.holes.all)
         self.batches: dict[_Key, Batch] = {}
         self.size = 0
+
+    def is_of(self, topic: Topic) -> bool:
+        """Is the topic as it was?"""
+        return (
+            self._head == topic.head
+            and self._count == topic.count
+            and self._earliest == topic.earliest
+            and self._holes == topic.holes.all
+        )
 
 
 class Batches:
@@ -72,6 +82,7 @@ class Batches:
         kept = self._kept_of(topic)
         found = kept.batches.get(key)
         if found is not None:
+            self._kept.move_to_end(topic.id)
             return found
         page = self._engine.diff(topic.name, options.query(cursor, up_to))
         if isinstance(page, Fetch):
@@ -83,14 +94,12 @@ class Batches:
         return batch
 
     def _kept_of(self, topic: Topic) -> _Kept:
-        state = (topic.head, topic.count, topic.earliest, tuple(topic.holes.all))
         kept = self._kept.get(topic.id)
-        if kept is not None and kept.state == state:
-            self._kept.move_to_end(topic.id)
-            return kept
         if kept is not None:
+            if kept.is_of(topic):
+                return kept
             self._drop(topic.id)
-        return _Kept(state)
+        return _Kept(topic)
 
     def _keep(self, topic: Topic, key: _Key, batch: Batch) -> None:
         kept = self._kept_of(topic)

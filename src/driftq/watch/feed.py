@@ -193,7 +193,7 @@ class Feed:
 
     def _ask(self) -> None:
         """Ask for a turn, if there is anything to do with one."""
-        if self._asked or self._waiting or self._closed or not self._outlet.ready:
+        if self._asked or self._waiting or self._closed:
             return
         following = self._following()
         if following is None:
@@ -208,7 +208,7 @@ class Feed:
             return self._current.name
         if self._pass:
             return self._pass[0]
-        return min(self._marked, default=None)
+        return min(self._marked) if self._marked else None
 
     def _take_next(self) -> Subscription | None:
         """Begin with the next topic."""

@@ -11,6 +11,7 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import Performance, since_ms
+from driftq.http.v0.watch_frames import Frames
 from driftq.http.v0.watch_stream import WatchStream
 from driftq.http.v0.watch_wire import WATCH_BODY, WatchBody, options_of, starts_of
 from driftq.seam.runtime import Pending, run
@@ -51,6 +52,7 @@ class Watches:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._watch = server.watch
+        self._frames = Frames()
         self._limits = server.settings.limits
         floor = max(1, min(server.settings.test_min_heartbeat_ms, _HEARTBEAT_MS_MIN))
         self._heartbeat_ms_min = floor
@@ -102,4 +104,4 @@ class Watches:
             argument = request.argument("cursor")
             supplied = None if argument is None else argument.encode()
         cursors = None if supplied is None else decode_id(supplied)
-        return Stream(WatchStream(self._watch, session, slot, cursors or {}), headers=sse.HEADERS)
+        return Stream(WatchStream(self._watch, self._frames, session, slot, cursors or {}), headers=sse.HEADERS)

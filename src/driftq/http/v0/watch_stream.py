@@ -12,11 +12,11 @@ from msgspec.json import encode
 from driftq.admission import Slot
 from driftq.http import sse
 from driftq.http.answer import Sink
+from driftq.http.v0.watch_frames import Frames
 from driftq.model.tombstone import Tombstone
 from driftq.seam.runtime import Timer
 from driftq.watch.batches import Batch
 from driftq.watch.feed import Feed
-from driftq.watch.ids import encode_id
 from driftq.watch.sessions import Session
 from driftq.watch.watch import Watch
 
@@ -24,16 +24,15 @@ LOOK_MS = 5000
 STUCK_MS = 30_000
 
 _EVENT = b'event: record\ndata: {"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}\n\n'
-_COPIED_MAX = 4096
-"""Up to so many bytes, one piece more to hand over costs more than a copy."""
 
 
 class WatchStream:
     """One connection of a session: the source of its stream, and the outlet of its feed."""
 
-    def __init__(self, watch: Watch, session: Session, slot: Slot, cursors: dict[str, int]) -> None:
+    def __init__(self, watch: Watch, frames: Frames, session: Session, slot: Slot, cursors: dict[str, int]) -> None:
         """`cursors` is where the client says it was."""
         self._watch = watch
+        self._frames = frames
         self._session = session
         self._slot = slot
         self._cursors = cursors
@@ -42,8 +41,6 @@ class WatchStream:
         self._parts: list[bytes] = []
         """What has been said in this step."""
         self._over = False
-        self._last_cursors: dict[str, int] = {}
-        self._last_id = encode_id({})
         self._heartbeat = sse.Heartbeat(watch.runtime, watch.clock, session.heartbeat_ms, self._beat)
         self._stuck_timer: Timer | None = None
         self._stuck_ms = 0
@@ -107,7 +104,7 @@ class WatchStream:
                 batch.page.next_from_seq,
                 head_seq,
             )
-        self._parts += (b"id: %b\n" % self._id(), event)
+        self._parts += (b"id: ", self._id(), b"\n", event)
 
     def tombstone(self, name: str, tombstone: Tombstone) -> None:
         """A loss."""
@@ -115,7 +112,7 @@ class WatchStream:
 
     def caught_up(self, name: str, head_seq: int) -> None:
         """Nothing more for now."""
-        self._parts.append(b'%b{"topic":"%b","head_seq":%d}\n\n' % (self._head(b"caught-up"), name.encode(), head_seq))
+        self._parts.append(self._frames.caught_up(self._id(), name, head_seq))
 
     def deleted(self, name: str, head_seq: int) -> None:
         """A topic is gone; the last one takes the stream with it."""
@@ -151,11 +148,8 @@ class WatchStream:
         return sse.head(event, self._id())
 
     def _id(self) -> bytes:
-        """Where the session stands; often where it stood at the last event."""
-        cursors = self._session.cursors()
-        if cursors != self._last_cursors:
-            self._last_cursors, self._last_id = cursors, encode_id(cursors)
-        return self._last_id
+        """Where the session stands."""
+        return self._frames.id_of(self._session.cursors())
 
     def _error(self, body: dict[str, object], event_id: bytes | None = None) -> None:
         self._parts.append(sse.frame(b"error", encode(body), event_id))
@@ -173,11 +167,8 @@ class WatchStream:
         sink = self._sink
         if sink is None or not parts:
             return
-        if sum(map(len, parts)) <= _COPIED_MAX:
-            sink.write(b"".join(parts))
-        else:
-            for part in parts:
-                sink.write(part)
+        for part in self._frames.joined(parts):
+            sink.push(part)
         self._heartbeat.spoke()
         if not sink.room and self._stuck_timer is None:
             self._stuck_ms = 0

@@ -1,0 +1,52 @@
+"""The bytes of a watch's events, made once for watchers who are told the same.
+
+Those who stand at the same place of the same topics are served one behind the other. So what was made last is kept, for
+whoever asks for the same next: one id, one frame, one joined piece, and of no more than `JOINED_MAX` bytes.
+"""
+
+from collections.abc import Sequence
+
+from driftq.http import sse
+from driftq.watch.ids import encode_id
+
+JOINED_MAX = 16 << 10
+"""Up to so many bytes, one piece more to hand over costs more than a copy."""
+
+
+class Frames:
+    """What was made last."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[str, int] = {}
+        self._id = encode_id({})
+        self._end: tuple[bytes, str, int] | None = None
+        self._caught_up = b""
+        self._parts: list[bytes] = []
+        self._joined = b""
+
+    def id_of(self, cursors: dict[str, int]) -> bytes:
+        """The id of an event after which a session stands here."""
+        if cursors != self._cursors:
+            self._cursors, self._id = cursors, encode_id(cursors)
+        return self._id
+
+    def caught_up(self, event_id: bytes, name: str, head_seq: int) -> bytes:
+        """The frame that says so."""
+        end = (event_id, name, head_seq)
+        if end != self._end:
+            self._end = end
+            self._caught_up = b'%b{"topic":"%b","head_seq":%d}\n\n' % (
+                sse.head(b"caught-up", event_id),
+                name.encode(),
+                head_seq,
+            )
+        return self._caught_up
+
+    def joined(self, parts: list[bytes]) -> Sequence[bytes]:
+        """The same bytes in one piece, or as they are where they are many."""
+        if parts == self._parts:
+            return (self._joined,)
+        if sum(map(len, parts)) > JOINED_MAX:
+            return parts
+        self._parts, self._joined = parts, b"".join(parts)
+        return (self._joined,)
