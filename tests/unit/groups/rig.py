@@ -7,6 +7,7 @@ from driftq.config import Settings
 from driftq.engine.durable import DurableState
 from driftq.groups.broker import Broker, Place, Produced, Stream
 from driftq.groups.ports import Delivery, Hook, Registry
+from driftq.groups.registry import IdempotencyRegistry
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, RetryPolicy
 from driftq.seam.disk import Disk
@@ -121,6 +122,19 @@ class BrokerRig:
     def lag(self, topic: str = "t", group: str = "g", partition: int = 0) -> int:
         (found,) = self.broker.groups(topic, group)
         return found.partitions[partition].lag
+
+
+class RegisteredRig(BrokerRig):
+    """A broker with its idempotency registry, as a server has them."""
+
+    def _features(self) -> tuple[DurableState, ...]:
+        self.registry = IdempotencyRegistry(self._limits)
+        self.broker = Broker(self._limits, self.registry, self._hook)
+        return self.registry, self.broker
+
+    def _open(self) -> None:
+        self.registry.bind(self.engine_rig.engine, self.broker)
+        super()._open()
 
 
 def message(value: str, *, key: str = "", retry: tuple[int, int, int] | None = None, **envelope: Any) -> Message:

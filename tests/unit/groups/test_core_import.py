@@ -4,27 +4,15 @@ from typing import Any
 
 import pytest
 
-from driftq.engine.durable import DurableState
-from driftq.groups.broker import Broker
 from driftq.groups.core_import import CoreImport, Report
 from driftq.groups.core_log import CoreLogError
 from driftq.groups.ports import Scope
-from driftq.groups.registry import IdempotencyRegistry
 from driftq.seam.runtime import run
-from tests.unit.groups.rig import BrokerRig
+from tests.unit.groups.rig import RegisteredRig
 from tests.unit.groups.test_core_log import line
 
 
-class _Rig(BrokerRig):
-    def _features(self) -> tuple[DurableState, ...]:
-        self.registry = IdempotencyRegistry(self._limits)
-        self.broker = Broker(self._limits, self.registry)
-        return self.registry, self.broker
-
-    def _open(self) -> None:
-        self.registry.bind(self.engine_rig.engine, self.broker)
-        super()._open()
-
+class _Rig(RegisteredRig):
     def load(self, *lines: bytes) -> Report:
         work = CoreImport(self.engine_rig.engine, self.broker, self.registry)
         return self.run(run(work.run(lambda: lines, self.told.append)))

@@ -52,4 +52,7 @@ class Metrics:
         yield Family("produce_rejected_total", "counter", "Produces that were too many.", rejected)
         yield counter("driftq_redeliveries_total", "Deliveries that were not the first.", counters.redeliveries)
         yield counter("driftq_idempotent_skips_total", "Messages done because their key was.", counters.skips)
+        failures = {} if self._server.hook is None else self._server.hook.errors
+        failed = [Sample(count, {"kind": kind}) for kind, count in sorted(failures.items())]
+        yield Family("driftq_router_errors_total", "counter", "Failures of the router hook.", failed)
         yield gauge("driftq_streams", "Open streams of the broker.", sum(group.streams for group in groups))
