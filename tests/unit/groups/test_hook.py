@@ -1,7 +1,6 @@
 """The router hook: what it may say, what its failures cost, and how it is found."""
 
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +11,11 @@ from driftq.groups.hook import RouterHook, load_router
 from driftq.groups.webhook import WebhookRouter
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, RoutingDecision
-from driftq.seam.coroutines import Ended
 from driftq.seam.runtime import Pending
 from driftq.testing import ManualClock, ManualRuntime
+from tests.unit.groups.coroutines import Coroutines
 
 MESSAGE = Message("v", "key", Envelope(labels={"a": "b"}))
-
-
-class _Coroutines:
-    """Steps them on the loop; one that waits for anything waits for ever."""
-
-    def __init__(self, runtime: ManualRuntime) -> None:
-        self._runtime = runtime
-        self.cancelled = 0
-
-    def start(self, make: Callable[[], Coroutine[Any, Any, object]], ended: Ended) -> Callable[[], None]:
-        coroutine = make()
-
-        def step() -> None:
-            try:
-                coroutine.send(None)
-            except StopIteration as end:
-                ended(end.value, None)
-            except Exception as error:  # noqa: BLE001
-                ended(None, error)
-
-        self._runtime.soon(step)
-
-        def cancel() -> None:
-            self.cancelled += 1
-            coroutine.close()
-
-        return cancel
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class _Router:
@@ -68,7 +37,7 @@ class _World:
         self.clock = ManualClock()
         self.runtime = ManualRuntime(self.clock)
         self.router = _Router(answer)
-        self.coroutines = _Coroutines(self.runtime)
+        self.coroutines = Coroutines(self.runtime)
         self.hook = RouterHook(self.router, BrokerSettings(**settings), self.runtime, self.clock, self.coroutines)
 
     def ask(self, wait_ms: int = 0) -> RoutingDecision | None:

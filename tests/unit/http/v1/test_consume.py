@@ -52,14 +52,14 @@ def test_the_json_form() -> None:
     ],
 )
 def test_what_is_wrong_is_said_before_the_stream(query: str, message: str) -> None:
-    """inv1: 39. inv1: 40."""
+    """inv1: 39, 40"""
     rig = BrokerRig()
     assert rig.message(rig.reply("GET", f"/v1/consume?{query}")) == message
     assert rig.server.admission.streams == 0
 
 
 def test_a_line_has_its_six_keys_and_is_ascii() -> None:
-    """inv1: 28. inv1: 29."""
+    """inv1: 28, 29"""
     value = "a\u0085b\u2028c\ne\r\u00e9\U0001f600\x7f"
     line = line_of(Delivery(1, 2, 3, "e", Message(value, "k")))
     assert line.isascii()
@@ -103,7 +103,7 @@ def test_envelope_and_routing_are_shown_where_there_are_any() -> None:
 
 
 def test_an_empty_line_after_silence_and_only_then() -> None:
-    """inv1: 38."""
+    """inv1: 38"""
     rig = BrokerRig(settings=BrokerSettings(heartbeat_ms=1000))
     _, sink, _ = opened(rig)
     rig.runtime.advance(999)

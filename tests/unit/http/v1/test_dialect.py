@@ -20,7 +20,7 @@ from tests.unit.http.v1.brokered import BrokerRig
     ],
 )
 def test_another_method_is_405_with_those_that_are_allowed(method: str, path: str, allowed: bytes) -> None:
-    """inv1: 3."""
+    """inv1: 3"""
     rig = BrokerRig()
     reply = rig.reply(method, path, raw=b"{not json")
     assert (reply.status, dict(reply.headers)[b"allow"]) == (405, allowed)
@@ -29,13 +29,12 @@ def test_another_method_is_405_with_those_that_are_allowed(method: str, path: st
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/nope", "/v1/healthz/", "/v1/topics/x", "/v1/metrics"])
 def test_an_unknown_path_of_this_api_is_not_found(path: str) -> None:
-    """inv1: 4."""
     rig = BrokerRig()
     assert rig.message(rig.reply("GET", path), 404) == "not found"
 
 
 def test_healthz_and_version() -> None:
-    """inv1: 1. inv1: 2."""
+    """inv1: 1, 2"""
     rig = BrokerRig()
     assert rig.reply("GET", "/v1/healthz").body == b'{"status":"ok"}\n'
     version = json.decode(rig.reply("GET", "/v1/version").body)
@@ -44,7 +43,7 @@ def test_healthz_and_version() -> None:
 
 
 def test_every_reply_has_the_id_of_its_request_and_the_form_of_json() -> None:
-    """inv1: 5."""
+    """inv1: 5"""
     rig = BrokerRig()
     for method, path, status in [("GET", "/v1/healthz", 200), ("GET", "/v1/no", 404), ("POST", "/v1/topics", 400)]:
         reply = rig.reply(method, path, headers={"x-request-id": "  mine "})
@@ -82,7 +81,7 @@ def test_keys_guard_everything_but_the_probes() -> None:
 
 
 def test_overload_has_facts_beside_its_text() -> None:
-    """inv1: 59."""
+    """inv1: 59"""
     reply = error_reply(OverloadedError("partition_buffer_full", 1500))
     assert (reply.status, dict(reply.headers)[b"retry-after"]) == (429, b"2")
     assert json.decode(reply.body) == {
@@ -114,7 +113,7 @@ def test_a_failed_write_is_500_and_a_stopped_log_503() -> None:
     ],
 )
 def test_topics_that_cannot_be(body: object, message: str) -> None:
-    """inv1: 13."""
+    """inv1: 13"""
     rig = BrokerRig()
     assert rig.message(rig.post("/v1/topics", body)) == message
     assert rig.broker.created == []

@@ -46,7 +46,7 @@ DECODER = Decoder(Shape)
     ],
 )
 def test_what_is_not_one_object_of_known_fields_is_refused(body: bytes) -> None:
-    """inv1: 7. inv1: 11."""
+    """inv1: 7, 11"""
     with pytest.raises(InvalidRequestError, match=r"^invalid json body: "):
         decode(DECODER, body)
 
@@ -98,7 +98,7 @@ def test_names_lose_white_space_and_nothing_else() -> None:
 
 
 def test_a_body_hides_the_query() -> None:
-    """inv1: 9."""
+    """inv1: 9"""
     rig = BrokerRig()
     assert rig.message(rig.post("/v1/topics?name=a", {"partitions": 2})) == "name is required"
     assert rig.reply("POST", "/v1/topics?name=a&partitions=2&whatever=1").status == 201

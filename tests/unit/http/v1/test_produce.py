@@ -39,7 +39,7 @@ FULL_QUERY = (
 
 
 def test_both_forms_mean_the_same() -> None:
-    """inv1: 26."""
+    """inv1: 26"""
     rig = BrokerRig()
     reply = rig.post("/v1/produce", {"topic": " t ", "key": " k", "value": " v ", "envelope": FULL_JSON})
     assert (reply.status, reply.body) == (200, b'{"status":"produced","topic":"t"}\n')
@@ -72,7 +72,7 @@ def test_an_envelope_with_nothing_set_is_none(envelope: Any) -> None:
     ],
 )
 def test_what_an_envelope_may_not_hold(envelope: Any, message: str) -> None:
-    """inv1: 25."""
+    """inv1: 25"""
     rig = BrokerRig()
     assert rig.message(rig.post("/v1/produce", {"topic": "t", "value": "v", "envelope": envelope})).startswith(message)
     assert rig.broker.produced == []
@@ -98,7 +98,7 @@ def test_what_an_envelope_may_not_hold(envelope: Any, message: str) -> None:
     ],
 )
 def test_what_a_query_may_not_say(query: str, message: str) -> None:
-    """inv1: 17."""
+    """inv1: 17"""
     rig = BrokerRig()
     assert rig.message(rig.reply("POST", f"/v1/produce?{query}")) == message
 
@@ -123,7 +123,6 @@ def test_a_deadline_in_milliseconds_is_kept_as_text() -> None:
     ],
 )
 def test_what_a_deadline_means(text: str, ms: int) -> None:
-    """inv1: 23."""
     assert deadline_ms(text) == ms
 
 

@@ -30,7 +30,7 @@ REQUIRED = "partition and offset are required"
     ],
 )
 def test_the_first_failure_wins(path: str, changed: dict[str, Any], message: str) -> None:
-    """inv1: 44."""
+    """inv1: 44"""
     rig = BrokerRig()
     lease = {"lease_ms": 1000} if path == "/v1/extend" else {}
     assert rig.message(rig.post(path, PLACE | lease | changed)) == message
