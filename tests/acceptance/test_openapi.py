@@ -17,14 +17,15 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from driftq.http.v0.described import OPERATIONS
+from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
 from tests.acceptance.process import ServerProcess, serving
 
-_STREAMS = {"/v0/watch/:wid", "/v0/topics/:topic/work", "/v0/ws"}
+_STREAMS = {"/v0/watch/:wid", "/v0/topics/:topic/work", "/v0/ws", "/v1/consume"}
 _EXAMPLES = 12
 
 CASES = [
     (method, path, wrong)
-    for (method, path), operation in OPERATIONS.items()
+    for (method, path), operation in (OPERATIONS | BROKER_OPERATIONS).items()
     for wrong in (False, True)
     if path not in _STREAMS and (not wrong or operation.body is not None)
 ]

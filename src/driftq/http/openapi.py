@@ -18,6 +18,8 @@ _METHODS_WITH_BODY = ("POST", "PUT")
 _PHRASES = {
     200: "It worked.",
     201: "It worked, and this call created what it names.",
+    202: "It has begun.",
+    204: "It worked, and there is nothing to say.",
     101: "The connection goes on as a WebSocket.",
     400: "The request is wrong whatever the state of the server.",
     401: "The key is missing or unknown.",
@@ -68,6 +70,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     """Is no key needed?"""
     always: bool = False
     """Is it answered whatever the state of the server?"""
+    error: object = Envelope
+    """The shape of its refusals."""
 
 
 def document(operations: Mapping[tuple[str, str], Operation], *, title: str, version: str) -> dict[str, Any]:
@@ -97,9 +101,15 @@ def _schema_of_anything(kind: type) -> dict[str, Any]:
 
 
 def _shapes(operations: Iterable[Operation]) -> list[Any]:
-    found: dict[str, Any] = {str(Envelope): Envelope}
+    found: dict[str, Any] = {}
     for operation in operations:
-        for shape in (operation.reply, operation.body, *operation.query.values(), *operation.headers.values()):
+        for shape in (
+            operation.error,
+            operation.reply,
+            operation.body,
+            *operation.query.values(),
+            *operation.headers.values(),
+        ):
             if shape is not None:
                 found[str(shape)] = shape
     return list(found.values())
@@ -157,7 +167,7 @@ def _responses(operation: Operation, refs: Mapping[str, Any], *, takes_body: boo
         errors |= {503}
     if takes_body:
         errors |= {400, 413, 415}
-    envelope = {_JSON: {"schema": refs[str(Envelope)]}}
+    envelope = {_JSON: {"schema": refs[str(operation.error)]}}
     for status in sorted(errors):
         found[str(status)] = {"description": _PHRASES[status], "content": envelope}
     return found

@@ -18,6 +18,7 @@ from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import Performance
 from driftq.http.v0 import cursors, queues, routers, segments, staging, watch, watch_wire, wire
+from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
 from driftq.model.tombstone import Tombstone
 from driftq.model.topic import TopicConfig
 from driftq.server import Health, Readiness
@@ -120,7 +121,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         query={"touch": bool, "wait_synced": int, "wait_ms": int},
     ),
     ("GET", "/v0/topics"): Operation(
-        summary="Topics, by name.", reply=wire.TopicList, errors=(400,), query={"prefix": str, "touch": bool, **_PAGE}
+        summary="Topics, by name.",
+        reply=wire.TopicList,
+        errors=(400,),
+        query={"prefix": str, "touch": bool, "v1": bool, **_PAGE},
     ),
     ("DELETE", _TOPIC): Operation(
         summary="Delete a topic and what names it.", reply=wire.TopicDeleted, errors=(409,), query={"if_empty": bool}
@@ -241,5 +245,5 @@ class OpenApi:
     def get(self, _: Request) -> Reply:
         """The document."""
         if self._body is None:
-            self._body = encode(document(OPERATIONS, title="DriftQ", version=__version__))
+            self._body = encode(document(OPERATIONS | BROKER_OPERATIONS, title="DriftQ", version=__version__))
         return Reply(200, self._body)

@@ -19,27 +19,35 @@ from driftq.server import Server
 MESSAGES_MAX = 1000
 
 
-class _Message(Struct, frozen=True, forbid_unknown_fields=True):
+class BatchMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of them."""
+
     key: str | None = None
     value: str | None = None
     envelope: GivenEnvelope | None = None
 
 
-class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+class BatchBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages to be."""
+
     topic: str | None = None
-    messages: list[_Message] | None = None
+    messages: list[BatchMessage] | None = None
     atomic: bool | None = None
 
 
-class _LabelledMessage(Struct, frozen=True, forbid_unknown_fields=True):
+class LabelledMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of them where labels are taken."""
+
     key: str | None = None
     value: str | None = None
     envelope: LabelledEnvelope | None = None
 
 
-class _GivenLabelled(Struct, frozen=True, forbid_unknown_fields=True):
+class LabelledBatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same where labels are taken."""
+
     topic: str | None = None
-    messages: list[_LabelledMessage] | None = None
+    messages: list[LabelledMessage] | None = None
     atomic: bool | None = None
 
 
@@ -50,7 +58,7 @@ class Batches:
         self._broker = server.broker
         self._body_bytes_max = server.settings.limits.body_bytes_max
         labels = server.settings.broker.accept_labels
-        self._decoder: Decoder[_Given | _GivenLabelled] = Decoder(_GivenLabelled if labels else _Given)
+        self._decoder: Decoder[BatchBody | LabelledBatch] = Decoder(LabelledBatch if labels else BatchBody)
 
     def routes(self) -> list[Route]:
         """One."""
@@ -76,7 +84,7 @@ class Batches:
         )
 
 
-def _checked(request: Request, topic: str, given: _Message | _LabelledMessage) -> Checked | DriftQError:
+def _checked(request: Request, topic: str, given: BatchMessage | LabelledMessage) -> Checked | DriftQError:
     try:
         checked = checked_message(given.key, given.value, given.envelope)
         check_produce(request, topic, checked)

@@ -18,15 +18,19 @@ from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
 
-class _To(Struct, frozen=True, forbid_unknown_fields=True):
+class SeekTo(Struct, frozen=True, forbid_unknown_fields=True):
+    """An offset, or a time in Unix milliseconds."""
+
     offset: I64 | None = None
     timestamp: I64 | None = None
 
 
-class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+class SeekBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a group is to go on."""
+
     topic: str | None = None
     group: str | None = None
-    to: str | _To | None = None
+    to: str | SeekTo | None = None
     partitions: list[I32] | None = None
     dry_run: bool | None = None
     force: bool | None = None
@@ -39,7 +43,7 @@ class Groups:
         self._broker = server.broker
         self._engine = server.engine
         self._body_bytes_max = server.settings.limits.body_bytes_max
-        self._decoder = Decoder(_Given)
+        self._decoder = Decoder(SeekBody)
 
     def routes(self) -> list[Route]:
         """Two."""
@@ -85,19 +89,19 @@ class Groups:
             raise InvalidRequestError("invalid partitions")
         return sorted(set(given))
 
-    async def _offset(self, topic: str, to: str | _To | None) -> int:
+    async def _offset(self, topic: str, to: str | SeekTo | None) -> int:
         """The offset of the first message that is to be delivered again, if there is one."""
         if to == "earliest":
             return 0
         name = self._broker.log_name(topic)
-        if isinstance(to, _To):
+        if isinstance(to, SeekTo):
             # The cursor before a message is its offset.
             return await self._engine.seek(name, to.timestamp) if to.timestamp is not None else to.offset or 0
         return self._engine.topic(name).head
 
 
-def _check_to(to: str | _To | None) -> None:
-    if isinstance(to, _To):
+def _check_to(to: str | SeekTo | None) -> None:
+    if isinstance(to, SeekTo):
         if (to.offset is None) == (to.timestamp is None) or (to.offset or 0) < 0 or (to.timestamp or 0) < 0:
             raise InvalidRequestError("invalid to")
     elif to not in ("earliest", "latest"):

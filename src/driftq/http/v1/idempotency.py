@@ -23,7 +23,9 @@ from driftq.server import Server
 _PATH = "/v1/idempotency"
 
 
-class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key, and what is to become of it."""
+
     tenant_id: str | None = None
     topic: str | None = None
     group: str | None = None
@@ -48,7 +50,7 @@ class Idempotency:
     def __init__(self, server: Server) -> None:
         self._registry = server.registry
         self._body_bytes_max = server.settings.limits.body_bytes_max
-        self._decoder = Decoder(_Given)
+        self._decoder = Decoder(KeyBody)
 
     def routes(self) -> list[Route]:
         """Five."""

@@ -52,14 +52,18 @@ class LabelledEnvelope(GivenEnvelope, frozen=True, forbid_unknown_fields=True):
     labels: dict[str, str] | None = None
 
 
-class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+class ProduceBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message to be."""
+
     topic: str | None = None
     key: str | None = None
     value: str | None = None
     envelope: GivenEnvelope | None = None
 
 
-class _GivenLabelled(Struct, frozen=True, forbid_unknown_fields=True):
+class LabelledBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same where labels are taken."""
+
     topic: str | None = None
     key: str | None = None
     value: str | None = None
@@ -80,7 +84,7 @@ class Producing:
         self._broker = server.broker
         self._body_bytes_max = server.settings.limits.body_bytes_max
         labels = server.settings.broker.accept_labels
-        self._decoder: Decoder[_Given | _GivenLabelled] = Decoder(_GivenLabelled if labels else _Given)
+        self._decoder: Decoder[ProduceBody | LabelledBody] = Decoder(LabelledBody if labels else ProduceBody)
 
     def routes(self) -> list[Route]:
         """One."""

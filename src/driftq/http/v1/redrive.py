@@ -20,7 +20,9 @@ from driftq.server import Server
 _PATH = "/v1/dlq/redrive"
 
 
-class _Chosen(Struct, frozen=True, forbid_unknown_fields=True):
+class RedriveFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is not said does not matter."""
+
     tenant_id: str | None = None
     reason_contains: str | None = None
     run_id: str | None = None
@@ -28,9 +30,11 @@ class _Chosen(Struct, frozen=True, forbid_unknown_fields=True):
     after_ms: I64 | None = None
 
 
-class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+class RedriveBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters go back, and how fast."""
+
     topic: str | None = None
-    filter: _Chosen | None = None
+    filter: RedriveFilter | None = None
     limit: I64 | None = None
     rate_per_s: int | float | None = None
     dry_run: bool | None = None
@@ -43,7 +47,7 @@ class Redrive:
     def __init__(self, server: Server) -> None:
         self._redriver = server.redriver
         self._body_bytes_max = server.settings.limits.body_bytes_max
-        self._decoder = Decoder(_Given)
+        self._decoder = Decoder(RedriveBody)
 
     def routes(self) -> list[Route]:
         """Three."""
@@ -62,7 +66,7 @@ class Redrive:
         check_name(request, topic)
         asked = self._redriver.ask(
             topic,
-            _filter(given.filter or _Chosen()),
+            _filter(given.filter or RedriveFilter()),
             group=stripped(given.group) or None,
             limit=given.limit,
             rate_per_s=given.rate_per_s,
@@ -84,7 +88,7 @@ class Redrive:
         return job
 
 
-def _filter(chosen: _Chosen) -> Filter:
+def _filter(chosen: RedriveFilter) -> Filter:
     return Filter(chosen.tenant_id, chosen.reason_contains, chosen.run_id, chosen.before_ms, chosen.after_ms)
 
 

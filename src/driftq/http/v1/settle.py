@@ -18,7 +18,7 @@ from driftq.seam.runtime import Pending
 from driftq.server import Server
 
 
-class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+class AckBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Of the numbers it is said by name what is wrong with them, so they are looked at behind the names."""
 
     topic: str | None = None
@@ -28,11 +28,15 @@ class _Given(Struct, frozen=True, forbid_unknown_fields=True):
     offset: Any = None
 
 
-class _GivenNack(_Given, frozen=True, forbid_unknown_fields=True):
+class NackBody(AckBody, frozen=True, forbid_unknown_fields=True):
+    """A message that failed, and why."""
+
     reason: str | None = None
 
 
-class _GivenExtend(_Given, frozen=True, forbid_unknown_fields=True):
+class ExtendBody(AckBody, frozen=True, forbid_unknown_fields=True):
+    """A message that takes longer."""
+
     lease_ms: Any = None
 
 
@@ -47,9 +51,9 @@ class Settling:
     def __init__(self, server: Server) -> None:
         self._broker = server.broker
         self._body_bytes_max = server.settings.limits.body_bytes_max
-        self._acks = Decoder(_Given)
-        self._nacks = Decoder(_GivenNack)
-        self._extends = Decoder(_GivenExtend)
+        self._acks = Decoder(AckBody)
+        self._nacks = Decoder(NackBody)
+        self._extends = Decoder(ExtendBody)
 
     def routes(self) -> list[Route]:
         """Three."""
@@ -86,10 +90,10 @@ class Settling:
         return json_reply(200, {"deadline_ms": self._broker.extend(*asked, lease_ms)})
 
 
-def _of_query(query: Query) -> _Given:
+def _of_query(query: Query) -> AckBody:
     if not stripped(query.get("partition")) or not stripped(query.get("offset")):
         raise InvalidRequestError("partition and offset are required")
-    return _Given(
+    return AckBody(
         query.get("topic"),
         query.get("group"),
         query.get("owner"),
@@ -98,7 +102,7 @@ def _of_query(query: Query) -> _Given:
     )
 
 
-def _asked(request: Request, given: _Given) -> _Asked:
+def _asked(request: Request, given: AckBody) -> _Asked:
     """Which message is meant, by whom. Raises InvalidRequestError."""
     partition, offset = given.partition, given.offset
     if partition is None or offset is None:

@@ -19,7 +19,9 @@ NAME_BYTES_MAX = 255
 _SPACE, _DELETE = " ", "\x7f"
 
 
-class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+class TopicBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic to be."""
+
     name: str | None = None
     partitions: I32 | None = None
 
@@ -31,7 +33,7 @@ class Topics:
         self._broker = server.broker
         self._body_bytes_max = server.settings.limits.body_bytes_max
         self._partitions_max = server.settings.broker.partitions_max
-        self._decoder = Decoder(_Given)
+        self._decoder = Decoder(TopicBody)
 
     def routes(self) -> list[Route]:
         """Two."""

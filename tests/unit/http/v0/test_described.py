@@ -7,6 +7,7 @@ from msgspec import convert
 
 from driftq.http.routes import Route
 from driftq.http.v0.described import OPERATIONS, Claimed, DiffPage, Written
+from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
 from driftq.testing import ServerRig
 
 
@@ -18,6 +19,7 @@ def rig() -> ServerRig:
 def test_every_route_is_described_and_nothing_else(rig: ServerRig) -> None:
     routes: list[Route] = rig.app.routes
     assert {(route.method, route.path) for route in routes} == set(OPERATIONS)
+    assert {(route.method, route.path) for route in rig.app.broker.routes} == set(BROKER_OPERATIONS)
 
 
 def test_the_document_is_served_without_a_key(rig: ServerRig) -> None:

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from msgspec import json
+from msgspec import convert, json
 
+from driftq.http.v1.described import GroupList
 from driftq.testing import ServerRig
 from driftq.testing.wire import KeptSink
 
@@ -49,6 +50,7 @@ def test_a_group_says_how_it_stands() -> None:
     found = rig.group()
     assert (found["floor"], found["last_acked"], found["done"], found["lag"]) == (-1, 1, 1, 2)
     assert found["owners"] == ["a"]
+    convert(rig.ok("GET", "/v1/groups"), GroupList)
     assert rig.ok("GET", "/v1/groups?topic=nope") == {"groups": []}
 
 
