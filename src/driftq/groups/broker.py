@@ -2,7 +2,7 @@
 
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError
+from driftq.errors import DriftQError, StartError
 from driftq.groups.agenda import Agenda, Spot
 from driftq.groups.batch import store_batch
 from driftq.groups.book import Book, BrokerTopic
@@ -34,6 +34,10 @@ class Broker:
     kinds = Book.kinds
 
     def __init__(self, settings: BrokerSettings, registry: Registry | None = None, hook: Hook | None = None) -> None:
+        if settings.v1_retention_ms:
+            raise StartError(
+                "--v1-retention-ms is not there yet: messages of the broker are kept for ever; set it to 0"
+            )
         self.settings = settings
         self.registry: Registry = registry or NoRegistry()
         self.hook: Hook = hook or NoHook()

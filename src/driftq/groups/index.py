@@ -91,6 +91,8 @@ def read_index(
     for partition, (count, size) in zip(index.parts, totals, strict=False):
         partition.count, partition.size = count, size
     single = len(index.parts) == 1
+    places = {tag_of(number).encode(): number for number in range(len(index.parts))}
+    adders = {tag: _adder(index.parts[number]) for tag, number in places.items()}
     for part in list(topic.parts(known + 1 if single else 0)):
         source = topic.source(part)
         if source is None:
@@ -98,24 +100,19 @@ def read_index(
         first = min(max(known - part.first_seq + 1, 0), part.count)
         tags = None if single else source.tags(0, part.count)
         if tags is not None:
-            for row, tag in enumerate(tags[:first]):
-                _place(index, tag, part.first_seq + row - 1)
+            for offset, tag in enumerate(tags[:first], part.first_seq - 1):
+                adders[tag or b"p0"](offset)
         if first < part.count:
             times = source.times(first, part.count)
             for row, data in enumerate(source.data(first, part.count), first):
                 message = _decode(data)
                 offset = part.first_seq + row - 1
-                partition_number = _partition(tags[row]) if tags is not None else 0
+                partition_number = 0 if tags is None else places[tags[row] or b"p0"]
                 index.add(partition_number, offset, message.size)
                 heard(partition_number, offset, times if isinstance(times, int) else times[row - first], message)
     index.head = max(index.head, topic.head)
 
 
-def _partition(tag: bytes | None) -> int:
-    return int(tag[1:]) if tag else 0
-
-
-def _place(index: Index, tag: bytes | None, offset: int) -> None:
-    offsets = index.parts[_partition(tag)].offsets
-    assert offsets is not None
-    offsets.append(offset)
+def _adder(partition: Partition) -> Callable[[int], None]:
+    offsets = partition.offsets
+    return (lambda _: None) if offsets is None else offsets.append

@@ -2,8 +2,17 @@
 
 import pytest
 
-from driftq.errors import InvalidRequestError, NotOwnerError, OverloadedError, PayloadTooLargeError
+from driftq.errors import (
+    InternalError,
+    InvalidRequestError,
+    NotOwnerError,
+    OverloadedError,
+    PayloadTooLargeError,
+    PreconditionError,
+    StartError,
+)
 from driftq.model.envelope import Envelope, Message
+from driftq.testing import FaultyDisk
 from tests.unit.groups.rig import BrokerRig, message
 
 
@@ -397,3 +406,115 @@ def test_a_group_that_left_or_never_caught_up_holds_nobody_up() -> None:
     late.ack(late.one().offset)
     live.ack(live.one().offset)
     rig.produce("5")
+
+
+def test_what_cannot_be_logged_has_not_happened() -> None:
+    """inv1: 74"""
+    armed = False
+    rig = BrokerRig(
+        wrap=lambda disk: FaultyDisk(
+            disk, forever=True, when=lambda operation, path: armed and operation == "pwritev" and "wal-" in path
+        )
+    )
+    rig.create()
+    rig.produce("0", "1")
+    consumer = rig.consume(lease_ms=1000)
+    assert consumer.offsets() == [0, 1]
+    armed = True
+    with pytest.raises(InternalError):
+        rig.produce("lost")
+    with pytest.raises(InternalError):
+        consumer.ack(0)
+    with pytest.raises(InternalError):
+        consumer.nack(1)
+    armed = False
+    assert consumer.offsets() == []
+    rig.advance(1251)
+    assert [(d.offset, d.attempts) for d in consumer.take()] == [(0, 2), (1, 2)]
+    consumer.ack(0)
+    assert rig.produce("kept")[0].offset == 2
+    rig.crash()
+    assert [d.message.value for d in rig.consume().take()] == ["1", "kept"]
+
+
+def test_an_ephemeral_topic_stays_and_its_messages_do_not() -> None:
+    rig = BrokerRig(durability="ephemeral")
+    rig.create("t", 2)
+    rig.produce("0", "1", "2")
+    consumer = rig.consume()
+    assert consumer.offsets() == [0, 1, 2]
+    consumer.ack(1)
+    consumer.nack(0, "no")
+    assert consumer.one()[1:4] == (0, 2, "no")
+    for life in (rig.restart, rig.crash):
+        life()
+        assert rig.broker.partitions("t") == 2
+        assert rig.consume(group="new").offsets() == []
+        (made,) = rig.produce("again")
+        assert [d.offset for d in rig.consume().take()] == [made.offset]
+
+
+def test_retention_is_refused_as_long_as_there_is_none() -> None:
+    with pytest.raises(StartError, match="v1-retention-ms"):
+        BrokerRig(v1_retention_ms=1)
+
+
+def test_a_seek_moves_a_group_and_voids_its_leases(rig: BrokerRig) -> None:
+    rig.produce(*"01234")
+    consumer = rig.consume(lease_ms=60_000)
+    consumer.take()
+    consumer.ack(0)
+    consumer.nack(1, "no")
+    assert consumer.one().attempts == 2
+    with pytest.raises(PreconditionError):
+        rig.run(rig.broker.seek("t", "g", {0: 0}))
+    seen = rig.run(rig.broker.seek("t", "g", {0: 3}, dry_run=True, force=True))
+    assert seen == [(0, 0, 2)]
+    assert consumer.offsets() == []
+    assert rig.run(rig.broker.seek("t", "g", {0: 0}, force=True)) == [(0, 0, -1)]
+    assert [(d.offset, d.attempts, d.last_error) for d in consumer.take()] == [(n, 1, "") for n in range(5)]
+    assert rig.run(rig.broker.seek("t", "g", {0: 9}, force=True)) == [(0, -1, 4)]
+    with pytest.raises(InvalidRequestError, match="not in-flight"):
+        rig.broker.nack(consumer.place(1), "a")
+    assert rig.run(rig.broker.seek("t", "new", {0: 3})) == [(0, -1, 2)]
+    rig.crash()
+    assert (rig.lag(group="g"), rig.consume(group="new").offsets()) == (0, [3, 4])
+
+
+def test_an_extension_gives_a_delivery_another_deadline(rig: BrokerRig) -> None:
+    rig.produce("0")
+    consumer = rig.consume(lease_ms=1000)
+    consumer.take()
+    now = rig.engine_rig.engine.time.now()
+    assert rig.broker.extend(consumer.place(0), "a", 5000) == now + 5000
+    rig.advance(5000)
+    assert consumer.offsets() == []
+    consumer.close()
+    rig.advance(300)
+    rig.broker.extend(consumer.place(0), "a", 5000)  # it has run out, and nobody else has it
+    other = rig.consume(owner="b")
+    rig.advance(5000)
+    assert other.offsets() == []
+    with pytest.raises(NotOwnerError):
+        rig.broker.extend(consumer.place(0), "b", 5000)
+    with pytest.raises(InvalidRequestError, match="invalid lease_ms"):
+        rig.broker.extend(consumer.place(0), "a", 0)
+    rig.advance(300)
+    assert other.offsets() == [0]
+
+
+def test_figures_tell_how_a_group_stands(rig: BrokerRig) -> None:
+    """inv1: 75"""
+    rig.produce("0", "1", "2", retry=(0, 60_000, 0))
+    consumer = rig.consume(credit=2)
+    consumer.take()
+    consumer.ack(1)
+    consumer.take()
+    consumer.nack(0)
+    consumer.take()
+    (found,) = rig.broker.groups("t")
+    (row,) = found.partitions
+    assert (found.topic, found.group, found.streams) == ("t", "g", 1)
+    assert (row.floor, row.last_acked, row.done, row.lag) == (-1, 1, 1, 2)
+    assert (row.in_flight, row.waiting, row.owners) == (1, 1, ["a"])
+    assert rig.broker.groups("t", "other") == rig.broker.groups("u") == []
