@@ -1,23 +1,48 @@
-"""The invariants of the v0 contract, each with the tests that show it: docs/guarantees.md against `inv:` lines.
+"""The invariants of both contracts, each with the tests that show it: docs/guarantees.md against what tests cite.
 
-A test cites an invariant as `inv:` and its number, in its docstring or in a comment inside it. A row names tests that
-cite its number; `python -m tests.tidy.test_invariants` writes all of them into it, after tests have come or gone.
+A test cites an invariant of the v0 contract as `inv:` and its number, one of the v1 contract as `inv1:` and its number,
+in its docstring or in a comment inside it. A row names tests that cite its number; `python -m
+tests.tidy.test_invariants` writes all of them into it, after tests have come or gone.
 """
 
 import re
 from collections import defaultdict
+from typing import NamedTuple
+
+import pytest
 
 from tests.tidy.tree import ROOT, Function, functions, modules
 
 PAGE = ROOT / "docs/guarantees.md"
-HEADING = "## Invariants of the v0 contract\n"
-COUNT = 87
 
-_CITED = re.compile(r"\binv:\s*(\d+(?:\s*,\s*\d+)*)")
 _ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)
 
 
-def cited() -> dict[int, list[str]]:
+class Contract(NamedTuple):
+    """One table, and the word its tests use."""
+
+    heading: str
+    word: str
+    count: int
+
+    def numbers(self, text: str) -> list[int]:
+        """The numbers that a text cites."""
+        found = re.findall(rf"\b{self.word}:\s*(\d+(?:\s*,\s*\d+)*)", text)
+        return [int(number) for numbers in found for number in numbers.split(",")]
+
+    def parts(self) -> tuple[str, str, str]:
+        """The page: what is before the table, the table, what is behind it."""
+        head, heading, rest = PAGE.read_text(encoding="utf-8").partition(f"{self.heading}\n")
+        table, following, tail = rest.partition("\n## ")
+        return head + heading, table, following + tail
+
+
+V0 = Contract("## Invariants of the v0 contract", "inv", 87)
+V1 = Contract("## Invariants of the v1 contract", "inv1", 78)
+both = pytest.mark.parametrize("contract", [V0, V1], ids=["v0", "v1"])
+
+
+def cited(contract: Contract) -> dict[int, list[str]]:
     """The tests that cite each number, as `file::test`, sorted."""
     found: dict[int, set[str]] = defaultdict(set)
     for module in modules("tests"):
@@ -26,13 +51,9 @@ def cited() -> dict[int, list[str]]:
         lines = module.text.splitlines()
         for function in functions(module):
             if function.name.startswith("test_"):
-                for number in _numbers("\n".join(lines[_first_line(function) - 1 : function.end_lineno])):
+                for number in contract.numbers("\n".join(lines[_first_line(function) - 1 : function.end_lineno])):
                     found[number].add(f"{module.name.removeprefix('tests/')}::{function.name}")
     return {number: sorted(tests) for number, tests in found.items()}
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for numbers in _CITED.findall(text) for number in numbers.split(",")]
 
 
 def _first_line(function: Function) -> int:
@@ -40,37 +61,41 @@ def _first_line(function: Function) -> int:
     return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
 
 
-def rows() -> dict[int, list[str]]:
-    """The tests of each row of the table, by number."""
-    table = PAGE.read_text(encoding="utf-8").partition(HEADING)[2]
+def rows(contract: Contract) -> dict[int, list[str]]:
+    """The tests of each row of a table, by number."""
+    _, table, _ = contract.parts()
     return {int(number): re.findall(r"`([^`]+)`", tests) for number, _, tests in _ROW.findall(table)}
 
 
-def test_every_invariant_stands_in_the_table() -> None:
-    assert list(rows()) == list(range(1, COUNT + 1))
+@both
+def test_every_invariant_stands_in_the_table(contract: Contract) -> None:
+    assert list(rows(contract)) == list(range(1, contract.count + 1))
 
 
-def test_every_invariant_is_shown_by_the_tests_that_its_row_names() -> None:
-    shown = cited()
-    wrong = [number for number, tests in rows().items() if not tests or set(tests) - set(shown.get(number, ()))]
+@both
+def test_every_invariant_is_shown_by_the_tests_that_its_row_names(contract: Contract) -> None:
+    shown = cited(contract)
+    wrong = [n for n, tests in rows(contract).items() if not tests or set(tests) - set(shown.get(n, ()))]
     assert not wrong, "no test, or one that does not cite the number: `python -m tests.tidy.test_invariants` mends rows"
 
 
-def test_no_test_cites_a_number_that_is_none() -> None:
-    assert not {number: tests for number, tests in cited().items() if not 1 <= number <= COUNT}
+@both
+def test_no_test_cites_a_number_that_is_none(contract: Contract) -> None:
+    assert not {number: tests for number, tests in cited(contract).items() if not 1 <= number <= contract.count}
 
 
-def write_table() -> None:
-    """Put the tests of today into the table."""
-    shown = cited()
+def write_table(contract: Contract) -> None:
+    """Put the tests of today into a table."""
+    shown = cited(contract)
 
     def filled(row: re.Match[str]) -> str:
         tests = ", ".join(f"`{test}`" for test in shown.get(int(row[1]), ()))
         return f"| {row[1]} | {row[2]} | {tests} |"
 
-    head, heading, table = PAGE.read_text(encoding="utf-8").partition(HEADING)
-    PAGE.write_text(head + heading + _ROW.sub(filled, table), encoding="utf-8")
+    head, table, tail = contract.parts()
+    PAGE.write_text(head + _ROW.sub(filled, table) + tail, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write_table()
+    for known in (V0, V1):
+        write_table(known)
