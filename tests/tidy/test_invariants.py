@@ -23,7 +23,7 @@ class Contract(NamedTuple):
 
     heading: str
     word: str
-    count: int
+    total: int
 
     def numbers(self, text: str) -> list[int]:
         """The numbers that a text cites."""
@@ -69,7 +69,7 @@ def rows(contract: Contract) -> dict[int, list[str]]:
 
 @both
 def test_every_invariant_stands_in_the_table(contract: Contract) -> None:
-    assert list(rows(contract)) == list(range(1, contract.count + 1))
+    assert list(rows(contract)) == list(range(1, contract.total + 1))
 
 
 @both
@@ -81,7 +81,7 @@ def test_every_invariant_is_shown_by_the_tests_that_its_row_names(contract: Cont
 
 @both
 def test_no_test_cites_a_number_that_is_none(contract: Contract) -> None:
-    assert not {number: tests for number, tests in cited(contract).items() if not 1 <= number <= contract.count}
+    assert not {number: tests for number, tests in cited(contract).items() if not 1 <= number <= contract.total}
 
 
 def write_table(contract: Contract) -> None:
