@@ -11,7 +11,7 @@ from driftq.storage.segment import decode_index, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing import SimDisk
 from driftq.testing.build import EngineRig
-from tests.golden import directory, leased, staged
+from tests.golden import brokered, directory, leased, staged
 from tests.golden.described import Described, Row, describe_all, describe_rows, encode
 from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks
 
@@ -155,4 +155,12 @@ def test_a_data_directory_with_leases_opens(path: Path) -> None:
     """Leases of a checkpoint and the frames behind it, as an earlier version left them at a kill."""
     expected = json.decode(path.read_bytes())
     found = leased.picture(leased.LeasedRig(directory.loaded(path.with_suffix(""))))
+    assert json.decode(json.encode(found)) == expected
+
+
+@pytest.mark.parametrize("path", versions("brokered"), ids=lambda path: path.stem)
+def test_a_data_directory_of_the_broker_opens(path: Path) -> None:
+    """Groups, outcomes and runs of a checkpoint and the frames behind it, as an earlier version left them at a kill."""
+    expected = json.decode(path.read_bytes())
+    found = brokered.picture(brokered.BrokeredRig(directory.loaded(path.with_suffix(""))))
     assert json.decode(json.encode(found)) == expected

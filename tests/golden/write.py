@@ -16,7 +16,7 @@ from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing.build import EngineRig
-from tests.golden import directory, leased, staged
+from tests.golden import brokered, directory, leased, staged
 from tests.golden.described import Described, Row, encode
 
 HERE = Path(__file__).parent
@@ -158,6 +158,13 @@ def _write_leased(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 
+def _write_brokered(path: Path) -> None:
+    rig = brokered.build()
+    _write_files(path, rig.engine_rig)
+    expected = brokered.picture(brokered.BrokeredRig(directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
 FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "frame": (frame.VERSION, _write_frame),
     "segment": (segment.MAGIC[3], _write_segment),
@@ -166,6 +173,7 @@ FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "directory": (snapshot.VERSION, _write_directory),
     "staged": (staged.FORMAT, _write_staged),
     "leased": (leased.FORMAT, _write_leased),
+    "brokered": (brokered.FORMAT, _write_brokered),
 }
 """Each format, its version today, and what writes a file of it."""
 

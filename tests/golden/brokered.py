@@ -1,0 +1,85 @@
+"""A data directory of the broker: progress, failures, dead letters, outcomes, runs; in the checkpoint and behind it."""
+
+from typing import Any
+
+from msgspec import structs, to_builtins
+
+from driftq.config import Settings
+from driftq.engine.durable import DurableState
+from driftq.groups.letters import BrokerLetters
+from driftq.groups.ports import Scope
+from driftq.groups.runs import RunIndex
+from driftq.testing import SimDisk
+from driftq.testing.build import SMALL
+from tests.unit.groups.rig import RegisteredRig
+
+FORMAT = 1
+SETTINGS: Settings = structs.replace(SMALL, wal_file_bytes=8 << 10)
+
+
+class BrokeredRig(RegisteredRig):
+    """A broker with its registry and its index of runs."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        super().__init__(settings=SETTINGS, disk=disk)
+
+    def _features(self) -> tuple[DurableState, ...]:
+        registry, broker = super()._features()
+        self.runs = RunIndex(100)
+        self.broker.book.listeners.append(self.runs.heard)
+        return registry, self.runs, broker
+
+
+def _round(rig: BrokeredRig, name: str) -> None:
+    """Messages, acks out of order, a failure, a dead letter, outcomes."""
+    rig.produce(*(f"{name}{n}" for n in range(4)), key="größe", run_id=name, step_id="s")
+    rig.produce(f"{name} keyed", idempotency_key=name, tenant_id="ta")
+    rig.produce(f"{name} dies", retry=(1, 0, 0), run_id=name, step_id="last")
+    consumer = rig.consume(credit=0, lease_ms=60_000)
+    got = {found.message.value: found for found in consumer.take()}
+    consumer.ack(got[f"{name}1"].offset, got[f"{name}1"].partition)
+    consumer.ack(got[f"{name}0"].offset, got[f"{name}0"].partition)
+    consumer.nack(got[f"{name}2"].offset, "boom", got[f"{name}2"].partition)
+    consumer.nack(got[f"{name} dies"].offset, "fatal", got[f"{name} dies"].partition)
+    consumer.ack(got[f"{name} keyed"].offset, got[f"{name} keyed"].partition)
+    consumer.close()
+    for key, committed in (("done", True), ("failed", False)):
+        scope = Scope("", "t", "g", f"{name} {key}")
+        rig.registry.begin_key(scope, "a", 30_000)
+        if committed:
+            rig.run(rig.registry.commit_key(scope, "a", b"\x00result"))
+        else:
+            rig.run(rig.registry.fail_key(scope, "a", "no"))
+
+
+def build() -> BrokeredRig:
+    """The run; it ends without a word."""
+    rig = BrokeredRig(SimDisk(roots=("/data", "/cold")))
+    rig.create("t", 3)
+    rig.create("empty", 2)
+    _round(rig, "before")
+    rig.engine_rig.checkpoint()
+    _round(rig, "after")
+    letters = BrokerLetters(rig.engine_rig.engine, rig.broker.book, rig.broker.producer)
+    page, _ = rig.run(letters.read("dlq.t", 0, 1))
+    rig.run(letters.retire("dlq.t", page[0]))
+    rig.run(rig.broker.seek("t", "sought", {0: 3, 1: 5}))
+    rig.engine_rig.runtime.advance(20)
+    return rig
+
+
+def picture(rig: BrokeredRig) -> dict[str, Any]:
+    """How groups, keys and runs stand."""
+    topics = rig.broker.book.by_name.values()
+    return {
+        "topics": {topic.name: topic.partitions for topic in topics},
+        "lanes": {
+            f"{topic.name} {name}": to_builtins(group.capture(), str_keys=True)
+            for topic in topics
+            for name, group in topic.groups.items()
+        },
+        "retired": {topic.name: [sorted(part.retired) for part in topic.index.parts] for topic in topics},
+        "produced": to_builtins(rig.registry.produced.capture()),
+        "outcomes": to_builtins(rig.registry.consumed.capture()),
+        "runs": {name: to_builtins(rig.runs.find(name)) for name in ("before", "after")},
+    }
