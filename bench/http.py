@@ -178,6 +178,7 @@ def watchers(parent: str | None, scale: float) -> Result:
     """A hundred watchers of one topic, 200 writes a second: from before the write to the last byte of its frame."""
     rate, count = 200, 100
     delays: list[float] = []
+    used: list[float] = []
 
     async def run(server: Process) -> None:
         loop = asyncio.get_running_loop()
@@ -186,6 +187,7 @@ def watchers(parent: str | None, scale: float) -> Result:
             await loop.create_connection(lambda url=session["stream_url"]: Watcher(url, delays), *server.address)  # type: ignore[misc]
         reader, writer = await asyncio.open_connection(*server.address)
         await asyncio.sleep(0.5)
+        used.append(server.cpu_seconds())
         began = time.perf_counter()
         for n in range(int(rate * SECONDS * scale)):
             await asyncio.sleep(max(0.0, began + n / rate - time.perf_counter()))
@@ -193,6 +195,7 @@ def watchers(parent: str | None, scale: float) -> Result:
             writer.write(http_request("POST", "/v0/topics/bench?return_seqs=false", record))
             await reader.readuntil(b"}}")
         await asyncio.sleep(0.5)
+        used.append(server.cpu_seconds())
         writer.close()
 
     with driftq(parent) as server:
@@ -203,7 +206,11 @@ def watchers(parent: str | None, scale: float) -> Result:
         assert len(delays) == expected, f"{len(delays)} deliveries, and {expected} were due"
         return Result(
             delays[int(len(delays) * 0.99)] * 1000,
-            {"p50_ms": statistics.median(delays) * 1000, "deliveries": len(delays)},
+            {
+                "p50_ms": statistics.median(delays) * 1000,
+                "deliveries": len(delays),
+                "server_cpu_us_per_delivery": (used[1] - used[0]) / len(delays) * 1e6,
+            },
         )
 
 
@@ -244,13 +251,26 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
 
 
 def queue(parent: str | None, scale: float) -> Result:
-    """Claim and ack in the fsync class; and the same per job with a hundred times the jobs."""
-    few, many = 20_000, int(1_000_000 * scale)
-    with filled(parent, few, durability="fsync", type="queue") as server:
-        small = claim_and_ack(server, few // 2, 4)
-    with filled(parent, many, durability="fsync", type="queue") as server:
-        large = claim_and_ack(server, few // 2, 4)
-    return Result(1 / small, {"jobs_per_s_of_a_million": 1 / large, "cost_ratio": large / small})
+    """Claim and ack in the fsync class; and the same per job with fifty times the jobs, turn by turn."""
+    few, many, rounds = 20_000, int(1_000_000 * scale), 10
+    jobs = few // 2 // rounds
+    with (
+        filled(parent, few, durability="fsync", type="queue") as small,
+        filled(parent, many, durability="fsync", type="queue") as large,
+    ):
+        before = [server.cpu_seconds() for server in (small, large)]
+        turns = [(claim_and_ack(small, jobs, 4), claim_and_ack(large, jobs, 4)) for _ in range(rounds)]
+        used = [server.cpu_seconds() - cpu for server, cpu in zip((small, large), before, strict=True)]
+    of_few, of_many = (statistics.median(turn[which] for turn in turns) for which in (0, 1))
+    return Result(
+        1 / of_few,
+        {
+            "jobs_per_s_of_a_million": 1 / of_many,
+            "cost_ratio": statistics.median(large / small for small, large in turns),
+            "server_cpu_us_per_job": used[0] / (jobs * rounds) * 1e6,
+            "server_cpu_us_per_job_of_a_million": used[1] / (jobs * rounds) * 1e6,
+        },
+    )
 
 
 # --- many ---------------------------------------------------------------------------------------------------------
