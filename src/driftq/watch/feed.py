@@ -180,7 +180,8 @@ class Feed:
             cost = self._work()
             if cost:
                 self._outlet.flush()
-            self._ask()
+            if self._current is not None or self._pass or self._marked:
+                self._ask()
         except DriftQError as error:
             self._wait_a_while(error)
             return 0

@@ -34,10 +34,18 @@ class Turns:
         self._clock = clock
         self._bands: Bands[Served] = Bands()
         self._scheduled = False
+        self._moment_ms = 0
+
+    @property
+    def moment_ms(self) -> int:
+        """When the turn began that is under way, or was first asked for: one look at the clock for all who take it."""
+        if not self._scheduled:
+            self._moment_ms = self._clock.monotonic_ns() // _NS_PER_MS
+        return self._moment_ms
 
     def ask(self, one: Served, priority: int) -> None:
         """Be served once, by and by."""
-        self._bands.add(one, priority, self._now_ms())
+        self._bands.add(one, priority, self.moment_ms)
         if not self._scheduled:
             self._scheduled = True
             if self._engine.pressure.level >= Level.PRESSED:
@@ -47,7 +55,7 @@ class Turns:
 
     def _serve(self) -> None:
         spent = steps = 0
-        now_ms = self._now_ms()
+        now_ms = self._moment_ms = self._clock.monotonic_ns() // _NS_PER_MS
         try:
             while self._bands and spent < _TURN_BYTES and steps < _TURN_STEPS:
                 cost = self._bands.take(now_ms).step()
@@ -59,6 +67,3 @@ class Turns:
             self._scheduled = bool(self._bands)
             if self._scheduled:
                 self._runtime.soon(self._serve)
-
-    def _now_ms(self) -> int:
-        return self._clock.monotonic_ns() // _NS_PER_MS

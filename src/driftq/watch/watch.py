@@ -10,7 +10,7 @@ from driftq.watch.batches import Batches
 from driftq.watch.sessions import Sessions
 from driftq.watch.turns import Turns
 
-_AGAIN_NS = 50_000_000
+_AGAIN_MS = 50
 _KNOWN_MAX = 4096
 
 
@@ -28,12 +28,12 @@ class Watch:
 
     def priority(self, topic: Topic) -> int:
         """What a topic's pushes are served by; worked out again every so often, for it changes slowly."""
-        now_ns = self.clock.monotonic_ns()
+        now_ms = self.turns.moment_ms
         known = self._priorities.get(topic.id)
-        if known is not None and now_ns < known[0]:
+        if known is not None and now_ms < known[0]:
             return known[1]
         found = effective_priority(topic.config, topic.consumed_ts, self.engine.time.now())
         if len(self._priorities) >= _KNOWN_MAX:
             self._priorities.clear()
-        self._priorities[topic.id] = (now_ns + _AGAIN_NS, found)
+        self._priorities[topic.id] = (now_ms + _AGAIN_MS, found)
         return found
