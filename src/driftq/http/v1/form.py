@@ -31,10 +31,15 @@ def after(pending: Pending[T], make: Callable[[T], Reply]) -> Pending[Reply]:
     answer: Pending[Reply] = Pending()
 
     def settle(done: Pending[T]) -> None:
-        if done.error is None:
-            answer.resolve(make(done.result()))
-        else:
+        if done.error is not None:
             answer.fail(done.error)
+            return
+        try:
+            reply = make(done.result())
+        except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request: others wait for this commit too
+            answer.fail(error)
+        else:
+            answer.resolve(reply)
 
     pending.then(settle)
     return answer
