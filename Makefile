@@ -8,7 +8,7 @@ SHELL := /bin/bash
 
 DATA_DIR ?= driftq-data
 JOBS     ?= 2
-BENCH    ?= engine http
+BENCH    ?= engine http v1
 ARGS     ?=
 
 BIN   := .venv/bin
@@ -47,7 +47,7 @@ fmt: $(READY) ## format the code, and mend what the linter can mend
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-bench: $(READY) ## measure the engine and the server, one JSON line per workload (BENCH=engine, http or queue, ARGS=)
+bench: $(READY) ## measure the engine and the server, one JSON line per workload (BENCH=engine, http, v1 or queue, ARGS=)
 	@for suite in $(BENCH); do $(BIN)/python -m bench.$$suite $(ARGS) || failed=1; done; [ -z "$${failed:-}" ]
 
 lock: ## pin the dependencies again after a change in pyproject.toml (UPGRADE=1: the newest of each)

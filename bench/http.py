@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -324,9 +324,8 @@ WORKLOADS = {
 }
 
 
-def measure(name: str, parent: str | None, scale: float, repeat: int) -> dict[str, object]:
+def measure(name: str, workload: Workload, parent: str | None, scale: float, repeat: int) -> dict[str, object]:
     """Run one workload some times; the median counts."""
-    workload = WORKLOADS[name]
     results = sorted((workload.run(parent, scale) for _ in range(repeat)), key=lambda result: result.value)
     median = results[len(results) // 2]
     reached = median.value >= workload.bar if workload.least else median.value <= workload.bar
@@ -343,23 +342,23 @@ def measure(name: str, parent: str | None, scale: float, repeat: int) -> dict[st
     }
 
 
-def main() -> int:
-    """All workloads, or those named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; default all")
+def report(workloads: Mapping[str, Workload], told: str | None) -> int:
+    """All workloads, or those named on the command line: a line of JSON for each. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=told, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(workloads)}; default all")
     parser.add_argument("--dir", default=None, help="where data directories are made (default: the system's)")
     parser.add_argument("--scale", type=float, default=1.0, help="so many times as long, or as many")
     parser.add_argument("--repeat", type=int, default=3, help="runs per workload; the median counts")
     chosen = parser.parse_args()
-    unknown = [name for name in chosen.workloads if name not in WORKLOADS]
+    unknown = [name for name in chosen.workloads if name not in workloads]
     if unknown:
-        parser.error(f"unknown workload {unknown[0]}; there are {', '.join(WORKLOADS)}")
+        parser.error(f"unknown workload {unknown[0]}; there are {', '.join(workloads)}")
     reached = True
-    for name in chosen.workloads or WORKLOADS:
-        if WORKLOADS[name].needs_redis and not has_redis():
+    for name in chosen.workloads or workloads:
+        if workloads[name].needs_redis and not has_redis():
             line: dict[str, object] = {"workload": name, "left_out": "redis-server is not installed on this machine"}
         else:
-            line = measure(name, chosen.dir, chosen.scale, chosen.repeat)
+            line = measure(name, workloads[name], chosen.dir, chosen.scale, chosen.repeat)
             reached = reached and bool(line["reached"])
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
@@ -367,4 +366,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(WORKLOADS, __doc__))

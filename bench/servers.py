@@ -25,6 +25,11 @@ class Process:
         self._process = process
         self.address = address
 
+    def end(self, number: int) -> None:
+        """Send it a signal, and wait until it is gone."""
+        self._process.send_signal(number)
+        self._process.wait(60)
+
     def resident_mib(self) -> float:
         """Its resident memory."""
         for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
@@ -36,6 +41,19 @@ class Process:
         """CPU time it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait_until(self, path: str) -> None:
+        """Wait until a probe is answered with success."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.call("GET", path)
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """One request of JSON."""
@@ -50,29 +68,45 @@ class Process:
         return answer
 
 
-@contextmanager
-def driftq(parent: str | None = None, **settings: str) -> Iterator[Process]:
-    """A fresh DriftQ on a directory of its own."""
-    directory = tempfile.mkdtemp(prefix="driftq-bench-", dir=parent)
+def start(directory: str, **settings: str) -> Process:
+    """DriftQ on a directory, from the moment it listens on."""
     port_file = Path(directory, "port")
+    port_file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "driftq", "serve", "--port", "0", "--port-file", str(port_file)]
     process = subprocess.Popen(
         [*command, "--data-dir", str(Path(directory, "data"))],
         stdout=subprocess.DEVNULL,
         env=os.environ | settings,
     )
+    deadline = time.monotonic() + START_SECONDS
+    while not port_file.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError("the server did not start")
+        time.sleep(0.01)
+    host, _, port = port_file.read_text().rpartition(":")
+    return Process(process, (host, int(port)))
+
+
+@contextmanager
+def scratch(parent: str | None = None) -> Iterator[str]:
+    """A directory of its own."""
+    directory = tempfile.mkdtemp(prefix="driftq-bench-", dir=parent)
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not port_file.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError("the server did not start")
-            time.sleep(0.01)
-        host, _, port = port_file.read_text().rpartition(":")
-        yield Process(process, (host, int(port)))
+        yield directory
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def driftq(parent: str | None = None, **settings: str) -> Iterator[Process]:
+    """A fresh DriftQ on a directory of its own."""
+    with scratch(parent) as directory:
+        server = start(directory, **settings)
+        try:
+            yield server
+        finally:
+            server.end(signal.SIGTERM)
 
 
 def has_redis() -> bool:
