@@ -110,11 +110,13 @@ class Settler:
         return Spot(topic, group, lane), entry
 
     def _check_owner(self, entry: Open, owner: str) -> None:
-        if entry.owner != owner:
+        if entry.owner != owner or not self._is_free(entry):
             raise NotOwnerError
+
+    def _is_free(self, entry: Open) -> bool:
+        """Does nobody but the owner of the delivery hold its key?"""
         scope = entry.scope
-        if scope is not None and self._registry.standing(scope, entry.stored_ts).holder not in (None, owner):
-            raise NotOwnerError
+        return scope is None or self._registry.standing(scope, entry.stored_ts).holder in (None, entry.owner)
 
     def _cut(self, reason: str) -> str:
         raw = reason.encode("utf-8", "replace")
@@ -184,7 +186,8 @@ class Settler:
         leased = entry.state is State.LEASED
         due = at + self._delay(entry, nacked=nacked) if leased else entry.due
         wall = self._engine.time.now()
-        keyed = entry.scope if nacked else None
+        # A key that somebody else works on by now is not this owner's to fail.
+        keyed = entry.scope if nacked and self._is_free(entry) else None
         body = RetryBody(
             group.name,
             lane.partition,

@@ -1,0 +1,88 @@
+"""Keyed messages on a broker with its registry: who may have them, and what acks and nacks do to their keys."""
+
+import pytest
+
+from driftq.errors import PreconditionError
+from driftq.groups.consume_scope import Status
+from driftq.groups.ports import Scope
+from tests.unit.groups.rig import RegisteredRig
+
+WORK = Scope("", "t", "g", "k")
+
+
+@pytest.fixture
+def rig() -> RegisteredRig:
+    rig = RegisteredRig()
+    rig.create()
+    rig.produce("v", idempotency_key="k")
+    return rig
+
+
+def _status(rig: RegisteredRig) -> Status | None:
+    entry = rig.registry.entry(WORK)
+    return None if entry is None else entry.status
+
+
+def test_a_delivery_takes_the_key_a_nack_fails_it_and_an_ack_commits_it(rig: RegisteredRig) -> None:
+    consumer = rig.consume()
+    assert (consumer.one().attempts, _status(rig)) == (1, Status.PENDING)
+    consumer.close()
+    consumer.nack(0, "boom")
+    assert _status(rig) is Status.FAILED
+    consumer = rig.consume(owner="b")
+    assert (consumer.one().attempts, _status(rig)) == (2, Status.PENDING)
+    consumer.ack(0)
+    assert _status(rig) is Status.COMMITTED
+    rig.crash()
+    assert _status(rig) is Status.COMMITTED
+
+
+def test_a_late_nack_does_not_take_the_key_from_who_works_on_it_now(rig: RegisteredRig) -> None:
+    consumer = rig.consume(lease_ms=500)
+    consumer.one()
+    consumer.close()
+    rig.advance(1000)
+    rig.registry.begin_key(WORK, "other", 60_000)
+    consumer.nack(0, "late")
+    assert rig.registry.standing(WORK, 0).holder == "other"
+    rig.run(rig.registry.commit_key(WORK, "other", b"R"))
+    later = rig.consume(owner="c")
+    assert later.take() == []
+    assert rig.lag() == 0
+
+
+def test_an_ack_is_refused_while_another_works_on_the_key(rig: RegisteredRig) -> None:
+    consumer = rig.consume(lease_ms=500)
+    consumer.one()
+    consumer.close()
+    rig.advance(1000)
+    rig.registry.begin_key(WORK, "other", 60_000)
+    with pytest.raises(PreconditionError):
+        consumer.ack(0)
+
+
+def test_a_message_committed_and_not_acked_is_skipped_also_after_a_long_time(rig: RegisteredRig) -> None:
+    """inv1: 68"""
+    consumer = rig.consume(lease_ms=500)
+    consumer.one()
+    rig.run(rig.registry.commit_key(WORK, "a"))
+    consumer.close()
+    rig.advance(700_000)
+    rig.crash()
+    rig.advance(700_000)
+    assert rig.consume(owner="b").take() == []
+    assert rig.lag() == 0
+
+
+def test_a_repeat_stored_behind_both_windows_is_delivered(rig: RegisteredRig) -> None:
+    """inv1: 67"""
+    consumer = rig.consume()
+    consumer.one()
+    consumer.ack(0)
+    rig.advance(300_000)
+    rig.restart()
+    (early,) = rig.produce("early", idempotency_key="k")
+    assert early.duplicate
+    rig.advance(360_000)
+    rig.produce("second", idempotency_key="k")
+    assert rig.consume().one().message.value == "second"
