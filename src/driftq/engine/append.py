@@ -26,7 +26,7 @@ from driftq.model.limits import (
     RESERVE_MAX,
     RESERVE_MIN,
 )
-from driftq.model.topic import Durability, TopicConfig
+from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.seam.runtime import Pending
 from driftq.storage.block import Block, encode_block
 from driftq.storage.commit import Shard, Submission
@@ -56,16 +56,16 @@ class Appended(Struct, frozen=True):
         return self.last_seq - self.first_seq + 1
 
 
-class Write:
-    """One caller's records, on their way."""
+class Write(Pending[Appended]):
+    """One caller's records, on their way, and what the caller waits for."""
 
-    __slots__ = ("created", "key", "pending", "rows")
+    __slots__ = ("created", "key", "rows")
 
-    def __init__(self, rows: Rows, key: bytes | None, *, created: bool) -> None:
+    def __init__(self, rows: Rows, key: bytes | None, created: bool) -> None:
+        super().__init__()
         self.rows = rows
         self.key = key
         self.created = created
-        self.pending: Pending[Appended] = Pending()
 
 
 class Appender:
@@ -81,24 +81,30 @@ class Appender:
 
     def append(self, topic: Topic, rows: Rows, key: bytes | None, *, created: bool) -> Pending[Appended]:
         """Take a write in, or raise and change nothing."""
-        now = self._journal.time.now()
+        config = topic.config
         if key is not None:
-            earlier = self._same_key(topic, key, now)
+            earlier = self._same_key(topic, key, self._journal.time.now())
             if earlier is not None:
                 return earlier
-        topic.expire_or_refuse(now)
-        check_caps(topic, rows)
+        if config.ttl_ms:
+            topic.expire_or_refuse(self._journal.time.now())
+        if config.discard is Discard.REJECT:
+            check_caps(topic, rows)
         self._quota.check(rows.payload_bytes)
         if topic.durability is not Durability.EPHEMERAL and not created:
             # The topic that this write creates has its frame in the queue already, and would be left behind.
             self._journal.shard_of(topic).check_room()
-        write = Write(rows, key, created=created)
+        write = Write(rows, key, created)
         self.count_in(topic, rows.count, rows.payload_bytes)
         if key is not None:
-            self._keys[topic.id, key] = write.pending
-        self._gathered.setdefault(topic, []).append(write)
+            self._keys[topic.id, key] = write
+        gathered = self._gathered.get(topic)
+        if gathered is None:
+            self._gathered[topic] = [write]
+        else:
+            gathered.append(write)
         self._journal.schedule()
-        return write.pending
+        return write
 
     def forget(self, topic: Topic, error: DriftQError) -> None:
         """The topic is gone: what was gathered for it and not sent fails."""
@@ -296,10 +302,10 @@ class Appender:
 
     def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
         head, synced = topic.head, self._synced_seq(topic)
+        self._settle(topic, writes)
         for write in writes:
             last = first + write.rows.count - 1
-            self._settle(topic, write)
-            write.pending.resolve(Appended(first, last, head, ts, write.created, False, sync_ns, synced))
+            write.resolve(Appended(first, last, head, ts, write.created, False, sync_ns, synced))
             first = last + 1
         self._published(topic)
 
@@ -309,14 +315,19 @@ class Appender:
         return synced_seq(topic, self._journal.shard_of(topic))
 
     def _fail(self, topic: Topic, writes: list[Write], error: DriftQError) -> None:
+        self._settle(topic, writes)
         for write in writes:
-            self._settle(topic, write)
-            write.pending.fail(error)
+            write.fail(error)
 
-    def _settle(self, topic: Topic, write: Write) -> None:
-        self.count_in(topic, -write.rows.count, -write.rows.payload_bytes)
-        if write.key is not None:
-            self._keys.pop((topic.id, write.key), None)
+    def _settle(self, topic: Topic, writes: list[Write]) -> None:
+        """They are under way no more."""
+        records = payload = 0
+        for write in writes:
+            records += write.rows.count
+            payload += write.rows.payload_bytes
+            if write.key is not None:
+                self._keys.pop((topic.id, write.key), None)
+        self.count_in(topic, -records, -payload)
 
 
 def note_unsynced(topic: Topic, shard: Shard, number: int, last_seq: int) -> None:

@@ -117,7 +117,8 @@ def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None)
         _check_ranges(wire.config)
     _check_count(len(wire.records), limits)
     key = check_key(default_key if wire.idempotency_key is None else wire.idempotency_key)
-    return WriteRequest(_rows(body, wire, limits), key, wire.create, wire.config, wire.disable_backpressure)
+    rows = _short_row(body, wire, limits) or _rows(body, wire, limits)
+    return WriteRequest(rows, key, wire.create, wire.config, wire.disable_backpressure)
 
 
 def brings_config(body: bytes) -> bool:
@@ -191,6 +192,26 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
     elif longest > limits.record_bytes_max:
         _check_sizes(sizes, limits)
     return Rows(Texts.sized(text, sizes), tag=tag, node=node, meta=meta, batch_node=batch_node)
+
+
+def _short_row(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows | None:
+    """The columns of one plain record in a body that is too short to nest too deep; None if there is more to look at.
+
+    Many writes are such ones, and most of their price would be what is done once for a whole column.
+    """
+    if len(body) >= json_text.DEEP_BYTES or len(wire.records) != 1 or not isinstance(wire, _PlainBody):
+        return None
+    record = wire.records[0]
+    data = bytes(record.data)
+    tag = None if record.tag is None else record.tag.encode()
+    if (
+        wire.node is not None
+        or b"\\" in data
+        or len(data) > limits.record_bytes_max
+        or (tag is not None and len(tag) > limits.tag_bytes_max)
+    ):
+        return None
+    return Rows(Texts.sized(data, [len(data)]), tag=None if tag is None else Texts.sized(tag, [len(tag)]))
 
 
 def check_data(datas: Sequence[bytes], meta: Texts | None, limits: Limits) -> Texts:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PIPELINE_MAX = 64
 """So many requests of a peer are under way at one time; with more the peer is made to wait."""
+_SENT_AT_ONCE = (Reply, bytes)
 LINGER_MS = 5000
 """How long a peer has to finish sending after a refusal, and to take what it was sent last."""
 
@@ -111,8 +112,11 @@ class Answering:
         self._slots.append(slot)
         if self._held or self._full or self._blocked or len(self._slots) > PIPELINE_MAX:
             self._held.append(slot)
-        else:
+        elif slot.coded:
             self._take(slot)
+        else:
+            assert slot.request is not None
+            self._ask(slot, slot.request)
 
     def add_last(self, request: Request) -> None:
         """Take up a request of which only the beginning was read; the rest is ignored."""
@@ -153,10 +157,10 @@ class Answering:
 
     def _ask(self, slot: Slot, request: Request) -> None:
         answer = self._handle(request)
-        if isinstance(answer, Reply):
-            self._reply(slot, request, answer)
-        elif isinstance(answer, Pending):
+        if isinstance(answer, Pending):
             answer.then(lambda done: self._settle(slot, request, done))
+        elif isinstance(answer, Reply):
+            self._reply(slot, request, answer)
         else:
             self._give(slot, answer)
 
@@ -250,18 +254,23 @@ class Answering:
     def _send_ready(self) -> None:
         transport = self._transport
         slots = self._slots
-        if transport is None or self._stream is not None:
+        if transport is None or self._stream is not None or not slots or slots[0].answer is None:
             return
         parts: list[bytes] = []
         size = 0
-        while slots and isinstance(answer := slots[0].answer, Reply | bytes):
+        while slots and isinstance(answer := slots[0].answer, _SENT_AT_ONCE):
             slot = slots.popleft()
             if isinstance(answer, bytes):
                 parts.append(answer)
                 continue
             keep_alive = slot.keep_alive and not (self.last and not slots)
             length = answer.size if answer.more else len(answer.body)
-            parts.append(encode_head(answer, length, keep_alive=keep_alive, old=slot.old))
+            head = encode_head(answer, length, keep_alive=keep_alive, old=slot.old)
+            if not slots and not parts and not answer.more and length <= JOIN_MAX and slot.with_body:
+                # One short reply, as nearly always.
+                transport.write(head + answer.body)
+                return
+            parts.append(head)
             if slot.with_body:
                 parts.append(answer.body)
                 parts += answer.more

@@ -99,6 +99,10 @@ class App:
             self._server.check_ready()
         request.began_ns = self._server.clock.monotonic_ns()
         if self._open or (route is not None and route.probe and not self._probes_too):
+            if route is not None and found is not None and not route.stream:
+                # Nobody to ask who they are, and nothing else to look at: most calls of a server without keys.
+                request.params = found.params
+                return route.handler(request)
             return self._routed(request, route, found)
         request.access = self._admit(request, route)
         if route is not None and (route.stream or route.upgrade):

@@ -20,7 +20,9 @@ JOIN_MAX = 16 << 10
 
 def write_parts(transport: asyncio.Transport, parts: Sequence[bytes], size: int) -> None:
     """Hand pieces to the transport, in one call."""
-    if size <= JOIN_MAX:
+    if len(parts) == 1:
+        transport.write(parts[0])
+    elif size <= JOIN_MAX:
         transport.write(b"".join(parts))
     else:
         transport.writelines(parts)

@@ -66,7 +66,7 @@ class Request:
         # A proxy's form of the target names the host first (RFC 9112 §3.2.2).
         if not target.startswith(b"/") and target[:7].lower() == b"http://":
             target = b"/" + target[7:].partition(b"/")[2]
-        path, _, query = target.decode("latin-1").partition("?")
+        path, query = _known_targets.get(target) or _cut(target)
         return cls(_METHODS.get(method) or method.decode("latin-1"), path, query, headers, body, oversized=oversized)
 
     def hang_up(self) -> None:
@@ -103,6 +103,22 @@ _QUERY_KEPT_MAX = 64
 _QUERIES_KEPT_MAX = 1024
 _known_queries: dict[str, dict[str, str]] = {}
 """Short queries that were asked lately: most callers ask few, and often."""
+
+
+_TARGET_KEPT_MAX = 128
+_TARGETS_KEPT_MAX = 1024
+_known_targets: dict[bytes, tuple[str, str]] = {}
+"""Short targets that were asked for lately, cut. As with queries, none that may hold a token."""
+
+
+def _cut(target: bytes) -> tuple[str, str]:
+    """Path and query of a target."""
+    path, _, query = target.decode("latin-1").partition("?")
+    if len(target) <= _TARGET_KEPT_MAX and b"token" not in target and b"%" not in target:
+        if len(_known_targets) >= _TARGETS_KEPT_MAX:
+            _known_targets.clear()
+        _known_targets[target] = path, query
+    return path, query
 
 
 def _arguments(query: str) -> dict[str, str]:

@@ -25,6 +25,4 @@ class SystemClock:
         """Milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        """Nanoseconds since the machine started, or so."""
-        return time.monotonic_ns()
+    monotonic_ns = staticmethod(time.monotonic_ns)

@@ -79,14 +79,18 @@ class Pending(Generic[T]):
     def resolve(self, value: T) -> None:
         """It worked."""
         assert not self.settled
+        self.settled = True
         self._value = value
-        self._settle()
+        if self._then is not None:
+            self._tell()
 
     def fail(self, error: BaseException) -> None:
         """It did not."""
         assert not self.settled
+        self.settled = True
         self.error = error
-        self._settle()
+        if self._then is not None:
+            self._tell()
 
     def then(self, callback: "Callable[[Pending[T]], None]") -> None:
         """Call back when settled: at once if it is."""
@@ -109,8 +113,7 @@ class Pending(Generic[T]):
             yield self
         return self.result()
 
-    def _settle(self) -> None:
-        self.settled = True
+    def _tell(self) -> None:
         waiting, self._then = self._then, None
         for callback in waiting or ():
             callback(self)

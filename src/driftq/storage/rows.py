@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from struct import Struct
+from typing import cast
 
 _ESCAPED = bytes(range(32)) + b'"\\'
 
@@ -163,11 +164,20 @@ class Rows:
         self.batch_node = batch_node
         self.payload_bytes = len(data.data) + (len(meta.data) if meta is not None else 0)
 
+    @property
+    def has_no_more_than_tags(self) -> bool:
+        """Data, perhaps a tag, and nothing else."""
+        return self.meta is None and self.node is None and self.batch_node is None
+
     @staticmethod
     def joined(writes: Sequence["Rows"]) -> "Rows":
         """The rows of several writes, one behind the other. A node that a write's rows share becomes each row's own."""
         if len(writes) == 1:
             return writes[0]
+        datas = Texts.joined([write.data for write in writes])
+        tags = [write.tag for write in writes]
+        if None not in tags and all(write.has_no_more_than_tags for write in writes):
+            return Rows(datas, tag=Texts.joined(cast("list[Texts]", tags)))
         counts = [write.count for write in writes]
         nodes = [
             write.node
@@ -176,8 +186,8 @@ class Rows:
             for write in writes
         ]
         return Rows(
-            Texts.joined([write.data for write in writes]),
-            tag=_joined([write.tag for write in writes], counts),
+            datas,
+            tag=_joined(tags, counts),
             node=_joined(nodes, counts),
             meta=_joined([write.meta for write in writes], counts),
         )

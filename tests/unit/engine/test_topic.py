@@ -2,9 +2,11 @@
 
 import pytest
 
+from driftq.engine.append import Appended
 from driftq.errors import RecordTooLargeError, TopicFullError
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Discard, Durability
+from driftq.seam.runtime import Pending
 from driftq.testing import EngineRig
 
 
@@ -196,6 +198,15 @@ def test_racing_writes_cannot_overrun_a_rejecting_cap(rig: EngineRig) -> None:
     rig.release_wal()
     assert [pending.result().first_seq for pending in under_way] == [1, 2, 3]
     assert rig.topic("t").count == 3
+
+
+def test_who_writes_again_when_answered_does_not_find_the_others_counted_twice(rig: EngineRig) -> None:
+    rig.put("t", cap_records=3, discard=Discard.REJECT)
+    again: list[Pending[Appended]] = []
+    first, second = rig.write_nowait("t", 1), rig.write_nowait("t", 2)
+    first.then(lambda _: again.append(rig.write_nowait("t", 3)))
+    rig.run(second)
+    assert [rig.run(done).first_seq for done in (first, second, *again)] == [1, 2, 3]
 
 
 def test_what_has_expired_makes_room_in_a_rejecting_topic(rig: EngineRig) -> None:

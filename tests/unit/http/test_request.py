@@ -49,6 +49,16 @@ def test_a_token_is_not_remembered_and_what_is_remembered_is_bounded() -> None:
     assert len(module._known_queries) <= 1024
 
 
+def test_a_target_that_is_asked_for_again_is_the_same_and_none_with_a_token_is_kept() -> None:
+    for target in (b"/v0/topics/a?x=1", b"/v0/w?token=sesame", b"/v0/w?%74oken=sesame"):
+        cut = [(asked.path, asked.query) for asked in (Request.of(b"GET", target, [], b"") for _ in range(2))]
+        assert cut == [tuple(target.decode().split("?"))] * 2
+    assert "sesame" not in str(module._known_targets)
+    for n in range(3000):
+        assert Request.of(b"GET", b"/v0/topics/%d" % n, [], b"").path == f"/v0/topics/{n}"
+    assert len(module._known_targets) <= 1024
+
+
 def test_who_hung_up_is_told_of_once() -> None:
     heard: list[int] = []
     request = Request("GET", "/")
