@@ -33,7 +33,7 @@ class Produced(NamedTuple):
 
 
 Listener = Callable[[Produced, Message], None]
-"""Hears of every message that is committed, and of those behind the checkpoint when the log is read again."""
+"""Hears of every message that is committed, and of those with an envelope when what is behind the checkpoint is read."""
 
 
 class Place(NamedTuple):
