@@ -33,7 +33,7 @@ class Produced(NamedTuple):
 
 
 Listener = Callable[[Produced, Message], None]
-"""Hears of every message that is committed, and of those with an envelope when what is behind the checkpoint is read."""
+"""Hears of every message that is committed; at a start, of those behind the checkpoint that have an envelope."""
 
 
 class Place(NamedTuple):
