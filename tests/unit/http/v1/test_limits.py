@@ -138,8 +138,10 @@ def test_lag_is_what_is_stored_and_not_done(client: Client) -> None:
     assert figures("inflight_messages") == [4, 3, 1, 0]
     one.ack(0, 0)
     one.nack(1, "x", 1)
+    one.nack(1, "x", 1)  # now it waits
     two.ack(held["offset"], held["partition"])
     assert figures("consumer_lag") == [3, 3, 3, 3]
+    assert figures("inflight_messages")[:2] == [3, 3]
     for item in got:
         one.ack(item["offset"], item["partition"])
     assert figures("consumer_lag")[:2] == figures("inflight_messages")[:2] == [0, 0]
