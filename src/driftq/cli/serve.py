@@ -28,7 +28,7 @@ from driftq.http.serving import Terms
 from driftq.http.threshold import Threshold
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
-from driftq.seam.memory import keep_freed_memory
+from driftq.seam.memory import collect_seldom, keep_for_good, keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime
 from driftq.server import Server
 
@@ -53,6 +53,7 @@ def run_server(flags: dict[str, Value]) -> int:
         start_log(settings.log_level, settings.log_format)
         _allow_handles(settings)
         keep_freed_memory()
+        collect_seldom()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             checkpointed = runner.run(_serve(settings, keys))
     except StartError as error:
@@ -115,6 +116,7 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
     if threshold.behind is None:
         threshold.behind = App(server, keys).handle
     listener.answer_with(threshold.behind)
+    keep_for_good()
     _tell_what_was_found(server)
     _announce(address, settings)
     await stop.wait()

@@ -1,6 +1,10 @@
-"""The process's memory allocator, as one seam."""
+"""The process's memory: the allocator and the collector of cycles, as one seam."""
 
 import ctypes
+import gc
+
+_YOUNG_MAX = 10_000
+"""So many new objects before the collector looks for cycles among them; Python's own 700 are a few requests."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
@@ -27,3 +31,13 @@ def give_freed_memory_back() -> bool:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (OSError, AttributeError):
         return False
+
+
+def collect_seldom() -> None:
+    """Look for cycles less often: nearly all that a request makes is freed when it is answered."""
+    gc.set_threshold(_YOUNG_MAX, *gc.get_threshold()[1:])
+
+
+def keep_for_good() -> None:
+    """What is there now stays: never look for cycles in it again. A full look over it would stop the loop for long."""
+    gc.freeze()

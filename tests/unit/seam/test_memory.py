@@ -1,10 +1,11 @@
-"""The allocator: what it is asked for it either does or leaves alone."""
+"""The allocator, which does what it is asked for or leaves it alone, and the collector."""
 
 import ctypes
+import gc
 
 import pytest
 
-from driftq.seam.memory import give_freed_memory_back, keep_freed_memory
+from driftq.seam.memory import collect_seldom, give_freed_memory_back, keep_for_good, keep_freed_memory
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +20,17 @@ def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 def test_giving_back_what_is_not_there_is_no_error() -> None:
     give_freed_memory_back()
     assert give_freed_memory_back() in (True, False)
+
+
+def test_the_collector_comes_seldom_and_passes_over_what_was_there_before() -> None:
+    thresholds = gc.get_threshold()
+    try:
+        collect_seldom()
+        assert gc.get_threshold()[0] > thresholds[0]
+        assert gc.get_threshold()[1:] == thresholds[1:]
+        assert gc.isenabled()
+        keep_for_good()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
