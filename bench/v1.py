@@ -299,7 +299,9 @@ def restart(parent: str | None, scale: float) -> Result:
             resident = server.resident_mib()
         finally:
             server.end(signal.SIGKILL)
-    assert len(groups) == 10, f"{len(groups)} groups"
+    lags = [group["partitions"][0]["lag"] for group in groups]
+    assert len(lags) == 10, f"{len(lags)} groups"
+    assert all(messages - 200 < lag < messages for lag in lags), f"{lags} messages are left of {messages}"
     return Result(max(took), {"after_kill_s": took[0], "after_sigterm_s": took[1], "resident_mib": resident})
 
 
