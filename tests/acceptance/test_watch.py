@@ -159,6 +159,8 @@ def test_a_stop_ends_every_stream_with_a_word_and_in_time(server: ServerProcess)
         read_until(peer, b"event: caught-up")
     unread = watching(server, "t", receive_buffer=4096)
     write(server, "t", *["x" * 1_000_000] * 8)
+    for peer in peers:
+        read_until(peer, b"event: caught-up")
     began = time.monotonic()
     assert server.stop() == 0
     assert time.monotonic() - began < 10
