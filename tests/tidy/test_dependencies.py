@@ -9,7 +9,9 @@ from packaging.utils import canonicalize_name
 
 from tests.tidy.tree import texts
 
-LOCKS = ["requirements.lock", "requirements-dev.lock"]
+LOCKS = ["requirements.lock", "requirements-spark.lock", "requirements-dev.lock"]
+
+GROUPS = [("requirements.lock", "base"), ("requirements-spark.lock", "spark"), ("requirements-dev.lock", "dev")]
 
 _PIN = re.compile(r"^([a-z0-9-]+)==([^\s;]+)", re.MULTILINE)
 _ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
@@ -21,14 +23,15 @@ def _pins(lock: str) -> dict[str, str]:
 
 def _direct(group: str) -> list[Requirement]:
     project = tomllib.loads(texts()["pyproject.toml"])
-    base, dev = project["project"]["dependencies"], project["dependency-groups"]["dev"]
-    return [Requirement(line) for line in (base if group == "base" else base + dev)]
+    base, spark = project["project"]["dependencies"], project["project"]["optional-dependencies"]["spark"]
+    lines = {"base": base, "spark": base + spark, "dev": base + spark + project["dependency-groups"]["dev"]}
+    return [Requirement(line) for line in lines[group]]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_every_pin_has_hashes_and_nothing_else_is_in_the_lock(lock: str) -> None:
     entries = [entry for entry in texts()[lock].replace("\\\n", " ").split("\n") if entry and entry[0] != "#"]
-    assert len(entries) == len(_pins(lock)) > 0
+    assert len(entries) == len(_PIN.findall(texts()[lock])) > 0
     loose = [
         entry.split()[0]
         for entry in entries
@@ -42,7 +45,7 @@ def test_no_lock_names_an_address(lock: str) -> None:
     assert not re.search(r"://|--index|--extra-index|--find-links| @ |file:", texts()[lock])
 
 
-@pytest.mark.parametrize(("lock", "group"), [("requirements.lock", "base"), ("requirements-dev.lock", "dev")])
+@pytest.mark.parametrize(("lock", "group"), GROUPS)
 def test_the_lock_pins_what_the_project_asks_for(lock: str, group: str) -> None:
     pins = _pins(lock)
     stale = [
@@ -53,9 +56,10 @@ def test_the_lock_pins_what_the_project_asks_for(lock: str, group: str) -> None:
     assert not stale, "run `make lock`: " + ", ".join(stale)
 
 
-def test_both_locks_agree() -> None:
+@pytest.mark.parametrize("lock", LOCKS)
+def test_all_locks_agree(lock: str) -> None:
     dev = _pins("requirements-dev.lock")
-    assert {name: dev.get(name) for name in _pins("requirements.lock")} == _pins("requirements.lock")
+    assert {name: dev.get(name) for name in _pins(lock)} == _pins(lock)
 
 
 def test_every_direct_dependency_has_its_reason_in_the_docs() -> None:
