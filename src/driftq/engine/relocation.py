@@ -5,6 +5,9 @@
 While a segment is moving no flag of it is flipped: deletes are logged and marked in memory as ever, and those whose
 flag is not on disk yet (`flips`) are taken over by the cold copy, whose flags are flipped later. A crash at any point
 leaves a good copy, and the hot one counts.
+
+A segment that the newest checkpoint names by its blocks waits until another one names it as sealed, and asks for that one:
+else, on a server that nobody writes to, it would wait for ever.
 """
 
 from array import array
@@ -45,21 +48,27 @@ class Relocation:
         self._filing = filing
         self.moved = 0
         self.failures = 0
+        self.waiting = False
+        """Did the last run find a segment that needs a checkpoint first?"""
 
     def run(self) -> None:
         """Begin to move what is beyond the bound."""
+        self.waiting = False
         for topic in self._catalog.visible():
             for segment in self._beyond(topic):
-                self._copy(topic, segment)
+                if self._filing.may_move(segment):
+                    self._copy(topic, segment)
+                else:
+                    self.waiting = True
 
     def _beyond(self, topic: Topic) -> list[Segment]:
-        """Hot sealed segments that may go, oldest first."""
+        """Hot sealed segments that are one too many, oldest first."""
         hot = [segment for segment in topic.segments if segment.sealed and not segment.cold and not segment.resident]
         kept = min(self._retain_segments, len(hot))
         if self._retain_bytes:
             sizes = list(accumulate(segment.data_bytes for segment in reversed(hot)))
             kept = min(kept, sum(1 for size in sizes if size <= self._retain_bytes))
-        return [segment for segment in hot[: len(hot) - kept] if not segment.moving and self._filing.may_move(segment)]
+        return [segment for segment in hot[: len(hot) - kept] if not segment.moving]
 
     def _copy(self, topic: Topic, segment: Segment) -> None:
         segment.moving = True

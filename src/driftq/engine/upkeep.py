@@ -28,7 +28,7 @@ _TIDY_BYTES = 64 * MIB
 """After so many bytes of WAL it is worth looking for memory to return."""
 _QUIET_BYTES = 64 << 10
 _SETTLE_MS = 5000
-"""After so long a checkpoint is taken for the sake of flags to flip and files to remove."""
+"""After so long a checkpoint is taken for the sake of flags to flip, files to remove and segments to move."""
 
 
 class Upkeep:
@@ -118,9 +118,14 @@ class Upkeep:
             return False
         written = self._checkpointer.wal_bytes
         age = now - self._last_checkpoint_ms
-        if written >= self._settings.checkpoint_wal_bytes or (self._filing.waiting and age >= _SETTLE_MS):
+        if written >= self._settings.checkpoint_wal_bytes or (self._awaited and age >= _SETTLE_MS):
             return True
         return written > 0 and age >= self._settings.checkpoint_interval_ms
+
+    @property
+    def _awaited(self) -> bool:
+        """Does something wait for a checkpoint, whether or not anything is written?"""
+        return self._filing.waiting or (self._relocation is not None and self._relocation.waiting)
 
     def _note_time(self, now: int) -> None:
         """While some topic has a TTL: what is seen expired stays so, whatever the clock says after a restart."""

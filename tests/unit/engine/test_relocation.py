@@ -173,3 +173,16 @@ def test_segments_that_retention_drops_go_from_the_cold_tier_too() -> None:
     assert {name.split(".")[0] for name in rig.disk.names(directory)} == {"seg-0000000000000025"}
     rig.crash()
     assert rig.seqs("t") == list(range(25, 33))
+
+
+def test_a_segment_that_a_checkpoint_saw_half_full_does_not_wait_for_somebody_to_write() -> None:
+    """Its hot copy is all that checkpoint knows, so another one must come first, also where nothing is written."""
+    rig = EngineRig(cold_dir="/cold", segment_max_events=600, hot_retain_segments=0, checkpoint_interval_ms=3_600_000)
+    rig.put("t")
+    rig.write("t", *range(300))
+    rig.checkpoint()
+    rig.write("t", *range(300))
+    rig.runtime.advance(20_000)
+    assert [segment.cold for segment in rig.topic("t").segments if segment.sealed] == [True]
+    rig.crash()
+    assert rig.seqs("t") == list(range(1, 601))
