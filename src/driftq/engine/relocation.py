@@ -6,8 +6,8 @@ While a segment is moving no flag of it is flipped: deletes are logged and marke
 flag is not on disk yet (`flips`) are taken over by the cold copy, whose flags are flipped later. A crash at any point
 leaves a good copy, and the hot one counts.
 
-A segment that the newest checkpoint names by its blocks waits until another one names it as sealed, and asks for that one:
-else, on a server that nobody writes to, it would wait for ever.
+A segment that the newest checkpoint names by its blocks waits until another one names it as sealed, and asks for that
+one: else, on a server that nobody writes to, it would wait for ever.
 """
 
 from array import array
