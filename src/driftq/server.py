@@ -27,6 +27,7 @@ from driftq.groups.redrive import Redriver
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.groups.runs import RunIndex
 from driftq.lease.book import LeaseBook
+from driftq.model.answers import Health, Holes, QueueCounts, Readiness
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.queue.queues import Queues
@@ -44,39 +45,6 @@ from driftq.watch.watch import Watch
 _NS_PER_MS = 1_000_000
 _LAGS_MAX = 10_000
 """Of so many cursors the lag is shown."""
-
-
-class Health(Struct, frozen=True):
-    """What a process that can answer says of itself."""
-
-    status: str
-    version: str
-    uptime_ms: int
-
-
-class Holes(Struct, frozen=True):
-    """What was lost that nobody asked to lose: ranges of seqs by reason, and damaged control frames."""
-
-    corruption: int
-    crash: int
-    control: int
-
-
-class Readiness(Struct, frozen=True, omit_defaults=True):
-    """What a server that takes requests says of itself."""
-
-    status: str
-    wal_replay_complete: bool
-    topics: int
-    holes: Holes | None = None
-
-
-class QueueCounts(Struct, frozen=True):
-    """How the jobs of a queue stand (http-v0 §14.7)."""
-
-    ready: int
-    in_flight: int
-    dead_lettered: int
 
 
 class QueueFigures(NamedTuple):

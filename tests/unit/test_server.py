@@ -7,9 +7,10 @@ import pytest
 from driftq.config import Settings
 from driftq.engine.ingest import make_rows
 from driftq.errors import DataDirLockedError, ShuttingDownError, StartError
+from driftq.model.answers import Holes
 from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.disk import Disk
-from driftq.server import Holes, Server
+from driftq.server import Server
 from driftq.testing import CrashMode, FaultyDisk, ManualClock, ManualRuntime, OrderCheckingDisk, SimDisk
 
 FSYNC = TopicConfig(durability=Durability.FSYNC)

@@ -11,7 +11,9 @@ from driftq.http.paging import Paging
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import since_ms
+from driftq.model.additions import CursorDeleted, CursorList, CursorMoved, CursorRow, CursorState
+from driftq.model.answers import Performance
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
@@ -25,56 +27,6 @@ class CursorPut(Struct):
     epoch: U64 | None = None
     rewind: bool = False
     meta: dict[str, str] | None = None
-
-
-class CursorMoved(Struct):
-    """The answer to a PUT."""
-
-    topic: str
-    cursor: str
-    seq: int
-    epoch: int
-    head_seq: int
-    lag: int
-    updated_ts: int
-    moved: bool
-    performance: Performance
-
-
-class CursorRow(Struct):
-    """One cursor in a list."""
-
-    topic: str
-    cursor: str
-    seq: int
-    epoch: int
-    head_seq: int
-    lag: int
-    updated_ts: int
-    meta: dict[str, str]
-
-
-class CursorState(CursorRow):
-    """One cursor, asked for alone."""
-
-    performance: Performance
-
-
-class CursorList(Struct, omit_defaults=True):
-    """A page of the list."""
-
-    cursors: list[CursorRow]
-    performance: Performance
-    next_cursor: str | None = None
-
-
-class CursorDeleted(Struct):
-    """The answer to a DELETE."""
-
-    topic: str
-    cursor: str
-    deleted: bool
-    performance: Performance
 
 
 _PUT = Decoder(CursorPut)

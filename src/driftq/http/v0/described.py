@@ -1,12 +1,10 @@
 """Every operation of the v0 dialect as its OpenAPI document tells it, and the route that serves the document.
 
-Bodies are the structs that decode them, answers those that are encoded. Answers whose bytes are spliced (writes, pages,
-claims) have their shapes here, and the tests compare them with what is really sent.
+Bodies are the structs that decode them, answers those of `model.answers`.
 """
 
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.json import encode
 
 from driftq import __version__
@@ -16,12 +14,10 @@ from driftq.http.openapi import Operation, document
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance
-from driftq.http.v0 import cursors, queues, routers, segments, staging, watch, watch_wire, wire
+from driftq.http.v0 import cursors, queues, routers, staging, watch_wire, wire
 from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
-from driftq.model.tombstone import Tombstone
+from driftq.model import additions, answers
 from driftq.model.topic import TopicConfig
-from driftq.server import Health, Readiness
 
 _TOPIC = "/v0/topics/:topic"
 _ROUTER = "/v0/routers/:router"
@@ -31,74 +27,11 @@ _ARROW = {ARROW.decode(): "One Arrow IPC stream."}
 _PAGE = {"page_size": int, "cursor": str}
 
 
-class Record(Struct, omit_defaults=True):
-    """A record as readers get it."""
-
-    seq: int = field(name="$seq")
-    ts: int = field(name="$ts")
-    data: Any
-    node: str | None = field(name="$node", default=None)
-    tag: str | None = field(name="$tag", default=None)
-    meta: dict[str, Any] | None = None
-
-
-class Written(Struct, omit_defaults=True):
-    """The answer to a write."""
-
-    topic: str
-    first_seq: int
-    last_seq: int
-    head_seq: int
-    count: int
-    created: bool
-    deduped: bool
-    synced_seq: int | None
-    performance: Performance
-    seqs: list[int] = []
-
-
-class DiffPage(Struct):
-    """The answer to a diff."""
-
-    topic: str
-    records: list[Record]
-    next_from_seq: int
-    head_seq: int
-    earliest_seq: int
-    caught_up: bool
-    tombstone: Tombstone | None
-    lag: int
-    performance: Performance
-
-
-class Job(Struct, omit_defaults=True):
-    """A job under a lease."""
-
-    seq: int = field(name="$seq")
-    lease_id: str
-    deadline: int
-    ts: int = field(name="$ts")
-    deliveries: int
-    data: Any
-    tag: str | None = field(name="$tag", default=None)
-    meta: dict[str, Any] | None = None
-
-
-class Claimed(Struct):
-    """The answer to a claim."""
-
-    topic: str
-    claimed: list[Job]
-    count: int
-    ready: int
-    performance: Performance
-
-
 OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("GET", "/v0/health"): Operation(summary="Is the process alive?", reply=Health, open=True, always=True),
-    ("GET", "/healthz"): Operation(summary="The same.", reply=Health, open=True, always=True),
-    ("GET", "/v0/ready"): Operation(summary="Does it take requests?", reply=Readiness, open=True),
-    ("GET", "/readyz"): Operation(summary="The same.", reply=Readiness, open=True),
+    ("GET", "/v0/health"): Operation(summary="Is the process alive?", reply=answers.Health, open=True, always=True),
+    ("GET", "/healthz"): Operation(summary="The same.", reply=answers.Health, open=True, always=True),
+    ("GET", "/v0/ready"): Operation(summary="Does it take requests?", reply=answers.Readiness, open=True),
+    ("GET", "/readyz"): Operation(summary="The same.", reply=answers.Readiness, open=True),
     ("GET", "/v0/metrics"): Operation(
         summary="What the server counts.",
         reply=dict[str, Any],
@@ -110,29 +43,29 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Create a topic, or replace its config.",
         body=TopicConfig,
         body_required=False,
-        reply=wire.TopicPut,
+        reply=answers.TopicPut,
         statuses=(200, 201),
         errors=(409,),
     ),
     ("GET", _TOPIC): Operation(
         summary="How a topic stands.",
-        reply=wire.TopicState,
+        reply=answers.TopicState,
         errors=(404,),
         query={"touch": bool, "wait_synced": int, "wait_ms": int},
     ),
     ("GET", "/v0/topics"): Operation(
         summary="Topics, by name.",
-        reply=wire.TopicList,
+        reply=answers.TopicList,
         errors=(400,),
         query={"prefix": str, "touch": bool, "v1": bool, **_PAGE},
     ),
     ("DELETE", _TOPIC): Operation(
-        summary="Delete a topic and what names it.", reply=wire.TopicDeleted, errors=(409,), query={"if_empty": bool}
+        summary="Delete a topic and what names it.", reply=answers.TopicDeleted, errors=(409,), query={"if_empty": bool}
     ),
     ("POST", _TOPIC): Operation(
         summary="Write records.",
         body=WriteBody,
-        reply=Written,
+        reply=answers.Written,
         statuses=(200, 201),
         errors=(404, 409, 422),
         query={"return_seqs": bool},
@@ -142,32 +75,32 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Read the records behind a cursor.",
         body=wire.DiffBody,
         body_required=False,
-        reply=DiffPage,
+        reply=answers.DiffPage,
         errors=(404,),
         other_media=_ARROW,
     ),
     ("POST", f"{_TOPIC}/delete"): Operation(
-        summary="Delete records.", body=wire.DeleteBody, reply=wire.RecordsDeleted, errors=(404, 409)
+        summary="Delete records.", body=wire.DeleteBody, reply=answers.RecordsDeleted, errors=(404, 409)
     ),
     ("PUT", _ROUTER): Operation(
         summary="Create a router, or change it.",
         body=routers.RouterBody,
-        reply=routers.RouterPut,
+        reply=answers.RouterPut,
         statuses=(200, 201),
         errors=(404, 409),
     ),
-    ("GET", _ROUTER): Operation(summary="How a router stands.", reply=routers.RouterState, errors=(404,)),
-    ("DELETE", _ROUTER): Operation(summary="Delete a router.", reply=routers.RouterDeleted),
+    ("GET", _ROUTER): Operation(summary="How a router stands.", reply=answers.RouterState, errors=(404,)),
+    ("DELETE", _ROUTER): Operation(summary="Delete a router.", reply=answers.RouterDeleted),
     ("GET", "/v0/routers"): Operation(
         summary="Routers, by name.",
-        reply=routers.RouterList,
+        reply=answers.RouterList,
         errors=(400,),
         query={"prefix": str, "source": str, "dest": str, **_PAGE},
     ),
     ("POST", "/v0/watch"): Operation(
         summary="Begin a watch over topics.",
         body=watch_wire.WatchBody,
-        reply=watch.Watching,
+        reply=answers.Watching,
         errors=(404,),
         query={"lenient": bool},
     ),
@@ -180,16 +113,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/v0/ws"): Operation(summary="A WebSocket of commands.", statuses=(101,), errors=(400,)),
     ("POST", f"{_TOPIC}/claim"): Operation(
-        summary="Take jobs under a lease.", body=queues.ClaimBody, reply=Claimed, errors=(404, 409)
+        summary="Take jobs under a lease.", body=queues.ClaimBody, reply=answers.Claimed, errors=(404, 409)
     ),
     ("POST", f"{_TOPIC}/ack"): Operation(
-        summary="Jobs that are done.", body=queues.SettleBody, reply=queues.AckAnswer, errors=(404, 409)
+        summary="Jobs that are done.", body=queues.SettleBody, reply=answers.AckAnswer, errors=(404, 409)
     ),
     ("POST", f"{_TOPIC}/nack"): Operation(
-        summary="Jobs that go back.", body=queues.NackBody, reply=queues.NackAnswer, errors=(404, 409)
+        summary="Jobs that go back.", body=queues.NackBody, reply=answers.NackAnswer, errors=(404, 409)
     ),
     ("POST", f"{_TOPIC}/extend"): Operation(
-        summary="More time for jobs.", body=queues.ExtendBody, reply=queues.ExtendAnswer, errors=(404, 409)
+        summary="More time for jobs.", body=queues.ExtendBody, reply=answers.ExtendAnswer, errors=(404, 409)
     ),
     ("GET", f"{_TOPIC}/work"): Operation(
         summary="Jobs, pushed.",
@@ -199,20 +132,20 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         other_media=_EVENTS,
     ),
     ("GET", f"{_TOPIC}/segments"): Operation(
-        summary="The sealed segments, for readers in place.", reply=segments.Manifest, errors=(404,)
+        summary="The sealed segments, for readers in place.", reply=additions.Manifest, errors=(404,)
     ),
     ("GET", f"{_TOPIC}/cursors"): Operation(
-        summary="Named cursors, by name.", reply=cursors.CursorList, errors=(400, 404), query={"prefix": str, **_PAGE}
+        summary="Named cursors, by name.", reply=additions.CursorList, errors=(400, 404), query={"prefix": str, **_PAGE}
     ),
     ("PUT", _CURSOR): Operation(
-        summary="Move a named cursor.", body=cursors.CursorPut, reply=cursors.CursorMoved, errors=(404, 409)
+        summary="Move a named cursor.", body=cursors.CursorPut, reply=additions.CursorMoved, errors=(404, 409)
     ),
-    ("GET", _CURSOR): Operation(summary="A named cursor.", reply=cursors.CursorState, errors=(404,)),
-    ("DELETE", _CURSOR): Operation(summary="Forget a named cursor.", reply=cursors.CursorDeleted, errors=(404, 409)),
+    ("GET", _CURSOR): Operation(summary="A named cursor.", reply=additions.CursorState, errors=(404,)),
+    ("DELETE", _CURSOR): Operation(summary="Forget a named cursor.", reply=additions.CursorDeleted, errors=(404, 409)),
     ("POST", f"{_TOPIC}/stage"): Operation(
         summary="Lay a part of a batch aside.",
         body=WriteBody,
-        reply=staging.PartStaged,
+        reply=additions.PartStaged,
         errors=(404, 409),
         query={"writer": str, "batch": int, "part": int, "attempt": int, "chunk": int},
         required_query=frozenset({"writer", "batch", "part", "attempt"}),
@@ -220,14 +153,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", f"{_TOPIC}/commit"): Operation(
         summary="Publish the parts of a batch, all at once.",
         body=staging.CommitRequest,
-        reply=staging.BatchCommitted,
+        reply=additions.BatchCommitted,
         errors=(404, 409, 422),
     ),
     ("GET", f"{_TOPIC}/writers/:writer"): Operation(
-        summary="The last batch of a writer.", reply=staging.WriterState, errors=(404,)
+        summary="The last batch of a writer.", reply=additions.WriterState, errors=(404,)
     ),
     ("DELETE", f"{_TOPIC}/stage/:writer"): Operation(
-        summary="Drop the parts of a writer.", reply=staging.PartsDropped, errors=(404, 409)
+        summary="Drop the parts of a writer.", reply=additions.PartsDropped, errors=(404, 409)
     ),
 }
 

@@ -14,7 +14,8 @@ from driftq.http.body import U32, U64, check_size, check_u64, decode_body
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import since_ms
+from driftq.model.answers import AckAnswer, ExtendAnswer, NackAnswer, Performance
 from driftq.model.limits import Limits
 from driftq.queue.claim import Claimed
 from driftq.queue.settle import Extended, Settled
@@ -56,38 +57,6 @@ class ExtendBody(Struct):
     seqs: list[U64]
     lease_ms: U64
     lease_ids: list[str] = []
-
-
-class AckAnswer(Struct):
-    """The answer to an ack."""
-
-    topic: str
-    acked: int
-    skipped: list[int]
-    ready: int
-    in_flight: int
-    performance: Performance
-
-
-class NackAnswer(Struct):
-    """The answer to a nack."""
-
-    topic: str
-    nacked: int
-    skipped: list[int]
-    ready: int
-    in_flight: int
-    performance: Performance
-
-
-class ExtendAnswer(Struct):
-    """The answer to an extend."""
-
-    topic: str
-    extended: int
-    skipped: list[int]
-    deadlines: dict[str, int]
-    performance: Performance
 
 
 _CLAIM = Decoder(ClaimBody)

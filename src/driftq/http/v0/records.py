@@ -17,9 +17,10 @@ from driftq.http.errors import failed_reply
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import since_ms
 from driftq.http.v0.poll import Poll
-from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, RecordsDeleted, page_reply, written_reply
+from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, page_reply, written_reply
+from driftq.model.answers import Performance, RecordsDeleted
 from driftq.model.limits import ARROW_WRITE_RECORDS_MAX
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server

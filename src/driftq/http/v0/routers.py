@@ -12,9 +12,10 @@ from driftq.http.paging import Paging
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import since_ms
 from driftq.http.v0.foreign import check_not_new, check_own
-from driftq.model.router import Filter, Guarantee, RouterSpec
+from driftq.model.answers import Performance, RouterDeleted, RouterList, RouterPut, RouterRow, RouterState
+from driftq.model.router import Guarantee, RouterSpec
 from driftq.router.inflow import Router
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
@@ -33,64 +34,6 @@ class RouterBody(Struct):
     filter: object = None
     allow_cycle: bool = False
     guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
-
-
-class RouterPut(Struct):
-    """The answer to it."""
-
-    router: str
-    created: bool
-    source: str
-    dest: str
-    preserve_node: bool
-    preserve_tag: bool
-    filter: Filter | None
-    allow_cycle: bool
-    guarantee: Guarantee
-    created_ts: int
-    performance: Performance
-
-
-class RouterState(Struct):
-    """One router."""
-
-    router: str
-    source: str
-    dest: str
-    preserve_node: bool
-    preserve_tag: bool
-    filter: Filter | None
-    allow_cycle: bool
-    guarantee: Guarantee
-    created_ts: int
-    forwarded_total: int
-    performance: Performance
-
-
-class RouterRow(Struct):
-    """One router in the list."""
-
-    router: str
-    source: str
-    dest: str
-    guarantee: Guarantee
-    forwarded_total: int
-
-
-class RouterList(Struct, omit_defaults=True):
-    """A page of the list."""
-
-    routers: list[RouterRow]
-    performance: Performance
-    next_cursor: str | None = None
-
-
-class RouterDeleted(Struct):
-    """The answer to a DELETE."""
-
-    router: str
-    deleted: bool
-    performance: Performance
 
 
 _BODY = Decoder(RouterBody)

@@ -4,8 +4,6 @@ Listed are sealed segments, hot and cold. A file that is named may be gone when 
 its segment or relocation moved it: the reader gets a missing file and asks again. One that it has open stays readable.
 """
 
-from msgspec import Struct, field
-
 from driftq.engine.segment import Segment
 from driftq.engine.topic import Topic
 from driftq.http.access import Scope
@@ -13,51 +11,12 @@ from driftq.http.answer import Answer
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
-from driftq.model.tombstone import Reason
+from driftq.http.timing import since_ms
+from driftq.model.additions import HoleRow, Manifest, SegmentRow
+from driftq.model.answers import Performance
 from driftq.seam.runtime import run
 from driftq.server import Server
 from driftq.storage.layout import segment_file
-
-
-class HoleRow(Struct):
-    """A hole in the log."""
-
-    first: int = field(name="from")
-    last: int = field(name="to")
-    reason: Reason
-
-
-class SegmentRow(Struct):
-    """One sealed segment; `bytes` are of its payload, deleted records included."""
-
-    tier: str
-    file: str
-    first_seq: int
-    last_seq: int
-    count: int
-    live: int
-    bytes: int
-    first_ts: int
-    last_ts: int
-
-
-class Manifest(Struct):
-    """The answer."""
-
-    topic: str
-    topic_id: int
-    epoch: int
-    head_seq: int
-    earliest_seq: int
-    evict_floor: int
-    synced_seq: int | None
-    holes: list[HoleRow]
-    server_id: str
-    hot_root: str
-    cold_root: str | None
-    segments: list[SegmentRow]
-    performance: Performance
 
 
 class Segments:

@@ -1,6 +1,6 @@
 """Staged writes: parts, commits, writers (http-v0 §22.5)."""
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 from msgspec.json import Decoder
 
 from driftq.engine.ingest import decode_write
@@ -11,7 +11,9 @@ from driftq.http.body import ARROW, JSON, U64, check_media_type, check_size, che
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import since_ms
+from driftq.model.additions import BatchCommitted, PartsDropped, PartStaged, WriterState
+from driftq.model.answers import Performance
 from driftq.model.limits import U64_MAX
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
@@ -38,56 +40,6 @@ class CommitRequest(Struct):
     batch: U64
     parts: list[PartBody]
     epoch: U64 | None = None
-
-
-class PartStaged(Struct):
-    """The answer to a part."""
-
-    topic: str
-    writer: str
-    batch: int
-    part: int
-    attempt: int
-    chunk: int
-    records: int
-    bytes: int
-    expires_ts: int
-    performance: Performance
-
-
-class BatchCommitted(Struct):
-    """The answer to a commit: as that to a write (§7), seqs null for a batch long before the last."""
-
-    topic: str
-    first_seq: int | None
-    last_seq: int | None
-    head_seq: int
-    count: int
-    created: bool
-    deduped: bool
-    synced_seq: int | None
-    performance: Performance
-    seqs: list[int] | UnsetType | None = UNSET
-
-
-class WriterState(Struct):
-    """What a writer has done."""
-
-    topic: str
-    writer: str
-    last_batch: int
-    first_seq: int
-    last_seq: int
-    performance: Performance
-
-
-class PartsDropped(Struct):
-    """The answer to a DELETE."""
-
-    topic: str
-    writer: str
-    dropped: int
-    performance: Performance
 
 
 _COMMIT = Decoder(CommitRequest)

@@ -10,10 +10,10 @@ from driftq.http.paging import Paging
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import since_ms
 from driftq.http.v0.foreign import check_own, is_foreign
 from driftq.http.v0.sync_wait import SyncWait
-from driftq.http.v0.wire import TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
+from driftq.model.answers import Performance, TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server

@@ -1,7 +1,5 @@
 """Watch: make a session, open its stream (http-v0 §12)."""
 
-from msgspec import Struct
-
 from driftq.errors import NotFoundError, UnauthorizedError
 from driftq.http import sse
 from driftq.http.access import Scope
@@ -10,10 +8,11 @@ from driftq.http.body import check_u64, decode_body
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import Performance, since_ms
+from driftq.http.timing import since_ms
 from driftq.http.v0.watch_frames import Frames
 from driftq.http.v0.watch_stream import WatchStream
 from driftq.http.v0.watch_wire import WATCH_BODY, WatchBody, options_of, starts_of
+from driftq.model.answers import Cursor, Performance, Watching
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 from driftq.watch.ids import decode_id
@@ -21,24 +20,6 @@ from driftq.watch.place import Begun, Start, begin
 from driftq.watch.sessions import SESSION_TTL_MS
 
 _HEARTBEAT_MS_MIN, _HEARTBEAT_MS_MAX = 1000, 60_000
-
-
-class Cursor(Struct, frozen=True):
-    """How a topic stands at the beginning."""
-
-    from_seq: int
-    head_seq: int
-    earliest_seq: int
-
-
-class Watching(Struct):
-    """The answer to a watch."""
-
-    wid: str
-    stream_url: str
-    session_ttl_ms: int
-    topics: dict[str, Cursor]
-    performance: Performance
 
 
 def cursors_of(begun: dict[str, Begun]) -> dict[str, Cursor]:

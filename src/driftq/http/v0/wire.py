@@ -14,10 +14,8 @@ from driftq.engine.render import Fields, render_records
 from driftq.http.body import ARROW, U32, U64
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.timing import Performance, shown_sync_ms
-from driftq.model.topic import TopicConfig, TopicType
+from driftq.http.timing import shown_sync_ms
 from driftq.seam.clock import Clock
-from driftq.server import QueueCounts
 
 _NS_PER_MS = 1_000_000
 
@@ -44,75 +42,6 @@ class DeleteBody(Struct):
 
 DIFF_BODY = Decoder(DiffBody)
 DELETE_BODY = Decoder(DeleteBody)
-
-
-class TopicPut(Struct):
-    """The answer to a PUT (§6.1)."""
-
-    topic: str
-    created: bool
-    config: TopicConfig
-    performance: Performance
-
-
-class TopicState(Struct, omit_defaults=True):
-    """The state of a topic (§6.2, §22.6)."""
-
-    topic: str
-    type: TopicType
-    head_seq: int
-    earliest_seq: int
-    next_seq: int
-    count: int
-    bytes: int
-    config: TopicConfig
-    effective_priority: int
-    last_write_ts: int | None
-    last_read_ts: int | None
-    synced_seq: int | None
-    performance: Performance
-    queue: QueueCounts | None = None
-
-
-class TopicRow(Struct):
-    """One topic in the list (§6.3)."""
-
-    topic: str
-    head_seq: int
-    earliest_seq: int
-    count: int
-    bytes: int
-    durable: bool
-    effective_priority: int
-
-
-class TopicList(Struct, omit_defaults=True):
-    """A page of the list (§6.3)."""
-
-    topics: list[TopicRow]
-    performance: Performance
-    next_cursor: str | None = None
-
-
-class TopicDeleted(Struct):
-    """The answer to a DELETE (§6.4)."""
-
-    topic: str
-    deleted: bool
-    routers_removed: list[str]
-    performance: Performance
-
-
-class RecordsDeleted(Struct):
-    """The answer to a delete of records (§10)."""
-
-    topic: str
-    deleted: int
-    earliest_seq: int
-    head_seq: int
-    count: int
-    bytes: int
-    performance: Performance
 
 
 _WRITTEN = (

@@ -16,10 +16,11 @@ from driftq.engine.append import Appended
 from driftq.engine.ingest import decode_write
 from driftq.errors import DriftQError, InvalidRequestError
 from driftq.http.access import Access, Scope
-from driftq.http.timing import Performance, shown_sync_ms, since_ms
+from driftq.http.timing import shown_sync_ms, since_ms
 from driftq.http.v0.foreign import check_own
-from driftq.http.v0.watch import Cursor, cursors_of
+from driftq.http.v0.watch import cursors_of
 from driftq.http.v0.watch_wire import SUBSCRIBE_BODY, options_of, starts_of
+from driftq.model.answers import Cursor, Performance
 from driftq.model.limits import NESTING_MAX
 from driftq.model.topic import TopicConfig
 from driftq.seam.runtime import Pending, run

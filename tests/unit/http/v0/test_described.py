@@ -6,8 +6,9 @@ import pytest
 from msgspec import convert
 
 from driftq.http.routes import Route
-from driftq.http.v0.described import OPERATIONS, Claimed, DiffPage, Written
+from driftq.http.v0.described import OPERATIONS
 from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
+from driftq.model.answers import Claimed, DiffPage, Written
 from driftq.testing import ServerRig
 
 

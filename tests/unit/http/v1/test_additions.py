@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import convert, json
 
-from driftq.http.v1.described import GroupList
+from driftq.model.broker_answers import GroupList
 from driftq.testing import ServerRig
 from driftq.testing.wire import KeptSink
 

@@ -1,0 +1,146 @@
+"""What the additions to the v0 dialect answer (http-v0 §22): segments, named cursors, staged writes."""
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from driftq.model.answers import Performance
+from driftq.model.tombstone import Reason
+
+
+class HoleRow(Struct):
+    """A hole in the log."""
+
+    first: int = field(name="from")
+    last: int = field(name="to")
+    reason: Reason
+
+
+class SegmentRow(Struct):
+    """One sealed segment; `bytes` are of its payload, deleted records included."""
+
+    tier: str
+    file: str
+    first_seq: int
+    last_seq: int
+    count: int
+    live: int
+    bytes: int
+    first_ts: int
+    last_ts: int
+
+
+class Manifest(Struct):
+    """The answer."""
+
+    topic: str
+    topic_id: int
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    synced_seq: int | None
+    holes: list[HoleRow]
+    server_id: str
+    hot_root: str
+    cold_root: str | None
+    segments: list[SegmentRow]
+    performance: Performance
+
+
+class CursorMoved(Struct):
+    """The answer to a PUT."""
+
+    topic: str
+    cursor: str
+    seq: int
+    epoch: int
+    head_seq: int
+    lag: int
+    updated_ts: int
+    moved: bool
+    performance: Performance
+
+
+class CursorRow(Struct):
+    """One cursor in a list."""
+
+    topic: str
+    cursor: str
+    seq: int
+    epoch: int
+    head_seq: int
+    lag: int
+    updated_ts: int
+    meta: dict[str, str]
+
+
+class CursorState(CursorRow):
+    """One cursor, asked for alone."""
+
+    performance: Performance
+
+
+class CursorList(Struct, omit_defaults=True):
+    """A page of the list."""
+
+    cursors: list[CursorRow]
+    performance: Performance
+    next_cursor: str | None = None
+
+
+class CursorDeleted(Struct):
+    """The answer to a DELETE."""
+
+    topic: str
+    cursor: str
+    deleted: bool
+    performance: Performance
+
+
+class PartStaged(Struct):
+    """The answer to a part."""
+
+    topic: str
+    writer: str
+    batch: int
+    part: int
+    attempt: int
+    chunk: int
+    records: int
+    bytes: int
+    expires_ts: int
+    performance: Performance
+
+
+class BatchCommitted(Struct):
+    """The answer to a commit: as that to a write (§7), seqs null for a batch long before the last."""
+
+    topic: str
+    first_seq: int | None
+    last_seq: int | None
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    synced_seq: int | None
+    performance: Performance
+    seqs: list[int] | UnsetType | None = UNSET
+
+
+class WriterState(Struct):
+    """What a writer has done."""
+
+    topic: str
+    writer: str
+    last_batch: int
+    first_seq: int
+    last_seq: int
+    performance: Performance
+
+
+class PartsDropped(Struct):
+    """The answer to a DELETE."""
+
+    topic: str
+    writer: str
+    dropped: int
+    performance: Performance

@@ -1,0 +1,143 @@
+"""What the broker API answers (http-v1), as values: the document describes them, the client decodes them."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class BrokerError(Struct, omit_defaults=True):
+    """Every answer that is no success; the last three are there with a 429."""
+
+    error: str
+    message: str
+    reason: str = ""
+    retry_after_ms: int = 0
+    limit: str = ""
+
+
+class Alive(Struct):
+    """The process answers."""
+
+    status: str
+
+
+class Build(Struct):
+    """What this is."""
+
+    version: str
+    commit: str
+    wal_enabled: bool
+
+
+class TopicNames(Struct):
+    """Topics, by the bytes of their names."""
+
+    topics: list[str]
+
+
+class TopicCreated(Struct):
+    """A topic, with the partitions it has."""
+
+    status: str
+    name: str
+    partitions: int
+
+
+class MessageProduced(Struct):
+    """The topic that was asked for."""
+
+    status: str
+    topic: str
+
+
+class BatchResult(Struct, omit_defaults=True):
+    """What became of one message."""
+
+    status: Literal["produced", "duplicate", "rejected"]
+    partition: int = 0
+    offset: int = 0
+    error: dict[str, str] = {}
+
+
+class BatchProduced(Struct):
+    """What became of all of them, in their order."""
+
+    status: str
+    topic: str
+    results: list[BatchResult]
+
+
+class Extended(Struct):
+    """Until when it is held."""
+
+    deadline_ms: int
+
+
+class PartitionRow(Struct):
+    """A group in one partition."""
+
+    partition: int
+    floor: int
+    last_acked: int
+    done: int
+    lag: int
+    in_flight: int
+    waiting: int
+    owners: list[str]
+    oldest_ms: int | None
+
+
+class GroupRow(Struct):
+    """One group."""
+
+    topic: str
+    group: str
+    streams: int
+    partitions: list[PartitionRow]
+
+
+class GroupList(Struct):
+    """Groups, and how they stand in every partition."""
+
+    groups: list[GroupRow]
+
+
+class GroupMoved(Struct):
+    """What a seek did."""
+
+    moved: list[dict[str, int]]
+
+
+class KeyStanding(Struct, omit_defaults=True):
+    """How a key stands after a call."""
+
+    status: Literal["PENDING", "COMMITTED", "FAILED"]
+    already_done: bool
+    result: str = ""
+    lease_until_ms: int = 0
+
+
+class KeyEntry(Struct):
+    """What is known of a key."""
+
+    status: Literal["PENDING", "COMMITTED", "FAILED"]
+    owner: str
+    lease_until_ms: int
+    result: str
+    last_error: str
+    updated_at_ms: int
+
+
+class RunSteps(Struct, omit_defaults=True):
+    """The steps of a run, in commit order."""
+
+    run_id: str
+    steps: list[dict[str, object]]
+    truncated: bool = False
+
+
+class RedriveAsked(Struct, omit_defaults=True):
+    """A job, unless it was a dry run."""
+
+    matched: int
+    job_id: str = ""
