@@ -1,24 +1,41 @@
-"""Every command but `serve`, which `cli.main` runs without this module: it is here to stand in the list of commands."""
+"""Every command of `driftq`, in one table.
 
-from pathlib import Path
+To add a command or a group of commands, write one line in `COMMANDS`: its name, its section of the help, where it is
+(`module:name`) and what it does. What it is, is a function, which becomes a command, or a `frame.group(…)`, whose
+functions become `driftq <group> <command>`; its module is imported when it is called and not before. Beside that:
+
+    from driftq.cli.output import Json, show, show_rows         tables, or JSON with the same fields
+    from driftq.cli.exits import CommandError, ExitCode         how to end otherwise: one line, one code
+
+`serve` is run by `cli.main` without this module; it is here to stand in the list of commands.
+"""
+
 from typing import Annotated
 
 import typer
 
 from driftq import __version__
-from driftq.cli.options import EXIT_CODES
+from driftq.cli.exits import EXIT_CODES
+from driftq.cli.frame import Entry, LazyGroup
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    epilog=EXIT_CODES,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_SERVER = "Server"
+_TOPICS = "Topics and records"
+_WORK = "Queues, groups and runs"
+_DATA = "Data"
+_SHELL = "This command line"
+
+COMMANDS = {
+    "serve": Entry(_SERVER, "driftq.cli.commands:serve", "Run a server until SIGTERM or SIGINT."),
+    "selfcheck": Entry(_SERVER, "driftq.cli.selfcheck:selfcheck", "Start a server of its own and check that it works."),
+    "import": Entry(_DATA, "driftq.cli.import_core:imports", "Bring in what another broker has stored."),
+    "help": Entry(_SHELL, "driftq.cli.manual:manual", "Show the help of a command, or what the exit codes mean."),
+    "completion": Entry(_SHELL, "driftq.cli.completion:completion", "Print the completions for bash, zsh or fish."),
+}
+"""In the order of the help."""
 
 
-imports = typer.Typer(no_args_is_help=True, help="Bring in what another broker has stored.")
-app.add_typer(imports, name="import")
+class _Commands(LazyGroup):
+    table = COMMANDS
 
 
 def _show_version(asked: bool) -> None:
@@ -27,8 +44,7 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def driftq(
+def _driftq(
     *,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
@@ -37,31 +53,18 @@ def driftq(
     """An append-only-log server that never loses what it acked, and never loses anything in silence."""
 
 
-@app.command()
+def make_app(*, completing: bool = False) -> typer.Typer:
+    """All commands. What completes in a shell is imported only where one asks."""
+    return typer.Typer(
+        cls=_Commands,
+        callback=_driftq,
+        add_completion=completing,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        epilog=EXIT_CODES,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
 def serve() -> None:
     """Run a server until SIGTERM or SIGINT."""
-
-
-@app.command(epilog=EXIT_CODES)
-def selfcheck(
-    *, as_json: Annotated[bool, typer.Option("--json", help="Print the same facts as JSON.")] = False
-) -> None:
-    """Start a server in a temporary directory, check that it works, and say what was checked."""
-    from driftq.cli.selfcheck import run_selfcheck
-
-    raise typer.Exit(run_selfcheck(as_json=as_json))
-
-
-@imports.command(name="driftq-core", epilog=EXIT_CODES)
-def import_core(
-    file: Annotated[Path, typer.Argument(help="The log that driftq-core has written, JSON lines.")],
-    *,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Data directory to import into; made if absent, and no server may have it open.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was imported as JSON.")] = False,
-) -> None:
-    """Import topics, messages, progress, failures and idempotency outcomes of the Go broker."""
-    from driftq.cli.import_core import run_import
-
-    raise typer.Exit(run_import(file, data_dir, as_json=as_json))

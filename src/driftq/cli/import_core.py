@@ -4,13 +4,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from msgspec import json
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from driftq.cli.frame import group
+from driftq.cli.output import Json, progress
 from driftq.config import Settings, read_settings
 from driftq.errors import DriftQError
 from driftq.groups.core_import import CoreImport, Report
@@ -19,13 +20,28 @@ from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime, run
 from driftq.server import Server
 
+imports = group("Bring in what another broker has stored.")
+
+
+@imports.command("driftq-core")
+def import_core(
+    file: Annotated[Path, typer.Argument(help="The log that driftq-core has written, JSON lines.")],
+    *,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Data directory to import into; made if absent, and no server may have it open.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Import topics, messages, progress, failures and idempotency outcomes of the Go broker."""
+    raise typer.Exit(run_import(file, data_dir, as_json=as_json))
+
 
 def run_import(file: Path, data_dir: str | None, *, as_json: bool) -> int:
     """Import, and say what was imported; the exit code."""
     flags = {} if data_dir is None else {"data_dir": data_dir}
     try:
         settings = read_settings(os.environ, flags)
-        with _progress(file) as tell:
+        with progress("importing", file.stat().st_size, in_bytes=True) as tell:
             report = asyncio.run(_import(file, settings, tell))
     except DriftQError as error:
         sys.stderr.write(f"driftq: {error.message}\n")
@@ -58,15 +74,3 @@ async def _import(file: Path, settings: Settings, tell: Callable[[int], None]) -
 def _lines(file: Path) -> Iterator[bytes]:
     with file.open("rb") as lines:
         yield from lines
-
-
-@contextmanager
-def _progress(file: Path) -> Iterator[Callable[[int], None]]:
-    """A bar where somebody is watching, and nothing where nobody is."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    columns = (TextColumn("importing"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("import", total=file.stat().st_size)
-        yield lambda done: bar.update(task, completed=done)

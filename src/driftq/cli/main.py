@@ -1,15 +1,17 @@
 """The commands of `driftq`. What a command needs is imported when it runs, so that none waits for another's imports."""
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command that was asked for."""
-    if sys.argv[1:2] == ["serve"]:
+    if sys.argv[1:2] == ["serve"] and "_DRIFTQ_COMPLETE" not in os.environ:
         from driftq.cli.options import parse_flags
         from driftq.cli.serve import run_server
 
         sys.exit(run_server(parse_flags(sys.argv[2:])))
-    from driftq.cli.commands import app
+    from driftq.cli.commands import make_app
+    from driftq.cli.frame import run
 
-    app(prog_name="driftq")
+    sys.exit(run(make_app(completing="_DRIFTQ_COMPLETE" in os.environ), sys.argv[1:]))

@@ -7,10 +7,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from driftq.cli.exits import EXIT_CODES
 from driftq.config import OPTIONS, Option, Value
-
-EXIT_CODES = "Exit codes: 0 all is well, 1 refused or failed (one line on standard error says why), 2 wrong usage."
-"""Told by the help of every command."""
 
 _DESCRIPTION = """\
 Run a server until SIGTERM or SIGINT.

@@ -13,9 +13,11 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import typer
 from msgspec import DecodeError, Struct, json
 
 from driftq import __version__
+from driftq.cli.output import Json
 from driftq.config import Settings
 from driftq.engine.diff import Query
 from driftq.engine.engine import Engine
@@ -66,6 +68,11 @@ class _Checks:
         now_ns = self._clock.monotonic_ns()
         self.all.append(Check(what, round((now_ns - self._since_ns) / 1e6, 1)))
         self._since_ns = now_ns
+
+
+def selfcheck(*, as_json: Json = False) -> None:
+    """Start a server in a temporary directory, check that it works, and say what was checked."""
+    raise typer.Exit(run_selfcheck(as_json=as_json))
 
 
 def run_selfcheck(*, as_json: bool) -> int:

@@ -1,0 +1,49 @@
+"""How a command ends: its exit code, and the one line on standard error that says why and what to do next.
+
+Every command ends with one of these codes and no other; `driftq help exit-codes` prints this table.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a script may tell from the code alone."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    DENIED = 4
+    ABSENT = 5
+    BAD_INPUT = 6
+    DAMAGED = 7
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.OK: "all is well",
+    ExitCode.FAILED: "refused or failed; one line on standard error says why",
+    ExitCode.USAGE: "wrong usage, or an answer was needed and there is no terminal to ask at",
+    ExitCode.UNREACHABLE: "no server answers there, or it is not ready",
+    ExitCode.DENIED: "the server wants another API key",
+    ExitCode.ABSENT: "there is no such topic, router, run or job",
+    ExitCode.BAD_INPUT: "the input is not what it should be; what was taken before is told",
+    ExitCode.DAMAGED: "damage was found",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+"""Every code, in the words of the manual."""
+
+EXIT_CODES = (
+    "Exit codes: 0 all is well, 1 refused or failed (one line on standard error says why), 2 wrong usage; "
+    "`driftq help exit-codes` tells the others."
+)
+"""Told by the help of every command."""
+
+
+class CommandError(Exception):
+    """A command ends here: what is wrong, what to do next, and the code to exit with."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code

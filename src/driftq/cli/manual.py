@@ -1,0 +1,34 @@
+"""`driftq help`: the help of any command, and what the exit codes mean."""
+
+from typing import Annotated, Any
+
+import typer
+
+from driftq.cli.exits import MEANINGS, CommandError, ExitCode
+from driftq.cli.output import Json, show_rows
+
+_EXIT_CODES = "exit-codes"
+
+
+def manual(
+    context: typer.Context,
+    subject: Annotated[list[str] | None, typer.Argument(help=f"A command, or `{_EXIT_CODES}`.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show the help of a command, or what the exit codes mean: `driftq help topic create`, `driftq help exit-codes`."""
+    if subject == [_EXIT_CODES]:
+        show_rows([{"code": int(code), "meaning": meaning} for code, meaning in MEANINGS.items()], as_json=as_json)
+        return
+    typer.echo(_help_of(context.find_root(), subject or []))
+
+
+def _help_of(context: Any, path: list[str]) -> str:
+    """The help at the end of a path of names."""
+    for at, name in enumerate(path):
+        resolve = getattr(context.command, "resolve_command", None)
+        if resolve is None:
+            raise CommandError(f"`{' '.join(path[:at])}` has no commands; see driftq --help", ExitCode.USAGE)
+        _, command, _ = resolve(context, [name])
+        context = type(context)(command, info_name=name, parent=context)
+    return str(context.get_help())

@@ -1,0 +1,148 @@
+"""What commands print: tables for people, JSON with the same fields for programs, and bars for who waits at a terminal.
+
+One list of fields makes the columns of a table and the keys of its JSON, so neither has what the other lacks. Results
+go to standard output, everything else to standard error. Without a terminal nothing is coloured, cut to a width, drawn
+over or asked. rich is imported when something is drawn: a stream of lines has no use for it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+from msgspec import json
+
+from driftq.cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Json = Annotated[bool, typer.Option("--json", help="Print the same fields as JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+_UNLIMITED = 10_000
+"""Columns that a table may take where nobody looks at it."""
+_MOMENTS = ("ts", "deadline")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def show_rows(rows: Sequence[Mapping[str, object]], fields: Sequence[str] = (), *, as_json: bool) -> None:
+    """A list: one row each. `fields` chooses and orders them; otherwise they are those of the first row."""
+    chosen = list(fields or (rows[0] if rows else ()))
+    if as_json:
+        _print_json([{field: row.get(field) for field in chosen} for row in rows])
+        return
+    if not rows:
+        note("nothing to show")
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field in chosen:
+        numbers = all(isinstance(row.get(field), int | float) for row in rows)
+        table.add_column(field, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(readable(field, row.get(field))) for field in chosen))
+    draw(table)
+
+
+def show(facts: Mapping[str, object], *, as_json: bool) -> None:
+    """One thing: a line for each of its fields."""
+    if as_json:
+        _print_json(facts)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for field, value in facts.items():
+        table.add_row(field, Text(readable(field, value)))
+    draw(table)
+
+
+def readable(field: str, value: object) -> str:
+    """A value as people read it: moments in UTC, sizes in units, what is not there as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return _readable_number(field, value)
+    if isinstance(value, str):
+        return value
+    return json.encode(value).decode()
+
+
+def _readable_number(field: str, value: int | float) -> str:
+    name = field.lstrip("$")
+    if name.rpartition("_")[2] in _MOMENTS and value > 0:
+        return datetime.fromtimestamp(value / 1000, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00") + "Z"
+    if name.rpartition("_")[2] == "bytes":
+        return size(value)
+    return str(value) if isinstance(value, int) else f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
+def size(value: float) -> str:
+    """Bytes in the largest unit that leaves a number of at least one."""
+    power = 0
+    while value >= 1024 and power < len(_UNITS) - 1:
+        value, power = value / 1024, power + 1
+    return f"{value:.1f} {_UNITS[power]}" if power else f"{value:.0f} B"
+
+
+def draw(what: "RenderableType") -> None:
+    """Anything rich can draw, to standard output."""
+    console_of(sys.stdout).print(what)
+
+
+def console_of(stream: IO[str]) -> "Console":
+    """Who draws on a stream: as wide as the terminal is, and as wide as it takes where there is none."""
+    from rich.console import Console
+
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else _UNLIMITED)
+
+
+def print_line(value: object) -> None:
+    """One line of a stream of JSON, out at once."""
+    sys.stdout.buffer.write(json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.buffer.write(json.format(json.encode(value), indent=2) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def note(message: str) -> None:
+    """Something worth knowing that is no result."""
+    sys.stderr.write(f"{message}\n")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on if `yes` or if somebody says so; without a terminal nobody can."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CommandError(f"{question} There is no terminal to ask at: say --yes", ExitCode.USAGE)
+    if not typer.confirm(question, err=True):
+        raise CommandError("nothing was done")
+
+
+@contextmanager
+def progress(what: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, and nothing where nobody looks. Call what it yields with how much is done so far."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import progress as bars
+
+    amount = bars.DownloadColumn() if in_bytes else bars.MofNCompleteColumn()
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), amount, bars.TimeElapsedColumn())
+    with bars.Progress(*columns, console=console_of(sys.stderr), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

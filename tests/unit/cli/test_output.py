@@ -1,0 +1,138 @@
+"""What is printed: the same fields for people and programs, and nothing drawn where nobody looks."""
+
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from msgspec import json
+
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.output import confirm, print_line, progress, readable, show, show_rows, size
+from tests.acceptance.process import environment
+
+ROWS = [{"topic": "a", "count": 1, "bytes": 2048, "more": None}, {"topic": "[b]", "count": 22, "bytes": 1}]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_and_its_json_have_the_same_fields(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    show_rows(ROWS, as_json=False)
+    drawn = capfdbinary.readouterr().out.decode().splitlines()
+    show_rows(ROWS, as_json=True)
+    told = json.decode(capfdbinary.readouterr().out)
+    assert drawn[0].split() == list(told[0]) == ["topic", "count", "bytes", "more"]
+    assert [line.split() for line in drawn[1:]] == [["a", "1", "2.0", "KiB", "-"], ["[b]", "22", "1", "B", "-"]]
+    assert told[1] == {"topic": "[b]", "count": 22, "bytes": 1, "more": None}
+
+
+def test_fields_are_chosen_and_ordered(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    show_rows(ROWS, ["count", "topic"], as_json=False)
+    assert capfdbinary.readouterr().out.decode().splitlines()[0].split() == ["count", "topic"]
+
+
+def test_an_empty_list_is_an_empty_list(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    show_rows([], ["topic"], as_json=True)
+    assert json.decode(capfdbinary.readouterr().out) == []
+    show_rows([], ["topic"], as_json=False)
+    assert capfdbinary.readouterr().out == b""
+
+
+def test_one_thing_has_a_line_for_each_field(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    facts = {"topic": "a", "config": {"ttl_ms": 5}, "durable": False}
+    show(facts, as_json=False)
+    assert [line.split() for line in capfdbinary.readouterr().out.decode().splitlines()] == [
+        ["topic", "a"],
+        ["config", '{"ttl_ms":5}'],
+        ["durable", "no"],
+    ]
+    show(facts, as_json=True)
+    assert json.decode(capfdbinary.readouterr().out) == facts
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("$ts", 0, "0"),
+        ("last_write_ts", 1_700_000_000_123, "2023-11-14 22:13:20.123Z"),
+        ("ms", 1234.5, "1,234.5"),
+        ("ms", 2.0, "2"),
+        ("any", True, "yes"),
+        ("any", None, "-"),
+        ("any", [1], "[1]"),
+    ],
+)
+def test_values_are_readable(field: str, value: object, wanted: str) -> None:
+    assert readable(field, value) == wanted
+
+
+def test_sizes_have_units() -> None:
+    assert [size(value) for value in (0, 1023, 1024, 5 << 30, 3 << 50)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "5.0 GiB",
+        "3072.0 TiB",
+    ]
+
+
+def test_a_stream_is_a_line_each(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    print_line({"a": 1})
+    print_line([2])
+    assert capfdbinary.readouterr().out == b'{"a":1}\n[2]\n'
+
+
+def test_nobody_is_asked_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(CommandError, match="--yes") as refused:
+        confirm("Delete?", yes=False)
+    assert refused.value.code == ExitCode.USAGE
+    confirm("Delete?", yes=True)
+
+
+def test_who_says_no_at_a_terminal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    with pytest.raises(CommandError, match="nothing was done"):
+        confirm("Delete?", yes=False)
+
+
+def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("working", 10) as tell:
+        tell(5)
+    assert capsys.readouterr().err == ""
+
+
+def at_a_terminal(arguments: Sequence[str]) -> tuple[int, bytes]:
+    """Run Python with its standard error at a terminal; its exit code and what appeared there."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, *arguments], stderr=theirs, stdout=subprocess.PIPE, env=environment(TERM="xterm")
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while select.select([ours], [], [], 30.0)[0]:
+            seen += os.read(ours, 65536)
+    except OSError:
+        pass  # the other end is closed: that is how a terminal tells
+    finally:
+        os.close(ours)
+        child.communicate(timeout=30.0)
+    return child.returncode, seen
+
+
+def test_a_bar_at_a_terminal() -> None:
+    story = "from driftq.cli.output import progress\nwith progress('working', 10) as tell: tell(5); tell(10)"
+    code, seen = at_a_terminal(["-c", story])
+    assert code == 0
+    assert b"working" in seen
+    assert b"10/10" in seen
