@@ -1,0 +1,9 @@
+"""What a user of the pipeline can get wrong, or the world can do to it: one line that says what to do next."""
+
+from driftq.errors import DriftQError
+
+
+class PipelineError(DriftQError):
+    """A pipeline that cannot start, or cannot go on."""
+
+    code = "pipeline_refused"
