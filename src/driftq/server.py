@@ -111,6 +111,7 @@ class Server:
         self.broker = Broker(settings.broker, self.registry, self.hook)
         self.runs = RunIndex(settings.broker.run_index_entries)
         self.broker.book.listeners.append(self.runs.heard)
+        self.broker.book.enders.append(self.runs.ended)
         features = (leases, self.cursors, self.staging, self.routers, self.registry, self.runs, self.broker)
         self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
         self.watch = Watch(self.engine, runtime, clock, self.entropy)
@@ -132,6 +133,7 @@ class Server:
         self.cursors.bind(self.engine)
         self.registry.bind(self.engine, self.broker)
         self.broker.open(self.engine, self.runtime, self.clock)
+        self.runs.opened()
         letters = BrokerLetters(self.engine, self.broker.book, self.broker.producer)
         self.redriver = Redriver(letters, self.runtime, self.entropy, self.engine.time.now)
         try:

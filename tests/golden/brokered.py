@@ -6,9 +6,10 @@ from msgspec import structs, to_builtins
 
 from driftq.config import Settings
 from driftq.engine.durable import DurableState
+from driftq.groups.frames import LaneState
 from driftq.groups.letters import BrokerLetters
 from driftq.groups.ports import Scope
-from driftq.groups.runs import RunIndex
+from driftq.groups.runs import Found, RunIndex
 from driftq.testing import SimDisk
 from driftq.testing.build import SMALL
 from tests.unit.groups.rig import RegisteredRig
@@ -27,6 +28,7 @@ class BrokeredRig(RegisteredRig):
         registry, broker = super()._features()
         self.runs = RunIndex(100)
         self.broker.book.listeners.append(self.runs.heard)
+        self.broker.book.enders.append(self.runs.ended)
         return registry, self.runs, broker
 
 
@@ -74,12 +76,39 @@ def picture(rig: BrokeredRig) -> dict[str, Any]:
     return {
         "topics": {topic.name: topic.partitions for topic in topics},
         "lanes": {
-            f"{topic.name} {name}": to_builtins(group.capture(), str_keys=True)
+            f"{topic.name} {name}": [_lane(state) for state in group.capture()]
             for topic in topics
             for name, group in topic.groups.items()
         },
         "retired": {topic.name: [sorted(part.retired) for part in topic.index.parts] for topic in topics},
         "produced": to_builtins(rig.registry.produced.capture()),
         "outcomes": to_builtins(rig.registry.consumed.capture()),
-        "runs": {name: to_builtins(rig.runs.find(name)) for name in ("before", "after")},
+        "runs": {name: _run(rig.runs.find(name)) for name in ("before", "after")},
+        "doomed": {
+            f"{topic.name} {name}": sorted(offset for offset, fact in lane.retries.items() if fact.doomed)
+            for topic in topics
+            for name, group in topic.groups.items()
+            for lane in group.lanes.values()
+        },
+        "attempts": {
+            name: [trace.attempts for _, trace in found.steps]
+            for name in ("before", "after")
+            if (found := rig.runs.find(name)) is not None
+        },
     }
+
+
+def _lane(state: LaneState) -> Any:
+    """What every version has of a lane."""
+    told = to_builtins(state, str_keys=True)
+    told[-1] = {offset: fact[:3] for offset, fact in told[-1].items()}
+    return told
+
+
+def _run(found: Found | None) -> Any:
+    """What every version has of a run."""
+    return (
+        None
+        if found is None
+        else to_builtins(([(step, trace.letters) for step, trace in found.steps], found.truncated))
+    )

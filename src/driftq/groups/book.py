@@ -32,7 +32,7 @@ from driftq.groups.frames import (
 )
 from driftq.groups.group import Group
 from driftq.groups.index import Index, read_index
-from driftq.groups.ports import Listener, Produced, Registry, Scope
+from driftq.groups.ports import Ender, Listener, Produced, Registry, Scope
 from driftq.model.envelope import Message
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending
@@ -69,6 +69,7 @@ class Book:
         self.by_id: dict[int, BrokerTopic] = {}
         self.by_name: dict[str, BrokerTopic] = {}
         self.listeners: list[Listener] = []
+        self.enders: list[Ender] = []
         self._registry = registry
         self._ask = ask
         self._now = now
@@ -163,6 +164,9 @@ class Book:
         before = lane.count
         lane.finish(fact.offset, fact.size)
         group.done += lane.count - before
+        if fact.attempts != 1:
+            for ended in self.enders:
+                ended(topic.name, fact.offset, fact.group, fact.attempts)
         if fact.key:
             self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), ts)
 
@@ -183,7 +187,7 @@ class Book:
         fact = decode_retry(body)
         lane = self.group(topic, fact.group).lane(fact.partition, live=self._engine is not None)
         if lane.raw is None or fact.offset not in lane.raw:
-            lane.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at)
+            lane.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at, fact.doomed)
         if fact.key:
             self._registry.failed(Scope(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, ts)
 

@@ -19,7 +19,7 @@ from driftq.groups.ports import Produced as Produced
 from driftq.groups.produce import Producer
 from driftq.groups.seek import Moved as Moved
 from driftq.groups.seek import seek
-from driftq.groups.settle import Settler
+from driftq.groups.settle import Settler, Verdict
 from driftq.groups.standing import GroupStanding, standings
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message
@@ -79,6 +79,7 @@ class Broker:
         lane = spot.lane
         for offset, fact in lane.retries.items():
             entry = lane.open[offset] = Open(offset, fact.attempts, fact.last_error)
+            entry.doomed = fact.doomed
             if fact.next_at > wall:
                 entry.state = State.WAITING
                 entry.due = self._agenda.now() + fact.next_at - wall
@@ -148,9 +149,11 @@ class Broker:
         """A message is done (http-v1 §3.7, from check 6 on)."""
         return self.settler.ack(place, owner)
 
-    def nack(self, place: Place, owner: str, reason: str = "") -> Pending[None]:
-        """A message failed (http-v1 §3.8)."""
-        return self.settler.nack(place, owner, reason)
+    def nack(
+        self, place: Place, owner: str, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
+    ) -> Pending[None]:
+        """A message failed (http-v1 §3.8); its worker may say when it is tried again, or that it never is."""
+        return self.settler.nack(place, owner, Verdict(reason, delay_ms, dead_letter))
 
     def extend(self, place: Place, owner: str, lease_ms: int) -> int:
         """Give a delivery another deadline; the answer is that, as wall time (http-v1 §22)."""

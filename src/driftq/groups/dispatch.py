@@ -103,29 +103,26 @@ class Dispatcher:
         topic, group, lane = spot
         envelope = message.envelope
         entry.size = message.size
-        if envelope is not None:
+        if envelope is not None and envelope.retry_policy is not None:
             policy = envelope.retry_policy
-            if policy is not None:
-                entry.limit, entry.policy = policy.max_attempts, (policy.backoff_ms, policy.max_backoff_ms)
-                if entry.limit and entry.attempts >= entry.limit:
-                    self._settler.bury(spot, entry)
-                    return True
-            if envelope.idempotency_key and envelope.dlq is None:
-                entry.scope = Scope(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
-                standing = self._registry.standing(entry.scope, entry.stored_ts)
-                if standing.committed:
-                    self._skip(spot, entry)
-                    return True
-                if standing.holder is not None:
-                    stream = group.next_stream(standing.holder)
-                    if stream is None:
-                        self._agenda.stir_later(topic, group, lane.partition)
-                        return False
-                    self._deliver(spot, entry, message, stream)
-                    return True
-        stream = group.next_stream()
+            entry.limit, entry.policy = policy.max_attempts, (policy.backoff_ms, policy.max_backoff_ms)
+        if entry.is_spent:
+            self._settler.bury(spot, entry)
+            return True
+        holder: str | None = None
+        if envelope is not None and envelope.idempotency_key and envelope.dlq is None:
+            entry.scope = Scope(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
+            standing = self._registry.standing(entry.scope, entry.stored_ts)
+            if standing.committed:
+                self._skip(spot, entry)
+                return True
+            holder = standing.holder
+        stream = group.next_stream(holder)
         if stream is not None:
             self._deliver(spot, entry, message, stream)
+        elif holder is not None:
+            self._agenda.stir_later(topic, group, lane.partition)
+            return False
         return True
 
     def _skip(self, spot: Spot, entry: Open) -> None:

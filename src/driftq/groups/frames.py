@@ -30,7 +30,10 @@ class TopicBody(Struct, frozen=True, array_like=True):
 
 
 class DoneBody(Struct, frozen=True, array_like=True):
-    """Kinds OFFSET and GAP. `size` is of key and value; a key is committed for its tenant where there is one."""
+    """Kinds OFFSET and GAP. `size` is of key and value; a key is committed for its tenant where there is one.
+
+    `attempts` is how often it was delivered: more than once, or never where its key was committed.
+    """
 
     group: str
     partition: int
@@ -38,6 +41,7 @@ class DoneBody(Struct, frozen=True, array_like=True):
     size: int
     tenant: str = ""
     key: str = ""
+    attempts: int = 1
 
 
 class RetryBody(Struct, frozen=True, array_like=True):
@@ -52,6 +56,8 @@ class RetryBody(Struct, frozen=True, array_like=True):
     next_at: int
     tenant: str = ""
     key: str = ""
+    doomed: bool = False
+    """It is not to be tried again: a dead letter is made of it."""
 
 
 class Landing(Struct, frozen=True, array_like=True):
@@ -84,6 +90,7 @@ class RetryState(Struct, frozen=True, array_like=True):
     attempts: int
     last_error: str
     next_at: int
+    doomed: bool = False
 
 
 class LaneState(Struct, frozen=True, array_like=True):

@@ -47,6 +47,7 @@ class Open:
 
     __slots__ = (
         "attempts",
+        "doomed",
         "due",
         "last_error",
         "limit",
@@ -66,6 +67,8 @@ class Open:
         self.offset = offset
         self.attempts = attempts
         self.last_error = last_error
+        self.doomed = False
+        """Its worker does not want it tried again."""
         self.state = State.READY
         self.owner: str | None = None
         """Who received the last delivery; None where this run has made none."""
@@ -82,6 +85,11 @@ class Open:
         self.settling: Pending[None] | None = None
         self.void = False
         """It is not this lane's any more: done, or left behind by a seek."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Is it to become a dead letter, and not to be tried again?"""
+        return self.doomed or 0 < self.limit <= self.attempts
 
     def free_credit(self) -> None:
         """Its lease is over."""

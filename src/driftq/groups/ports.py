@@ -36,6 +36,11 @@ Listener = Callable[[Produced, Message], None]
 """Hears of every message that is committed; at a start, of those behind the checkpoint that have an envelope."""
 
 
+Ender = Callable[[str, int, str, int], None]
+"""Hears of every message that is done after other than one delivery: topic, offset, group, deliveries. At a start it
+hears of them before the messages are told."""
+
+
 class Place(NamedTuple):
     """Which message of which group a call means."""
 
@@ -51,8 +56,8 @@ class Counters:
     def __init__(self) -> None:
         self.rejected: dict[str, int] = {}
         """Produces that backpressure refused, by limit."""
-        self.dead_letters: dict[str, int] = {}
-        """Dead letters, by source topic."""
+        self.dead_letters: dict[tuple[str, str], int] = {}
+        """Dead letters, by source topic and reason."""
         self.redeliveries = 0
         self.skips = 0
         """Messages that were done because their key was committed."""

@@ -72,6 +72,8 @@ class Filter(Struct, frozen=True, forbid_unknown_fields=True):
     run_id: str | None = None
     before_ms: int | None = None
     after_ms: int | None = None
+    offsets: list[int] | None = None
+    """Of the dead-letter topic."""
 
     def takes(self, envelope: Envelope, note: DlqNote) -> bool:
         """Is this one of them?"""
@@ -169,10 +171,14 @@ class Redriver:
 
     async def _find(self, topic: str, wanted: Filter, group: str | None, limit: int | None) -> "array[int]":
         found = array("q")
-        place: int | None = 0 if self._letters.has(DLQ + topic) else None
+        asked = None if wanted.offsets is None else sorted(set(wanted.offsets), reverse=True)
+        place: int | None = None
+        if self._letters.has(DLQ + topic):
+            place = 0 if asked is None else asked.pop()
         while place is not None and (limit is None or len(found) < limit):
-            page, place = await self._letters.read(DLQ + topic, place, _PAGE)
+            page, after = await self._letters.read(DLQ + topic, place, _PAGE if asked is None else 1)
             found.extend(letter.offset for letter in page if self._matches(topic, letter, wanted, group))
+            place = after if asked is None else asked.pop() if asked else None
         return found[:limit]
 
     def _matches(self, topic: str, letter: Letter, wanted: Filter, group: str | None) -> bool:

@@ -1,7 +1,8 @@
 """Which messages belong to a run (http-v1 §22): an index of the newest steps, by run, in commit order.
 
-A step is a message with a `run_id`. The copy of one that was dead-lettered is no step: it belongs to its origin. The
-index holds so many of both, in chunks: when it is full the oldest chunk goes, and a run that lost steps says so.
+A step is a message with a `run_id`. The copy of one that was dead-lettered is no step: it belongs to its origin, and
+so does how often it was delivered before a group had it done, unless that was once. The index holds so many of all
+three, in chunks: when it is full the oldest chunk goes, and a run that lost steps says so.
 
 A checkpoint has the chunks (section `runs`, docs/formats/idempotency.md); what is behind it is told again when the log
 is read. A chunk that is full never changes, so it is encoded once.
@@ -48,20 +49,38 @@ class Letter(Struct, frozen=True, array_like=True, gc=False):
     routed_at_ms: int
 
 
-class Found(NamedTuple):
-    """One run: its steps, each with its dead letters, and whether older ones were left out."""
+class Ending(Struct, frozen=True, array_like=True, gc=False):
+    """A step that a group had done after other than one delivery."""
 
-    steps: list[tuple[Step, list[Letter]]]
+    topic: str
+    offset: int
+    group: str
+    attempts: int
+
+
+class Trace(Struct):
+    """What became of a step."""
+
+    letters: list[Letter] = []
+    attempts: dict[str, int] = {}
+    """How often it was delivered to groups that have it done, where that was not once."""
+
+
+class Found(NamedTuple):
+    """One run: its steps, what became of each, and whether older ones were left out."""
+
+    steps: list[tuple[Step, Trace]]
     truncated: bool
 
 
 class _Chunk(Struct, array_like=True):
     steps: list[Step]
     letters: list[Letter]
+    endings: list[Ending] = []
 
     @property
     def size(self) -> int:
-        return len(self.steps) + len(self.letters)
+        return len(self.steps) + len(self.letters) + len(self.endings)
 
 
 class _Section(Struct, array_like=True):
@@ -92,8 +111,10 @@ class RunIndex:
         """Of all chunks but the last."""
         self._size = 0
         self._runs: dict[str, _Run] = {}
-        self._steps: dict[tuple[str, int], list[Letter]] = {}
-        """The dead letters of every step, by its place."""
+        self._steps: dict[tuple[str, int], Trace] = {}
+        """What became of every step, by its place."""
+        self._early: dict[tuple[str, int], list[Ending]] | None = {}
+        """Endings of steps that recovery has not told yet."""
         self._left_out: dict[str, None] = {}
         """Runs that lost all their steps, the last ones."""
 
@@ -121,6 +142,18 @@ class RunIndex:
             names = (envelope.run_id, envelope.tenant_id, envelope.step_id, envelope.parent_step_id)
             self._add_step(Step(*names, topic, partition, offset, ts))
 
+    def ended(self, topic: str, offset: int, group: str, attempts: int) -> None:
+        """A group has a message done that was delivered so often. Told again it changes nothing."""
+        ending = Ending(topic, offset, group, attempts)
+        if (topic, offset) in self._steps:
+            self._add_ending(ending)
+        elif self._early is not None:
+            self._early.setdefault((topic, offset), []).append(ending)
+
+    def opened(self) -> None:
+        """Recovery has told all."""
+        self._early = None
+
     def find(self, run_id: str, tenant_id: str | None = None) -> Found | None:
         """The steps of a run, of one tenant or of all; None if there are none."""
         run = self._runs.get(run_id)
@@ -140,22 +173,31 @@ class RunIndex:
             self._left_out.pop(step.run_id, None)
             run = self._runs[step.run_id] = _Run(truncated=truncated)
         run.steps.append(step)
-        self._steps[step.topic, step.offset] = []
+        self._steps[step.topic, step.offset] = Trace()
         self._room().steps.append(step)
+        for ending in (self._early or {}).pop((step.topic, step.offset), ()):
+            self._add_ending(ending)
 
     def _add_letter(self, letter: Letter) -> None:
-        letters = self._steps.get((letter.origin_topic, letter.origin_offset))
-        if letters is None or letter in letters:
+        trace = self._steps.get((letter.origin_topic, letter.origin_offset))
+        if trace is None or letter in trace.letters:
             return
-        letters.append(letter)
+        trace.letters.append(letter)
         self._room().letters.append(letter)
+
+    def _add_ending(self, ending: Ending) -> None:
+        trace = self._steps.get((ending.topic, ending.offset))
+        if trace is None or trace.attempts.get(ending.group) == ending.attempts:
+            return
+        trace.attempts[ending.group] = ending.attempts
+        self._room().endings.append(ending)
 
     def _room(self) -> _Chunk:
         """The chunk that takes one more."""
         if not self._chunks or self._chunks[-1].size >= self._chunk_max:
             if self._chunks:
                 self._encoded.append(msgpack.encode(self._chunks[-1]))
-            self._chunks.append(_Chunk([], []))
+            self._chunks.append(_Chunk([], [], []))
         self._size += 1
         if self._size > self._entries_max and len(self._chunks) > 1:
             self._drop(self._chunks.popleft())
@@ -173,9 +215,13 @@ class RunIndex:
                 self._left_out[step.run_id] = None
             del self._steps[step.topic, step.offset]
         for letter in chunk.letters:
-            letters = self._steps.get((letter.origin_topic, letter.origin_offset), [])
-            if letter in letters:
-                letters.remove(letter)
+            trace = self._steps.get((letter.origin_topic, letter.origin_offset))
+            if trace is not None and letter in trace.letters:
+                trace.letters.remove(letter)
+        for ending in chunk.endings:
+            trace = self._steps.get((ending.topic, ending.offset))
+            if trace is not None:
+                trace.attempts.pop(ending.group, None)
         while len(self._left_out) > self._entries_max:
             del self._left_out[next(iter(self._left_out))]
 
@@ -200,6 +246,8 @@ class RunIndex:
                 self._add_step(step)
             for letter in chunk.letters:
                 self._add_letter(letter)
+            for ending in chunk.endings:
+                self._add_ending(ending)
 
     def forget(self, topic: Topic) -> None:
         """Topics of the broker are never deleted."""

@@ -6,6 +6,8 @@ meanwhile waits for it and then finds what is true. What cannot be logged has no
 A dead letter is copied first and marked done then: a crash between the two makes it again, and never loses it.
 """
 
+from typing import NamedTuple
+
 from driftq.engine.catalog import forward
 from driftq.engine.engine import Engine
 from driftq.errors import DriftQError, InvalidRequestError, NotOwnerError
@@ -25,6 +27,16 @@ _DELAY_MS_MAX = 86_400_000
 _SHIFT_MAX = 40
 """Doubling so often is beyond every cap."""
 _DLQ = "dlq."
+
+
+class Verdict(NamedTuple):
+    """What a worker says of a message that failed."""
+
+    reason: str
+    delay_ms: int | None = None
+    """When it is to be tried again, whatever its policy says."""
+    dead_letter: bool = False
+    """It is not to be tried again."""
 
 
 class Settler:
@@ -63,18 +75,19 @@ class Settler:
         self._check_owner(entry, owner)
         return self.finish(spot, entry, commits=True)
 
-    def nack(self, place: Place, owner: str, reason: str) -> Pending[None]:
+    def nack(self, place: Place, owner: str, verdict: Verdict) -> Pending[None]:
         """The delivery failed."""
         spot, entry = self._find(place)
         if entry is None:
             raise InvalidRequestError("message is not in-flight")
         if entry.settling is not None:
             answer: Pending[None] = Pending()
-            entry.settling.then(lambda _: forward(lambda: self.nack(place, owner, reason), answer))
+            entry.settling.then(lambda _: forward(lambda: self.nack(place, owner, verdict), answer))
             return answer
         if entry.owner != owner:
             raise NotOwnerError
-        return self._fail(spot, entry, self._cut(reason.strip() or "nack"), self._agenda.now(), nacked=True)
+        verdict = verdict._replace(reason=self._cut(verdict.reason.strip() or "nack"))
+        return self._fail(spot, entry, verdict, self._agenda.now(), nacked=True)
 
     def extend(self, place: Place, owner: str, lease_ms: int) -> int:
         """Another deadline, also for a lease that has run out and nobody took; the answer is wall time."""
@@ -140,6 +153,7 @@ class Settler:
             entry.size,
             "" if scope is None else scope.tenant,
             "" if scope is None else scope.key,
+            entry.attempts,
         )
         answer: Pending[None] = Pending()
         entry.settling = Pending()
@@ -165,26 +179,26 @@ class Settler:
         if entry.settling is not None:
             self._agenda.again(spot, entry)
         elif entry.state is State.LEASED:
-            error = entry.last_error or "ack_timeout"
+            verdict = Verdict(entry.last_error or "ack_timeout")
             try:
-                self._fail(spot, entry, error, entry.due, nacked=False)
+                self._fail(spot, entry, verdict, entry.due, nacked=False)
             except DriftQError:
                 self._agenda.again(spot, entry)
         elif entry.state is State.WAITING:
-            if entry.limit and entry.attempts >= entry.limit:
+            if entry.is_spent:
                 self.bury(spot, entry)
             else:
                 spot.lane.make_ready(entry)
                 spot.group.stir(spot.lane.partition)
 
-    def _fail(self, spot: Spot, entry: Open, error: str, at: int, *, nacked: bool) -> Pending[None]:
+    def _fail(self, spot: Spot, entry: Open, verdict: Verdict, at: int, *, nacked: bool) -> Pending[None]:
         """A delivery failed at this moment: log that, then wait for the next one or make a dead letter of it.
 
-        One that has failed already only gets another error.
+        One that has failed already only gets another error, and becomes a dead letter if that is what is said of it.
         """
         topic, group, lane = spot
         leased = entry.state is State.LEASED
-        due = at + self._delay(entry, nacked=nacked) if leased else entry.due
+        due = at + self._delay(entry, verdict.delay_ms, nacked=nacked) if leased else entry.due
         wall = self._engine.time.now()
         # A key that somebody else works on by now is not this owner's to fail.
         keyed = entry.scope if nacked and self._is_free(entry) else None
@@ -193,11 +207,12 @@ class Settler:
             lane.partition,
             entry.offset,
             entry.attempts,
-            error,
+            verdict.reason,
             wall,
             wall + max(0, due - self._agenda.now()),
             "" if keyed is None else keyed.tenant,
             "" if keyed is None else keyed.key,
+            verdict.dead_letter or entry.doomed,
         )
         answer: Pending[None] = Pending()
         entry.settling = Pending()
@@ -211,15 +226,16 @@ class Settler:
                 else:
                     answer.resolve(None)
                 return
-            entry.last_error = error
-            if not leased:
+            entry.last_error = verdict.reason
+            entry.doomed = entry.doomed or verdict.dead_letter
+            if not leased and not entry.doomed:
                 _settled(entry)
                 self._look_again(spot, entry)
                 group.stir(lane.partition)
                 answer.resolve(None)
                 return
             entry.free_credit()
-            if entry.limit and entry.attempts >= entry.limit:
+            if entry.is_spent:
                 self.bury(spot, entry).then(lambda _: answer.resolve(None))
                 return
             entry.due = due
@@ -244,8 +260,10 @@ class Settler:
         else:
             self._agenda.again(spot, entry)
 
-    def _delay(self, entry: Open, *, nacked: bool) -> int:
-        """How long a message waits that has failed so often (http-v1 §9)."""
+    def _delay(self, entry: Open, asked_ms: int | None, *, nacked: bool) -> int:
+        """How long a message waits that has failed so often (http-v1 §9), unless its worker says how long."""
+        if asked_ms is not None:
+            return min(asked_ms, _DELAY_MS_MAX)
         backoff, cap = entry.policy
         again = entry.attempts - 1
         if backoff > 0:
@@ -278,7 +296,9 @@ class Settler:
         def settle(done: Pending[None]) -> None:
             topic, group, lane = spot
             if done.error is None:
-                self._counters.dead_letters[topic.name] = self._counters.dead_letters.get(topic.name, 0) + 1
+                reason = "rejected" if entry.doomed else "max_attempts_reached"
+                dead = self._counters.dead_letters
+                dead[topic.name, reason] = dead.get((topic.name, reason), 0) + 1
                 lane.close(entry)
                 self._producer.note_progress(lane)
             elif not entry.void:
@@ -306,7 +326,8 @@ class Settler:
             )
             await self._producer.copy(_DLQ + topic.name, topic.partitions, dead_letter(message, note))
         kind = GroupKind.OFFSET if entry.offset > lane.done.last else GroupKind.GAP
-        await self._book.log(topic, kind, encode(DoneBody(group.name, lane.partition, entry.offset, entry.size)))
+        body = DoneBody(group.name, lane.partition, entry.offset, entry.size, attempts=entry.attempts)
+        await self._book.log(topic, kind, encode(body))
 
 
 def dead_letter(message: Message, note: DlqNote) -> Message:

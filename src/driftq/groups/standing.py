@@ -9,7 +9,7 @@ _NAMES = {State.LEASED: "leased", State.WAITING: "waiting", State.READY: "ready"
 
 
 class GroupStanding(NamedTuple):
-    """How a message stands for one group. What was done has left no trace of its attempts."""
+    """How a message stands for one group. One that is done was delivered once, as far as is known here."""
 
     group: str
     attempts: int
@@ -27,7 +27,7 @@ def standings(book: Book, topic: str, partition: int, offset: int) -> list[Group
 
 def _standing(group: str, lane: Lane | None, offset: int) -> GroupStanding:
     if lane is not None and offset in lane.done:
-        return GroupStanding(group, 0, "done", "")
+        return GroupStanding(group, 1, "done", "")
     entry = None if lane is None else lane.open.get(offset)
     if entry is None:
         return GroupStanding(group, 0, "ready", "")

@@ -128,11 +128,36 @@ class KeyEntry(Struct):
     updated_at_ms: int
 
 
+class StepInGroup(Struct):
+    """How a step stands in one group: of one that has it done, the deliveries are counted too."""
+
+    group: str
+    attempts: int
+    state: Literal["ready", "leased", "waiting", "done", "dead"]
+    last_error: str
+
+
+class RunStep(Struct, omit_defaults=True):
+    """A message of a run: how it stands on the whole, and in every group."""
+
+    step_id: str
+    parent_step_id: str
+    topic: str
+    partition: int
+    offset: int
+    ts: int
+    attempts: int
+    state: Literal["ready", "leased", "waiting", "done", "dead"]
+    last_error: str
+    groups: list[StepInGroup]
+    dlq: list[dict[str, object]] = []
+
+
 class RunSteps(Struct, omit_defaults=True):
     """The steps of a run, in commit order."""
 
     run_id: str
-    steps: list[dict[str, object]]
+    steps: list[RunStep]
     truncated: bool = False
 
 

@@ -56,8 +56,8 @@ def test_a_dead_letter_belongs_to_its_origin_and_is_no_step() -> None:
     index.stored("dlq.t", 0, 1, 100, _message(dlq=DlqNote("t", 0, 77, 3, "of nobody", 99, "g")))
     found = index.find("r")
     assert found is not None
-    assert [len(letters) for _, letters in found.steps] == [0, 1]
-    letter = found.steps[1][1][0]
+    assert [len(trace.letters) for _, trace in found.steps] == [0, 1]
+    letter = found.steps[1][1].letters[0]
     assert (letter.topic, letter.offset, letter.group, letter.attempts, letter.last_error) == (
         *("dlq.t", 0, "g", 3),
         "boom",
@@ -95,6 +95,7 @@ def test_no_room_at_all_is_no_index() -> None:
 def test_a_checkpoint_has_it_all_and_fits_a_smaller_index() -> None:
     index = _filled(RunIndex(50), 120)
     index.stored("dlq.t", 0, 0, 100, _message(dlq=DlqNote("t", 0, 119, 3, "boom", 99, "g")))
+    index.ended("t", 118, "g", 3)
     again, smaller = RunIndex(50), RunIndex(20)
     for other in (again, smaller):
         other.restore(index.capture())

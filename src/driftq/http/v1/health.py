@@ -4,11 +4,9 @@ from driftq import __version__
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
+from driftq.http.v1.build import build_commit
 from driftq.http.v1.form import json_reply
 from driftq.server import Server
-
-_COMMIT = "unknown"
-"""What a build that does not say is called."""
 
 
 class Health:
@@ -16,7 +14,8 @@ class Health:
 
     def __init__(self, server: Server) -> None:
         durable = server.settings.broker.durability != "ephemeral"
-        self._version = json_reply(200, {"version": __version__ or "dev", "commit": _COMMIT, "wal_enabled": durable})
+        facts = {"version": __version__ or "dev", "commit": build_commit(), "wal_enabled": durable}
+        self._version = json_reply(200, facts)
         self._health = json_reply(200, {"status": "ok"})
 
     def routes(self) -> list[Route]:

@@ -12,8 +12,6 @@ from driftq.http.routes import Route
 from driftq.http.v1.names import may_name
 from driftq.server import Server
 
-_DEAD = "max_attempts_reached"
-
 
 class Metrics:
     """The page."""
@@ -43,8 +41,8 @@ class Metrics:
         yield Family("consumer_lag", "gauge", "Messages not done.", lag)
         counters = self._server.broker.counters
         dead = [
-            Sample(count, {"topic": topic, "reason": _DEAD})
-            for topic, count in counters.dead_letters.items()
+            Sample(count, {"topic": topic, "reason": reason})
+            for (topic, reason), count in counters.dead_letters.items()
             if may_name(request, topic)
         ]
         yield Family("dlq_messages_total", "counter", "Dead letters, by their source.", dead)

@@ -18,6 +18,7 @@ from driftq.seam.runtime import Pending
 from driftq.server import Server
 
 _PATH = "/v1/dlq/redrive"
+_OFFSETS_MAX = 10_000
 
 
 class RedriveFilter(Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +40,8 @@ class RedriveBody(Struct, frozen=True, forbid_unknown_fields=True):
     rate_per_s: int | float | None = None
     dry_run: bool | None = None
     group: str | None = None
+    offsets: list[I64] | None = None
+    """Of the dead-letter topic: these letters only."""
 
 
 class Redrive:
@@ -66,7 +69,7 @@ class Redrive:
         check_name(request, topic)
         asked = self._redriver.ask(
             topic,
-            _filter(given.filter or RedriveFilter()),
+            _filter(given.filter or RedriveFilter(), _offsets(given.offsets)),
             group=stripped(given.group) or None,
             limit=given.limit,
             rate_per_s=given.rate_per_s,
@@ -88,8 +91,14 @@ class Redrive:
         return job
 
 
-def _filter(chosen: RedriveFilter) -> Filter:
-    return Filter(chosen.tenant_id, chosen.reason_contains, chosen.run_id, chosen.before_ms, chosen.after_ms)
+def _filter(chosen: RedriveFilter, offsets: list[int] | None) -> Filter:
+    return Filter(chosen.tenant_id, chosen.reason_contains, chosen.run_id, chosen.before_ms, chosen.after_ms, offsets)
+
+
+def _offsets(given: list[int] | None) -> list[int] | None:
+    if given is not None and not (0 < len(given) <= _OFFSETS_MAX and min(given) >= 0):
+        raise InvalidRequestError(f"offsets must be 1 to {_OFFSETS_MAX} numbers >= 0")
+    return given
 
 
 def _started(asked: Job | int) -> Reply:

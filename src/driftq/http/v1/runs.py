@@ -3,7 +3,7 @@
 from typing import Any
 
 from driftq.errors import NotFoundError
-from driftq.groups.runs import Letter, Step
+from driftq.groups.runs import Letter, Step, Trace
 from driftq.groups.standing import GroupStanding
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
@@ -42,12 +42,10 @@ class Runs:
             body["truncated"] = True
         return json_reply(200, body)
 
-    def _shown(self, step: Step, letters: list[Letter]) -> dict[str, Any]:
-        dead = {letter.group: letter for letter in letters}
-        groups = [
-            _dead(one.group, dead[one.group]) if one.group in dead and one.state == "done" else one._asdict()
-            for one in self._broker.standings(step.topic, step.partition, step.offset)
-        ]
+    def _shown(self, step: Step, trace: Trace) -> dict[str, Any]:
+        letters = trace.letters
+        found = self._broker.standings(step.topic, step.partition, step.offset)
+        groups = [_ended(one, trace)._asdict() if one.state == "done" else one._asdict() for one in found]
         state = min((one["state"] for one in groups), key=_RANK.index, default="ready")
         latest = max(groups, key=lambda one: int(one["attempts"]), default={"attempts": 0, "last_error": ""})
         shown: dict[str, Any] = {
@@ -67,8 +65,13 @@ class Runs:
         return shown
 
 
-def _dead(group: str, letter: Letter) -> dict[str, Any]:
-    return GroupStanding(group, letter.attempts, "dead", letter.last_error)._asdict()
+def _ended(done: GroupStanding, trace: Trace) -> GroupStanding:
+    """How a message that is done for a group came to that."""
+    group = done.group
+    dead = next((letter for letter in reversed(trace.letters) if letter.group == group), None)
+    if dead is not None:
+        return GroupStanding(group, dead.attempts, "dead", dead.last_error)
+    return done._replace(attempts=trace.attempts.get(group, done.attempts))
 
 
 def _letter(letter: Letter) -> dict[str, Any]:

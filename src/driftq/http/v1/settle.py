@@ -29,9 +29,11 @@ class AckBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NackBody(AckBody, frozen=True, forbid_unknown_fields=True):
-    """A message that failed, and why."""
+    """A message that failed, and why; when it is to be tried again, or that it is not to be."""
 
     reason: str | None = None
+    delay_ms: Any = None
+    dead_letter: bool | None = None
 
 
 class ExtendBody(AckBody, frozen=True, forbid_unknown_fields=True):
@@ -76,9 +78,13 @@ class Settling:
             query = query_of(request)
             asked = _asked(request, _of_query(query))
             reason = stripped(query.get("reason")) or stripped(query.get("error"))
+            delay_ms = whole_number(query, "delay_ms", 0, I64_MAX)
+            dead_letter = query.get("dead_letter") == "true"
         else:
             asked, reason = _asked(request, given), stripped(given.reason)
-        return after(self._broker.nack(*asked, reason), lambda _: NO_CONTENT)
+            delay_ms, dead_letter = _delay(given.delay_ms), bool(given.dead_letter)
+        failed = self._broker.nack(*asked, reason, delay_ms=delay_ms, dead_letter=dead_letter)
+        return after(failed, lambda _: NO_CONTENT)
 
     def extend(self, request: Request) -> Reply:
         """A message is held longer."""
@@ -100,6 +106,14 @@ def _of_query(query: Query) -> AckBody:
         whole_number(query, "partition", -I32_MAX - 1, I32_MAX),
         whole_number(query, "offset", -I64_MAX - 1, I64_MAX),
     )
+
+
+def _delay(delay_ms: object) -> int | None:
+    if delay_ms is None:
+        return None
+    if type(delay_ms) is not int or not 0 <= delay_ms <= I64_MAX:
+        raise InvalidRequestError("invalid delay_ms")
+    return delay_ms
 
 
 def _asked(request: Request, given: AckBody) -> _Asked:

@@ -79,7 +79,9 @@ class NotingBroker(Broker):
         self.settled.append(("ack", *place, owner))
         return done()
 
-    def nack(self, place: Place, owner: str, reason: str = "") -> Pending[None]:
+    def nack(
+        self, place: Place, owner: str, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
+    ) -> Pending[None]:
         self.settled.append(("nack", *place, owner, reason))
         return done()
 

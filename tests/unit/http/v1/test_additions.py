@@ -214,3 +214,83 @@ def test_a_topic_of_the_broker_is_read_through_the_other_api() -> None:
     assert rig.code("DELETE", "/v0/topics/v1:t") == (409, "read_only")
     rig.ok("PUT", "/v0/topics/own", {})
     rig.ok("PUT", "/v0/routers/out", {"source": "v1:t", "dest": "own"})
+
+
+def test_a_worker_says_when_a_message_is_tried_again() -> None:
+    rig = Broker()
+    rig.produce("v", retry_policy={"backoff_ms": 10})
+    sink = rig.consume()
+    (first,) = rig.lines(sink)
+    assert rig.settle("nack", first, delay_ms=5000) == 204
+    rig.runtime.advance(4900)
+    assert rig.lines(sink) == []
+    rig.runtime.advance(500)
+    (again,) = rig.lines(sink)
+    assert again["attempts"] == 2
+
+
+def test_a_worker_says_that_a_message_is_not_tried_again_also_when_it_waits() -> None:
+    rig = Broker()
+    rig.produce("a", "b", run_id="r")
+    lines = rig.lines(rig.consume())
+    assert rig.settle("nack", lines[0], reason="not mine", dead_letter=True) == 204
+    assert rig.settle("nack", lines[1], delay_ms=60_000) == 204
+    assert rig.settle("nack", lines[1], reason="nor this", dead_letter=True) == 204
+    letters = rig.lines(rig.stream("/v1/consume?topic=dlq.t&group=g&owner=a")[1])
+    assert [line["envelope"]["dlq"]["last_error"] for line in letters] == ["not mine", "nor this"]
+    assert rig.group()["lag"] == 0
+    page = rig.reply("GET", "/metrics").body.decode()
+    assert 'dlq_messages_total{topic="t",reason="rejected"} 2\n' in page
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 1.5, "1", True])
+def test_what_a_delay_cannot_be(delay_ms: Any) -> None:
+    rig = Broker()
+    rig.produce("v")
+    (line,) = rig.lines(rig.consume())
+    assert rig.settle("nack", line, delay_ms=delay_ms) == 400
+    assert rig.settle("ack", line) == 204
+
+
+def test_a_nack_in_the_query_has_the_same_words() -> None:
+    rig = Broker()
+    rig.produce("v")
+    rig.lines(rig.consume())
+    place = "topic=t&group=g&owner=a&partition=0&offset=0"
+    assert rig.reply("POST", f"/v1/nack?{place}&delay_ms=x").status == 400
+    assert rig.reply("POST", f"/v1/nack?{place}&dead_letter=true&reason=no").status == 204
+    rig.run()
+    assert rig.ok("GET", "/v1/topics")["topics"] == ["dlq.t", "t"]
+
+
+def test_letters_are_named_by_their_offsets() -> None:
+    rig = Broker()
+    rig.produce("a", "b", "c")
+    for line in rig.lines(rig.consume()):
+        assert rig.settle("nack", line, dead_letter=True) == 204
+    rig.run()
+    asked = {"topic": "t", "offsets": [2, 0, 2, 7]}
+    assert rig.ok("POST", "/v1/dlq/redrive", asked | {"dry_run": True}) == {"matched": 2}
+    assert rig.ask("POST", "/v1/dlq/redrive", asked).status == 202
+    rig.run()
+    assert rig.ok("POST", "/v1/dlq/redrive", {"topic": "t", "dry_run": True}) == {"matched": 1}
+    for offsets in ([], [-1], [0] * 10_001):
+        assert rig.ask("POST", "/v1/dlq/redrive", {"topic": "t", "offsets": offsets}).status == 400
+
+
+def test_a_run_tells_how_often_a_step_was_delivered_after_it_is_done_and_after_a_restart() -> None:
+    rig = Broker()
+    rig.produce("once", "thrice", run_id="r")
+    sink = rig.consume()
+    first, second = rig.lines(sink)
+    rig.settle("ack", first)
+    for _ in range(2):
+        rig.settle("nack", second, delay_ms=0)
+        (second,) = rig.lines(sink)
+    rig.settle("ack", second)
+    for _ in range(2):
+        assert [(step["state"], step["attempts"]) for step in rig.ok("GET", "/v1/runs/r")["steps"]] == [
+            ("done", 1),
+            ("done", 3),
+        ]
+        rig.restart()
