@@ -3,6 +3,7 @@
 import gzip
 from itertools import pairwise
 
+import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from driftq.http.answer import Sink, Stream
 from driftq.http.connection import PREFACE
+from driftq.http.heads import Heads
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from tests.unit.http.sources import Voice
@@ -29,7 +31,8 @@ def handle(request: Request) -> Reply | Stream:
         return Stream(Brief(b"event"))
     if request.oversized:
         return Reply(413)
-    return Reply(200, f"{request.method} {request.path} {request.fault} ".encode() + request.body)
+    told = f"{request.method} {request.path}?{request.query} {request.headers} {request.fault} "
+    return Reply(200, told.encode() + request.body)
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
@@ -39,7 +42,15 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 ONE = [
     get("/a"),
     get("/a", method="HEAD"),
+    get("/a?b"),
+    get("/a", "Connection: upgrade", "Upgrade: h3"),
+    b"\r\n" + get("/a"),
+    b"\r\n\r\nGET /a HTTP/1.1\r\n\r\n",
     post("/b", b"x" * 100),
+    post("/b", b"y" * 100),
+    post("/b", b"y" * 100, "X-A: b"),
+    post("/b", b"x" * 99),
+    post("/b", b"\r\n\r\n" + get("/a"), "Expect: 100-continue"),
     post("/b", gzip.compress(b"x" * 100), "Content-Encoding: gzip"),
     post("/b", b"no gzip", "Content-Encoding: gzip"),
     get("/c", "Transfer-Encoding: chunked", method="POST") + b"3\r\nabc\r\n0\r\nt: u\r\n\r\n",
@@ -56,8 +67,17 @@ LAST = [
 ]
 
 
-def said(data: bytes, cuts: list[int]) -> tuple[bytes, bool, bool]:
+class NoHeads(Heads):
+    """Learns nothing, so that every head is parsed."""
+
+    def learn(self, raw: bytes, target: bytes, request: Request) -> None:
+        pass
+
+
+def said(data: bytes, cuts: list[int], heads: Heads | None = None) -> tuple[bytes, bool, bool]:
     peer = Peer(handle)
+    if heads is not None:
+        peer.serving.heads = heads
     edges = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
     for start, end in pairwise(edges):
         peer.send(data[start:end])
@@ -72,7 +92,19 @@ def said(data: bytes, cuts: list[int]) -> tuple[bytes, bool, bool]:
 )
 def test_http_1(several: list[bytes], last: bytes, cuts: list[int]) -> None:
     data = b"".join(several) + last
-    assert said(data, cuts) == said(data, [])
+    parsed = said(data, [], NoHeads())
+    assert said(data, cuts, NoHeads()) == parsed
+    heads = Heads()
+    for _ in range(2):  # some heads are known in the second time that were learned in the first
+        assert said(data, cuts, heads) == said(data, [], heads) == parsed
+
+
+@pytest.mark.parametrize("one", ONE)
+def test_a_known_head_says_what_a_parsed_one_says(one: bytes) -> None:
+    heads = Heads()
+    said(one, [], heads)
+    for cut in range(len(one)):
+        assert said(one + one, [cut, len(one) + cut], heads) == said(one + one, [], NoHeads())
 
 
 def frames(paths: list[str]) -> bytes:

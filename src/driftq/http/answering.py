@@ -10,7 +10,10 @@ Invariants
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from driftq.errors import DriftQError
 from driftq.http.answer import Stream, Upgrade
@@ -34,20 +37,17 @@ LINGER_MS = 5000
 """How long a peer has to finish sending after a refusal, and to take what it was sent last."""
 
 
-class Slot:
+class Slot(Struct, eq=False):
     """Where a reply belongs in the order."""
 
-    __slots__ = ("answer", "coded", "keep_alive", "old", "request")
-
-    def __init__(self, request: Request | None, *, keep_alive: bool, old: bool = False, coded: bool = False) -> None:
-        self.answer: Reply | Stream | Upgrade | bytes | None = None
-        """Bytes are an answer that is written as it is."""
-        self.request = request
-        self.coded = coded
-        """Is the body to be unpacked?"""
-        self.keep_alive = keep_alive
-        self.old = old
-        """Is this a client of HTTP/1.0?"""
+    request: Request | None
+    keep_alive: bool = True
+    old: bool = False
+    """Is this a client of HTTP/1.0?"""
+    coded: bool = False
+    """Is the body to be unpacked?"""
+    answer: Reply | Stream | Upgrade | bytes | None = None
+    """Bytes are an answer that is written as it is."""
 
     @property
     def with_body(self) -> bool:
@@ -112,11 +112,8 @@ class Answering:
         self._slots.append(slot)
         if self._held or self._full or self._blocked or len(self._slots) > PIPELINE_MAX:
             self._held.append(slot)
-        elif slot.coded:
-            self._take(slot)
         else:
-            assert slot.request is not None
-            self._ask(slot, slot.request)
+            self._take(slot)
 
     def add_last(self, request: Request) -> None:
         """Take up a request of which only the beginning was read; the rest is ignored."""
@@ -158,18 +155,17 @@ class Answering:
     def _ask(self, slot: Slot, request: Request) -> None:
         answer = self._handle(request)
         if isinstance(answer, Pending):
-            answer.then(lambda done: self._settle(slot, request, done))
+            answer.then(partial(self._settle, slot, request))
         elif isinstance(answer, Reply):
             self._reply(slot, request, answer)
         else:
             self._give(slot, answer)
 
     def _settle(self, slot: Slot, request: Request, done: Pending[Reply]) -> None:
-        if self._transport is None:
-            return
-        self._reply(slot, request, outcome(done))
-        if not self._busy:
-            self.flush()
+        if self._transport is not None:
+            self._reply(slot, request, outcome(done))
+            if not self._busy:
+                self.flush()
 
     def _reply(self, slot: Slot, request: Request, reply: Reply) -> None:
         """The reply is there; perhaps it is to be packed first."""
@@ -223,15 +219,18 @@ class Answering:
 
     def flush(self) -> None:
         """Send the replies whose turn has come, and take up what has waited for that."""
-        self._send_ready()
+        slots = self._slots
+        if slots and slots[0].answer is not None:
+            self._send_ready()
         if self._held:
             self._take_held()
         self._busy = False
         transport = self._transport
         if transport is None or self._stream is not None:
             return
-        if self._slots or not self.last:
-            self._keep_pace()
+        if slots or not self.last:
+            if self._paused or len(slots) >= PIPELINE_MAX:
+                self._keep_pace()
         elif self._leaving is None:
             self._leave(transport)
 

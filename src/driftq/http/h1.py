@@ -6,6 +6,9 @@ reason to.
 
 Time is kept by a timer that looks in four times in the shortest of the limits and counts how often it has found the
 connection as it was: no request pays for a clock.
+
+A request whose head was parsed before (`http.heads`) and that is whole in one read does not reach the parser, which
+stands between two requests then and hears nothing of it.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from enum import Enum, auto
 import httptools
 
 from driftq.http.answering import Answering, Slot
+from driftq.http.heads import HEAD_KEPT_MAX
 from driftq.http.refused import refused
 from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
@@ -27,6 +31,7 @@ BODY_STEP = 64 << 10
 
 _HEADER_FRAME = len(": \r\n")
 _HEAD_SURE = min(TARGET_BYTES_MAX, HEADER_BYTES_MAX) // 2
+_HEAD_END = b"\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LOOKS = 4
 """How often the shortest limit of time is looked at."""
@@ -51,6 +56,8 @@ class Http1(asyncio.Protocol):
         self._body_bytes_max = serving.terms.body_bytes_max
         self._answering = Answering(serving, transport, self)
         self._parser = httptools.HttpRequestParser(self)
+        self._heads = serving.heads
+        self._known = serving.heads.known
         self._requests = 0
         self._unread_head = 0
         """Bytes that came since the head of a request began."""
@@ -79,13 +86,10 @@ class Http1(asyncio.Protocol):
             answering.keep(data)
             return
         answering.begin()
-        self._fed = len(data)
-        if self._in_head:
-            self._unread_head += self._fed
-        while data and not answering.last:
-            data = self._feed(data)
-        if self._in_head and self._unread_head > TARGET_BYTES_MAX + HEADER_BYTES_MAX:
-            self._refuse("the head of the request is too long", 431)
+        if not self._begun and not answering.last:
+            data = self._take_known(data)
+        if data:
+            self._hear(data)
         answering.flush()
 
     def eof_received(self) -> bool:
@@ -109,6 +113,10 @@ class Http1(asyncio.Protocol):
         self._transport.abort()
 
     # From the parser
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._begun = True
 
     def on_url(self, url: bytes) -> None:
         """A part of the target."""
@@ -162,6 +170,8 @@ class Http1(asyncio.Protocol):
             parser.get_method(), self._target, self._headers, body[0] if len(body) == 1 else b"".join(body)
         )
         keep_alive = parser.should_keep_alive()
+        if self._raw_head and keep_alive:
+            self._heads.learn(self._raw_head, self._target, request)
         answering.last = not keep_alive
         # A client of HTTP/1.0 that says nothing about its connection does not keep it.
         old = (self._told or not keep_alive) and parser.get_http_version() == "1.0"
@@ -171,7 +181,43 @@ class Http1(asyncio.Protocol):
 
     # The rest
 
+    def _take_known(self, data: bytes) -> bytes:
+        """Take up requests whose heads are known; what is returned begins with one that is not, or is not whole."""
+        known, add = self._known, self._answering.add
+        start = 0
+        while True:
+            end = data.find(_HEAD_END, start) + len(_HEAD_END)
+            head = known.get(data[start:end])
+            if head is None:
+                break
+            stop = end + head.body_bytes
+            if stop > len(data):
+                break
+            self._requests += 1
+            add(Slot(head.request(data[end:stop])))
+            start = stop
+            if stop == len(data):
+                return b""
+        return data[start:]
+
+    def _hear(self, data: bytes) -> None:
+        """Have the parser read."""
+        if not self._begun:
+            end = data.find(_HEAD_END, 0, HEAD_KEPT_MAX) + len(_HEAD_END)
+            self._raw_head = data[:end] if end >= len(_HEAD_END) else b""
+        self._fed = len(data)
+        if self._in_head:
+            self._unread_head += self._fed
+        while data and not self._answering.last:
+            data = self._feed(data)
+        if self._in_head and self._unread_head > TARGET_BYTES_MAX + HEADER_BYTES_MAX:
+            self._refuse("the head of the request is too long", 431)
+
     def _begin(self) -> None:
+        self._begun = False
+        """Has the parser seen the first byte of a request?"""
+        self._raw_head = b""
+        """The bytes of its head, where they came in one read; they may be others' if it is none that is kept."""
         self._target = b""
         self._headers: Headers = []
         self._trailer_bytes = 0

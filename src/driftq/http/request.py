@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
+
 from driftq.errors import DriftQError
 from driftq.http.access import FULL, Access
 
@@ -13,52 +15,30 @@ _DIGITS_MAX = 20
 """What a 64-bit number takes at most."""
 
 
-class Request:
+class Request(Struct, eq=False):
     """A method, a target cut at its question mark, headers with names in lower case, and the whole body.
 
-    The last four are filled in on the way: a request is made once per call, and nobody keeps it longer.
+    What stands behind the fields is filled in on the way: a request is made once per call, and nobody keeps it longer.
     """
 
-    __slots__ = (
-        "access",
-        "began_ns",
-        "body",
-        "fault",
-        "headers",
-        "method",
-        "on_hang_up",
-        "oversized",
-        "params",
-        "path",
-        "query",
-    )
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: str = "",
-        headers: Headers | None = None,
-        body: bytes = b"",
-        *,
-        oversized: bool = False,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self.headers: Headers = [] if headers is None else headers
-        self.body = body
-        self.oversized = oversized
-        """Was the body longer than it may be? Then it is not here."""
-        self.fault: DriftQError | None = None
-        """What is wrong with the coding of the body, for whoever wants the body to raise. Then it is not here."""
-        self.params: tuple[str, ...] = ()
-        """What stood in the place of the route's colons, decoded."""
-        self.access: Access = FULL
-        self.began_ns = 0
-        """When it was taken up, on the monotonic clock."""
-        self.on_hang_up: Callable[[], None] | None = None
-        """What a handler that lets its caller wait wants called when that one is gone, or is in a hurry."""
+    method: str
+    path: str
+    query: str = ""
+    headers: Headers = []
+    body: bytes = b""
+    fields: dict[bytes, bytes] | None = None
+    """Of each name the first header, for `header`; None as long as nobody has asked."""
+    oversized: bool = False
+    """Was the body longer than it may be? Then it is not here."""
+    fault: DriftQError | None = None
+    """What is wrong with the coding of the body, for whoever wants the body to raise. Then it is not here."""
+    params: tuple[str, ...] = ()
+    """What stood in the place of the route's colons, decoded."""
+    access: Access = FULL
+    began_ns: int = 0
+    """When it was taken up, on the monotonic clock."""
+    on_hang_up: Callable[[], None] | None = None
+    """What a handler that lets its caller wait wants called when that one is gone, or is in a hurry."""
 
     @classmethod
     def of(cls, method: bytes, target: bytes, headers: Headers, body: bytes, *, oversized: bool = False) -> "Request":
@@ -77,10 +57,10 @@ class Request:
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of a name, which is in lower case."""
-        for found, value in self.headers:
-            if found == name:
-                return value
-        return None
+        fields = self.fields
+        if fields is None:
+            fields = self.fields = dict(reversed(self.headers))
+        return fields.get(name)
 
     def argument(self, name: str) -> str | None:
         """The first argument of a name in the query, form-decoded."""
@@ -88,7 +68,7 @@ class Request:
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean argument; what is none of the four words is the default."""
-        return _FLAGS.get(self.argument(name) or "", default) if self.query else default
+        return _FLAGS.get(_arguments(self.query).get(name, ""), default) if self.query else default
 
     def number(self, name: str, default: int) -> int:
         """An integer argument that is not negative; what cannot be read is the default."""

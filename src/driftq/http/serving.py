@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from driftq.config import Settings
 from driftq.http.answer import Answer
+from driftq.http.heads import Heads
 from driftq.http.packing import Packing
 from driftq.http.request import Request
 from driftq.seam.runtime import Runtime
@@ -97,3 +98,4 @@ class Serving:
         self.terms = terms
         self.peers = Peers()
         self.packing = Packing(runtime)
+        self.heads = Heads()

@@ -74,32 +74,38 @@ class Pending(Generic[T]):
         self.settled = False
         self.error: BaseException | None = None
         self._value: T | None = None
-        self._then: list[Callable[[Pending[T]], None]] | None = None
+        self._then: Callable[[Pending[T]], None] | None = None
 
     def resolve(self, value: T) -> None:
         """It worked."""
         assert not self.settled
         self.settled = True
         self._value = value
-        if self._then is not None:
-            self._tell()
+        then = self._then
+        if then is not None:
+            self._then = None
+            then(self)
 
     def fail(self, error: BaseException) -> None:
         """It did not."""
         assert not self.settled
         self.settled = True
         self.error = error
-        if self._then is not None:
-            self._tell()
+        then = self._then
+        if then is not None:
+            self._then = None
+            then(self)
 
     def then(self, callback: "Callable[[Pending[T]], None]") -> None:
         """Call back when settled: at once if it is."""
         if self.settled:
             callback(self)
         elif self._then is None:
-            self._then = [callback]
+            self._then = callback
+        elif isinstance(self._then, _Several):
+            self._then.callbacks.append(callback)
         else:
-            self._then.append(callback)
+            self._then = _Several([self._then, callback])
 
     def result(self) -> T:
         """The value of a settled operation, or its error raised."""
@@ -113,10 +119,18 @@ class Pending(Generic[T]):
             yield self
         return self.result()
 
-    def _tell(self) -> None:
-        waiting, self._then = self._then, None
-        for callback in waiting or ():
-            callback(self)
+
+class _Several(Generic[T]):
+    """Callbacks of a `Pending` for which more than one waits, as few do: in the order they came."""
+
+    __slots__ = ("callbacks",)
+
+    def __init__(self, callbacks: list[Callable[[Pending[T]], None]]) -> None:
+        self.callbacks = callbacks
+
+    def __call__(self, done: Pending[T]) -> None:
+        for callback in self.callbacks:
+            callback(done)
 
 
 def run(steps: "Coroutine[Pending[Any], None, T]") -> Pending[T]:

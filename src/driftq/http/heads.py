@@ -1,0 +1,74 @@
+"""Heads of HTTP/1 requests that were read before, so that the same bytes are not parsed again.
+
+What a head means depends on its bytes alone, so one that was parsed for any peer holds for all. Kept is a head only if
+    - it is that of a plain request: nothing about its body but a length, no other protocol, no `Expect`, and the
+      connection goes on behind it;
+    - its bytes are what the parser made of them line by line, so that it ends at its first empty line;
+    - it carries no secret: a key is not to be found in memory longer than its request.
+"""
+
+from msgspec import Struct
+
+from driftq.http.request import Headers, Request
+
+HEAD_KEPT_MAX = 1024
+"""A longer one is not kept."""
+HEADS_KEPT_MAX = 1024
+
+_METHODS = frozenset(["GET", "POST", "PUT", "DELETE", "HEAD"])
+_NEVER_KEPT = frozenset(
+    [
+        b"authorization",
+        b"content-encoding",
+        b"cookie",
+        b"expect",
+        b"proxy-authorization",
+        b"transfer-encoding",
+        b"upgrade",
+    ]
+)
+_LINES_AROUND = 2
+"""The line before the headers, and the empty one behind them."""
+
+
+class Head(Struct, frozen=True):
+    """What all requests with one head have in common."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    fields: dict[bytes, bytes]
+    body_bytes: int
+
+    def request(self, body: bytes) -> Request:
+        """One of them."""
+        return Request(self.method, self.path, self.query, self.headers, body, self.fields)
+
+
+class Heads:
+    """Those that are kept, by their bytes, the empty line included."""
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, Head] = {}
+
+    def learn(self, raw: bytes, target: bytes, request: Request) -> None:
+        """A request that began with these bytes was parsed, and its connection goes on."""
+        headers = request.headers
+        names = [name for name, _ in headers]
+        lines = len(headers) + _LINES_AROUND
+        if (
+            request.method not in _METHODS
+            or not raw.startswith(b"%b %b HTTP/1.1\r\n" % (request.method.encode(), target))
+            or not raw.count(b"\r\n") == raw.count(b"\n") == raw.count(b"\r") == lines
+            or not _NEVER_KEPT.isdisjoint(names)
+            or b"token" in target
+            or b"%" in target
+        ):
+            return
+        fields = dict(reversed(headers))
+        body_bytes = int(fields.get(b"content-length", b"0"))
+        assert body_bytes == len(request.body), "without another coding a body is as long as its head says"
+        if len(self.known) >= HEADS_KEPT_MAX:
+            self.known.clear()
+        self.known[raw] = Head(request.method, request.path, request.query, headers, fields, body_bytes)
