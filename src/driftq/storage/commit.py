@@ -31,10 +31,15 @@ from driftq.storage.frame import Kind, encode_control
 from driftq.storage.wal_file import WalFile, WalFiles
 
 SYNC_DELAY_MS = 10
+"""What no caller waits for is synced so long after the sync before it."""
+SYNC_GATHER_MS = 1
+"""Behind a rest of that length, so long after it was written: what else is about to come shares the sync."""
 SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 """Between which durations syncs are counted."""
 _SHIFT = 32
 _NS_PER_US = 1000
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
 
 
 class Submission:
@@ -205,7 +210,9 @@ class _Writer:
         self._head = head
         self._number = head.run
         self._current: WalFile | None = None
-        self._dirty_since: int | None = None
+        self._due_ns: int | None = None
+        """When the bytes that no sync has covered are to have theirs; None without such bytes."""
+        self._synced_ns = clock.monotonic_ns() - SYNC_DELAY_MS * _NS_PER_MS
         self._written = 0
         self._synced = 0
         self._failed_generation = -1
@@ -232,19 +239,19 @@ class _Writer:
             error = failure
         except Exception as bug:  # noqa: BLE001 - whatever it is, nobody may be told that his write is safe
             error = self._stopped = ShardStoppedError(f"the log's writer broke: {bug!r}; restart the server")
-            self._dirty_since = None
+            self._due_ns = None
         if error is not None:
             self._failed_generation = generation
         if error is not None or (self._written, self._synced) != before:
             written = self._written if error is None else self._settled_by(batch)
             synced = self._synced
             self._runtime.from_thread(lambda: self._shard.settle(written, synced, error, generation))
-        return None if self._dirty_since is None else SYNC_DELAY_MS / 1000
+        return None if self._due_ns is None else max(self._due_ns - self._clock.monotonic_ns(), 0) / _NS_PER_S
 
     def close(self) -> None:
         """A last sync, then the file goes. Called when the thread is gone."""
         try:
-            if self._stopped is None and self._dirty_since is not None:
+            if self._stopped is None and self._due_ns is not None:
                 self._sync(Site.WAL_TIMER, ())
                 self._shard.synced_number = self._synced
         except DriftQError as error:
@@ -356,16 +363,16 @@ class _Writer:
 
     def _note_dirty(self) -> None:
         """The current file has something that no sync has covered."""
-        if self._dirty_since is None:
-            self._dirty_since = self._clock.monotonic_ns()
+        if self._due_ns is None:
+            now = self._clock.monotonic_ns()
+            self._due_ns = max(now + SYNC_GATHER_MS * _NS_PER_MS, self._synced_ns + SYNC_DELAY_MS * _NS_PER_MS)
 
     def _sync_is_due(self) -> bool:
-        since = self._dirty_since
-        return since is not None and self._clock.monotonic_ns() - since >= SYNC_DELAY_MS * 1_000_000
+        return self._due_ns is not None and self._clock.monotonic_ns() >= self._due_ns
 
     def _sync(self, site: Site, batch: Sequence[Submission]) -> None:
         current = self._current
-        if current is None or self._dirty_since is None:
+        if current is None or self._due_ns is None:
             self._synced = self._written
             return
         began = self._clock.monotonic_ns()
@@ -373,8 +380,9 @@ class _Writer:
             current.file.sync(site)
         except OSError as error:
             self._stop(f"a sync of the log failed: {error.strerror}; restart the server to recover", error)
-        took = self._clock.monotonic_ns() - began
-        self._dirty_since = None
+        self._synced_ns = self._clock.monotonic_ns()
+        took = self._synced_ns - began
+        self._due_ns = None
         self._synced = self._written
         self.synced_to = current.number << _SHIFT | current.end
         self._shard.counters.note_sync(took)
@@ -383,5 +391,5 @@ class _Writer:
 
     def _stop(self, message: str, cause: OSError) -> None:
         self._stopped = ShardStoppedError(message)
-        self._dirty_since = None
+        self._due_ns = None
         raise self._stopped from cause
