@@ -1,0 +1,154 @@
+"""Records into Parquet files, on the executor that has them; what was written is told to the driver, which commits it.
+
+    Arrow batches → by topic and day → files of up to so many rows → one `Part` each
+
+Invariant: a file's name is new in every attempt of a task, so two attempts never write the same file, and nobody
+deletes one: a part that no commit names is not in any table.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from driftq.model.envelope import Message
+from driftq.pipeline.lake.schemas import BAD_RECORDS, DAY, RECORDS
+from driftq.seam.clock import SystemClock
+from driftq.seam.entropy import SystemEntropy
+
+_ROWS_MAX = 262_144
+_BYTES_MAX = 64 << 20
+_V1 = "v1:"
+_BAD = ""
+"""In place of a day: the rows that cannot be read."""
+
+_any = msgspec.json.Decoder(msgspec.Raw).decode
+_message = msgspec.json.Decoder(Message).decode
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A file that waits to be committed; its path is relative to the directory of its table."""
+
+    table: str
+    path: str
+    bytes: int
+    day: str
+    rows: int
+    first_seq: int
+    last_seq: int
+    written_ms: int
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A range that was lost, as a row of the source tells it."""
+
+    topic: str
+    epoch: int
+    gap_from: int
+    gap_to: int
+    reason: str
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where the rows of each topic go; what is not named goes to a directory of its own."""
+
+    tables: Mapping[str, str]
+    bad: str
+    epochs: Mapping[str, int]
+
+
+class PartWriter:
+    """Takes the batches of one task. Holds so many rows at most."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._held: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        self._rows = 0
+        self._bytes = 0
+        self.parts: list[Part] = []
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Put the records of a batch where they belong."""
+        rows = pa.Table.from_batches([batch])
+        for topic in pc.unique(rows["topic"]).to_pylist():
+            one = rows.filter(pc.equal(rows["topic"], topic))
+            self._take_topic(topic, one)
+        if self._rows >= _ROWS_MAX or self._bytes >= _BYTES_MAX:
+            self.flush()
+
+    def _take_topic(self, topic: str, rows: pa.Table) -> None:
+        epoch = pa.array([self._places.epochs[topic]], pa.int64()).take(pa.array([0] * len(rows), pa.int32()))
+        rows = rows.append_column("epoch", epoch)
+        problems = [problem_of(topic, data) for data in rows["data"].to_pylist()]
+        if any(problems):
+            bad = rows.append_column("problem", pa.array(problems, pa.string()))
+            self._hold(self._places.bad, _BAD, bad.filter(pc.is_valid(bad["problem"])).select(BAD_RECORDS.names))
+            rows = rows.filter(pc.is_null(bad["problem"]))
+        days = pc.cast(rows["ts"], pa.date32())
+        table = self._places.tables[topic]
+        for day in pc.unique(days).to_pylist():
+            one = rows.filter(pc.equal(days, day)) if len(rows) else rows
+            self._hold(table, str(day), one.select([name for name in RECORDS.names if name != DAY]))
+
+    def _hold(self, table: str, day: str, rows: pa.Table) -> None:
+        self._held[table, day].append(rows)
+        self._rows += len(rows)
+        self._bytes += rows.nbytes
+
+    def flush(self) -> None:
+        """Write what is held."""
+        for (table, day), pieces in self._held.items():
+            self.parts.append(_write(table, day, pa.concat_tables(pieces)))
+        self._held.clear()
+        self._rows = self._bytes = 0
+
+
+def _write(table: str, day: str, rows: pa.Table) -> Part:
+    directory = f"{DAY}={day}/" if day else ""
+    path = f"{directory}part-{SystemEntropy().token(16).hex()}.zstd.parquet"
+    file = Path(table, path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, file, compression="zstd", compression_level=1)
+    seqs = pc.min_max(rows["seq"])
+    size = os.stat(file).st_size
+    ends = (seqs["min"].as_py(), seqs["max"].as_py())
+    return Part(table, path, size, day, len(rows), *ends, SystemClock().wall_ms())
+
+
+def problem_of(topic: str, data: str | None) -> str | None:
+    """Why nobody can read a record; None if all is well."""
+    if data is None:
+        return "no data"
+    try:
+        if topic.startswith(_V1):
+            _message(data)
+        else:
+            _any(data)
+    except msgspec.DecodeError as error:
+        return str(error)
+    return None
+
+
+def write_parts(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
+    """The work of one task: rows of the source in, and one row of JSON for each file and each gap out."""
+    writer = PartWriter(places)
+    told: list[bytes] = []
+    for batch in batches:
+        records = batch.filter(pc.equal(batch["kind"], "record"))
+        if len(records):
+            writer.take(records)
+        told.extend(map(msgspec.json.encode, _gaps(batch, places)))
+    writer.flush()
+    told.extend(map(msgspec.json.encode, writer.parts))
+    yield pa.RecordBatch.from_pydict({"told": pa.array([line.decode() for line in told], pa.string())})
+
+
+def _gaps(batch: pa.RecordBatch, places: Places) -> Iterator[Gap]:
+    lost = batch.filter(pc.not_equal(batch["kind"], "record"))
+    for row in lost.select(["topic", "gap_from", "gap_to", "reason"]).to_pylist():
+        yield Gap(row["topic"], places.epochs[row["topic"]], row["gap_from"], row["gap_to"], row["reason"])
