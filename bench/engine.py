@@ -5,24 +5,21 @@ record is about 110 bytes of JSON with a tag of its own. Each figure is the medi
 noisy; the bar of each is in the line, and the exit code says whether all were reached.
 """
 
-import argparse
 import asyncio
 import json
 import os
-import platform
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
 from unittest import mock
 
 import uvloop
 
+from bench.load import body
+from bench.report import Result, Workload, report
 from driftq.config import Settings
 from driftq.engine import delete as delete_module
 from driftq.engine.append import Appended
@@ -48,16 +45,6 @@ CONNECTIONS = 16
 """Writes that arrive in one loop turn, as they would from so many connections."""
 QUEUE_ROOM = 2048
 LIMITS = Limits()
-
-
-def body(count: int, first: int, *, tags: bool = True) -> bytes:
-    """The request of one write."""
-    filling = b"x" * 85
-    records = []
-    for number in range(first, first + count):
-        tag = b',"tag":"order-%d"' % number if tags else b""
-        records.append(b'{"data":{"id":%d,"payload":"%b"}%b}' % (number, filling, tag))
-    return b'{"records":[' + b",".join(records) + b"]}"
 
 
 class Driver:
@@ -103,13 +90,6 @@ class Driver:
         found = self.engine.diff(TOPIC, query)
         assert isinstance(found, Page)
         return found
-
-
-class Result(NamedTuple):
-    """What a workload found: its figure, and whatever else is worth knowing."""
-
-    value: float
-    facts: dict[str, float]
 
 
 async def append(directory: str, scale: float, batch: int) -> Result:
@@ -161,9 +141,9 @@ async def recover(directory: str, scale: float, batch: int) -> Result:
     began = time.perf_counter()
     driver = Driver(Settings(data_dir=directory))
     took = time.perf_counter() - began
-    report = driver.engine.recovered
+    recovered = driver.engine.recovered
     assert driver.engine.topic(TOPIC).count == records
-    return Result(records / took, {"records": records, "frames": report.frames, "seconds": took})
+    return Result(records / took, {"records": records, "frames": recovered.frames, "seconds": took})
 
 
 async def delete_tag(directory: str, scale: float) -> Result:
@@ -251,27 +231,43 @@ def _resident_mib() -> float:
     return 0.0
 
 
-class Workload(NamedTuple):
-    """One line of the report. `bars` are on the value and on facts: more is better where `least`, else less is."""
+RUNS: dict[str, Callable[[str, float], Awaitable[Result]]] = {
+    "append_100": lambda d, s: append(d, s, 100),
+    "append_1000": lambda d, s: append(d, s, 1000),
+    "diff": lambda d, s: diff(d, s, tags=False),
+    "diff_tags": lambda d, s: diff(d, s, tags=True),
+    "recover_1000": lambda d, s: recover(d, s, 1000),
+    "recover_1": lambda d, s: recover(d, s, 1),
+    "delete_tag": delete_tag,
+    "index_1000": lambda d, s: index_memory(d, s, 1000),
+    "index_1": lambda d, s: index_memory(d, s, 1),
+    "large": large,
+}
 
-    unit: str
-    run: Callable[[str, float], Awaitable[Result]]
-    bars: dict[str, float]
-    aim: float | None = None
-    least: bool = True
+
+def apart(name: str) -> Callable[[str, float], Result]:
+    """A workload in a process of its own."""
+
+    def run(directory: str, scale: float) -> Result:
+        found = json.loads(_child("run", name, directory, str(scale)))
+        return Result(found["value"], found["facts"])
+
+    return run
 
 
 WORKLOADS = {
-    "append_100": Workload("records/s", lambda d, s: append(d, s, 100), {"value": 900_000}),
-    "append_1000": Workload("records/s", lambda d, s: append(d, s, 1000), {"value": 1_000_000}),
-    "diff": Workload("records/s", lambda d, s: diff(d, s, tags=False), {"value": 2_000_000}),
-    "diff_tags": Workload("records/s", lambda d, s: diff(d, s, tags=True), {"value": 1_000_000}),
-    "recover_1000": Workload("records/s", lambda d, s: recover(d, s, 1000), {"value": 1_500_000}, 5_000_000),
-    "recover_1": Workload("records/s", lambda d, s: recover(d, s, 1), {"value": 200_000}, 500_000),
-    "delete_tag": Workload("ms", delete_tag, {"value": 1.0}, least=False),
-    "index_1000": Workload("bytes/record", lambda d, s: index_memory(d, s, 1000), {"value": 0.2}, least=False),
-    "index_1": Workload("bytes/record", lambda d, s: index_memory(d, s, 1), {"value": 5.0}, least=False),
-    "large": Workload("MiB", large, {"value": 400, "open_seconds": 2.0, "checkpoint_bytes": 1 << 20}, least=False),
+    "append_100": Workload("records/s", apart("append_100"), 900_000),
+    "append_1000": Workload("records/s", apart("append_1000"), 1_000_000),
+    "diff": Workload("records/s", apart("diff"), 2_000_000),
+    "diff_tags": Workload("records/s", apart("diff_tags"), 1_000_000),
+    "recover_1000": Workload("records/s", apart("recover_1000"), 1_500_000, 5_000_000),
+    "recover_1": Workload("records/s", apart("recover_1"), 200_000, 500_000),
+    "delete_tag": Workload("ms", apart("delete_tag"), 1.0, least=False),
+    "index_1000": Workload("bytes/record", apart("index_1000"), 0.2, least=False),
+    "index_1": Workload("bytes/record", apart("index_1"), 5.0, least=False),
+    "large": Workload(
+        "MiB", apart("large"), 400, least=False, bars={"open_seconds": 2.0, "checkpoint_bytes": 1 << 20}, once=True
+    ),
 }
 
 
@@ -280,55 +276,12 @@ def _child(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def machine() -> dict[str, object]:
-    """The facts of this machine that a figure depends on."""
-    model = next(
-        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.machine(),
-    )
-    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.release()}
-
-
-def _lines(path: str) -> Iterator[str]:
-    try:
-        yield from Path(path).read_text().splitlines()
-    except OSError:
-        return
-
-
-def measure(name: str, parent: str, scale: float, repeat: int) -> dict[str, object]:
-    """Run one workload some times, each in a process and a directory of its own."""
-    workload = WORKLOADS[name]
-    results = []
-    for _ in range(repeat):
-        directory = tempfile.mkdtemp(prefix="driftq-bench-", dir=parent)
-        try:
-            results.append(json.loads(_child("run", name, directory, str(scale))))
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-    results.sort(key=lambda result: result["value"])
-    median = results[len(results) // 2]
-    facts = median["facts"] | {"value": median["value"]}
-    reached = all(facts[key] >= bar if workload.least else facts[key] <= bar for key, bar in workload.bars.items())
-    return {
-        "workload": name,
-        "unit": workload.unit,
-        "value": round(median["value"], 4),
-        "all": [round(result["value"], 4) for result in results],
-        "bars": workload.bars,
-        "aim": workload.aim,
-        "reached": reached,
-        "facts": {key: round(value, 4) for key, value in median["facts"].items()},
-        "machine": machine(),
-    }
-
-
 def child(arguments: list[str]) -> None:
     """The other side of `_child`."""
     keep_freed_memory()
     match arguments:
         case ["run", name, directory, scale]:
-            result = uvloop.run(_result(WORKLOADS[name].run(directory, float(scale))))
+            result = uvloop.run(_result(RUNS[name](directory, float(scale))))
         case ["fill", directory, records, batch]:
             result = uvloop.run(fill_only(directory, int(records), int(batch)))
         case ["open", directory]:
@@ -344,27 +297,7 @@ async def _result(running: Awaitable[Result]) -> Result:
     return await running
 
 
-def main() -> int:
-    """All workloads, or those named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; default all")
-    parser.add_argument("--dir", default=None, help="where data directories are made (default: the system's)")
-    parser.add_argument("--scale", type=float, default=1.0, help="so many times the records")
-    parser.add_argument("--repeat", type=int, default=3, help="runs per workload; the median counts")
-    chosen = parser.parse_args()
-    unknown = [name for name in chosen.workloads if name not in WORKLOADS]
-    if unknown:
-        parser.error(f"unknown workload {unknown[0]}; there are {', '.join(WORKLOADS)}")
-    reached = True
-    for name in chosen.workloads or WORKLOADS:
-        line = measure(name, chosen.dir or tempfile.gettempdir(), chosen.scale, 1 if name == "large" else chosen.repeat)
-        reached = reached and bool(line["reached"])
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
-    return 0 if reached else 1
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] in (["run"], ["fill"], ["open"]):
         child(sys.argv[1:])
-    sys.exit(main())
+    sys.exit(report(WORKLOADS, __doc__))

@@ -6,44 +6,24 @@ two fields, with its append-only file on. A ratio is taken from turns that follo
 Without redis-server the peer's workloads say so and are left out. `docs/benchmarks.md` tells how to read it.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import uvloop
 
-from bench.engine import body, machine
-from bench.load import Load, again_and_again, drive, http_length, http_request, redis_length
-from bench.servers import Process, driftq, has_redis, redis
+from bench.load import Load, again_and_again, body, drive, http_length, http_request, redis_length
+from bench.report import Result, Workload, report
+from bench.servers import Process, driftq, missing_redis, redis
 
 CONNECTIONS = 16
 SECONDS = 4.0
 SETTLE_SECONDS = 8.0
 ARROW = "application/vnd.apache.arrow.stream"
-
-
-class Result(NamedTuple):
-    """A figure, and whatever else is worth knowing."""
-
-    value: float
-    facts: dict[str, float]
-
-
-class Workload(NamedTuple):
-    """One line of the report. More is better where `least`, else less is."""
-
-    unit: str
-    run: Callable[[str | None, float], Result]
-    bar: float
-    aim: float | None = None
-    least: bool = True
-    needs_redis: bool = False
 
 
 # --- loads --------------------------------------------------------------------------------------------------------
@@ -78,7 +58,7 @@ def run_load(load: "asyncio.Future[Load] | object") -> Load:
     return uvloop.run(load)  # type: ignore[arg-type]
 
 
-def driftq_writes(parent: str | None, durability: str, batch: int, seconds: float) -> tuple[float, dict[str, float]]:
+def driftq_writes(parent: str, durability: str, batch: int, seconds: float) -> tuple[float, dict[str, float]]:
     """Records a second, and how the server fared."""
     with driftq(parent) as server:
         server.call("PUT", "/v0/topics/bench", {"durability": durability})
@@ -87,17 +67,17 @@ def driftq_writes(parent: str | None, durability: str, batch: int, seconds: floa
         return load.per_second * batch, {"p99_ms": load.quantile(0.99), "server_cpu_us_per_record": cpu}
 
 
-def redis_writes(parent: str | None, appendfsync: str, batch: int, seconds: float) -> float:
+def redis_writes(parent: str, appendfsync: str, batch: int, seconds: float) -> float:
     """Entries a second."""
     with redis(parent, appendfsync=appendfsync) as server:
         load = run_load(drive(server.address, spread(xadds(batch), CONNECTIONS), redis_length(batch), seconds))
         return load.per_second * batch
 
 
-def against_redis(durability: str, appendfsync: str, batch: int) -> Callable[[str | None, float], Result]:
+def against_redis(durability: str, appendfsync: str, batch: int) -> Callable[[str, float], Result]:
     """How many times what Redis does."""
 
-    def run(parent: str | None, scale: float) -> Result:
+    def run(parent: str, scale: float) -> Result:
         theirs = redis_writes(parent, appendfsync, batch, SECONDS * scale)
         ours, facts = driftq_writes(parent, durability, batch, SECONDS * scale)
         return Result(ours / theirs, {"records_per_s": ours, "redis_per_s": theirs, **facts})
@@ -109,7 +89,7 @@ def against_redis(durability: str, appendfsync: str, batch: int) -> Callable[[st
 
 
 @contextmanager
-def filled(parent: str | None, records: int, *, durability: str = "disk", **config: object) -> Iterator[Process]:
+def filled(parent: str, records: int, *, durability: str = "disk", **config: object) -> Iterator[Process]:
     """A server with a topic of so many records."""
     with driftq(parent) as server:
         server.call("PUT", "/v0/topics/bench", {"durability": durability, **config})
@@ -122,7 +102,7 @@ def filled(parent: str | None, records: int, *, durability: str = "disk", **conf
         yield server
 
 
-def diff(parent: str | None, scale: float) -> Result:
+def diff(parent: str, scale: float) -> Result:
     """Pages of 1000 over the newest 200 000 records."""
     records = 200_000
     with filled(parent, records) as server:
@@ -134,7 +114,7 @@ def diff(parent: str | None, scale: float) -> Result:
         return Result(load.per_second * 1000, {"p99_ms": load.quantile(0.99)})
 
 
-def arrow(parent: str | None, scale: float) -> Result:
+def arrow(parent: str, scale: float) -> Result:
     """The same as Arrow, 100 000 records a page."""
     records = 200_000
     with filled(parent, records) as server:
@@ -175,7 +155,7 @@ class Watcher(asyncio.Protocol):
             at = data.find(b'"sent":', at + 1)
 
 
-def watchers(parent: str | None, scale: float) -> Result:
+def watchers(parent: str, scale: float) -> Result:
     """A hundred watchers of one topic, 200 writes a second: from before the write to the last byte of its frame."""
     rate, count = 200, 100
     delays: list[float] = []
@@ -251,7 +231,7 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int(head[start + 15 : head.find(b"\r\n", start)]))
 
 
-def queue(parent: str | None, scale: float) -> Result:
+def queue(parent: str, scale: float) -> Result:
     """Claim and ack in the fsync class; and the same per job with fifty times the jobs.
 
     Right behind its filling a server is slower, and so is whoever is second in a turn on a busy machine: both servers
@@ -289,7 +269,7 @@ def _by_turns(small: Process, large: Process, jobs: int, *, small_first: bool) -
 # --- many ---------------------------------------------------------------------------------------------------------
 
 
-def many(parent: str | None, scale: float) -> Result:
+def many(parent: str, scale: float) -> Result:
     """Ten thousand topics and a thousand idle watchers: what they take, and what they do to a write."""
     topics, streams = int(10_000 * scale), int(1000 * scale)
 
@@ -325,57 +305,16 @@ def many(parent: str | None, scale: float) -> Result:
 
 
 WORKLOADS = {
-    "write_100": Workload("x Redis", against_redis("disk", "everysec", 100), 1.5, 2.0, needs_redis=True),
-    "write_1": Workload("x Redis", against_redis("disk", "everysec", 1), 0.35, 0.6, needs_redis=True),
-    "fsync_100": Workload("x Redis", against_redis("fsync", "always", 100), 1.3, 1.8, needs_redis=True),
-    "fsync_1": Workload("x Redis", against_redis("fsync", "always", 1), 0.6, 1.0, needs_redis=True),
+    "write_100": Workload("x Redis", against_redis("disk", "everysec", 100), 1.5, 2.0, missing=missing_redis),
+    "write_1": Workload("x Redis", against_redis("disk", "everysec", 1), 0.35, 0.6, missing=missing_redis),
+    "fsync_100": Workload("x Redis", against_redis("fsync", "always", 100), 1.3, 1.8, missing=missing_redis),
+    "fsync_1": Workload("x Redis", against_redis("fsync", "always", 1), 0.6, 1.0, missing=missing_redis),
     "diff_1000": Workload("records/s", diff, 700_000, 1_500_000),
     "arrow": Workload("records/s", arrow, 4_000_000, 8_000_000),
     "watchers": Workload("ms p99", watchers, 5.0, least=False),
     "claim_ack": Workload("jobs/s", queue, 20_000, 60_000),
     "many": Workload("MiB", many, 300, least=False),
 }
-
-
-def measure(name: str, workload: Workload, parent: str | None, scale: float, repeat: int) -> dict[str, object]:
-    """Run one workload some times; the median counts."""
-    results = sorted((workload.run(parent, scale) for _ in range(repeat)), key=lambda result: result.value)
-    median = results[len(results) // 2]
-    reached = median.value >= workload.bar if workload.least else median.value <= workload.bar
-    return {
-        "workload": name,
-        "unit": workload.unit,
-        "value": round(median.value, 4),
-        "all": [round(result.value, 4) for result in results],
-        "bar": workload.bar,
-        "aim": workload.aim,
-        "reached": reached,
-        "facts": {key: round(value, 4) for key, value in median.facts.items()},
-        "machine": machine(),
-    }
-
-
-def report(workloads: Mapping[str, Workload], told: str | None) -> int:
-    """All workloads, or those named on the command line: a line of JSON for each. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=told, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(workloads)}; default all")
-    parser.add_argument("--dir", default=None, help="where data directories are made (default: the system's)")
-    parser.add_argument("--scale", type=float, default=1.0, help="so many times as long, or as many")
-    parser.add_argument("--repeat", type=int, default=3, help="runs per workload; the median counts")
-    chosen = parser.parse_args()
-    unknown = [name for name in chosen.workloads if name not in workloads]
-    if unknown:
-        parser.error(f"unknown workload {unknown[0]}; there are {', '.join(workloads)}")
-    reached = True
-    for name in chosen.workloads or workloads:
-        if workloads[name].needs_redis and not has_redis():
-            line: dict[str, object] = {"workload": name, "left_out": "redis-server is not installed on this machine"}
-        else:
-            line = measure(name, workloads[name], chosen.dir, chosen.scale, chosen.repeat)
-            reached = reached and bool(line["reached"])
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
-    return 0 if reached else 1
 
 
 if __name__ == "__main__":

@@ -101,6 +101,16 @@ async def drive(
     return Load(len(latencies), time.perf_counter() - began, latencies)
 
 
+def body(count: int, first: int, *, tags: bool = True) -> bytes:
+    """The request of one write."""
+    filling = b"x" * 85
+    records = []
+    for number in range(first, first + count):
+        tag = b',"tag":"order-%d"' % number if tags else b""
+        records.append(b'{"data":{"id":%d,"payload":"%b"}%b}' % (number, filling, tag))
+    return b'{"records":[' + b",".join(records) + b"]}"
+
+
 def check_reply(reply: bytes) -> None:
     """A benchmark of refusals would be a fast one."""
     if reply.startswith((b"-", b"HTTP/1.1 4", b"HTTP/1.1 5")):

@@ -1,22 +1,19 @@
 """Measure queues in process: `python -m bench.queue`. Claims of 100 jobs, each acked with one call, on the real disk.
 
-One JSON line per workload. The same work is done on a small and on a large queue: what a job costs must not depend on
-how many there are, and the exit code says whether it does not. `us_per_job` is processor time of the loop, so that a
-busy machine disturbs it less.
+One JSON line per workload: a class, and whether leases are durable. The same work is done on a small and on a large
+queue: what a job costs must not depend on how many there are. `small_us` and `large_us` are processor time of the loop,
+so that a busy machine disturbs them less.
 """
 
-import argparse
 import asyncio
-import json
-import shutil
-import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import uvloop
 
+from bench.report import Result, Workload, report
+from bench.servers import scratch
 from driftq.config import Settings
 from driftq.engine.ingest import make_rows
 from driftq.model.topic import Durability, TopicConfig
@@ -27,14 +24,15 @@ from driftq.server import Server
 
 TOPIC = "bench"
 BATCH = 100
+BATCHES = 150
 BLOCK = 1000
 SMALL, LARGE = 20_000, 1_000_000
 DEARER_MAX = 1.5
 """A job of the large queue may cost so many times one of the small queue; the rest is noise."""
 
 
-async def claim_and_ack(directory: str, jobs: int, batches: int, config: TopicConfig) -> dict[str, object]:
-    """Work off some of a queue's jobs, one batch behind the other."""
+async def claim_and_ack(directory: str, jobs: int, batches: int, config: TopicConfig) -> tuple[float, float]:
+    """Work off some of a queue's jobs, one batch behind the other. Returns jobs a second, and microseconds each."""
     runtime = AsyncioRuntime(asyncio.get_running_loop())
     server = Server(Settings(data_dir=directory), OsDisk(), SystemClock(), runtime)
     engine, queues = server.engine, server.queues
@@ -55,38 +53,33 @@ async def claim_and_ack(directory: str, jobs: int, batches: int, config: TopicCo
     cpu_s, took_s = time.thread_time() - cpu_s, time.perf_counter() - began_s
     await runtime.future(server.close())
     done = batches * BATCH
-    return {"jobs_per_s": round(done / took_s), "us_per_job": round(1e6 * cpu_s / done, 2)}
+    return done / took_s, 1e6 * cpu_s / done
 
 
-def measure(directory: Path, jobs: int, batches: int, config: TopicConfig) -> dict[str, object]:
-    """One run, on a directory of its own."""
-    path = tempfile.mkdtemp(dir=directory)
-    try:
-        return uvloop.run(claim_and_ack(path, jobs, batches, config))
-    finally:
-        shutil.rmtree(path)
+def dearer(durability: Durability, *, durable: bool) -> Callable[[str, float], Result]:
+    """What a job of a large queue costs, in so many times one of a small queue."""
+    config = TopicConfig(type="queue", durability=durability, leases_durable=durable)
+
+    def run(parent: str, scale: float) -> Result:
+        found: list[tuple[float, float]] = []
+        for jobs in (SMALL, LARGE):
+            with scratch(parent) as directory:
+                found.append(uvloop.run(claim_and_ack(directory, jobs, int(BATCHES * scale), config)))
+        (small_rate, small_us), (large_rate, large_us) = found
+        facts = {"small_per_s": small_rate, "large_per_s": large_rate, "small_us": small_us, "large_us": large_us}
+        return Result(large_us / small_us, facts)
+
+    return run
 
 
-def main() -> int:
-    """Every workload, small and large."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--batches", type=int, default=150)
-    options = parser.parse_args()
-    good = True
-    for durability in (Durability.FSYNC, Durability.DISK):
-        for durable in (False, True):
-            config = TopicConfig(type="queue", durability=durability, leases_durable=durable)
-            costs = []
-            for jobs in (SMALL, LARGE):
-                runs = [measure(options.dir, jobs, options.batches, config) for _ in range(options.repeat)]
-                middle = {name: statistics.median([float(str(run[name])) for run in runs]) for name in runs[0]}
-                costs.append(middle["us_per_job"])
-                print(json.dumps({"class": durability, "leases_durable": durable, "jobs": jobs, **middle}), flush=True)
-            good = good and costs[1] <= DEARER_MAX * costs[0]
-    return 0 if good else 1
+WORKLOADS = {
+    f"{durability}{'_durable' if durable else ''}": Workload(
+        "x the cost of a small queue", dearer(durability, durable=durable), DEARER_MAX, least=False
+    )
+    for durability in (Durability.FSYNC, Durability.DISK)
+    for durable in (False, True)
+}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(WORKLOADS, __doc__))

@@ -109,9 +109,9 @@ def driftq(parent: str | None = None, **settings: str) -> Iterator[Process]:
             server.end(signal.SIGTERM)
 
 
-def has_redis() -> bool:
-    """Is the peer there?"""
-    return shutil.which("redis-server") is not None
+def missing_redis() -> str | None:
+    """Why the peer is not there."""
+    return None if shutil.which("redis-server") else "redis-server is not installed on this machine"
 
 
 @contextmanager

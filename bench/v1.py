@@ -17,9 +17,10 @@ from typing import cast
 
 import uvloop
 
-from bench.http import Result, Workload, report, run_load
+from bench.http import run_load
 from bench.load import drive, http_length, http_request
-from bench.servers import Process, driftq, scratch, start
+from bench.report import Result, Workload, report
+from bench.servers import Process, driftq, start
 
 WORKERS, IN_FLIGHT = 8, 8
 PRODUCERS = 32
@@ -198,7 +199,7 @@ async def through(server: Process, messages: int) -> float:
     return took
 
 
-def throughput(parent: str | None, scale: float) -> Result:
+def throughput(parent: str, scale: float) -> Result:
     """Messages a second from produce to ack."""
     messages = int(20_000 * scale)
     with driftq(parent) as server:
@@ -227,7 +228,7 @@ async def paced(server: Process, rate: int, messages: int) -> list[float]:
     return sorted(work.delays)
 
 
-def latency(parent: str | None, scale: float) -> Result:
+def latency(parent: str, scale: float) -> Result:
     """Delivery at a thousand messages a second."""
     rate = 1000
     messages = int(rate * SECONDS * scale)
@@ -252,7 +253,7 @@ async def work_off(server: Process, messages: int) -> float:
     return took
 
 
-def backlog(parent: str | None, scale: float) -> Result:
+def backlog(parent: str, scale: float) -> Result:
     """What a delivery and its ack cost the server with 10^6 messages behind it, in so many times that with 10^3."""
     some = int(5000 * scale)
     cpu: list[float] = []
@@ -279,26 +280,25 @@ async def progress(server: Process, groups: int, each: int) -> None:
             transport.close()
 
 
-def restart(parent: str | None, scale: float) -> Result:
+def restart(directory: str, scale: float) -> Result:
     """From the start of the process to its readiness with 10^6 messages and ten groups, after kill -9 and SIGTERM."""
     messages = int(1_000_000 * scale)
     took: list[float] = []
-    with scratch(parent) as directory:
-        server = start(directory, **NO_LIMITS)
-        try:
-            server.call("POST", "/v1/topics", {"name": "bench"})
-            fill(server, messages, atomic=False)
-            uvloop.run(progress(server, 10, 100))
-            for number in (signal.SIGKILL, signal.SIGTERM):
-                server.end(number)
-                began = time.perf_counter()
-                server = start(directory, **NO_LIMITS)
-                server.wait_until("/v1/healthz")
-                took.append(time.perf_counter() - began)
-            groups = server.call("GET", "/v1/groups?topic=bench")["groups"]
-            resident = server.resident_mib()
-        finally:
-            server.end(signal.SIGKILL)
+    server = start(directory, **NO_LIMITS)
+    try:
+        server.call("POST", "/v1/topics", {"name": "bench"})
+        fill(server, messages, atomic=False)
+        uvloop.run(progress(server, 10, 100))
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            server.end(number)
+            began = time.perf_counter()
+            server = start(directory, **NO_LIMITS)
+            server.wait_until("/v1/healthz")
+            took.append(time.perf_counter() - began)
+        groups = server.call("GET", "/v1/groups?topic=bench")["groups"]
+        resident = server.resident_mib()
+    finally:
+        server.end(signal.SIGKILL)
     lags = [group["partitions"][0]["lag"] for group in groups]
     assert len(lags) == 10, f"{len(lags)} groups"
     assert all(messages - 200 < lag < messages for lag in lags), f"{lags} messages are left of {messages}"
