@@ -1,0 +1,71 @@
+"""The Python client of a DriftQ server: `Client` blocks, `AsyncClient` awaits, and both do the same.
+
+    with Client() as client:
+        jobs = client.topic("jobs")
+        jobs.append({"hello": "world"})
+        for item in jobs.read():
+            print(item)
+
+Every operation is a plan without I/O (`client.plan`) that a driver performs (`client.drivers`).
+"""
+
+from driftq.client.additions import Part
+from driftq.client.client import AsyncClient, Client, WatchEvent
+from driftq.client.drivers import AsyncStream, Stream
+from driftq.client.errors import (
+    ApiError,
+    BadRequestError,
+    ClientError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    ProtocolError,
+    ServerError,
+    ThrottledError,
+    TopicFullError,
+    TransportError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from driftq.client.plan import Response
+from driftq.client.records import NewRecord
+from driftq.client.retry import Retries
+from driftq.client.topics import AsyncTopic, Topic
+from driftq.client.watch import CaughtUp, Start, TopicGone
+from driftq.model.answers import Job, Record
+from driftq.model.tombstone import Tombstone
+from driftq.model.topic import TopicConfig
+
+__all__ = [
+    "ApiError",
+    "AsyncClient",
+    "AsyncStream",
+    "AsyncTopic",
+    "BadRequestError",
+    "CaughtUp",
+    "Client",
+    "ClientError",
+    "ConflictError",
+    "ForbiddenError",
+    "Job",
+    "NewRecord",
+    "NotFoundError",
+    "Part",
+    "ProtocolError",
+    "Record",
+    "Response",
+    "Retries",
+    "ServerError",
+    "Start",
+    "Stream",
+    "ThrottledError",
+    "Tombstone",
+    "Topic",
+    "TopicConfig",
+    "TopicFullError",
+    "TopicGone",
+    "TransportError",
+    "UnauthorizedError",
+    "UnavailableError",
+    "WatchEvent",
+]

@@ -1,0 +1,148 @@
+"""Topics as tables (http-v0 §22.1). pyarrow, pandas and polars are imported by the calls that need them.
+
+The columns of a table are `seq, ts, node, tag, meta, data`; `meta` and `data` are JSON text. Its schema's metadata says
+where reading stopped (`next_from_seq`, `head_seq`, `epoch`) and what is missing (`tombstones`, a JSON array).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from msgspec.json import encode
+
+from driftq.client.additions import ARROW
+from driftq.client.binding import Operations, flow, operation
+from driftq.client.calls import JSON, Calls, decoded, present, query_of
+from driftq.client.plan import Emit, Flow, Plan, Request
+from driftq.client.retry import Repeat
+from driftq.model.answers import Written
+from driftq.model.limits import ARROW_WRITE_RECORDS_MAX, BULK_BYTES_MAX, BULK_RECORDS
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+_WRITE_BYTES_MAX = BULK_BYTES_MAX // 4
+"""Of one write: well below what a server takes, for the text of a table may be longer than its columns."""
+
+
+class Arrow(Operations):
+    """What can be done with a topic as a table."""
+
+    _path: str
+
+    @operation
+    def to_arrow(
+        self, from_seq: int | None = None, *, from_ts: int | None = None, limit: int | None = None
+    ) -> "Plan[pyarrow.Table]":
+        """The records behind a cursor, up to the head or to `limit` of them, as one table."""
+        return _table(self._calls, self._path, from_seq, from_ts, limit)
+
+    @operation
+    def to_pandas(
+        self, from_seq: int | None = None, *, from_ts: int | None = None, limit: int | None = None
+    ) -> "Plan[pandas.DataFrame]":
+        """The same as a pandas DataFrame."""
+        frame: pandas.DataFrame = (yield from _table(self._calls, self._path, from_seq, from_ts, limit)).to_pandas()
+        return frame
+
+    @operation
+    def to_polars(
+        self, from_seq: int | None = None, *, from_ts: int | None = None, limit: int | None = None
+    ) -> "Plan[polars.DataFrame]":
+        """The same as a polars DataFrame."""
+        import polars  # only those who ask for it have it
+
+        frame = polars.from_arrow((yield from _table(self._calls, self._path, from_seq, from_ts, limit)))
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    @flow
+    def arrow_pages(
+        self, from_seq: int | None = None, *, from_ts: int | None = None, page_records: int = BULK_RECORDS
+    ) -> "Flow[pyarrow.Table]":
+        """The records behind a cursor as one table a page, up to the head as it is at the first one."""
+        return _pages(self._calls, self._path, from_seq, from_ts, page_records)
+
+    @operation
+    def write_arrow(
+        self, table: Any, *, node: str | None = None, idempotency_key: str | None = None, create: bool | None = None
+    ) -> Plan[list[Written]]:
+        """Write a table: pyarrow's, or anything `pyarrow.table` takes, as pandas and polars frames.
+
+        With a column `data`, of JSON text, its rows are the records, and `tag`, `node` and `meta` may stand beside it.
+        Without one, every row is the data of a record, as an object. Each of the writes it takes is all or nothing.
+        """
+        key = idempotency_key or self._calls.fresh_key()
+        done = []
+        for number, body in enumerate(_bodies(table)):
+            own = None if key is None else f"{key}.{number}"
+            query = query_of({"node": node, "idempotency_key": own, "create": create})
+            request = Request("POST", self._path, query, {"content-type": ARROW}, body)
+            response = yield from self._calls.response(request, Repeat.SAME if key else Repeat.AGAIN)
+            done.append(decoded(response, Written))
+        return done
+
+
+def _pages(
+    calls: Calls, path: str, from_seq: int | None, from_ts: int | None, page_records: int
+) -> "Flow[pyarrow.Table]":
+    import pyarrow as pa
+
+    until: int | None = None
+    while True:
+        body = encode(present({"from_seq": from_seq, "from_ts": from_ts, "limit": page_records, "include_tags": True}))
+        request = Request("POST", f"{path}/diff", headers={**JSON, "accept": ARROW}, content=body)
+        response = yield from calls.response(request, Repeat.SAME)
+        page = pa.ipc.open_stream(response.content).read_all()
+        facts = page.schema.metadata
+        until = int(facts[b"head_seq"]) if until is None else until
+        yield Emit(page)
+        from_seq, from_ts = int(facts[b"next_from_seq"]), None
+        if from_seq >= until:
+            return
+
+
+def _table(
+    calls: Calls, path: str, from_seq: int | None, from_ts: int | None, limit: int | None
+) -> "Plan[pyarrow.Table]":
+    """All pages as one table."""
+    import pyarrow as pa
+
+    pages, left = [], limit
+    flow = _pages(calls, path, from_seq, from_ts, BULK_RECORDS if limit is None else min(BULK_RECORDS, limit))
+    outcome: Any = None
+    try:
+        while left is None or left > 0:
+            action = flow.send(outcome)
+            if isinstance(action, Emit):
+                pages.append(action.item if left is None else action.item[:left])
+                left, outcome = None if left is None else left - len(pages[-1]), None
+            else:
+                outcome = yield action
+    except StopIteration:
+        pass
+    facts = dict(pages[-1].schema.metadata)
+    gaps = [page.schema.metadata[b"tombstone"] for page in pages if page.schema.metadata.get(b"tombstone")]
+    facts.pop(b"tombstone", None)
+    return pa.concat_tables([page.replace_schema_metadata(None) for page in pages]).replace_schema_metadata(
+        {**facts, b"tombstones": b"[" + b",".join(gaps) + b"]"}
+    )
+
+
+def _bodies(table: Any) -> Iterator[bytes]:
+    """The writes that a table takes, as Arrow streams."""
+    import pyarrow as pa
+
+    whole = table if isinstance(table, pa.Table) else pa.table(table)
+    size = max(1, whole.nbytes // max(1, len(whole)))
+    rows = max(1, min(ARROW_WRITE_RECORDS_MAX, _WRITE_BYTES_MAX // size))
+    for batch in whole.combine_chunks().to_batches(max_chunksize=rows):
+        if "data" in batch.schema.names:
+            sent = batch
+        else:
+            sent = pa.record_batch([pa.array([encode(row).decode() for row in batch.to_pylist()])], names=["data"])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, sent.schema) as writer:
+            writer.write_batch(sent)
+        yield sink.getvalue().to_pybytes()

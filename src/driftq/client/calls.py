@@ -1,0 +1,124 @@
+"""From a call to its plan: one request, made again where that may help, and its answer decoded."""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+from msgspec import MsgspecError
+from msgspec.json import decode, encode
+
+from driftq.client.errors import ClientError, ProtocolError, api_error
+from driftq.client.plan import Emit, Flow, Pause, Plan, Request, Response
+from driftq.client.retry import Repeat, Retries, may_retry
+from driftq.seam.entropy import Entropy
+
+T = TypeVar("T")
+Page = TypeVar("Page", bound="Listed")
+
+JSON = {"content-type": "application/json"}
+
+Query = Mapping[str, str | int | bool | None]
+
+
+class Listed(Protocol):
+    """What every page of a list says of the next one."""
+
+    @property
+    def next_cursor(self) -> str | None:
+        """Where it begins; None behind the last."""
+        ...
+
+
+class Calls:
+    """How one client makes its calls."""
+
+    def __init__(self, retries: Retries, entropy: Entropy) -> None:
+        self.retries = retries
+        self._entropy = entropy
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        answer: type[T],
+        *,
+        query: Query | None = None,
+        body: object = None,
+        repeat: Repeat = Repeat.SAME,
+        wait_s: float = 0.0,
+    ) -> Plan[T]:
+        """A call with JSON both ways; members of a body or query that are None are left out."""
+        request = Request(
+            method,
+            path,
+            query_of(query or {}),
+            {} if body is None else JSON,
+            None if body is None else encode(present(body) if isinstance(body, dict) else body),
+            wait_s,
+        )
+        response = yield from self.response(request, repeat)
+        return decoded(response, answer)
+
+    def response(self, request: Request, repeat: Repeat) -> Plan[Response]:
+        """A success. Raises ApiError or TransportError once no more tries are left."""
+        for attempt in count():
+            try:
+                response: Response = yield request
+                if response.status < 300:
+                    return response
+                raise api_error(response.status, response.headers, response.content)
+            except ClientError as error:
+                if attempt >= self.retries.count or not may_retry(error, repeat):
+                    raise
+                pause = self.pause(attempt, error)
+            yield pause
+        raise AssertionError("unreachable")
+
+    def pause(self, attempt: int, error: ClientError | None) -> Pause:
+        """What comes before the next try."""
+        return Pause(self.retries.pause_s(attempt, error, self._entropy))
+
+    def fresh_key(self) -> str | None:
+        """An idempotency key nobody has used; None where nothing is ever sent twice."""
+        return self._entropy.token(16).hex() if self.retries.count else None
+
+    def pages(
+        self, path: str, answer: type[Page], rows: Callable[[Page], list[T]], query: Query | None = None
+    ) -> Flow[T]:
+        """All rows of a list, page after page."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = yield from self.json("GET", path, answer, query={**(query or {}), "cursor": cursor or None})
+            for row in rows(page):
+                yield Emit(row)
+            cursor = page.next_cursor
+
+
+def decoded(response: Response, answer: type[T]) -> T:
+    """The body as what it should be. Raises ProtocolError."""
+    if answer is type(None):
+        return None
+    try:
+        return decode(response.content, type=answer)
+    except MsgspecError as error:
+        raise ProtocolError(f"the answer is none of a DriftQ server's: {error}; is the address right?") from None
+
+
+def present(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def query_of(values: Query) -> dict[str, str]:
+    """As text: booleans in JSON's words, None left out."""
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def path_of(*parts: str) -> str:
+    """A path with every part encoded."""
+    return "/" + "/".join(quote(part, safe=":-._~>") for part in parts)

@@ -1,0 +1,210 @@
+"""`Client` and `AsyncClient`: what can be asked of a server as a whole (http-v0 §6.3, §11, §12, §17), and the way to
+its topics and its broker.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from driftq.client.binding import Async, Blocking, Operations, flow, operation
+from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
+from driftq.client.drivers import Address, AsyncDriver, Driver
+from driftq.client.plan import Flow, Plan, Request, Response
+from driftq.client.reading import Nodes
+from driftq.client.retry import Repeat, Retries
+from driftq.client.topics import AsyncTopic, Topic
+from driftq.client.watch import Starts, Watched, watched
+from driftq.model.answers import (
+    Health,
+    Readiness,
+    RouterDeleted,
+    RouterList,
+    RouterPut,
+    RouterRow,
+    RouterState,
+    TopicList,
+    TopicRow,
+)
+from driftq.model.router import Filter, Guarantee
+from driftq.seam.entropy import SystemEntropy
+
+DEFAULT_URL = "http://127.0.0.1:4000"
+_TIMEOUT_S = 30.0
+_SAFE = frozenset(("GET", "HEAD", "PUT", "DELETE"))
+
+
+class WatchEvent(Struct, frozen=True):
+    """What happened, and in which topic."""
+
+    topic: str
+    item: Watched
+
+
+class _ClientOperations(Operations):
+    """All but what makes handles.
+
+    Without `url` it is that in DRIFTQ_URL, else http://127.0.0.1:4000; without `api_key` that in DRIFTQ_API_KEY, if
+    any. `timeout` is in seconds, for a call; `retries` how often one is made again; `node` names this client to queues
+    and groups.
+    """
+
+    _make_driver: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = _TIMEOUT_S,
+        retries: int | Retries = 3,
+        node: str | None = None,
+    ) -> None:
+        entropy = SystemEntropy()
+        self.url = (url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL).rstrip("/")
+        self.node = node or f"{socket.gethostname()[:64]}-{os.getpid()}-{entropy.token(4).hex()}"
+        address = Address(self.url, api_key or os.environ.get("DRIFTQ_API_KEY") or None, timeout)
+        calls = Calls(Retries(count=retries) if isinstance(retries, int) else retries, entropy)
+        super().__init__(calls, self._make_driver(address))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    @operation
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int | bool | None] | None = None,
+        json: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        wait_s: float = 0.0,
+    ) -> Plan[Response]:
+        """Any call, for what has no method here: a success as it came. Raises ApiError or TransportError.
+
+        It is made again where that may help; whether it may take effect twice is `repeatable`, by default what its
+        method says.
+        """
+        given = dict(headers or {})
+        if json is not None:
+            content, given = encode(json), {**JSON, **given}
+        request = Request(method, path, query_of(query or {}), given, content, wait_s)
+        safe = method in _SAFE if repeatable is None else repeatable
+        return self._calls.response(request, Repeat.SAME if safe else Repeat.AGAIN)
+
+    @operation
+    def health(self) -> Plan[Health]:
+        """Is the process alive?"""
+        return self._calls.json("GET", "/v0/health", Health)
+
+    @operation
+    def ready(self) -> Plan[Readiness]:
+        """Does the server take requests? Raises UnavailableError while it does not."""
+        return self._calls.json("GET", "/v0/ready", Readiness)
+
+    @operation
+    def metrics(self) -> Plan[dict[str, Any]]:
+        """What the server counts."""
+        request = Request("GET", "/v0/metrics", headers={"accept": "application/json"})
+        return decoded((yield from self._calls.response(request, Repeat.SAME)), dict[str, Any])
+
+    @flow
+    def topics(self, *, prefix: str | None = None, v1: bool = True) -> Flow[TopicRow]:
+        """The topics, by name; `v1` says whether those of the broker are among them."""
+        query = {"prefix": prefix, "v1": v1}
+        return self._calls.pages("/v0/topics", TopicList, lambda page: page.topics, query)
+
+    @flow
+    def watch(self, topics: Starts, *, node: Nodes | None = None) -> Flow[WatchEvent]:
+        """What happens in many topics: records, tombstones, and when a topic is caught up with or gone.
+
+        `topics` maps names to where to begin, a seq or a `Start`; names alone begin at what is retained. A connection
+        that breaks is made again, and goes on where it stopped. Ends when no topic is left.
+        """
+        return watched(self._calls, topics, WatchEvent, node=node)
+
+    @operation
+    def put_router(
+        self,
+        name: str,
+        source: str,
+        dest: str,
+        *,
+        filter: str | Filter | None = None,  # noqa: A002  # the contract's word
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        create_dest: bool = True,
+        allow_cycle: bool = False,
+        guarantee: Guarantee = Guarantee.AT_LEAST_ONCE,
+    ) -> Plan[RouterPut]:
+        """Create a router from `source` to `dest`, or change what it does."""
+        body = {"source": source, "dest": dest, "filter": filter, "guarantee": guarantee, "allow_cycle": allow_cycle}
+        body |= {"preserve_node": preserve_node, "preserve_tag": preserve_tag, "create_dest": create_dest}
+        return self._calls.json("PUT", path_of("v0", "routers", name), RouterPut, body=body)
+
+    @operation
+    def router(self, name: str) -> Plan[RouterState]:
+        """How a router stands."""
+        return self._calls.json("GET", path_of("v0", "routers", name), RouterState)
+
+    @flow
+    def routers(
+        self, *, prefix: str | None = None, source: str | None = None, dest: str | None = None
+    ) -> Flow[RouterRow]:
+        """The routers, by name."""
+        query = {"prefix": prefix, "source": source, "dest": dest}
+        return self._calls.pages("/v0/routers", RouterList, lambda page: page.routers, query)
+
+    @operation
+    def delete_router(self, name: str) -> Plan[RouterDeleted]:
+        """Delete a router; its copies stay."""
+        return self._calls.json("DELETE", path_of("v0", "routers", name), RouterDeleted)
+
+
+class Client(_ClientOperations, Blocking):
+    """A server, for callers that block; many threads may use one client. Use it as a context, or close it."""
+
+    _make_driver = Driver
+
+    def topic(self, name: str) -> Topic:
+        """A handle; nothing is asked yet."""
+        return Topic(name, self._calls, self._driver, node=self.node)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncClient(_ClientOperations, Async):
+    """The same for callers that await, within one event loop."""
+
+    _make_driver = AsyncDriver
+
+    def topic(self, name: str) -> AsyncTopic:
+        """A handle; nothing is asked yet."""
+        return AsyncTopic(name, self._calls, self._driver, node=self.node)
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()

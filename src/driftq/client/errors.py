@@ -1,0 +1,144 @@
+"""What a client raises, as one tree; statuses and codes are those of http-v0 §1.6 and http-v1 §1.4.
+
+ClientError
+├── TransportError      no whole answer came: refused, cut off, too slow
+├── ProtocolError       an answer that is none of DriftQ's
+└── ApiError            the server says no: `status`, `code`, `message`, `detail`, `retry_after`
+    ├── BadRequestError     400, 405, 406, 413, 414, 415, 431: this call never works as it is
+    ├── UnauthorizedError   401
+    ├── ForbiddenError      403
+    ├── NotFoundError       404
+    ├── ConflictError       409: the state of the server does not fit
+    ├── TopicFullError      422
+    ├── ThrottledError      429: the same call may work later
+    └── ServerError         500 and above
+        └── UnavailableError    503: it starts, drains, or has stopped taking writes
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from msgspec import MsgspecError
+from msgspec.json import decode
+
+_MS_PER_S = 1000
+
+
+class ClientError(Exception):
+    """The base."""
+
+
+class TransportError(ClientError):
+    """No whole answer came. `sent` is False where the server cannot have seen the request."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class ProtocolError(ClientError):
+    """What came back is not what a DriftQ server says."""
+
+
+class ApiError(ClientError):
+    """The server refused. `retry_after` is in seconds, None where the server named no time."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        detail: Mapping[str, Any] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(f"{status} {code}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.detail: Mapping[str, Any] = detail or {}
+        self.retry_after = retry_after
+
+
+class BadRequestError(ApiError):
+    """The call is wrong whatever the state of the server."""
+
+
+class UnauthorizedError(ApiError):
+    """No key, or one the server does not know."""
+
+
+class ForbiddenError(ApiError):
+    """The key may not do this, or not under that name."""
+
+
+class NotFoundError(ApiError):
+    """No such topic, router, cursor, run or route."""
+
+
+class ConflictError(ApiError):
+    """The state of the server does not fit the call."""
+
+
+class TopicFullError(ApiError):
+    """A topic that rejects has no room now."""
+
+
+class ThrottledError(ApiError):
+    """A cap or a full queue; the same call may work later."""
+
+
+class ServerError(ApiError):
+    """The server failed; whether the call had an effect is not known."""
+
+
+class UnavailableError(ServerError):
+    """The server starts, drains, or has stopped taking writes."""
+
+
+_KINDS: dict[int, type[ApiError]] = {
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    422: TopicFullError,
+    429: ThrottledError,
+    503: UnavailableError,
+}
+
+
+def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: datetime | None = None) -> ApiError:
+    """The error that an answer without success stands for, in either dialect."""
+    try:
+        body = decode(content, type=dict[str, Any])
+    except MsgspecError:
+        body = {}
+    told, detail = body.get("error"), None
+    if isinstance(told, dict):
+        code, message, detail = str(told.get("code")), str(told.get("message")), told.get("detail")
+    elif isinstance(told, str):
+        code, message = told, str(body.get("message"))
+        detail = {name: value for name, value in body.items() if name not in ("error", "message")}
+    else:
+        code, message = "unknown", content[:200].decode(errors="replace") or "an answer without a body"
+    kind = _KINDS.get(status, ServerError if status >= 500 else BadRequestError)
+    return kind(status, code, message, detail=detail, retry_after=_retry_after(headers, detail or {}, now))
+
+
+def _retry_after(headers: Mapping[str, str], detail: Mapping[str, Any], now: datetime | None) -> float | None:
+    """Seconds: from the body, which knows milliseconds, else from the header, a number or a date."""
+    after_ms = detail.get("retry_after_ms")
+    if isinstance(after_ms, int):
+        return after_ms / _MS_PER_S
+    given = headers.get("retry-after", "").strip()
+    if given.isdecimal():
+        return float(given)
+    try:
+        until = parsedate_to_datetime(given)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
+    return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())

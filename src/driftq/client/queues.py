@@ -1,0 +1,58 @@
+"""Queues (http-v0 §14): jobs under a lease. A job carries its lease, so a settled one is never somebody else's."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from driftq.client.binding import Operations, flow, operation
+from driftq.client.calls import path_of
+from driftq.client.plan import Flow, Plan
+from driftq.client.reading import read_pages
+from driftq.client.retry import Repeat
+from driftq.model.answers import AckAnswer, Claimed, ExtendAnswer, Job, NackAnswer, Record, TopicState
+from driftq.model.tombstone import Tombstone
+
+T = TypeVar("T")
+Jobs = Job | Iterable[Job]
+
+
+class Queues(Operations):
+    """What can be done with a topic that is a queue; `node` names the worker, and is the client's own unless given."""
+
+    name: str
+    _path: str
+    _node: str
+
+    @operation
+    def claim(self, max: int = 1, *, lease_ms: int | None = None, node: str | None = None) -> Plan[Claimed]:  # noqa: A002
+        """Take up to `max` jobs; each is this worker's until its deadline."""
+        body = {"node": node or self._node, "max": max, "lease_ms": lease_ms}
+        return self._calls.json("POST", f"{self._path}/claim", Claimed, body=body, repeat=Repeat.AGAIN)
+
+    @operation
+    def ack(self, jobs: Jobs, *, node: str | None = None) -> Plan[AckAnswer]:
+        """These jobs are done. Those whose lease has ended are in `skipped`."""
+        return self._settled("ack", AckAnswer, jobs, node)
+
+    @operation
+    def nack(self, jobs: Jobs, *, delay_ms: int = 0, node: str | None = None) -> Plan[NackAnswer]:
+        """These jobs go back, and are handed out again after `delay_ms`."""
+        return self._settled("nack", NackAnswer, jobs, node, delay_ms=delay_ms)
+
+    @operation
+    def extend(self, jobs: Jobs, *, lease_ms: int, node: str | None = None) -> Plan[ExtendAnswer]:
+        """These jobs take longer: their deadlines are `lease_ms` from here."""
+        return self._settled("extend", ExtendAnswer, jobs, node, lease_ms=lease_ms)
+
+    def _settled(self, verb: str, answer: type[T], jobs: Jobs, node: str | None, **more: Any) -> Plan[T]:
+        held = [jobs] if isinstance(jobs, Job) else list(jobs)
+        body = {"node": node or self._node, "seqs": [job.seq for job in held]}
+        body |= {"lease_ids": [job.lease_id for job in held], **more}
+        return self._calls.json("POST", f"{self._path}/{verb}", answer, body=body)
+
+    @flow
+    def dead_letters(self) -> Flow[Record | Tombstone]:
+        """The jobs that were given up, as they stand in the queue's dead-letter topic. Raises ValueError."""
+        state = yield from self._calls.json("GET", self._path, TopicState, query={"touch": False})
+        if state.config.dead_letter is None:
+            raise ValueError(f"{self.name} has no dead_letter topic; create it with dead_letter=…")
+        yield from read_pages(self._calls, path_of("v0", "topics", state.config.dead_letter))

@@ -1,0 +1,36 @@
+"""Reading a topic page by page (http-v0 §8, §22.1)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from driftq.client.calls import Calls
+from driftq.client.plan import Emit, Flow, Plan
+from driftq.model.answers import DiffPage, Record
+from driftq.model.limits import PAGE_BYTES_MAX
+from driftq.model.tombstone import Tombstone
+
+PAGE_RECORDS = 1000
+Nodes = str | Sequence[str]
+
+
+def diff_page(calls: Calls, path: str, *, wait_ms: int = 0, **asked: Any) -> Plan[DiffPage]:
+    """One page; the path is the topic's."""
+    body = {"limit": PAGE_RECORDS, "max_batch_bytes": PAGE_BYTES_MAX, "include_tags": True, "wait_ms": wait_ms, **asked}
+    return calls.json("POST", f"{path}/diff", DiffPage, body=body, wait_s=wait_ms / 1000)
+
+
+def read_pages(
+    calls: Calls, path: str, *, from_seq: int | None = None, from_ts: int | None = None, node: Nodes | None = None
+) -> Flow[Record | Tombstone]:
+    """All records up to the head as it is at the first page, and a tombstone where some are missing."""
+    page = yield from diff_page(calls, path, from_seq=from_seq, from_ts=from_ts, node=node)
+    until = page.head_seq
+    while True:
+        if page.tombstone is not None:
+            yield Emit(page.tombstone)
+        for record in page.records:
+            if record.seq <= until:
+                yield Emit(record)
+        if page.next_from_seq >= until:
+            return
+        page = yield from diff_page(calls, path, from_seq=page.next_from_seq, node=node)

@@ -1,0 +1,75 @@
+"""A stream that outlives its connection: broken, it is opened again, with longer and longer pauses, and goes on.
+
+Until it has been open once, it fails as a call would, for then nobody knows whether there is a server at all.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from driftq.client.calls import Calls
+from driftq.client.errors import ClientError, api_error
+from driftq.client.plan import Emit, Flow, Open, Plan, Response, Shut, pulled
+from driftq.client.retry import Repeat, may_retry
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_log = logging.getLogger(__name__)
+
+
+class Line(Protocol[T_co]):
+    """What is said on the stream, and where it stands."""
+
+    def is_over(self) -> bool:
+        """Is there nothing more to come?"""
+        ...
+
+    def opening(self) -> Plan[Open]:
+        """How to go on from here."""
+        ...
+
+    def is_stale(self, response: Response) -> bool:
+        """Is what was opened gone, so that `opening` has to begin anew?"""
+        ...
+
+    def heard(self, chunk: bytes) -> Iterable[T_co]:
+        """What the next bytes say; called with none when the stream is open."""
+        ...
+
+
+def kept_open(calls: Calls, line: Line[T]) -> Flow[T]:
+    """All that a line says, until it is over. Raises ClientError."""
+    failures, was_open = 0, False
+    while not line.is_over():
+        lost: ClientError | None = None
+        try:
+            response: Response = yield (yield from line.opening())
+            if line.is_stale(response):
+                continue
+            if response.status >= 300:
+                raise api_error(response.status, response.headers, response.content)
+            failures, was_open = 0, True
+            yield from _said(line)
+        except ClientError as error:
+            if not may_retry(error, Repeat.SAME) or not (was_open or failures < calls.retries.count):
+                raise
+            lost = error
+        yield Shut()
+        if not line.is_over():
+            _log.info("the stream has ended and is opened again: %s", lost or "the server closed it")
+            yield calls.pause(failures, lost)
+            failures += 1
+
+
+def _said(line: Line[T]) -> Flow[T]:
+    """All that is said before the open stream ends."""
+    chunk = b""
+    while True:
+        for item in line.heard(chunk):
+            yield Emit(item)
+        if line.is_over():
+            return
+        chunk = yield from pulled()
+        if not chunk:
+            return

@@ -1,0 +1,84 @@
+"""The records a caller writes, as the body of a write: values, or lines of JSON that are not decoded one by one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import MsgspecError, Raw, Struct
+from msgspec.json import Decoder, encode
+
+from driftq.client.calls import present
+
+LINES_MAX = 10_000
+"""Records of one write, unless the server is told otherwise."""
+
+_VALUES = Decoder(list[Raw])
+_VALUE = Decoder(Raw)
+
+
+class NewRecord(Struct, frozen=True, omit_defaults=True):
+    """A record to be."""
+
+    data: Any
+    tag: str | None = None
+    node: str | None = None
+    meta: Mapping[str, str] | None = None
+
+
+def write_body(records: Iterable[NewRecord | Mapping[str, Any]], **fields: Any) -> bytes:
+    """A write of these records; a mapping has the members of a `NewRecord`."""
+    return encode({"records": list(records), **present(fields)})
+
+
+def lines_body(lines: bytes, *, tag: str | None = None, **fields: Any) -> bytes:
+    """A write with one record for each line, whose data is the JSON on that line.
+
+    The lines are checked as one array, at the speed of the decoder, and spliced. Raises ValueError, with the number of
+    the line that is no JSON; blank lines do not count as records.
+    """
+    ends = b"}" if tag is None else b',"tag":' + encode(tag) + b"}"
+    rest = encode(present(fields))[1:]
+    comma = b"" if rest == b"}" else b","
+    return b'{"records":[{"data":' + (ends + b',{"data":').join(_values(lines)) + ends + b"]" + comma + rest
+
+
+def _values(lines: bytes) -> list[bytes]:
+    rows = lines.removesuffix(b"\n").split(b"\n")
+    try:
+        values = _VALUES.decode(b"[" + b",".join(rows) + b"]")
+    except (MsgspecError, RecursionError):
+        values = []
+    # As long as its row: so each value is its row, and none runs over the end of one.
+    if list(map(len, values)) == list(map(len, rows)):
+        return rows
+    rows = [row.strip() for row in rows]
+    for number, row in enumerate(rows, 1):
+        try:
+            if row:
+                _VALUE.decode(row)
+        except (MsgspecError, RecursionError) as error:
+            raise ValueError(f"line {number} is no JSON: {error}") from None
+    if not any(rows):
+        raise ValueError("there is no line to write")
+    return [row for row in rows if row]
+
+
+def line_groups(chunks: Iterable[bytes], lines_max: int) -> Iterator[bytes]:
+    """The same lines in groups of at most so many, whatever the pieces they come in."""
+    rest = b""
+    for chunk in chunks:
+        text = rest + chunk
+        begin, lines = 0, text.count(b"\n")
+        while lines >= lines_max:
+            end = _behind(text, begin, lines_max)
+            yield text[begin:end]
+            begin, lines = end, lines - lines_max
+        rest = text[begin:]
+    if rest.strip():
+        yield rest
+
+
+def _behind(text: bytes, begin: int, lines: int) -> int:
+    """The place behind so many lines."""
+    for _ in range(lines):
+        begin = text.index(b"\n", begin) + 1
+    return begin

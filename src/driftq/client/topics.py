@@ -1,0 +1,172 @@
+"""Topics and their records (http-v0 §6-§10), and how a topic handle is put together from its parts."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from driftq.client.additions import Additions
+from driftq.client.arrow import Arrow
+from driftq.client.binding import Async, Blocking, Operations, flow, operation
+from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
+from driftq.client.config import topic_config
+from driftq.client.plan import Emit, Flow, Plan, Request
+from driftq.client.queues import Queues
+from driftq.client.reading import PAGE_RECORDS, Nodes, diff_page, read_pages
+from driftq.client.records import LINES_MAX, NewRecord, line_groups, lines_body, write_body
+from driftq.client.retry import Repeat
+from driftq.client.watch import Start, Watched, watched
+from driftq.model.answers import DiffPage, Record, RecordsDeleted, TopicDeleted, TopicPut, TopicState, Written
+from driftq.model.limits import PAGE_BYTES_MAX
+from driftq.model.tombstone import Tombstone
+from driftq.model.topic import TopicConfig
+
+
+class TopicOperations(Queues, Additions, Arrow, Operations):
+    """What can be done with one topic."""
+
+    def __init__(self, name: str, calls: Calls, driver: Any, *, node: str) -> None:
+        super().__init__(calls, driver)
+        self.name = name
+        self._path = path_of("v0", "topics", name)
+        self._node = node
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @operation
+    def create(self, config: TopicConfig | None = None, /, **fields: Any) -> Plan[TopicPut]:
+        """Create the topic, or replace its config; what is not said returns to its default. Raises TypeError."""
+        return self._calls.json("PUT", self._path, TopicPut, body=topic_config(config, fields))
+
+    @operation
+    def info(
+        self, *, touch: bool = True, wait_synced: int | None = None, wait_ms: int | None = None
+    ) -> Plan[TopicState]:
+        """How the topic stands; with `wait_synced`, once that seq is on stable storage or `wait_ms` are over."""
+        query = {"touch": touch, "wait_synced": wait_synced, "wait_ms": wait_ms}
+        return self._calls.json("GET", self._path, TopicState, query=query, wait_s=(wait_ms or 0) / 1000)
+
+    @operation
+    def delete(self, *, if_empty: bool = False) -> Plan[TopicDeleted]:
+        """Delete the topic, its records, and the routers that name it."""
+        return self._calls.json("DELETE", self._path, TopicDeleted, query={"if_empty": if_empty})
+
+    @operation
+    def write(
+        self,
+        records: Iterable[NewRecord | Mapping[str, Any]],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool | None = None,
+        config: TopicConfig | None = None,
+        return_seqs: bool = False,
+    ) -> Plan[Written]:
+        """Write records, all or none; without a key one is made up, so that a retry never writes twice."""
+        key = idempotency_key or self._calls.fresh_key()
+        body = write_body(records, node=node, idempotency_key=key, create=create, config=config)
+        return self._posted(body, key, return_seqs)
+
+    @operation
+    def append(
+        self,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        create: bool | None = None,
+    ) -> Plan[Written]:
+        """Write one record; `data` is any JSON value."""
+        key = idempotency_key or self._calls.fresh_key()
+        body = write_body([NewRecord(data, tag, node, meta)], idempotency_key=key, create=create)
+        return self._posted(body, key, False)
+
+    push = append
+    """The word for it where the topic is a queue."""
+
+    @operation
+    def append_raw(
+        self, lines: bytes, *, tag: str | None = None, node: str | None = None, idempotency_key: str | None = None
+    ) -> Plan[Written]:
+        """Write a record for each line of JSON, all or none. Raises ValueError with the line that is no JSON."""
+        key = idempotency_key or self._calls.fresh_key()
+        return self._posted(lines_body(lines, tag=tag, node=node, idempotency_key=key), key, False)
+
+    @flow
+    def append_lines(
+        self, chunks: Iterable[bytes], *, tag: str | None = None, node: str | None = None, lines_max: int = LINES_MAX
+    ) -> Flow[Written]:
+        """Write lines of JSON that come in pieces, as many writes in their order; gives the answer to each."""
+        for lines in line_groups(chunks, lines_max):
+            key = self._calls.fresh_key()
+            body = lines_body(lines, tag=tag, node=node, idempotency_key=key)
+            yield Emit((yield from self._posted(body, key, False)))
+
+    def _posted(self, body: bytes, key: str | None, return_seqs: bool) -> Plan[Written]:
+        request = Request("POST", self._path, query_of({"return_seqs": return_seqs}), JSON, body)
+        response = yield from self._calls.response(request, Repeat.SAME if key else Repeat.AGAIN)
+        return decoded(response, Written)
+
+    @operation
+    def diff(
+        self,
+        from_seq: int | None = None,
+        *,
+        from_ts: int | None = None,
+        limit: int = PAGE_RECORDS,
+        node: Nodes | None = None,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        max_batch_bytes: int = PAGE_BYTES_MAX,
+    ) -> Plan[DiffPage]:
+        """One page of what is behind a cursor; with `wait_ms`, it may wait for something to come."""
+        return diff_page(
+            self._calls,
+            self._path,
+            from_seq=from_seq,
+            from_ts=from_ts,
+            limit=limit,
+            node=node,
+            include_meta=include_meta,
+            wait_ms=wait_ms,
+            max_batch_bytes=max_batch_bytes,
+        )
+
+    @flow
+    def read(
+        self, from_seq: int | None = None, *, from_ts: int | None = None, node: Nodes | None = None
+    ) -> Flow[Record | Tombstone]:
+        """Everything behind a cursor, page by page, up to the head as it is at the first page; gaps as tombstones."""
+        return read_pages(self._calls, self._path, from_seq=from_seq, from_ts=from_ts, node=node)
+
+    @operation
+    def delete_records(
+        self, *, before_seq: int | None = None, match: str | tuple[str, str, str] | None = None
+    ) -> Plan[RecordsDeleted]:
+        """Delete records for good: those below a seq, those whose tag matches, or those of which both is true."""
+        body = {"before_seq": before_seq, "match": match}
+        return self._calls.json("POST", f"{self._path}/delete", RecordsDeleted, body=body)
+
+    @flow
+    def watch(
+        self, from_seq: int | None = None, *, from_ts: int | None = None, tail: bool = False, node: Nodes | None = None
+    ) -> Flow[Record | Tombstone]:
+        """Everything behind a cursor and all that is written from then on; ends when the topic is deleted.
+
+        A connection that breaks is made again, and goes on where it stopped.
+        """
+        starts = {self.name: Start(from_seq, from_ts, tail)}
+        return watched(self._calls, starts, _record_or_gap, node=node)
+
+
+def _record_or_gap(_: str, item: Watched) -> Record | Tombstone | None:
+    return item if isinstance(item, Record | Tombstone) else None
+
+
+class Topic(TopicOperations, Blocking):
+    """A topic, for callers that block."""
+
+
+class AsyncTopic(TopicOperations, Async):
+    """A topic, for callers that await."""
