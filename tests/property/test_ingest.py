@@ -135,7 +135,7 @@ def row(record: dict[str, Any], batch_node: str | None, limits: Limits) -> tuple
 def outcome(body: bytes, limits: Limits) -> list[tuple[Any, ...]] | str:
     """What ingest makes of a body, in the same form."""
     try:
-        rows = decode_write(body, limits).rows
+        rows = decode_write(body, limits).columns
     except InvalidRequestError as error:
         return error.code
     assert rows.payload_bytes == len(rows.data.data) + (len(rows.meta.data) if rows.meta else 0)
@@ -207,7 +207,7 @@ def spell_character(character: str, chance: random.Random) -> str:
 def test_a_value_is_stored_compact_and_reads_the_same(sent: list[Any], chance: random.Random) -> None:
     records = [Pairs([("data", value)]) for value in sent]
     body = spell(Pairs([("records", records)]), chance).encode()
-    rows = decode_write(body, Limits()).rows
+    rows = decode_write(body, Limits()).columns
     for n, value in enumerate(sent):
         text = rows.data[n]
         assert text is not None

@@ -31,7 +31,7 @@ from driftq.seam.runtime import Pending
 from driftq.storage.block import Block, encode_block
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import Kind
-from driftq.storage.rows import Rows
+from driftq.storage.rows import Row, Rows
 
 _UNSYNCED_KEPT = 64
 
@@ -56,16 +56,12 @@ class Appended(Struct, frozen=True):
         return self.last_seq - self.first_seq + 1
 
 
-class Write(Pending[Appended]):
+class Write(Pending[Appended], eq=False, kw_only=True):
     """One caller's records, on their way, and what the caller waits for."""
 
-    __slots__ = ("created", "key", "rows")
-
-    def __init__(self, rows: Rows, key: bytes | None, created: bool) -> None:
-        super().__init__()
-        self.rows = rows
-        self.key = key
-        self.created = created
+    rows: Rows | Row
+    key: bytes | None
+    created: bool
 
 
 class Appender:
@@ -79,7 +75,7 @@ class Appender:
         self._keys: dict[tuple[int, bytes], Pending[Appended]] = {}
         journal.at_turn(self._send_gathered)
 
-    def append(self, topic: Topic, rows: Rows, key: bytes | None, *, created: bool) -> Pending[Appended]:
+    def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[Appended]:
         """Take a write in, or raise and change nothing."""
         config = topic.config
         if key is not None:
@@ -94,7 +90,7 @@ class Appender:
         if topic.durability is not Durability.EPHEMERAL and not created:
             # The topic that this write creates has its frame in the queue already, and would be left behind.
             self._journal.shard_of(topic).check_room()
-        write = Write(rows, key, created)
+        write = Write(rows=rows, key=key, created=created)
         self.count_in(topic, rows.count, rows.payload_bytes)
         if key is not None:
             self._keys[topic.id, key] = write
@@ -140,7 +136,7 @@ class Appender:
         winner.then(settle)
         return answer
 
-    def check_new(self, config: TopicConfig, rows: Rows) -> None:
+    def check_new(self, config: TopicConfig, rows: Rows | Row) -> None:
         """Refuse a write that the topic it is about to create could not take."""
         check_size(config, rows)
         self._quota.check(rows.payload_bytes)

@@ -51,7 +51,7 @@ def apply_topic(topic: Topic, body: TopicBody, op: int, ts: int) -> None:
         topic.seal_active()
     # Live, the head is there already. In replay, seqs may be missing that only the old class knew of.
     topic.skip_to(body.head, Reason.CRASH if topic.durability is Durability.DISK else None)
-    topic.config = body.config
+    topic.configure(body.config)
     topic.created_ts = body.created_ts
     topic.cap_lost = max(topic.cap_lost, body.cap_lost)
     topic.ttl_lost = max(topic.ttl_lost, body.ttl_lost)

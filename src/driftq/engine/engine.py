@@ -44,7 +44,7 @@ from driftq.seam.disk import Disk, Lock, LockHeldError
 from driftq.seam.runtime import Pending, Runtime, run
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.layout import Layout
-from driftq.storage.rows import Rows
+from driftq.storage.rows import Row, Rows
 from driftq.storage.segment_store import SegmentStore
 from driftq.storage.shards import Shards
 
@@ -188,7 +188,7 @@ class Engine:
     def append(
         self,
         name: str,
-        rows: Rows,
+        rows: Rows | Row,
         *,
         key: str | None = None,
         create: bool | None = None,
@@ -199,7 +199,8 @@ class Engine:
 
         `yields` lets the write be refused under pressure, unless it is a repeat, which costs nothing.
         """
-        self.check_open()
+        if self._closing is not None:
+            self.check_open()
         raw_key = None if key is None else key.encode()
         assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
         topic = self.catalog.by_name.get(name)
@@ -226,7 +227,7 @@ class Engine:
             self.pressure.check_write()
         return self._appender.append(topic, rows, raw_key, created=created)
 
-    def _create_for(self, name: str, config: TopicConfig, rows: Rows) -> Topic:
+    def _create_for(self, name: str, config: TopicConfig, rows: Rows | Row) -> Topic:
         """Create a topic for a write that it can take: a refused write leaves no topic behind."""
         self._appender.check_new(config, rows)
         self.writer.create(name, config)

@@ -20,14 +20,10 @@ from driftq.storage.frame import Kind
 from driftq.storage.segment_store import BlockDamagedError, is_lost
 
 
-class Fetch(Pending[None]):
+class Fetch(Pending[None], eq=False, kw_only=True):
     """A read that has to wait. Ask again when it has settled, and hold it until then: it holds blocks of the page."""
 
-    __slots__ = ("held",)
-
-    def __init__(self, held: list[RowSource]) -> None:
-        super().__init__()
-        self.held = held
+    held: list[RowSource]
 
 
 class Fetching:
@@ -48,13 +44,13 @@ class Fetching:
         """What stands between a reader and his page, as something to wait for."""
         if isinstance(found, Missing):
             return self._fetch(topic, found)
-        answer = Fetch([])
+        answer = Fetch(held=[])
         self._isolate(topic, found.part, answer)
         return answer
 
     def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
         """Read a block on a thread. What it finds, or that it is lost, the reader finds too when he asks again."""
-        answer = Fetch(missing.others)
+        answer = Fetch(held=missing.others)
         part = missing.part
         first_seq, index, cold = part.segment.first_seq, part.segment.index, part.segment.cold
 

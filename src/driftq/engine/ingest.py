@@ -19,17 +19,22 @@ from driftq.engine import json_text
 from driftq.errors import BatchTooLargeError, InvalidRequestError, RecordTooLargeError
 from driftq.model.limits import KEY_BYTES_MAX, META_KEYS_MAX, NESTING_MAX, U64_MAX, Limits
 from driftq.model.topic import TopicConfig
-from driftq.storage.rows import Rows, Texts, bitmap, offsets_of
+from driftq.storage.rows import Row, Rows, Texts, bitmap, offsets_of
 
 
 class WriteRequest(Struct, frozen=True):
     """One write as asked for: valid, and not yet looked at beside the state of its topic."""
 
-    rows: Rows
+    rows: Rows | Row
     idempotency_key: str | None = None
     create: bool | None = None
     config: TopicConfig | None = None
     disable_backpressure: bool = False
+
+    @property
+    def columns(self) -> Rows:
+        """The rows, of a single record too."""
+        return self.rows.rows() if isinstance(self.rows, Row) else self.rows
 
 
 class RecordBody(Struct, gc=False):
@@ -111,14 +116,20 @@ _I32_MIN = -(1 << 31)
 def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None) -> WriteRequest:
     """A write out of its body; `default_key` is the header's idempotency key, for a body without one."""
     body = json_text.compact(body)
-    _check_flood(body, limits)
+    size = len(body)
+    if size > _FLOOD * _SHORTEST_RECORD * limits.batch_records_max:
+        _check_flood(body, limits)
     wire = _parsed(body)
     if wire.config is not None:
         _check_ranges(wire.config)
-    _check_count(len(wire.records), limits)
-    key = check_key(default_key if wire.idempotency_key is None else wire.idempotency_key)
-    rows = _short_row(body, wire, limits) or _rows(body, wire, limits)
-    return WriteRequest(rows, key, wire.create, wire.config, wire.disable_backpressure)
+    count = len(wire.records)
+    if not 0 < count <= limits.batch_records_max:
+        _check_count(count, limits)
+    key = default_key if wire.idempotency_key is None else wire.idempotency_key
+    if key is not None:
+        key = check_key(key)
+    row = _short_row(wire, limits) if count == 1 and size < json_text.DEEP_BYTES else None
+    return WriteRequest(row or _rows(body, wire, limits), key, wire.create, wire.config, wire.disable_backpressure)
 
 
 def brings_config(body: bytes) -> bool:
@@ -194,24 +205,20 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
     return Rows(Texts.sized(text, sizes), tag=tag, node=node, meta=meta, batch_node=batch_node)
 
 
-def _short_row(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows | None:
-    """The columns of one plain record in a body that is too short to nest too deep; None if there is more to look at.
+def _short_row(wire: _PlainBody | WriteBody, limits: Limits) -> Row | None:
+    """The one record of a body that is too short to nest too deep; None if there is more to look at.
 
     Many writes are such ones, and most of their price would be what is done once for a whole column.
     """
-    if len(body) >= json_text.DEEP_BYTES or len(wire.records) != 1 or not isinstance(wire, _PlainBody):
+    if not isinstance(wire, _PlainBody) or wire.node is not None:
         return None
-    record = wire.records[0]
+    (record,) = wire.records
     data = bytes(record.data)
+    size = len(data)
     tag = None if record.tag is None else record.tag.encode()
-    if (
-        wire.node is not None
-        or b"\\" in data
-        or len(data) > limits.record_bytes_max
-        or (tag is not None and len(tag) > limits.tag_bytes_max)
-    ):
+    if b"\\" in data or size > limits.record_bytes_max or (tag is not None and len(tag) > limits.tag_bytes_max):
         return None
-    return Rows(Texts.sized(data, [len(data)]), tag=None if tag is None else Texts.sized(tag, [len(tag)]))
+    return Row(data, tag, size)
 
 
 def check_data(datas: Sequence[bytes], meta: Texts | None, limits: Limits) -> Texts:
@@ -302,9 +309,8 @@ def check_key(key: str | None) -> str | None:
 
 
 def _check_flood(body: bytes, limits: Limits) -> None:
-    """Count the records of a body that may hold far too many, before memory is spent on them."""
-    many = _FLOOD * limits.batch_records_max
-    if len(body) > many * _SHORTEST_RECORD and body.count(b"{") > many:
+    """Count the records of a body that is long enough for far too many, before memory is spent on them."""
+    if body.count(b"{") > _FLOOD * limits.batch_records_max:
         _check_count(len(json_text.parse(_COUNT, body).records), limits)
 
 

@@ -45,7 +45,7 @@ class Topic(Log):
     def __init__(self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks) -> None:
         super().__init__(topic_id, blocks)
         self.name = name
-        self.config = config
+        self.configure(config)
         self.created_ts = 0
         self.consumed_ts: int | None = None
         """When somebody last read it, in this run; its recency (`engine.priority`)."""
@@ -78,10 +78,11 @@ class Topic(Log):
         self.guard: Guard | None = None
         """Hears that live records are about to go, before any does: the last chance to copy them."""
 
-    @property
-    def durability(self) -> Durability:
+    def configure(self, config: TopicConfig) -> None:
+        """From now on this is its config."""
+        self.config = config
+        self.durability: Durability = config.resolved_durability
         """The class of the writes to come."""
-        return self.config.resolved_durability
 
     @property
     def evict_floor(self) -> int:

@@ -127,10 +127,8 @@ class Upgrade(Struct, frozen=True):
     source: SocketSource
 
 
-class Promise(Pending[Reply]):
+class Promise(Pending[Reply], eq=False):
     """A reply that will come, or an envelope: nobody has to look after it."""
-
-    __slots__ = ()
 
 
 Answer = Reply | Stream | Upgrade | Pending[Reply]

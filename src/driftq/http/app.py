@@ -44,6 +44,7 @@ class App:
         self._server = server
         self._keys = keys or Keys()
         self._open = not keys
+        self._now_ns = server.clock.monotonic_ns
         self._probes_too = server.settings.probe_auth
         self.routes = [
             *Health(server).routes(),
@@ -73,10 +74,9 @@ class App:
             answer = self._answer(request)
         except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request, not the server
             return failed_reply(request, error)
-        kind = type(answer)
-        if kind is not Reply and kind is not Promise and isinstance(answer, Pending):
-            return self._promise(request, answer)
-        return answer
+        if isinstance(answer, Promise) or not isinstance(answer, Pending):
+            return answer
+        return self._promise(request, answer)
 
     def _promise(self, request: Request, answer: Pending[Reply]) -> Answer:
         """The same promise, kept with an envelope where it fails."""
@@ -93,11 +93,11 @@ class App:
     def _answer(self, request: Request) -> Answer:
         found = self._table.find(request.path)
         # Whoever takes GET takes HEAD: the connection leaves the body out.
-        method = "GET" if request.method == "HEAD" else request.method
-        route = None if found is None else found.routes.get(method)
+        method = request.method
+        route = None if found is None else found.routes.get("GET" if method == "HEAD" else method)
         if route is None or not (route.probe or route.always):
             self._server.check_ready()
-        request.began_ns = self._server.clock.monotonic_ns()
+        request.began_ns = self._now_ns()
         if self._open or (route is not None and route.probe and not self._probes_too):
             if route is not None and found is not None and not route.stream:
                 # Nobody to ask who they are, and nothing else to look at: most calls of a server without keys.

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 Job = TypeVar("Job")
 Job_contra = TypeVar("Job_contra", contravariant=True)
 T = TypeVar("T")
@@ -65,16 +67,13 @@ class Runtime(Protocol):
         ...
 
 
-class Pending(Generic[T]):
+class Pending(Struct, Generic[T], eq=False):
     """The answer of an operation that may still be waiting for its commit. Settled once, on the loop."""
 
-    __slots__ = ("_then", "_value", "error", "settled")
-
-    def __init__(self) -> None:
-        self.settled = False
-        self.error: BaseException | None = None
-        self._value: T | None = None
-        self._then: Callable[[Pending[T]], None] | None = None
+    settled: bool = False
+    error: BaseException | None = None
+    _value: T | None = None
+    _then: "Callable[[Pending[T]], None] | None" = None
 
     def resolve(self, value: T) -> None:
         """It worked."""

@@ -107,6 +107,8 @@ class Shard:
         self._queued: list[Submission] = []
         self._outstanding: deque[Submission] = deque()
         self._outstanding_bytes = 0
+        self.depth = 0
+        """Submissions that are queued or being written."""
         self._last_number = 0
         self._generation = 0
         self._writer = _Writer(runtime, clock, files, self, FileHead(run, shard, shards, 0, 0))
@@ -123,11 +125,6 @@ class Shard:
         return self._last_number
 
     @property
-    def depth(self) -> int:
-        """Submissions that are queued or being written."""
-        return len(self._outstanding)
-
-    @property
     def dirty(self) -> bool:
         """Is anything waiting for `flush`?"""
         return bool(self._queued)
@@ -136,7 +133,7 @@ class Shard:
         """Refuse before anything is changed: a stopped shard, or a full queue."""
         if self.stopped is not None:
             raise self.stopped
-        if len(self._outstanding) >= WAL_QUEUE_MAX or self._outstanding_bytes > WAL_QUEUE_BYTES_MAX:
+        if self.depth >= WAL_QUEUE_MAX or self._outstanding_bytes > WAL_QUEUE_BYTES_MAX:
             self.counters.submit_full += 1
             raise ThrottledError(
                 "the log cannot keep up; try again shortly", detail={"retry_after_ms": 50}, retry_after_ms=50
@@ -154,7 +151,8 @@ class Shard:
         self._outstanding.append(submission)
         self._outstanding_bytes += submission.size
         self._queued.append(submission)
-        self.counters.queue_peak = max(self.counters.queue_peak, len(self._outstanding))
+        self.depth += 1
+        self.counters.queue_peak = max(self.counters.queue_peak, self.depth)
         return submission.number
 
     def flush(self) -> None:
@@ -193,6 +191,7 @@ class Shard:
 
     def _settle_first(self, error: DriftQError | None) -> None:
         submission = self._outstanding.popleft()
+        self.depth -= 1
         self._outstanding_bytes -= submission.size
         if submission.done is not None:
             submission.done(submission, error)

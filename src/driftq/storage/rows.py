@@ -9,8 +9,10 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
-from struct import Struct
+from struct import Struct as Layout
 from typing import cast
+
+from msgspec import Struct
 
 _ESCAPED = bytes(range(32)) + b'"\\'
 
@@ -29,7 +31,7 @@ def offsets_of(lengths: Iterable[int]) -> "array[int]":
 
 @lru_cache(maxsize=2048)
 def _packer(count: int) -> Callable[..., bytes]:
-    return Struct(f"{count}i").pack
+    return Layout(f"{count}i").pack
 
 
 def shifted(offsets: "array[int]", base: int) -> bytes:
@@ -142,6 +144,20 @@ def spread(valid: bytes, rows: int) -> bytes:
 _EIGHT = [bytes(value >> bit & 1 for bit in range(8)) for value in range(256)]
 
 
+class Row(Struct, frozen=True, gc=False):
+    """A write of one record that has no more than data and perhaps a tag: columns are made of many of them at once."""
+
+    data: bytes
+    tag: bytes | None
+    payload_bytes: int
+    count: int = 1
+    batch_node: None = None
+
+    def rows(self) -> "Rows":
+        """The same as columns."""
+        return Rows.of([self])
+
+
 class Rows:
     """The records of one write. `payload_bytes` is the contract's byte accounting: data plus meta."""
 
@@ -170,8 +186,25 @@ class Rows:
         return self.meta is None and self.node is None and self.batch_node is None
 
     @staticmethod
-    def joined(writes: Sequence["Rows"]) -> "Rows":
+    def of(singles: Sequence[Row]) -> "Rows":
+        """The columns of so many single records."""
+        datas = [row.data for row in singles]
+        tags = [row.tag for row in singles]
+        tag = None
+        if None not in tags:
+            present = cast("list[bytes]", tags)
+            tag = Texts.sized(b"".join(present), list(map(len, present)))
+        elif any(value is not None for value in tags):
+            tag = Texts.of(tags)
+        return Rows(Texts.sized(b"".join(datas), list(map(len, datas))), tag=tag)
+
+    @staticmethod
+    def joined(several: Sequence["Rows | Row"]) -> "Rows":
         """The rows of several writes, one behind the other. A node that a write's rows share becomes each row's own."""
+        kinds = set(map(type, several))
+        if kinds == {Row}:
+            return Rows.of(cast("Sequence[Row]", several))
+        writes = [write.rows() if isinstance(write, Row) else write for write in several]
         if len(writes) == 1:
             return writes[0]
         datas = Texts.joined([write.data for write in writes])

@@ -21,7 +21,7 @@ def one(data: bytes, more: bytes = b"") -> bytes:
 
 
 def stored(data: bytes) -> bytes | None:
-    return decode_write(one(data), LIMITS).rows.data[0]
+    return decode_write(one(data), LIMITS).columns.data[0]
 
 
 def column(texts: Texts | None) -> list[bytes | None] | None:
@@ -79,7 +79,7 @@ def refused(body: bytes, limits: Limits = LIMITS) -> InvalidRequestError:
     ],
 )
 def test_a_value_is_kept_as_compact_text_and_numbers_as_written(sent: bytes, kept: bytes) -> None:
-    rows = decode_write(one(sent), LIMITS).rows
+    rows = decode_write(one(sent), LIMITS).columns
     assert column(rows.data) == [kept]
     assert rows.payload_bytes == len(kept)
 
@@ -154,8 +154,8 @@ def test_a_field_of_the_wrong_type_is_refused(field: bytes, values: tuple[bytes,
 def test_null_means_absent() -> None:
     body = b'{"records":[{"data":null,"tag":null,"node":null,"meta":null}],"node":null,"idempotency_key":null,'
     request = decode_write(body + b'"create":null,"config":null}', LIMITS)
-    assert column(request.rows.data) == [b"null"]
-    assert (request.rows.tag, request.rows.node, request.rows.meta, request.rows.batch_node) == (None,) * 4
+    assert column(request.columns.data) == [b"null"]
+    assert (request.columns.tag, request.columns.node, request.columns.meta, request.columns.batch_node) == (None,) * 4
     assert (request.idempotency_key, request.create, request.config, request.disable_backpressure) == (None,) * 3 + (
         False,
     )
@@ -165,7 +165,7 @@ def test_every_field_is_read() -> None:
     body = b'{"records":[{"data":1}],"node":"n","idempotency_key":"k","create":false,"config":{"type":"queue"},'
     request = decode_write(body + b'"disable_backpressure":true}', LIMITS)
     assert isinstance(request, WriteRequest)
-    assert request.rows.batch_node == b"n"
+    assert request.columns.batch_node == b"n"
     assert (request.idempotency_key, request.create, request.disable_backpressure) == ("k", False, True)
     assert request.config == TopicConfig(type="queue")
 
@@ -174,8 +174,8 @@ def test_unknown_fields_are_ignored_at_every_level_and_a_repeated_one_counts_las
     record = b'{"y":[null],"data":1,"data":[2],"tag":"a","tag":"b"}'
     body = b'{"x":{"records":1},"records":[],"records":[%b],"config":{"z":1}}' % record
     request = decode_write(body, LIMITS)
-    assert column(request.rows.data) == [b"[2]"]
-    assert column(request.rows.tag) == [b"b"]
+    assert column(request.columns.data) == [b"[2]"]
+    assert column(request.columns.tag) == [b"b"]
     assert request.config == TopicConfig()
 
 
@@ -189,7 +189,7 @@ def test_columns_know_which_rows_have_a_value() -> None:
         {"data": 3},
         {"data": 4, "tag": "tü", "meta": {}},
     ]
-    rows = decode_write(json.dumps({"records": records}).encode(), LIMITS).rows
+    rows = decode_write(json.dumps({"records": records}).encode(), LIMITS).columns
     assert rows.count == 4
     assert column(rows.tag) == [b"t", b"", None, "tü".encode()]
     assert column(rows.meta) == [b'{"k":"v"}', None, None, b"{}"]
@@ -200,34 +200,34 @@ def test_columns_know_which_rows_have_a_value() -> None:
 def test_a_column_of_values_only_has_no_bitmap() -> None:
     for tags in (["a", "", "ccc"], ["ä", "b", "日本"]):
         body = json.dumps({"records": [{"data": 0, "tag": tag} for tag in tags]}).encode()
-        found = decode_write(body, LIMITS).rows.tag
+        found = decode_write(body, LIMITS).columns.tag
         assert found is not None
         assert found.valid is None
         assert column(found) == [tag.encode() for tag in tags]
 
 
 def test_the_node_of_the_batch_stands_once_unless_a_record_has_its_own() -> None:
-    rows = decode_write(b'{"records":[{"data":1},{"data":2}],"node":"\xc3\xa4"}', LIMITS).rows
+    rows = decode_write(b'{"records":[{"data":1},{"data":2}],"node":"\xc3\xa4"}', LIMITS).columns
     assert (rows.node, rows.batch_node) == (None, "ä".encode())
     rows = decode_write(
         b'{"records":[{"data":1},{"data":2,"node":"own"},{"data":3,"node":null}],"node":"all"}', LIMITS
-    ).rows
+    ).columns
     assert (column(rows.node), rows.batch_node) == ([b"all", b"own", b"all"], None)
-    rows = decode_write(b'{"records":[{"data":1},{"data":2,"node":""}]}', LIMITS).rows
+    rows = decode_write(b'{"records":[{"data":1},{"data":2,"node":""}]}', LIMITS).columns
     assert (column(rows.node), rows.batch_node) == ([None, b""], None)
-    rows = decode_write(b'{"records":[{"data":1}],"node":""}', LIMITS).rows
+    rows = decode_write(b'{"records":[{"data":1}],"node":""}', LIMITS).columns
     assert (rows.node, rows.batch_node) == (None, b"")
 
 
 def test_meta_is_compact_and_the_last_of_a_repeated_key_stays() -> None:
-    rows = decode_write(one(b"1", b',"meta": { "\\u00fc" : "\\/\\n\\u0001" , "a":"1", "a" : "2" }'), LIMITS).rows
+    rows = decode_write(one(b"1", b',"meta": { "\\u00fc" : "\\/\\n\\u0001" , "a":"1", "a" : "2" }'), LIMITS).columns
     assert column(rows.meta) == ['{"ü":"/\\n\\u0001","a":"2"}'.encode()]
 
 
 def test_rows_do_not_keep_the_body_alive() -> None:
     body = one(b'{"a":[1,2,3]}', b',"tag":"t","node":"n","meta":{"k":"v"}')
     held = sys.getrefcount(body)
-    rows = decode_write(body, LIMITS).rows
+    rows = decode_write(body, LIMITS).columns
     assert sys.getrefcount(body) == held
     assert [type(texts.data) for texts in (rows.data, rows.tag, rows.node, rows.meta) if texts] == [bytes] * 4
 
@@ -235,8 +235,8 @@ def test_rows_do_not_keep_the_body_alive() -> None:
 def test_make_rows_is_the_same_without_the_body() -> None:
     made = make_rows([b"1", b"[2]"], ["a", None], [None, "n"], [None, b"{}"], "all")
     body = b'{"records":[{"data":1,"tag":"a"},{"data":[2],"node":"n","meta":{}}],"node":"all"}'
-    assert picture(made) == picture(decode_write(body, LIMITS).rows)
-    assert picture(make_rows([b"1"])) == picture(decode_write(one(b"1"), LIMITS).rows)
+    assert picture(made) == picture(decode_write(body, LIMITS).columns)
+    assert picture(make_rows([b"1"])) == picture(decode_write(one(b"1"), LIMITS).columns)
     bare = make_rows([b"1", b"2"], [None, None], [None, None], [None, None], "ü")
     assert (bare.tag, bare.node, bare.meta, bare.batch_node) == (None, None, None, "ü".encode())
 
@@ -260,7 +260,7 @@ def test_a_batch_is_neither_empty_nor_too_large() -> None:
     refused(b'{"records":[]}')
     refused(b'{"records":[],"idempotency_key":"k"}')
     few = Limits(batch_records_max=3)
-    assert decode_write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 3), few).rows.count == 3
+    assert decode_write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 3), few).columns.count == 3
     for count in (4, 60, 1000):
         with pytest.raises(BatchTooLargeError) as caught:
             decode_write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * count), few)
@@ -281,7 +281,7 @@ def test_a_flood_of_records_costs_little_more_than_its_body() -> None:
 
 def test_many_objects_in_few_records_are_no_flood() -> None:
     limits = Limits(batch_records_max=2)
-    rows = decode_write(one(b"[" + b",".join([b"{}"] * 1000) + b"]"), limits).rows
+    rows = decode_write(one(b"[" + b",".join([b"{}"] * 1000) + b"]"), limits).columns
     assert rows.count == 1
 
 
@@ -304,7 +304,7 @@ def test_a_record_is_data_and_meta_together() -> None:
 
 
 def stored_bytes(body: bytes, limits: Limits) -> int:
-    return decode_write(body, limits).rows.payload_bytes
+    return decode_write(body, limits).columns.payload_bytes
 
 
 def test_a_value_that_no_rewriting_can_save_is_not_rewritten() -> None:
@@ -316,7 +316,7 @@ def test_a_value_that_no_rewriting_can_save_is_not_rewritten() -> None:
 def test_escapes_of_a_large_write_are_rewritten_too() -> None:
     values = [f"{n} é/" * (n % 7 * 500 + 1) for n in range(300)]
     body = json.dumps({"records": [{"data": value} for value in values]}).replace("/", "\\/").encode()
-    rows = decode_write(body, LIMITS).rows
+    rows = decode_write(body, LIMITS).columns
     assert column(rows.data) == [json.dumps(value, ensure_ascii=False).encode() for value in values]
 
 
@@ -416,7 +416,7 @@ def test_the_deep_value_is_found_among_many(text: bytes) -> None:
     for place in (0, 1, 499, 999):
         records = [flat] * 999
         records.insert(place, b'{"data":%b}' % (b"[" * 128 + b"]" * 128))
-        assert decode_write(b'{"records":[%b]}' % b",".join(records), LIMITS).rows.count == 1000
+        assert decode_write(b'{"records":[%b]}' % b",".join(records), LIMITS).columns.count == 1000
         records[place] = b'{"data":%b}' % (b"[" * 129 + b"]" * 129)
         refused(b'{"records":[%b]}' % b",".join(records))
 

@@ -50,7 +50,7 @@ def test_the_rows_are_those_of_the_same_records_in_json(kind: Any) -> None:
         fields += [] if tag is None else [f'"tag":"{tag}"']
         fields += [] if meta is None else [f'"meta":{meta}']
         records.append("{{{}}}".format(",".join(fields)))
-    wanted = decode_write(('{{"node":"n","records":[{}]}}'.format(",".join(records))).encode(), _LIMITS).rows
+    wanted = decode_write(('{{"node":"n","records":[{}]}}'.format(",".join(records))).encode(), _LIMITS).columns
     assert _facts(rows) == _facts(wanted)
     assert (rows.batch_node, rows.payload_bytes) == (b"n", wanted.payload_bytes)
 

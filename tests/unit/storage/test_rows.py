@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.storage.rows import Rows, Texts, bitmap, is_plain, offsets_of, spread
+from driftq.storage.rows import Row, Rows, Texts, bitmap, is_plain, offsets_of, spread
 from tests.unit.storage import samples
 
 optional_texts = st.lists(st.none() | samples.texts, max_size=40)
@@ -72,6 +72,33 @@ def test_joined_writes_are_the_writes_one_behind_the_other(writes: list[Rows]) -
     found = samples.records_of(joined, first_seq=0, ts=1)
     assert [record._replace(seq=0) for record in found] == [record._replace(seq=0) for record in expected]
     assert joined.payload_bytes == sum(write.payload_bytes for write in writes)
+
+
+@st.composite
+def singles(draw: st.DrawFn) -> Row:
+    data, tag = draw(st.binary(max_size=5)), draw(st.none() | st.binary(max_size=3))
+    return Row(data, tag, len(data))
+
+
+@given(st.lists(singles() | samples.rows(rows_max=4), min_size=1, max_size=8))
+def test_single_records_join_with_each_other_and_with_columns(writes: list[Row | Rows]) -> None:
+    apart = [write.rows() if isinstance(write, Row) else write for write in writes]
+    expected = [record for write in apart for record in samples.records_of(write, first_seq=0, ts=1)]
+    joined = Rows.joined(writes)
+    found = samples.records_of(joined, first_seq=0, ts=1)
+    assert [record._replace(seq=0) for record in found] == [record._replace(seq=0) for record in expected]
+    assert (joined.count, joined.payload_bytes) == (
+        sum(write.count for write in writes),
+        sum(write.payload_bytes for write in writes),
+    )
+
+
+@given(st.lists(singles(), min_size=1, max_size=8))
+def test_single_records_are_columns_of_their_values(written: list[Row]) -> None:
+    rows = Rows.of(written)
+    assert [rows.data[row] for row in range(rows.count)] == [single.data for single in written]
+    tags = [None] * rows.count if rows.tag is None else [rows.tag[row] for row in range(rows.count)]
+    assert tags == [single.tag for single in written]
 
 
 @given(samples.rows())

@@ -22,12 +22,30 @@ from driftq.http.v0.poll import Poll
 from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, page_reply, written_reply
 from driftq.model.answers import Performance, RecordsDeleted
 from driftq.model.limits import ARROW_WRITE_RECORDS_MAX
+from driftq.seam.clock import Clock
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
 _TOPIC = "/v0/topics/:topic"
 _WAIT_MS_MAX = 30_000
 _NOBODY: frozenset[bytes] = frozenset()
+
+
+class _Written(Promise, eq=False, kw_only=True):
+    """The answer to a write, which comes with its commit."""
+
+    request: Request
+    clock: Clock
+    submitted_ns: int
+    with_seqs: bool
+
+    def settle(self, done: Pending[Appended]) -> None:
+        """The write is through."""
+        try:
+            reply = written_reply(self.request, done.result(), self.clock, self.submitted_ns, self.with_seqs)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this caller and nobody else
+            reply = failed_reply(self.request, error)
+        self.resolve(reply)
 
 
 class Records:
@@ -81,16 +99,9 @@ class Records:
 
     def _append(self, request: Request, wanted: WriteRequest, *, with_seqs: bool) -> Answer:
         name = request.params[0]
-        submitted_ns = self._clock.monotonic_ns()
-        answer = Promise()
-
-        def settle(done: Pending[Appended]) -> None:
-            try:
-                reply = written_reply(request, done.result(), self._clock, submitted_ns, with_seqs)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this caller and nobody else
-                reply = failed_reply(request, error)
-            answer.resolve(reply)
-
+        answer = _Written(
+            request=request, clock=self._clock, submitted_ns=self._clock.monotonic_ns(), with_seqs=with_seqs
+        )
         self._engine.append(
             name,
             wanted.rows,
@@ -98,7 +109,7 @@ class Records:
             create=wanted.create,
             config=wanted.config,
             yields=not wanted.disable_backpressure,
-        ).then(settle)
+        ).then(answer.settle)
         return answer
 
     # Read

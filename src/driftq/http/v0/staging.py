@@ -86,7 +86,7 @@ class StagedWrites:
         if has_media_type(request, ARROW):
             return decode_arrow(request.body, self._limits, self._limits.batch_records_max)
         check_media_type(request, JSON)
-        return decode_write(request.body, self._limits).rows
+        return decode_write(request.body, self._limits).columns
 
     def commit(self, request: Request) -> Pending[Reply]:
         """Publish parts."""

@@ -316,7 +316,7 @@ def test_a_poll_counts_as_a_read_when_it_begins_and_when_it_delivers(rig: Server
 def test_a_poll_that_has_to_fetch_reads_again_when_it_is_there(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.ok("PUT", "/v0/topics/t", {})
     answers = [parked(rig) for _ in range(2)]
-    read, fetches = rig.server.engine.diff, [Fetch([]), Fetch([])]
+    read, fetches = rig.server.engine.diff, [Fetch(held=[]), Fetch(held=[])]
     monkeypatch.setattr(rig.server.engine, "diff", lambda *_: fetches.pop())
     first, second = fetches
     rig.write("t", 1)
