@@ -32,7 +32,9 @@ else
 endif
 
 test: check ## everything: format, lint, types, layers, all tests (JOBS=, CRASH=all, ARGS=)
-	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal --durations=12 --hypothesis-profile=ci $(ARGS)
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal --durations=12 --hypothesis-profile=ci --ignore=tests/pipeline $(ARGS)
+	@$(BIN)/python -c 'import driftq.pipeline; driftq.pipeline.warm()'
+	@$(BIN)/pytest -q --durations=12 tests/pipeline $(ARGS) || { code=$$?; [ $$code = 5 ] && [ -n "$(ARGS)" ] || exit $$code; }
 
 quick: check ## format, lint, types, layers, unit tests: under a minute
 	@$(BIN)/pytest -q -n $(JOBS) $(wildcard tests/unit) tests/tidy $(ARGS)

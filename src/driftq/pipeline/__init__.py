@@ -1,1 +1,9 @@
-"""The data pipeline on Spark: session, source, sink and jobs."""
+"""The data pipeline on Spark: session, source, sink and jobs.
+
+Needs the extra `spark`. Importing this package does not import Spark; the first call that needs it does.
+"""
+
+from driftq.pipeline.errors import DataLossError, PipelineError
+from driftq.pipeline.sessions import session, warm
+
+__all__ = ["DataLossError", "PipelineError", "session", "warm"]

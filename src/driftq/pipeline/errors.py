@@ -7,3 +7,9 @@ class PipelineError(DriftQError):
     """A pipeline that cannot start, or cannot go on."""
 
     code = "pipeline_refused"
+
+
+class DataLossError(PipelineError):
+    """Records were lost before they were read, and the reader did not say that it can do without them."""
+
+    code = "data_loss"

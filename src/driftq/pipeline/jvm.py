@@ -1,0 +1,195 @@
+"""The JVM behind a local session, started without Spark's shell scripts and from a class-data archive.
+
+Spark's own way is a script that starts a JVM to print the command of a second one. We know that command, so there is
+one JVM less to wait for; and since it is ours, it can map the classes of an earlier run (an archive of about 180 MB,
+bound to the exact Java and jars, kept in the cache directory) instead of loading and checking them one by one. Without
+an archive the process records one when it ends. The JVM ends with this process: it watches its standard input.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.java import Java, cache_dir, find_java, home_for_spark
+
+START_PATIENCE_S = 300.0
+_POLL_S = 0.01
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
+    *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
+    *("sun.security.action", "sun.util.calendar"),
+)
+# The two levels must be the same: else Spark prints that it changes one of them.
+_QUIET = """rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+logger.org.name = org
+logger.org.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def spark_home() -> Path:
+    """Where Spark is: `SPARK_HOME`, else the wheel of PySpark."""
+    given = os.environ.get("SPARK_HOME")
+    if given:
+        return Path(given)
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise PipelineError("the data pipeline needs PySpark: `pip install driftq[spark]`")
+    return Path(spec.origin).parent
+
+
+def _collector() -> str:
+    """With two cores the plainest collector starts first and costs least; with more, Java's own choice is right."""
+    return "-XX:+UseSerialGC" if (os.cpu_count() or 1) <= 2 else "-XX:+UseG1GC"
+
+
+def archive_path(java: Java, jars: list[Path], collector: str) -> Path:
+    """The archive of exactly this Java with exactly these jars."""
+    release = java.home / "release"
+    said = [str(java.home), release.read_text(encoding="utf-8") if release.exists() else "", collector]
+    said += [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
+    return cache_dir() / f"spark-{sha256(chr(10).join(said).encode()).hexdigest()[:16]}.jsa"
+
+
+def current_archive() -> Path:
+    """The archive that a session on this machine uses, whether it is there or not."""
+    return archive_path(find_java(), _jars(), _collector())
+
+
+def _jars() -> list[Path]:
+    return sorted((spark_home() / "jars").glob("*.jar"))
+
+
+def _log_config() -> Path:
+    """Errors only. `log4j2.configurationFile` wants a file."""
+    path = cache_dir() / "log4j2.properties"
+    if not path.exists() or path.read_text(encoding="utf-8") != _QUIET:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"log4j2.{os.getpid()}")
+        fresh.write_text(_QUIET, encoding="utf-8")
+        fresh.replace(path)
+    return path
+
+
+def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path | None, archive: Path) -> list[str]:
+    """The command line of the JVM."""
+    options = [
+        str(java.command),
+        "-cp",
+        os.pathsep.join([*filter(None, [conf.get("spark.driver.extraClassPath")]), *map(str, _jars())]),
+        f"-Xmx{conf.get('spark.driver.memory', '1g')}",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Dio.netty.allocator.type=pooled",
+        "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+        "-Dderby.connection.requireAuthentication=false",
+        "--sun-misc-unsafe-memory-access=allow",
+        "--enable-native-access=ALL-UNNAMED",
+        f"-Dlog4j2.configurationFile={_log_config()}",
+        _collector(),
+    ]
+    if short:
+        options.append("-XX:TieredStopAtLevel=1")
+    if record_to is not None:
+        options.append(f"-XX:ArchiveClassesAtExit={record_to}")
+    elif archive.exists():
+        options.append(f"-XX:SharedArchiveFile={archive}")
+    options += shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
+    options.append("org.apache.spark.deploy.SparkSubmit")
+    for key, value in conf.items():
+        options += ["--conf", f"{key}={value}"]
+    return [*options, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
+
+
+def ensure_started(conf: Mapping[str, str], *, short: bool = False) -> None:
+    """Have PySpark's gateway lead to a JVM; one that is there already stays."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    java = find_java()
+    archive = archive_path(java, _jars(), _collector())
+    record_to = None if archive.exists() else _place_to_record(archive)
+    line = command(java, conf, short=short, record_to=record_to, archive=archive)
+    if record_to is not None:
+        # The shell outlives Java and puts the archive in its place when it is whole.
+        moved = f"mv {shlex.quote(str(record_to))} {shlex.quote(str(archive))}"
+        line = ["/bin/sh", "-c", f'"$@"; code=$?; {moved} 2>/dev/null; exit $code', "sh", *line]
+    with tempfile.TemporaryDirectory() as directory:
+        told = Path(directory) / "gateway"
+        process = subprocess.Popen(
+            line,
+            stdin=subprocess.PIPE,
+            env=os.environ
+            | {
+                "SPARK_HOME": str(spark_home()),
+                "JAVA_HOME": str(home_for_spark(java)),
+                "SPARK_CONNECT_MODE": "0",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+            },
+            preexec_fn=_leave_interrupts_to_python,
+        )
+        _attach(process, *_address(process, told))
+
+
+def _leave_interrupts_to_python() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _place_to_record(archive: Path) -> Path | None:
+    """A name of its own for an archive under way; None where nothing can be kept."""
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    if not os.access(archive.parent, os.W_OK):
+        return None
+    return archive.with_name(f"{archive.stem}.{os.getpid()}.part")
+
+
+def _address(process: "subprocess.Popen[bytes]", told: Path) -> tuple[int, str]:
+    """Port and secret of the gateway, once the JVM has written them."""
+    from pyspark.serializers import UTF8Deserializer, read_int
+
+    end = time.monotonic() + START_PATIENCE_S
+    while not told.exists():
+        if process.poll() is not None:
+            raise PipelineError(f"Java ended with code {process.returncode} before Spark was up: see what it printed")
+        if time.monotonic() > end:
+            process.kill()
+            raise PipelineError(f"Spark was not up after {START_PATIENCE_S:.0f} s: is the machine out of memory?")
+        time.sleep(_POLL_S)
+    with told.open("rb") as file:
+        return read_int(file), UTF8Deserializer().loads(file)
+
+
+def _attach(process: "subprocess.Popen[bytes]", port: int, secret: str) -> None:
+    """Let PySpark connect as to any gateway that is there; the environment says where only meanwhile."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(port), secret
+    try:
+        gateway: Any = launch_gateway()
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    gateway.proc = process  # its standard input is what keeps the JVM alive
+    SparkContext._ensure_initialized(gateway=gateway)

@@ -1,0 +1,158 @@
+"""`session()`: a SparkSession that is quick, quiet, and knows the format `driftq`.
+
+Local by default. The same call reaches a cluster (`master=`) or a Spark Connect server (`remote=`); the code of the
+source and the sink then travels by value, so that nothing of ours needs to be installed there. What is not given is
+taken from the environment, and an API key is never in a conf: it travels inside pickled objects only.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jvm import current_archive, ensure_started, spark_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SERVER_CONF = "spark.driftq.server"
+_QUICK = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_TRAINING = """
+import sys
+from driftq.pipeline.sessions import train
+train(sys.argv[1])
+"""
+
+
+def session(
+    server: str | None = None,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    name: str = "driftq",
+    conf: Mapping[str, str] | None = None,
+    short: bool = False,
+) -> "SparkSession":
+    """A session with the format `driftq`; the one there is, if there is one.
+
+    `server` is what reads and writes go to when they do not say otherwise. `master` is Spark's (`local[*]`,
+    `spark://…`), `remote` a Spark Connect server (`sc://…`). `short` is for a process that lives for seconds: its code
+    is compiled quickly rather than well.
+    """
+    if master is not None and remote is not None:
+        raise PipelineError("a session has a master or a remote, not both: leave one out")
+    spark = _remote(remote, conf) if remote is not None else _classic(master, name, conf or {}, server, short=short)
+    if server is not None:
+        spark.conf.set(SERVER_CONF, server)
+    return spark
+
+
+def is_local(spark: "SparkSession") -> bool:
+    """Does it run in one JVM on this machine, with this Python?"""
+    master = spark.conf.get("spark.master", "")
+    return type(spark).__module__ == "pyspark.sql.session" and str(master).split("[")[0] == "local"
+
+
+def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(remote)
+    for key, value in (conf or {}).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    return spark
+
+
+def _classic(
+    master: str | None, name: str, conf: Mapping[str, str], server: str | None, *, short: bool
+) -> "SparkSession":
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineError("the data pipeline needs PySpark: `pip install driftq[spark]`") from error
+
+    master = master or str(conf.get("spark.master") or os.environ.get("SPARK_MASTER") or "local[*]")
+    settings = {**defaults(master), **({SERVER_CONF: server} if server else {}), **conf, "spark.master": master}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if settings.get("spark.driver.host") == "127.0.0.1":
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_HOME", str(spark_home()))
+    ensure_started(settings, short=short)
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def defaults(master: str) -> dict[str, str]:
+    """Our conf for a master; whatever the caller gives goes before it."""
+    settings = dict(_QUICK)
+    # The in-memory catalog makes this directory at once, and would do so in the working directory.
+    settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / f"driftq-warehouse-{os.getuid()}")
+    if master.startswith("local"):
+        settings |= _LOOPBACK | {"spark.sql.shuffle.partitions": str(_cores(master))}
+    elif master.startswith(("spark://127.0.0.1:", "spark://localhost:")):
+        settings |= _LOOPBACK
+    return settings
+
+
+def _cores(master: str) -> int:
+    """How many tasks run at a time."""
+    inside = master.partition("[")[2].rstrip("]").split(",")
+    if master.startswith("local-cluster"):
+        return int(inside[0]) * int(inside[1])
+    count = inside[0] or "1"
+    return os.cpu_count() or 1 if count == "*" else int(count)
+
+
+def warm() -> Path:
+    """Record the class-data archive that makes every later session start fast; where it is. Takes some ten seconds."""
+    archive = current_archive()
+    if not archive.exists():
+        subprocess.run([sys.executable, "-c", _TRAINING, str(archive)], check=True, stdin=subprocess.DEVNULL)
+    return archive
+
+
+def train(archive: str) -> None:
+    """Use what sessions use, so that its classes are in the archive which this process records when it ends."""
+    from pyspark import SparkContext
+
+    spark = session(master="local[2]", name="driftq-warm")
+    with tempfile.TemporaryDirectory() as directory:
+        spark.range(1000).selectExpr("id", "cast(id as string) text").write.parquet(f"{directory}/rows")
+        rows = spark.read.parquet(f"{directory}/rows")
+        rows.groupBy("text").count().orderBy("text").collect()
+        query = (
+            spark.readStream.format("rate")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", f"{directory}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    spark.stop()
+    if process is not None:
+        process.stdin.close()
+        process.wait()
+    if not Path(archive).exists():
+        raise PipelineError("the class-data archive could not be made: is the cache directory writable?")

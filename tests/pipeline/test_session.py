@@ -1,0 +1,62 @@
+"""A session starts quietly, from a class-data archive, and knows its server."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftq.pipeline.java import find_java
+from driftq.pipeline.jvm import archive_path, command
+from tests.acceptance.process import environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_START_AND_COUNT = """
+from driftq.pipeline import session
+spark = session("http://127.0.0.1:1", master="local[1]", short=True)
+assert spark.range(10).count() == 10
+assert spark.conf.get("spark.driftq.server") == "http://127.0.0.1:1"
+spark.stop()
+"""
+
+
+def test_a_session_prints_nothing_and_leaves_nothing_in_the_working_directory(tmp_path: Path) -> None:
+    cache = {"DRIFTQ_CACHE_DIR": os.environ["DRIFTQ_CACHE_DIR"]} if "DRIFTQ_CACHE_DIR" in os.environ else {}
+    ran = subprocess.run(
+        [sys.executable, "-c", _START_AND_COUNT],
+        cwd=tmp_path,
+        env=environment(**cache),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_session_has_no_web_page_and_runs_in_utc(spark: "SparkSession") -> None:
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_an_archive_that_is_there_is_used_and_one_that_is_not_is_recorded(tmp_path: Path) -> None:
+    java, archive, part = find_java(), tmp_path / "a.jsa", tmp_path / "a.part"
+    recording = command(java, {}, short=False, record_to=part, archive=archive)
+    assert f"-XX:ArchiveClassesAtExit={part}" in recording
+    archive.touch()
+    using = command(java, {}, short=False, record_to=None, archive=archive)
+    assert f"-XX:SharedArchiveFile={archive}" in using
+
+
+def test_another_jar_means_another_archive(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"1")
+    java = find_java()
+    first = archive_path(java, [jar], "-XX:+UseSerialGC")
+    assert first == archive_path(java, [jar], "-XX:+UseSerialGC")
+    jar.write_bytes(b"22")
+    assert archive_path(java, [jar], "-XX:+UseSerialGC") != first

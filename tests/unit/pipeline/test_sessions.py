@@ -1,0 +1,24 @@
+"""The conf of a session, by its master."""
+
+import pytest
+
+from driftq.pipeline import PipelineError, session
+from driftq.pipeline.sessions import defaults
+
+
+@pytest.mark.parametrize(
+    ("master", "partitions"), [("local[3]", "3"), ("local", "1"), ("local[2,4]", "2"), ("local-cluster[2,3,1024]", "6")]
+)
+def test_a_local_session_shuffles_into_as_many_partitions_as_it_has_cores(master: str, partitions: str) -> None:
+    assert defaults(master)["spark.sql.shuffle.partitions"] == partitions
+
+
+def test_a_cluster_on_another_host_is_not_told_to_call_back_to_this_loopback() -> None:
+    assert "spark.driver.host" not in defaults("spark://far:7077")
+    assert defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
+    assert defaults("local[*]")["spark.driver.host"] == "127.0.0.1"
+
+
+def test_a_session_is_local_or_remote() -> None:
+    with pytest.raises(PipelineError, match="leave one out"):
+        session(master="local[1]", remote="sc://127.0.0.1")
