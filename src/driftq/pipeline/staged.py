@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn, Protocol
 import pyarrow as pa
 from msgspec import json
 
-from driftq.errors import DriftQError
+from driftq.client import ApiError
 from driftq.model.limits import WRITER_BYTES_MAX
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.outgoing import body_of, chunks, without_null
@@ -49,7 +49,7 @@ class PartName(NamedTuple):
 
 
 class Stage(Protocol):
-    """What is asked of the server. Each call may be repeated; a refusal is a DriftQError with the server's code."""
+    """What is asked of the server. Each call may be repeated; a refusal is an ApiError."""
 
     def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
         """Keep a chunk."""
@@ -110,7 +110,7 @@ class PartWriter:
             return
         try:
             self._send(topic, body_of(rows))
-        except DriftQError as refusal:
+        except ApiError as refusal:
             if refusal.code not in REFUSALS:
                 raise
             if len(rows) == 1:
@@ -140,7 +140,7 @@ class PartWriter:
         for most in _KEPT:
             try:
                 self._send(self._error_topic, _note(topic, self._done.address, record, code, message, most))
-            except DriftQError as refusal:
+            except ApiError as refusal:
                 if refusal.code not in REFUSALS or most == _KEPT[-1]:
                     raise
             else:
@@ -152,7 +152,7 @@ def commit(stage: Stage, handles: Sequence[Staged], batch: int, *, error_topic: 
     for (topic, writer), parts in _parts(handles, error_topic):
         try:
             stage.commit(topic, writer, batch, parts)
-        except DriftQError as refusal:
+        except ApiError as refusal:
             raise _explained(topic, batch, refusal) from refusal
 
 
@@ -173,7 +173,7 @@ def _parts(handles: Sequence[Staged], first: str | None) -> list[tuple[tuple[str
     return sorted(found.items(), key=lambda item: (item[0][0] != first, item[0]))
 
 
-def _explained(topic: str, batch: int, refusal: DriftQError) -> DriftQError:
+def _explained(topic: str, batch: int, refusal: ApiError) -> Exception:
     advice = _ADVICE.get(refusal.code)
     if advice is None:
         return refusal

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 from msgspec import json
 
+from driftq.client import ApiError, BadRequestError, ConflictError, TopicFullError
 from driftq.engine.ingest_arrow import decode_arrow
-from driftq.errors import DriftQError, StageIncompleteError, TopicFullError
+from driftq.errors import DriftQError
 from driftq.model.limits import Limits
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.staged import Address, PartName, PartWriter, Staged, abandon, check_writer, commit
@@ -22,11 +23,14 @@ class MemoryStage:
         self.topics: dict[str, list[bytes]] = {}
         self.last: dict[tuple[str, str], int] = {}
         self.calls: list[str] = []
-        self.commit_error: DriftQError | None = None
+        self.commit_error: ApiError | None = None
 
     def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
         self.calls.append("stage")
-        rows = decode_arrow(body, self.limits, self.limits.batch_records_max)
+        try:
+            rows = decode_arrow(body, self.limits, self.limits.batch_records_max)
+        except DriftQError as error:
+            raise BadRequestError(400, error.code, error.message) from error
         self.parts[topic, address, chunk] = [rows.data[row] or b"" for row in range(rows.count)]
 
     def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
@@ -121,7 +125,7 @@ def test_a_server_that_takes_fewer_records_in_a_call_gets_fewer() -> None:
 def test_what_one_record_cannot_help_is_not_blamed_on_one() -> None:
     class Full(MemoryStage):
         def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
-            raise TopicFullError("full")
+            raise TopicFullError(422, "topic_full", "full")
 
     with pytest.raises(TopicFullError):
         written(Full(), part(), rows("1", "2"), error_topic="errors")
@@ -129,7 +133,7 @@ def test_what_one_record_cannot_help_is_not_blamed_on_one() -> None:
 
 def test_a_commit_that_is_refused_says_what_to_do() -> None:
     stage = MemoryStage()
-    stage.commit_error = StageIncompleteError("2 parts of this commit are not there")
+    stage.commit_error = ConflictError(409, "stage_incomplete", "2 parts are not there")
     with pytest.raises(PipelineError, match=r"batch 3 is not in topic 't'.*DRIFTQ_STAGE_TTL_MS"):
         commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
 

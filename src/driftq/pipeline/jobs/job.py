@@ -105,6 +105,10 @@ PLACES: Mapping[str, str] = {
     "archive": "driftq.pipeline.jobs.archive:ARCHIVE",
     "lineage": "driftq.pipeline.jobs.lineage:LINEAGE",
     "rollup": "driftq.pipeline.jobs.rollup:ROLLUP",
+    "route": "driftq.pipeline.jobs.route:ROUTE",
+    "replay": "driftq.pipeline.jobs.replay:REPLAY",
+    "backfill": "driftq.pipeline.jobs.replay:BACKFILL",
+    "redrive": "driftq.pipeline.jobs.redrive:REDRIVE",
 }
 """Where each job is; a job is imported when it is asked for."""
 

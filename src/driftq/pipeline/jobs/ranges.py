@@ -1,0 +1,81 @@
+"""Which seqs a replay takes, from where, and in which steps. Pure.
+
+    seqs     from ──────── border ──────── to
+             archive        │ live log
+             [step 0][step 1][step 2]…          each one a batch of one writer, published once
+
+What the live log has is read there, for only there deletes are known; what it has lost is in the archive.
+
+Invariant: the steps of a plan cover its range without overlap, and are the same whenever they are asked for.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from driftq.pipeline.errors import PipelineError
+
+STEP_ROWS = 200_000
+
+
+class Held(NamedTuple):
+    """What a log or an archive has of a topic: its first and last seq; nothing if the last is below the first."""
+
+    first: int
+    last: int
+
+
+class Plan(Struct, frozen=True):
+    """A replay, as it was planned. Kept with the destination, so that it can go on."""
+
+    id: str
+    topic: str
+    epoch: int
+    first: int
+    last: int
+    border: int
+    """From here on the live log is read, before it the archive."""
+    step: int
+    where: str | None = None
+
+    @property
+    def seqs(self) -> int:
+        """How many seqs it covers."""
+        return max(0, self.last - self.first + 1)
+
+    @property
+    def writer(self) -> str:
+        """Whose batches the steps are."""
+        return f"replay:{self.id}"
+
+    def steps(self, after: int = -1) -> Iterator[tuple[int, int, int]]:
+        """Number, first and last seq of each step behind the one with this number."""
+        for number in range(after + 1, -(-self.seqs // self.step)):
+            first = self.first + number * self.step
+            yield number, first, min(self.last, first + self.step - 1)
+
+
+class Wanted(NamedTuple):
+    """The range that was asked for; None is as far as there is something."""
+
+    first: int | None
+    last: int | None
+
+
+def bounds(topic: str, wanted: Wanted, live: Held | None, archive: Held | None) -> tuple[int, int, int]:
+    """First and last seq and the border. Raises PipelineError where the range is not all there to be read."""
+    known = [held for held in (live, archive) if held is not None and held.last >= held.first]
+    if not known:
+        return 1, 0, 1
+    first = wanted.first if wanted.first is not None else min(held.first for held in known)
+    last = max(held.last for held in known)
+    if wanted.last is not None:
+        last = min(last, wanted.last)
+    border = live.first if live is not None and live.last >= live.first else last + 1
+    if archive is None and first < border and wanted.first is not None:
+        raise PipelineError(
+            f"topic {topic!r} begins at seq {border}: give --lake to take what is before it from the archive, "
+            f"or --from-seq {border}"
+        )
+    return first, last, border

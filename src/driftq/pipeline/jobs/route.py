@@ -1,0 +1,131 @@
+"""Route: what a SQL query or a Python function makes of some topics goes into another one, each row exactly once.
+
+The function or the query sees the rows of the source as Spark sees them; state, joins and windows are theirs to use.
+What they give is a record: `data` with `tag`, `node` and `meta` where there are such columns, else all columns
+together as one JSON object. The sink does the rest (`pipeline.sink`).
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.job import Job, Outcome, Run
+from driftq.pipeline.jobs.runs import state_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+VIEW = "source"
+
+
+class RouteOptions(Struct, frozen=True, kw_only=True):
+    """What a route takes."""
+
+    topics: Annotated[list[str], Meta(description="topics to read; v1:NAME for one of the broker", min_length=1)]
+    to: Annotated[str, Meta(description="the topic to write to; it is created if it is not there")]
+    sql: Annotated[str | None, Meta(description=f"a query over the view `{VIEW}`")] = None
+    transform: Annotated[
+        str | None, Meta(description="FILE.py:FUNCTION or MODULE:FUNCTION, from a DataFrame to a DataFrame")
+    ] = None
+    starting: Annotated[str, Meta(description="earliest, latest, a seq, or a JSON map of seqs")] = "earliest"
+    error_topic: Annotated[str | None, Meta(description="where records go that the topic refuses")] = None
+    max_records: Annotated[int | None, Meta(description="records of one micro-batch", ge=1)] = None
+    checkpoint: Annotated[str | None, Meta(description="directory of the query's progress")] = None
+    once: Annotated[bool, Meta(description="stop when everything is read")] = False
+
+
+def run_route(run: Run, options: RouteOptions) -> Outcome:
+    """Run it until it is stopped, or has read all."""
+    transform = transform_of(options)
+    path = Path(options.checkpoint) if options.checkpoint else _checkpoint(run.server, options)
+    checkpoint = run.checkpoint(path)
+    reader = run.spark.readStream.format("driftq").option("server", run.server)
+    reader = reader.option("topics", ",".join(options.topics)).option("startingSeq", options.starting)
+    if options.max_records is not None:
+        reader = reader.option("maxRecordsPerTrigger", options.max_records)
+    writer = as_records(transform(reader.load())).writeStream.format("driftq").queryName(f"route-{options.to}")
+    writer = writer.option("server", run.server).option("topic", options.to).option("checkpointLocation", checkpoint)
+    if options.error_topic is not None:
+        writer = writer.option("errorTopic", options.error_topic)
+    if options.once:
+        writer = writer.trigger(availableNow=True)
+    done = run.follow([writer.start()], ends=options.once)
+    return Outcome({"topics": options.topics, "to": options.to, "rows": done.rows, "batches": done.batches})
+
+
+def transform_of(options: RouteOptions) -> Transform:
+    """What is done with the rows. Raises PipelineError where that is not said, or said twice."""
+    if (options.sql is None) == (options.transform is None):
+        raise PipelineError("say what is to be done with the rows: either --sql or --transform")
+    if options.transform is not None:
+        return _function(options.transform)
+    query = options.sql
+    assert query is not None
+
+    def select(rows: "DataFrame") -> "DataFrame":
+        rows.createOrReplaceTempView(VIEW)
+        return rows.sparkSession.sql(query)
+
+    return select
+
+
+def as_records(rows: "DataFrame") -> "DataFrame":
+    """Rows as the sink takes them: as they are if they have `data`, else packed into one object."""
+    from pyspark.sql import functions as f
+
+    if "data" in rows.columns:
+        return rows
+    outside = [name for name in ("tag", "node", "meta", "topic") if name in rows.columns]
+    packed = [name for name in rows.columns if name not in outside]
+    return rows.select(*outside, f.to_json(f.struct(*packed), {"ignoreNullFields": "false"}).alias("data"))
+
+
+def _function(place: str) -> Transform:
+    module_name, colon, name = place.rpartition(":")
+    if not colon or not module_name:
+        raise PipelineError(f"--transform {place!r} names no function: FILE.py:FUNCTION or MODULE:FUNCTION")
+    found = getattr(_module(module_name), name, None)
+    if not callable(found):
+        raise PipelineError(f"{module_name} has no function {name!r}")
+
+    def call(rows: "DataFrame") -> "DataFrame":
+        given: Any = found(rows)
+        if not hasattr(given, "writeStream"):
+            raise PipelineError(f"{place} has to return a DataFrame, and gave {type(given).__name__}")
+        made: DataFrame = given
+        return made
+
+    return call
+
+
+def _module(name: str) -> Any:
+    if not name.endswith(".py"):
+        try:
+            return import_module(name)
+        except ImportError as error:
+            raise PipelineError(f"module {name!r} cannot be imported: {error}") from error
+    path = Path(name).resolve()
+    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise PipelineError(f"there is no file {name}")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _checkpoint(server: str, options: RouteOptions) -> Path:
+    """A directory that is the same for the same route."""
+    digest = hashlib.sha256("\n".join((server, *sorted(options.topics), options.to)).encode()).hexdigest()[:12]
+    return state_directory() / "checkpoints" / f"route-{digest}"
+
+
+ROUTE = Job("route", "SQL or Python from source topics into one topic, exactly once.", RouteOptions, run_route)

@@ -1,0 +1,44 @@
+"""Which seqs a replay takes, and in which steps."""
+
+import pytest
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.ranges import Held, Plan, Wanted, bounds
+
+ALL = Wanted(None, None)
+
+
+def plan(first: int, last: int, step: int) -> Plan:
+    return Plan("id", "t", 1, first, last, first, step)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "archive", "expected"),
+    [
+        (ALL, Held(5, 20), None, (5, 20, 5)),
+        (ALL, Held(5, 20), Held(1, 12), (1, 20, 5)),
+        (Wanted(3, 8), Held(5, 20), Held(1, 12), (3, 8, 5)),
+        (Wanted(6, 99), Held(5, 20), None, (6, 20, 5)),
+        (ALL, None, Held(1, 12), (1, 12, 13)),
+        (ALL, Held(21, 20), Held(1, 20), (1, 20, 21)),
+        (Wanted(2, 4), Held(5, 20), Held(1, 12), (2, 4, 5)),
+        (ALL, None, None, (1, 0, 1)),
+        (ALL, Held(1, 0), Held(1, 0), (1, 0, 1)),
+    ],
+)
+def test_the_live_log_is_read_as_far_as_it_goes_and_the_archive_before_it(
+    wanted: Wanted, live: Held | None, archive: Held | None, expected: tuple[int, int, int]
+) -> None:
+    assert bounds("t", wanted, live, archive) == expected
+
+
+def test_a_range_that_is_gone_needs_the_archive() -> None:
+    with pytest.raises(PipelineError, match=r"begins at seq 5: give --lake .* or --from-seq 5"):
+        bounds("t", Wanted(3, None), Held(5, 20), None)
+
+
+def test_steps_cover_the_range_once_and_go_on_where_they_stopped() -> None:
+    steps = list(plan(11, 35, 10).steps())
+    assert steps == [(0, 11, 20), (1, 21, 30), (2, 31, 35)]
+    assert list(plan(11, 35, 10).steps(after=1)) == steps[2:]
+    assert list(plan(1, 0, 10).steps()) == []
