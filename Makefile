@@ -19,7 +19,7 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	$$name -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
 UV     := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help run test quick check fmt bench lock clean
+.PHONY: help run test quick check fmt bench docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ fmt: $(READY) ## format the code, and mend what the linter can mend
 
 bench: $(READY) ## measure the engine and the server, one JSON line per workload (BENCH=engine, http, v1 or queue, ARGS=)
 	@for suite in $(BENCH); do $(BIN)/python -m bench.$$suite $(ARGS) || failed=1; done; [ -z "$${failed:-}" ]
+
+docs: $(READY) ## write docs/api.md again, from what the server says of itself
+	@$(BIN)/python tools/api.py
 
 lock: ## pin the dependencies again after a change in pyproject.toml (UPGRADE=1: the newest of each)
 	@PYTHON="$(PYTHON)" tools/lock

@@ -97,7 +97,7 @@ def _schema_of_anything(kind: type) -> dict[str, Any]:
     """What a handler looks at itself, a match for example, has no shape here."""
     if kind is object:
         return {"description": "Any JSON."}
-    raise NotImplementedError
+    raise NotImplementedError  # how msgspec wants to hear that a hook does not know a type
 
 
 def _shapes(operations: Iterable[Operation]) -> list[Any]:
