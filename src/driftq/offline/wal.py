@@ -18,7 +18,8 @@ from driftq.storage.wal_reader import Damage, WalScan
 
 _HEAD_BYTES_MAX = 256
 _PAGE = 4096
-_OFFSET = (1 << 32) - 1
+TORN = "no frame begins here, and nothing proves that one was synced"
+CUT = "the file is shorter than it was made: its frames end here, and more may have followed"
 
 
 class WalFileScan(NamedTuple):
@@ -87,12 +88,15 @@ class WalWalk:
         except NewerFormatError as error:
             yield Finding(path, Verdict.DAMAGE, error.message)
             return
-        if scan.torn:
-            what = "no frame begins here, and nothing proves that one was synced"
-            yield Finding(path, Verdict.TORN, what, offset=scan.end, crash=True)
-        elif scan.end < len(content) and len(content) % _PAGE:
-            # A file is made at a round size, or ends where its frames do.
-            yield Finding(path, Verdict.DAMAGE, "the file is shorter than it was made", offset=len(content))
+        if was_cut(content, scan.end):
+            yield Finding(path, Verdict.DAMAGE, CUT, offset=scan.end)
+        elif scan.torn:
+            yield Finding(path, Verdict.TORN, TORN, offset=scan.end, crash=True)
+
+
+def was_cut(content: bytes, end: int) -> bool:
+    """Has a file, whose frames end there, lost its own end? It is made at a round size, or cut where its frames end."""
+    return end != len(content) and len(content) % _PAGE != 0
 
 
 def head_of(layout: Layout, number: int, name: str) -> FileHead | None:

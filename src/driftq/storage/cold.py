@@ -239,6 +239,23 @@ class ColdFile:
             return None
         return ColdFile(disk, path, size, _parse_footer(footer), flags[1])
 
+    @staticmethod
+    def open_alone(disk: Disk, path: str, del_content: bytes) -> "ColdFile":
+        """Open a `.parquet` that no `.del` vouches for, to save what can be read of it.
+
+        The flags count where there are as many as records, else every record is live. Row groups still answer for
+        themselves. Raises ColdDamagedError, NewerFormatError and OSError.
+        """
+        file = disk.open(path)
+        try:
+            size = file.size()
+            metadata = _parse_footer(_read_footer(file, size))
+        finally:
+            file.close()
+        count = sum(group.count for group in _described(metadata)[1])
+        flags = del_content[DEL_HEADER_BYTES:]
+        return ColdFile(disk, path, size, metadata, flags if len(flags) == count else bytes(count))
+
     @property
     def first_seq(self) -> int:
         """Seq of the first record."""

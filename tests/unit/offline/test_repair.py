@@ -1,0 +1,184 @@
+"""`driftq repair`: afterwards a server starts, nothing is wrong, and every record that could be read is there."""
+
+import random
+from typing import Any
+
+import pytest
+
+from driftq.offline.repair import Repair, Repaired
+from driftq.testing import ManualClock, SimDisk
+from tests.unit.offline.life import Life, contents, frames, kind_of, layout, lived, overwrite, truncate, used_bytes
+
+
+@pytest.fixture(scope="module")
+def sound() -> SimDisk:
+    """A directory behind a graceful stop."""
+    return lived().disk
+
+
+@pytest.fixture(scope="module")
+def killed() -> SimDisk:
+    """A directory whose server was killed: a checkpoint, and a log behind it."""
+    return lived(clean=False).disk.fork()
+
+
+def repaired(disk: SimDisk) -> Repaired:
+    """Repair, and check what always holds behind it."""
+
+    def restart() -> None:
+        Life(disk).close()
+
+    done = Repair(layout(disk), ManualClock(), restart, wal_file_bytes=8 << 10).run()
+    assert not done.left, done.left
+    return done
+
+
+Picture = dict[int, list[dict[str, Any]]]
+
+
+def picture(disk: SimDisk) -> Picture:
+    """What a server shows on a copy of a disk, by the ids of topics: a name may be lost."""
+    life = Life(disk.fork())
+    shown = life.picture()
+    return {topic.id: shown[topic.name] for topic in life.engine.catalog.visible()}
+
+
+def missing(before: Picture, after: Picture) -> dict[int, set[int]]:
+    """Seqs per topic that were shown before and are not now, or not the same."""
+    found = {}
+    for topic_id, records in before.items():
+        left = {record["$seq"]: record for record in after.get(topic_id, [])}
+        gone = {record["$seq"] for record in records if left.get(record["$seq"]) != record}
+        if gone:
+            found[topic_id] = gone
+    return found
+
+
+def told(disk: SimDisk, topic_id: int) -> set[int]:
+    """The seqs of a topic that its readers are told are lost."""
+    life = Life(disk.fork())
+    tombstones = life.walk(life.engine.catalog.by_id[topic_id].name)[1]
+    return {seq for tombstone in tombstones for seq in range(tombstone.gap_from, tombstone.gap_to + 1)}
+
+
+def damaged_copies(disk: SimDisk, rng: random.Random, kinds: set[str]) -> Any:
+    """The directory, broken in many single ways."""
+    for path, content in contents(disk).items():
+        if kind_of(path) not in kinds:
+            continue
+        size = used_bytes(path, content)
+        for way in ("flip", "cut", "remove"):
+            broken = disk.fork()
+            place = rng.randrange(size) if size else 0
+            if way == "flip" and size:
+                overwrite(broken, path, place, bytes([content[place] ^ (1 << rng.randrange(8))]))
+            elif way == "cut" and size:
+                truncate(broken, path, place)
+            else:
+                broken.unlink(path)
+            yield f"{way} {path} {place}", broken
+
+
+@pytest.mark.parametrize("kind", ["data", "idx", "tags", "parquet", "del", "wal", "meta", "stage"])
+def test_whatever_breaks_what_is_lost_is_told_and_nothing_else_is_lost(sound: SimDisk, kind: str) -> None:
+    before = picture(sound)
+    for what, broken in damaged_copies(sound, random.Random(5), {kind}):
+        repaired(broken)
+        lost = missing(before, picture(broken))
+        for topic_id, seqs in lost.items():
+            assert seqs <= told(broken, topic_id), (what, topic_id)
+        if kind in ("idx", "tags", "del", "wal", "stage"):
+            assert not lost, what
+
+
+@pytest.mark.parametrize("kind", ["data", "wal", "meta", "idx"])
+def test_the_same_holds_for_what_a_killed_server_left(killed: SimDisk, kind: str) -> None:
+    before = picture(killed)
+    for what, broken in damaged_copies(killed, random.Random(9), {kind}):
+        repaired(broken)
+        for topic_id, seqs in missing(before, picture(broken)).items():
+            assert seqs <= told(broken, topic_id), (what, topic_id, seqs)
+
+
+def test_a_sound_block_survives_the_loss_of_any_other(sound: SimDisk) -> None:
+    """A segment whose index is gone and whose first block is damaged: a start alone gives all of it up."""
+    life = Life()
+    life.put("t")
+    for number in range(4):
+        life.write("t", number, number)
+        life.write("t", *range(300))
+    life.close()
+    before = picture(life.disk)
+    path = next(p for p in contents(life.disk) if kind_of(p) == "data")
+    blocks = list(frames(contents(life.disk)[path]))
+    assert [block.count for block in blocks] == [2, 300]
+    broken = life.disk.fork()
+    overwrite(broken, path, blocks[0].start + 60, b"\xff\xff")
+    broken.unlink(path.replace(".data", ".idx"))
+    done = repaired(broken)
+    assert done.salvaged == 300
+    assert missing(before, picture(broken)) == {1: {1, 2}}
+    assert [(lost.first_seq, lost.last_seq) for lost in done.lost] == [(1, 2)]
+
+
+def test_what_a_segment_lost_comes_back_from_the_log() -> None:
+    """A block whose frames the log still has."""
+    life = Life()
+    life.put("t")
+    for number in range(12):
+        life.write("t", number)
+    life.checkpoint()
+    disk = life.disk.fork()
+    before = picture(disk)
+    path = next(p for p in contents(disk) if kind_of(p) == "data")
+    overwrite(disk, path, 70, b"\xff")
+    assert repaired(disk).salvaged == 8
+    assert not missing(before, picture(disk))
+
+
+def test_deleted_records_do_not_come_back(sound: SimDisk) -> None:
+    before = picture(sound)
+    for _, broken in damaged_copies(sound, random.Random(11), {"idx", "parquet"}):
+        repaired(broken)
+        for topic_id, records in picture(broken).items():
+            shown = {record["$seq"] for record in before[topic_id]}
+            assert {record["$seq"] for record in records} <= shown
+
+
+def test_without_any_checkpoint_records_are_found_under_names_that_say_so(sound: SimDisk) -> None:
+    before = picture(sound)
+    broken = sound.fork()
+    for path in contents(sound):
+        if kind_of(path) in ("meta", "wal"):
+            broken.unlink(path)
+    repaired(broken)
+    shown = Life(broken.fork()).picture()
+    assert "recovered-00000004" in shown
+    stored = {record["$seq"] for record in before[4]}
+    kept = {record["$seq"] for record in shown["recovered-00000004"]}
+    assert stored - kept <= told(broken, 4) | set(range(max(kept) + 1, max(stored) + 1))
+
+
+def test_originals_are_kept_byte_for_byte(sound: SimDisk) -> None:
+    path = next(p for p in contents(sound) if kind_of(p) == "data")
+    broken = sound.fork()
+    overwrite(broken, path, 70, b"\xff")
+    damaged = contents(broken)
+    done = repaired(broken)
+    kept = contents(broken)
+    for name in (path, *(p for p in damaged if kind_of(p) in ("wal", "meta"))):
+        assert kept[name.replace("/data", done.originals, 1)] == damaged[name]
+
+
+def test_several_damages_at_once_cost_no_more_than_each(sound: SimDisk) -> None:
+    before = picture(sound)
+    rng = random.Random(13)
+    for _ in range(6):
+        broken = sound.fork()
+        for path, content in rng.sample(sorted(contents(sound).items()), 6):
+            size = used_bytes(path, content)
+            if size:
+                overwrite(broken, path, rng.randrange(size), b"\x55\xaa")
+        repaired(broken)
+        for topic_id, seqs in missing(before, picture(broken)).items():
+            assert seqs <= told(broken, topic_id)
