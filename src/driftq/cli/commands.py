@@ -4,6 +4,7 @@ To add a command or a group of commands, write one line in `COMMANDS`: its name,
 (`module:name`) and what it does. What it is, is a function, which becomes a command, or a `frame.group(…)`, whose
 functions become `driftq <group> <command>`; its module is imported when it is called and not before. Beside that:
 
+    from driftq.cli.remote import KeyFile, Url, connected       a client of the server that was asked for
     from driftq.cli.output import Json, show, show_rows         tables, or JSON with the same fields
     from driftq.cli.exits import CommandError, ExitCode         how to end otherwise: one line, one code
 
@@ -27,6 +28,16 @@ _SHELL = "This command line"
 COMMANDS = {
     "serve": Entry(_SERVER, "driftq.cli.commands:serve", "Run a server until SIGTERM or SIGINT."),
     "selfcheck": Entry(_SERVER, "driftq.cli.selfcheck:selfcheck", "Start a server of its own and check that it works."),
+    "doctor": Entry(_SERVER, "driftq.cli.doctor:doctor", "Check the machine and the server, and say what to do."),
+    "topic": Entry(_TOPICS, "driftq.cli.topics:topic", "List, show, create and delete topics; their named cursors."),
+    "append": Entry(_TOPICS, "driftq.cli.appending:append", "Append JSON lines of a file or of standard input."),
+    "read": Entry(_TOPICS, "driftq.cli.reading:read", "Print the records of a topic."),
+    "tail": Entry(_TOPICS, "driftq.cli.reading:tail", "Print the last records of topics and follow them."),
+    "router": Entry(_TOPICS, "driftq.cli.routers:router", "List, draw, create and delete routers."),
+    "queue": Entry(_WORK, "driftq.cli.queues:queue", "Show queues, take jobs, and run a command for each."),
+    "group": Entry(_WORK, "driftq.cli.groups:groups", "Show the groups of the broker, and put one elsewhere."),
+    "run": Entry(_WORK, "driftq.cli.runs:run", "Show the steps of a run."),
+    "dlq": Entry(_WORK, "driftq.cli.dead_letters:dlq", "Show dead letters, and give them another chance."),
     "import": Entry(_DATA, "driftq.cli.import_core:imports", "Bring in what another broker has stored."),
     "help": Entry(_SHELL, "driftq.cli.manual:manual", "Show the help of a command, or what the exit codes mean."),
     "completion": Entry(_SHELL, "driftq.cli.completion:completion", "Print the completions for bash, zsh or fish."),

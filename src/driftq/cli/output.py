@@ -50,7 +50,7 @@ def show_rows(rows: Sequence[Mapping[str, object]], fields: Sequence[str] = (), 
 
 
 def show(facts: Mapping[str, object], *, as_json: bool) -> None:
-    """One thing: a line for each of its fields."""
+    """One thing: a line for each of its fields, those of a field that is itself a thing as `field.below`."""
     if as_json:
         _print_json(facts)
         return
@@ -60,9 +60,17 @@ def show(facts: Mapping[str, object], *, as_json: bool) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for field, value in facts.items():
+    for field, value in _flat(facts):
         table.add_row(field, Text(readable(field, value)))
     draw(table)
+
+
+def _flat(facts: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for field, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{field}.")
+        else:
+            yield above + field, value
 
 
 def readable(field: str, value: object) -> str:

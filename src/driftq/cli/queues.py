@@ -1,0 +1,115 @@
+"""`driftq queue`: how a queue stands, and taking and settling its jobs by hand. `work` is in `cli.working`."""
+
+import socket
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec import to_builtins
+
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.frame import group
+from driftq.cli.output import Json, show, show_rows
+from driftq.cli.remote import KeyFile, TopicName, Url, connected, fields_of
+
+if TYPE_CHECKING:
+    from driftq.client import Job
+
+queue = group("Queues: how one stands, and its jobs: take, settle, or run a command for each.")
+
+_JOB = ("$seq", "lease_id", "deadline", "$ts", "deliveries", "$tag", "data", "meta")
+
+Node = Annotated[str | None, typer.Option(help="The name of this worker; without it that of the machine.")]
+LeaseMs = Annotated[int | None, typer.Option(min=100, help="How long a job is held; without it as the queue says.")]
+Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", help="The jobs, by seq.")]
+LeaseIds = Annotated[
+    list[str] | None,
+    typer.Option("--lease-id", help="The lease of each job, in their order; then no other is settled."),
+]
+
+
+def worker_name(node: str | None) -> str:
+    """Who takes jobs here: the same one every time, so that jobs taken by one command can be settled by another."""
+    return node or f"cli@{socket.gethostname()}"[:128]
+
+
+@queue.command("show")
+def show_queue(name: TopicName, *, url: Url = None, key_file: KeyFile = None, as_json: Json = False) -> None:
+    """Show how many jobs wait, are held and were given up, and how the queue is set up."""
+    with connected(url, key_file) as client:
+        state = client.topic(name).info(touch=False)
+    if state.queue is None:
+        raise CommandError(f"{name} is no queue; create one with `driftq topic create NAME --type queue`")
+    config = state.config
+    facts = {"topic": name, "ready": state.queue.ready, "in_flight": state.queue.in_flight, "count": state.count}
+    facts |= {"dead_lettered": state.queue.dead_lettered, "lease_ms": config.lease_ms}
+    facts |= {"max_deliveries": config.max_deliveries, "dead_letter": config.dead_letter}
+    show(facts | {"durability": config.durability, "leases_durable": config.leases_durable}, as_json=as_json)
+
+
+@queue.command("claim")
+def claim(
+    name: TopicName,
+    *,
+    most: Annotated[int, typer.Option("--max", min=1, max=1000, help="Take up to so many.")] = 1,
+    lease_ms: LeaseMs = None,
+    node: Node = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Take jobs; each is this worker's until its deadline, or until it is settled."""
+    with connected(url, key_file) as client:
+        claimed = client.topic(name).claim(most, lease_ms=lease_ms, node=worker_name(node)).claimed
+    show_rows([to_builtins(job) for job in claimed], _JOB, as_json=as_json)
+
+
+@queue.command("ack")
+def ack(
+    name: TopicName,
+    seqs: Seqs,
+    *,
+    lease_id: LeaseIds = None,
+    node: Node = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Jobs that were taken are done."""
+    with connected(url, key_file) as client:
+        answer = client.topic(name).ack(_held(seqs, lease_id), node=worker_name(node))
+    show(fields_of(answer), as_json=as_json)
+    _tell_skipped(answer.skipped)
+
+
+@queue.command("nack")
+def nack(
+    name: TopicName,
+    seqs: Seqs,
+    *,
+    delay_ms: Annotated[int, typer.Option(min=0, help="Not before so many ms from here.")] = 0,
+    lease_id: LeaseIds = None,
+    node: Node = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Jobs that were taken go back, and are handed out again."""
+    with connected(url, key_file) as client:
+        answer = client.topic(name).nack(_held(seqs, lease_id), delay_ms=delay_ms, node=worker_name(node))
+    show(fields_of(answer), as_json=as_json)
+    _tell_skipped(answer.skipped)
+
+
+def _held(seqs: list[int], lease_ids: list[str] | None) -> "list[Job]":
+    from driftq.client import Job
+
+    if lease_ids and len(lease_ids) != len(seqs):
+        raise CommandError("say --lease-id once for each seq, or not at all", ExitCode.USAGE)
+    ids = lease_ids or [""] * len(seqs)
+    return [Job(seq, one, 0, 0, 0, None) for seq, one in zip(seqs, ids, strict=True)]
+
+
+def _tell_skipped(skipped: list[int]) -> None:
+    if skipped:
+        jobs = ", ".join(map(str, skipped))
+        raise CommandError(f"jobs {jobs} are not held by this worker; claim them again", ExitCode.ABSENT)

@@ -1,0 +1,143 @@
+"""The way to a server: where it is, with which key, and what its refusals mean to who typed a command.
+
+An API key comes from DRIFTQ_API_KEY or from a file, never from an argument, which everybody on the machine can read.
+What the client raises ends the command as a `CommandError`, in the words of the server and with what to do next.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from driftq.cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from driftq.client import ApiError, Client, ClientError
+
+T = TypeVar("T")
+
+_COMPLETING_S = 1.0
+
+
+def complete_topic(incomplete: str) -> list[str]:
+    """The topics that begin like this, if the server says so in time."""
+    from driftq.client import Client, ClientError
+
+    try:
+        with Client(timeout=_COMPLETING_S, retries=0) as client:
+            return [row.topic for row in client.topics(prefix=incomplete)]
+    except ClientError:
+        return []
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="DRIFTQ_URL",
+        metavar="URL",
+        help="The server; without it http://127.0.0.1:4000.",
+        show_default=False,
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option("--api-key-file", metavar="FILE", help="A file with the API key; without it DRIFTQ_API_KEY."),
+]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
+
+_NEXT = {
+    "topic_not_found": "`driftq topic ls` lists those there are",
+    "router_not_found": "`driftq router ls` lists those there are",
+    "not_a_queue": "only a topic created with `--type queue` has jobs",
+    "topic_not_empty": "leave --if-empty out to delete it with its records",
+    "topic_full": "delete records, or raise its caps",
+    "read_only": "topics of the broker are written through /v1",
+}
+"""What to do next, by the code of a refusal."""
+
+
+@contextmanager
+def connected(url: str | None, key_file: Path | None) -> "Iterator[Client]":
+    """A client of the server that was asked for. Raises CommandError for all that goes wrong with it."""
+    from driftq.client import Client, ClientError
+
+    chosen = server_url(url)
+    try:
+        with Client(chosen, api_key(key_file)) as client:
+            yield client
+    except ClientError as error:
+        raise translated(error, chosen or "http://127.0.0.1:4000") from None
+
+
+def server_url(url: str | None) -> str | None:
+    """What was given, if it can be one."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise CommandError(f"{url!r} is no address of a server; it begins with http://", ExitCode.USAGE)
+    return url
+
+
+def api_key(key_file: Path | None) -> str | None:
+    """The key, without the end of its line; None leaves it to the client."""
+    if key_file is None:
+        return None
+    try:
+        key = key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise CommandError(f"the API key cannot be read from {key_file}", ExitCode.USAGE) from None
+    if not key:
+        raise CommandError(f"there is no API key in {key_file}", ExitCode.USAGE)
+    return key
+
+
+def translated(error: "ClientError", url: str) -> CommandError:
+    """What a client's error means at a command line."""
+    from driftq.client import ApiError, TransportError
+
+    if isinstance(error, ApiError):
+        return _refused(error, url)
+    if isinstance(error, TransportError):
+        return CommandError(f"{error}; start a server with `driftq serve`, or say --url", ExitCode.UNREACHABLE)
+    return CommandError(f"what answers at {url} is no DriftQ server: {error}", ExitCode.UNREACHABLE)
+
+
+def _refused(error: "ApiError", url: str) -> CommandError:
+    if error.status == 401:
+        what = "wants an API key" if not os.environ.get("DRIFTQ_API_KEY") else "does not know this API key"
+        return CommandError(f"the server at {url} {what}; set DRIFTQ_API_KEY, or say --api-key-file", ExitCode.DENIED)
+    if error.status == 403:
+        return CommandError(f"this API key may not do that: {error.message}; use one that may", ExitCode.DENIED)
+    if error.status == 503:
+        return CommandError(f"the server at {url} is not ready: {error.message}; try again", ExitCode.UNREACHABLE)
+    if error.status == 429:
+        return CommandError(f"{error.message}; try again in {error.retry_after or 1:g} s")
+    next_step = _NEXT.get(error.code)
+    message = error.message if next_step is None else f"{error.message}; {next_step}"
+    absent = error.status == 404 or error.message.startswith("topic does not exist")
+    return CommandError(message, ExitCode.ABSENT if absent else ExitCode.FAILED)
+
+
+def ask(
+    client: "Client",
+    method: str,
+    path: str,
+    answer: type[T],
+    *,
+    query: Mapping[str, str | int | bool | None] | None = None,
+    body: object = None,
+) -> T:
+    """One call, and its answer as what it should be."""
+    from msgspec import json
+
+    return json.decode(client.request(method, path, query=query or {}, json=body).content, type=answer)
+
+
+def fields_of(answer: Any, *without: str) -> dict[str, Any]:
+    """An answer as it is on the wire, without what is no fact about the thing."""
+    from msgspec import to_builtins
+
+    facts: dict[str, Any] = to_builtins(answer)
+    return {name: value for name, value in facts.items() if name not in ("performance", *without)}
