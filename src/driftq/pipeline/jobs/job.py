@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from driftq.client import Client
+
 
 class Progress(Struct, frozen=True, kw_only=True):
     """How far a run is. What is not known is None."""
@@ -57,7 +59,7 @@ class Run(Protocol):
         ...
 
     @property
-    def client(self) -> Any:
+    def client(self) -> "Client":
         """A client of the server; closed when the run ends."""
         ...
 
@@ -104,7 +106,7 @@ class Job(Generic[Options]):
 PLACES: Mapping[str, str] = {
     "archive": "driftq.pipeline.jobs.archive:ARCHIVE",
     "lineage": "driftq.pipeline.jobs.lineage:LINEAGE",
-    "rollup": "driftq.pipeline.jobs.rollup:ROLLUP",
+    "rollup": "driftq.pipeline.jobs.rollup:ROLLUP_JOB",
     "route": "driftq.pipeline.jobs.route:ROUTE",
     "replay": "driftq.pipeline.jobs.replay:REPLAY",
     "backfill": "driftq.pipeline.jobs.replay:BACKFILL",

@@ -10,19 +10,21 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs, to_builtins
 
+from driftq.client import Client
+from driftq.client.client import DEFAULT_URL
 from driftq.errors import DriftQError
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.following import Tally, sum_up
 from driftq.pipeline.jobs.job import Outcome, Progress, find_job
 from driftq.pipeline.jobs.options import make_options
 from driftq.pipeline.jobs.runs import RunRecord, Runs
+from driftq.pipeline.sessions import session
 from driftq.seam.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ _LOOK_S = 0.25
 _NOTE_NS = 1_000_000_000
 """How often progress is noted in the record."""
 _IDLE_NS = 3_000_000_000
-DEFAULT_SERVER = "http://127.0.0.1:4000"
 _SECRET = ("key", "token", "secret", "password")
 
 
@@ -45,6 +46,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     master: str | None = None
     remote: str | None = None
     conf: dict[str, str] = {}
+    short: bool = False
+    """For a run of seconds: the JVM compiles quickly rather than well."""
     state_dir: str | None = None
 
 
@@ -96,9 +99,9 @@ class LiveRun:
         self._runs = Runs(Path(settings.state_dir) if settings.state_dir else None)
         self._woken = threading.Event()
         self._spark: SparkSession | None = None
-        self._client: Any = None
+        self._client: Client | None = None
         self._noted_ns = 0
-        self.server = settings.server or os.environ.get("DRIFTQ_URL") or DEFAULT_SERVER
+        self.server = (settings.server or os.environ.get("DRIFTQ_URL") or DEFAULT_URL).rstrip("/")
         self.record = self._runs.begin(name, _harmless(options), self.server)
         self._say()
 
@@ -109,19 +112,22 @@ class LiveRun:
         """The session; made when it is first asked for, with the server that the run has."""
         if self._spark is None:
             settings = self._settings
-            self._spark = import_module("driftq.pipeline.session").session(
-                server=self.server, master=settings.master, remote=settings.remote, conf=dict(settings.conf)
+            self._spark = session(
+                self.server,
+                master=settings.master,
+                remote=settings.remote,
+                conf=settings.conf,
+                short=settings.short,
             )
-            assert self._spark is not None
             self._listen()  # Spark has put its own handler in place
             self._note(state="running")
         return self._spark
 
     @property
-    def client(self) -> Any:
+    def client(self) -> Client:
         """A client of the server; closed when the run ends."""
         if self._client is None:
-            self._client = import_module("driftq.client").Client(self.server)
+            self._client = Client(self.server)
         return self._client
 
     def checkpoint(self, path: Path) -> str:

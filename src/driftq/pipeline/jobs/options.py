@@ -98,7 +98,8 @@ def parse_flags(options: type[Options], arguments: Sequence[str], *, name: str, 
 
 
 def _add(parser: argparse.ArgumentParser, flag: Flag) -> None:
-    default = f" [{flag.default}]" if flag.default not in (None, False, [], ()) else ""
+    shown = ",".join(flag.default) if isinstance(flag.default, list | tuple) else flag.default
+    default = f" [{shown}]" if shown not in (None, False, "") else ""
     text = (flag.help + default).replace("%", "%%")
     if flag.type is bool:
         parser.add_argument(flag.name, dest=flag.field, action=argparse.BooleanOptionalAction, help=text)

@@ -105,8 +105,11 @@ class Table:
 
         return self._commit(batch, commit)
 
-    def upsert(self, rows: pa.Table, keys: Sequence[str], batch: Batch) -> bool:
-        """Write rows in place of those with the same keys; False if the batch has been committed before."""
+    def upsert(self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None) -> bool:
+        """Write rows in place of those with the same keys; False if the batch has been committed before.
+
+        Without a batch it is done in any case: rows that do not depend on what is there may be written twice.
+        """
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
             same = " AND ".join(f"new.{key} = old.{key}" for key in keys)
@@ -119,14 +122,12 @@ class Table:
 
         return self._commit(batch, commit)
 
-    def _commit(self, batch: Batch, commit: Callable[[DeltaTable, CommitProperties], None]) -> bool:
+    def _commit(self, batch: Batch | None, commit: Callable[[DeltaTable, CommitProperties], None]) -> bool:
         table = self._made()
-        if _committed(table, batch):
+        if batch is not None and _committed(table, batch):
             return False
-        commit(
-            table,
-            CommitProperties(app_transactions=[Transaction(batch.writer, batch.number)], max_commit_retries=_TRIES),
-        )
+        marks = [] if batch is None else [Transaction(batch.writer, batch.number)]
+        commit(table, CommitProperties(app_transactions=marks, max_commit_retries=_TRIES))
         return True
 
     def _made(self) -> DeltaTable:

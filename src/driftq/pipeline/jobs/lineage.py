@@ -1,0 +1,228 @@
+"""`lineage`: what agent runs did, as the tables `runs`, `steps` and `attempts`.
+
+    topics of the broker → records with a run_id → state of each run (Spark's state store) → runs that changed
+      → asked about at the server, as every run that is open → rows of three tables, replaced by their keys
+
+Spark keeps what the log told of each run, so a batch costs what is new and not what there was. Whether a message is
+done stands in no record: the server is asked about every run that is open, also about those of which a batch brings
+nothing, and also while no batch comes.
+
+Invariant: what a batch changes is computed from all that is known of the run, so a batch that runs again writes the
+same rows.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Meta, Struct, json
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from driftq.client import Client, NotFoundError
+from driftq.groups.names import log_name
+from driftq.pipeline.jobs.job import Job, Outcome, Run
+from driftq.pipeline.jobs.run_fold import Seen, dump, fold, load
+from driftq.pipeline.jobs.run_tables import (
+    ATTEMPT_KEYS,
+    ATTEMPTS,
+    RUN_KEYS,
+    RUNS,
+    STEP_KEYS,
+    STEPS,
+    Memory,
+    Place,
+    Standing,
+    remember,
+    rows_of,
+)
+from driftq.pipeline.jobs.selection import selection_key, source_options
+from driftq.pipeline.jobs.streams import StreamOptions, triggered
+from driftq.pipeline.lake.lake import Lake
+from driftq.seam.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COLUMNS = "topic string, seq long, ts timestamp, tag string, data string"
+_STATE = "state string"
+_CHANGED = "tenant_id string, run_id string, state string"
+_ASKED_MAX = 500
+"""Open runs that are asked about at a time while a query goes on; the others follow in turn."""
+
+
+class LineageOptions(StreamOptions, frozen=True, kw_only=True):
+    """What lineage can be told."""
+
+    lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
+    topics: Annotated[tuple[str, ...], Meta(description="Topics of the broker, or patterns.")] = ("v1:*",)
+
+
+class RunProcessor(StatefulProcessor):
+    """Folds the records of one run into its state, on an executor; Spark calls it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called once per task."""
+        self._state = handle.getValueState("run", _STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterable[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Called for each run of which a batch has records; its new state goes on."""
+        brought = list(rows)
+        tenant_id, run_id = brought[0].tenant_id, brought[0].run_id
+        before = self._state.get() if self._state.exists() else None
+        seen = (Seen(row.topic, row.seq, row.ts_ms, row.tag, row.envelope, row.routing) for row in brought)
+        text = dump(fold(load(run_id, tenant_id, None if before is None else before[0]), seen))
+        self._state.update((text,))
+        yield Row(tenant_id=tenant_id, run_id=run_id, state=text)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class _Step(Struct):
+    """What the server says about a message of a run."""
+
+    topic: str
+    offset: int
+    groups: list[Standing] = []
+
+
+class _Told(Struct):
+    steps: list[_Step]
+
+
+class Lineage:
+    """The tables of a lake, and what is asked of the server for them; on the driver."""
+
+    def __init__(self, lake: Lake, client: Client) -> None:
+        self._client = client
+        self._clock = SystemClock()
+        self._runs = lake.table("runs", RUNS)
+        self._steps = lake.table("steps", STEPS)
+        self._attempts = lake.table("attempts", ATTEMPTS)
+        self._turn = ""
+        """The last open run that was asked about."""
+        self._lock = threading.Lock()
+        """Batches come in a thread of Spark's, and one run may be changed by a batch and asked about at one time."""
+
+    def take(self, changed: Iterable[Row]) -> None:
+        """Write the runs that a batch has changed."""
+        with self._lock:
+            self._take(changed)
+
+    def _take(self, changed: Iterable[Row]) -> None:
+        states = {
+            (row["tenant_id"], row["run_id"]): load(row["run_id"], row["tenant_id"], row["state"]) for row in changed
+        }
+        if not states:
+            return
+        known = self._memories(pc.field("run_id").isin([run_id for _, run_id in states]))
+        before = {(one.state.tenant_id, one.state.run_id): one for one in known}
+        memories = [Memory(state, before[key].standings if key in before else {}) for key, state in states.items()]
+        self._write([self._asked(memory) for memory in memories])
+
+    def ask_about_open_runs(self, *, at_most: int | None = None) -> int:
+        """Write what has become of runs that are open; how many still are, as far as it was asked."""
+        with self._lock:
+            return self._ask(at_most)
+
+    def _ask(self, at_most: int | None) -> int:
+        still = sorted(self._memories(pc.field("open")), key=_name)
+        behind = [one for one in still if _name(one) > self._turn]
+        before = [one for one in still if _name(one) <= self._turn]
+        turn = [*behind, *before][:at_most]
+        if not turn:
+            return 0
+        self._turn = _name(turn[-1])
+        asked = [self._asked(one) for one in turn]
+        self._write([fresh for fresh, old in zip(asked, turn, strict=True) if fresh != old])
+        return len(still) - sum(not rows_of(one, "").run["open"] for one in asked)
+
+    def _memories(self, where: Any) -> list[Memory]:
+        found = self._runs.read(["detail"], where)["detail"].to_pylist()
+        return [json.decode(text, type=Memory) for text in found]
+
+    def _asked(self, memory: Memory) -> Memory:
+        return remember(memory, self._standings(memory.state.run_id, memory.state.tenant_id), self._clock.wall_ms())
+
+    def _standings(self, run_id: str, tenant_id: str) -> dict[Place, list[Standing]] | None:
+        query = {"tenant_id": tenant_id} if tenant_id else None
+        try:
+            answer = self._client.request("GET", f"/v1/runs/{quote(run_id, safe='')}", query=query)
+        except NotFoundError:
+            return None
+        told = json.decode(answer.content, type=_Told)
+        return {(log_name(step.topic), step.offset): step.groups for step in told.steps}
+
+    def _write(self, memories: list[Memory]) -> None:
+        if not memories:
+            return
+        rows = [rows_of(memory, json.encode(memory).decode()) for memory in memories]
+        # Runs come last: as long as a run is open in the table, what was cut off is written again.
+        attempts = [row for one in rows for row in one.attempts]
+        if attempts:
+            self._attempts.upsert(_table(attempts, ATTEMPTS), ATTEMPT_KEYS)
+        self._steps.upsert(_table([row for one in rows for row in one.steps], STEPS), STEP_KEYS)
+        self._runs.upsert(_table([one.run for one in rows], RUNS), RUN_KEYS)
+
+
+def _name(memory: Memory) -> str:
+    return f"{memory.state.tenant_id}\n{memory.state.run_id}"
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema)
+
+
+def lineage(run: Run, options: LineageOptions) -> Outcome:
+    """Keep the tables of runs until stopped, or once."""
+    lake = Lake(options.lake)
+    name = f"lineage-{selection_key(sorted(options.topics))}"
+    checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
+    tables = Lineage(lake, run.client)
+    reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**source_options(options.topics))
+    rows = reader.options(**options.limits(), startingSeq="earliest", onDataLoss="skip").load()
+
+    def take(changed: "DataFrame", _: int) -> None:
+        tables.take(changed.collect())
+
+    writer = _states(rows).writeStream.queryName(name).option("checkpointLocation", str(checkpoint))
+    writer = triggered(writer.outputMode("update").foreachBatch(take), options)
+    query = writer.start()
+    progress = run.follow([query], ends=options.once, idle=lambda: void(tables.ask_about_open_runs(at_most=_ASKED_MAX)))
+    still = tables.ask_about_open_runs()
+    facts = {
+        "rows": progress.rows,
+        "batches": progress.batches,
+        "runs": lake.table("runs", RUNS).dataset().count_rows(),
+    }
+    return Outcome({"lake": str(lake.root), **facts, "open_runs": still})
+
+
+def void(_: object) -> None:
+    """For the sake of what is done, not of what it gives."""
+
+
+def _states(rows: "DataFrame") -> "DataFrame":
+    """The state of every run that a batch has records of."""
+    named = rows.selectExpr(
+        "topic",
+        "seq",
+        "unix_millis(ts) AS ts_ms",
+        "tag",
+        "get_json_object(data, '$.envelope') AS envelope",
+        "get_json_object(data, '$.routing') AS routing",
+    )
+    named = named.selectExpr(
+        "*",
+        "get_json_object(envelope, '$.run_id') AS run_id",
+        "coalesce(get_json_object(envelope, '$.tenant_id'), '') AS tenant_id",
+    ).where("run_id IS NOT NULL AND run_id != ''")
+    return named.groupBy("tenant_id", "run_id").transformWithState(RunProcessor(), _CHANGED, "Update", "None")
+
+
+LINEAGE: Job[Any] = Job("lineage", "Agent runs as tables: runs, steps, attempts.", LineageOptions, lineage)

@@ -1,0 +1,104 @@
+"""`rollup`: figures per topic, tenant and minute.
+
+    records → minute of their time, tenant of their envelope → counts by bucket of age (Spark) → added to the table
+
+A dead letter counts as an error, with the retries before it, in the topic and minute where its message failed; a
+redriven message counts as a retry. Age is that of a record when the batch that read it began.
+
+Exactly once: what a batch brings is added to the rows there are in one commit with (query id, batch id).
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Meta
+
+from driftq.pipeline.jobs.checkpoints import query_id
+from driftq.pipeline.jobs.job import Job, Outcome, Run
+from driftq.pipeline.jobs.minutes import AGE_BUCKET, ROLLUP, ROLLUP_KEYS, Minute, load_minutes
+from driftq.pipeline.jobs.selection import selection_key, source_options
+from driftq.pipeline.jobs.streams import StreamOptions, triggered
+from driftq.pipeline.lake.lake import Batch, Lake, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COLUMNS = "topic string, ts timestamp, data string"
+_RECORD = """struct(topic, tenant_id, date_trunc('minute', ts) AS minute, bucket, 1L AS records,
+  CAST(octet_length(data) AS LONG) AS bytes, 0L AS errors, IF(redriven, 1L, 0L) AS retries)"""
+_FAILURE = """struct(concat('v1:', failed.original_topic) AS topic, tenant_id,
+  date_trunc('minute', timestamp_millis(failed.routed_at_ms)) AS minute, CAST(NULL AS INT) AS bucket, 0L AS records,
+  0L AS bytes, 1L AS errors, greatest(failed.attempts - 1, 0L) AS retries)"""
+_NOTE = "STRUCT<original_topic: STRING, routed_at_ms: LONG, attempts: LONG>"
+
+
+class RollupOptions(StreamOptions, frozen=True, kw_only=True):
+    """What a rollup can be told."""
+
+    lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
+    topics: Annotated[tuple[str, ...], Meta(description="Topics or patterns.")] = ("*",)
+
+
+def rollup(run: Run, options: RollupOptions) -> Outcome:
+    """Keep the figures until stopped, or once."""
+    lake = Lake(options.lake)
+    name = f"rollup-{selection_key(sorted(options.topics))}"
+    checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
+    table = lake.table("rollup", ROLLUP)
+    reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**source_options(options.topics))
+    rows = reader.options(**options.limits(), startingSeq="earliest", onDataLoss="skip").load()
+
+    def take(counted: "DataFrame", batch: int) -> None:
+        add_minutes(table, counts(counted).toArrow(), Batch(query_id(checkpoint), batch))
+
+    writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(take)
+    progress = run.follow([triggered(writer, options).start()], ends=options.once)
+    facts = {"rows": progress.rows, "batches": progress.batches, "minutes": table.dataset().count_rows()}
+    return Outcome({"lake": str(lake.root), **facts})
+
+
+def counts(rows: "DataFrame") -> "DataFrame":
+    """What a batch brings, by topic, tenant, minute and bucket of age."""
+    told = rows.selectExpr(
+        "*",
+        "topic LIKE 'v1:%' AS broker",
+        "unix_millis(current_timestamp()) - unix_millis(ts) AS age_ms",
+    )
+    told = told.selectExpr(
+        *("topic", "ts", "data", f"{AGE_BUCKET} AS bucket"),
+        "coalesce(IF(broker, get_json_object(data, '$.envelope.tenant_id'), NULL), '') AS tenant_id",
+        "coalesce(IF(broker, get_json_object(data, '$.routing.meta.redriven'), NULL), '') != '' AS redriven",
+        f"IF(broker, from_json(get_json_object(data, '$.envelope.dlq'), '{_NOTE}'), NULL) AS failed",
+    )
+    both = f"CASE WHEN failed.original_topic IS NULL THEN array({_RECORD}) ELSE array({_RECORD}, {_FAILURE}) END"
+    grouped = told.selectExpr(f"inline({both})").groupBy("topic", "tenant_id", "minute", "bucket")
+    return grouped.sum("records", "bytes", "errors", "retries").toDF(
+        *("topic", "tenant_id", "minute", "bucket", "records", "bytes", "errors", "retries")
+    )
+
+
+def add_minutes(table: Table, counted: pa.Table, batch: Batch) -> bool:
+    """Add what a batch brings to the rows there are; False if that was done before."""
+    if not len(counted) or table.has(batch):
+        return False
+    ends = pc.min_max(counted["minute"])
+    known = (pc.field("minute") >= ends["min"]) & (pc.field("minute") <= ends["max"])
+    minutes = load_minutes(table.read(where=known).to_pylist())
+    changed: dict[Any, Minute] = {}
+    for row in counted.to_pylist():
+        key = (row["topic"], row["tenant_id"], row["minute"])
+        minute = changed.setdefault(key, minutes.get(key) or Minute(ages={}))
+        minute.add(
+            bucket=row["bucket"],
+            records=row["records"],
+            size=row["bytes"],
+            errors=row["errors"],
+            retries=row["retries"],
+        )
+    rows = pa.Table.from_pylist([minute.row(key) for key, minute in changed.items()], ROLLUP)
+    return table.upsert(rows, ROLLUP_KEYS, batch)
+
+
+ROLLUP_JOB: Job[Any] = Job("rollup", "Figures per topic, tenant and minute.", RollupOptions, rollup)

@@ -1,0 +1,28 @@
+"""Which topics a job reads: names and patterns, as options of the source.
+
+A pattern has `*` (any text), `?` (one character) or `[…]` (one of these), as in a shell: `orders`, `v1:runs.*`.
+"""
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from hashlib import sha256
+
+from driftq.pipeline.errors import PipelineError
+
+_WILD = re.compile(r"[*?\[]")
+
+
+def source_options(topics: Sequence[str]) -> dict[str, str]:
+    """`topics` or `topicPattern` of the source. Raises PipelineError."""
+    wanted = [topic.strip() for topic in topics if topic.strip()]
+    if not wanted:
+        raise PipelineError("no topic is named; say --topics NAME,… or a pattern such as --topics 'orders.*'")
+    if not any(_WILD.search(topic) for topic in wanted):
+        return {"topics": ",".join(wanted)}
+    return {"topicPattern": "|".join(translate(topic) if _WILD.search(topic) else re.escape(topic) for topic in wanted)}
+
+
+def selection_key(*parts: object) -> str:
+    """A short name for a choice of topics and where they go: the same choice has the same."""
+    return sha256(repr(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,32 @@
+"""What jobs that read streams can be told in common."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_RECORDS = 500_000
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True):
+    """How a stream is read."""
+
+    once: Annotated[bool, Meta(description="Read what there is, then end; else go on until stopped.")] = False
+    interval_s: Annotated[
+        Annotated[float, Meta(ge=0)],
+        Meta(description="Seconds between two batches; 0 is as soon as there is something."),
+    ] = 1.0
+    max_records: Annotated[Annotated[int, Meta(ge=1)], Meta(description="Records in one batch at most.")] = _RECORDS
+
+    def limits(self) -> dict[str, str]:
+        """As options of the source."""
+        return {"maxRecordsPerTrigger": str(self.max_records)}
+
+
+def triggered(writer: "DataStreamWriter", options: StreamOptions) -> "DataStreamWriter":
+    """A query that is run as the options say."""
+    if options.once:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{options.interval_s} seconds")

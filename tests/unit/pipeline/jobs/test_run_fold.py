@@ -1,0 +1,73 @@
+"""What the log tells of a run, folded; with and without Spark's own harness for it."""
+
+import random
+from typing import Any
+
+import msgspec
+from pyspark.sql import Row
+from pyspark.sql.streaming.tws_tester import TwsTester
+
+from driftq.pipeline.jobs.lineage import RunProcessor
+from driftq.pipeline.jobs.run_fold import Letter, RunState, Seen, Try, dump, fold, load
+
+
+def seen(
+    seq: int, step: str, parent: str = "", *, topic: str = "v1:work", dlq: Any = None, redriven: bool = False
+) -> Seen:
+    envelope = {"run_id": "r", "step_id": step, "parent_step_id": parent}
+    if dlq is not None:
+        envelope["dlq"] = dlq
+    routing = '{"meta":{"redriven":"job"}}' if redriven else None
+    return Seen(topic, seq, 1000 * seq, "p3", msgspec.json.encode(envelope).decode(), routing)
+
+
+def note(offset: int, error: str = "boom") -> dict[str, Any]:
+    return {
+        "original_topic": "work",
+        "original_partition": 3,
+        "original_offset": offset,
+        "attempts": 5,
+        "last_error": error,
+        "routed_at_ms": 9000,
+        "group": "g",
+    }
+
+
+EMPTY = RunState("r", "")
+
+
+def test_a_message_is_a_try_of_its_step() -> None:
+    state = fold(EMPTY, [seen(1, "a"), seen(2, "b", "a", redriven=True)])
+    assert state.tries == [
+        Try("a", "", "v1:work", 3, 0, 1000, False),
+        Try("b", "a", "v1:work", 3, 1, 2000, True),
+    ]
+
+
+def test_a_dead_letter_belongs_to_what_it_is_a_copy_of() -> None:
+    state = fold(EMPTY, [seen(1, "a"), seen(1, "a", topic="v1:dlq.work", dlq=note(0))])
+    assert len(state.tries) == 1
+    assert state.letters == [Letter("v1:work", 0, "g", 5, "boom", 9000)]
+
+
+def test_what_is_told_twice_and_in_any_order_changes_nothing() -> None:
+    told = [seen(1, "a"), seen(2, "b", "a"), seen(1, "b", topic="v1:dlq.work", dlq=note(1))]
+    whole = fold(EMPTY, told)
+    chance = random.Random(5)
+    for _ in range(20):
+        shuffled = chance.sample(told * 2, k=6)
+        found = load("r", "", dump(fold(fold(EMPTY, shuffled[:3]), shuffled[3:])))
+        assert sorted(found.tries, key=str) == sorted(whole.tries, key=str)
+        assert found.letters == whole.letters
+
+
+def test_spark_keeps_the_state_between_batches() -> None:
+    tester = TwsTester(RunProcessor())
+
+    def row(one: Seen) -> Row:
+        return Row(tenant_id="t", run_id="r", **msgspec.structs.asdict(one))
+
+    tester.test(("t", "r"), [row(seen(1, "a"))])
+    (out,) = tester.test(("t", "r"), [row(seen(2, "b", "a"))])
+    assert (out.tenant_id, out.run_id) == ("t", "r")
+    assert [one.step_id for one in load("r", "t", out.state).tries] == ["a", "b"]

@@ -1,0 +1,103 @@
+"""Rows of runs, steps and attempts."""
+
+import msgspec
+
+from driftq.pipeline.jobs.run_fold import Letter, RunState, Try
+from driftq.pipeline.jobs.run_tables import Memory, Place, Rows, Standing, remember, rows_of
+
+T = "v1:work"
+
+
+def attempt(step: str, offset: int, ts: int, parent: str = "", *, redriven: bool = False) -> Try:
+    return Try(step, parent, T, 0, offset, ts, redriven)
+
+
+def memory(*tries: Try, letters: list[Letter] | None = None) -> Memory:
+    return Memory(RunState("r", "tenant", list(tries), letters or []))
+
+
+def done(*offsets: int, group: str = "g") -> dict[Place, list[Standing]]:
+    return {(T, offset): [Standing(group, "done", 1)] for offset in offsets}
+
+
+def rows(known: Memory) -> Rows:
+    return rows_of(known, "")
+
+
+def test_a_step_ends_when_the_step_behind_it_begins_and_a_leaf_when_it_is_seen_done() -> None:
+    known = remember(memory(attempt("a", 0, 100), attempt("b", 1, 250, "a")), done(0, 1), now_ms=400)
+    found = rows(known)
+    assert [(step["step_id"], step["status"], step["latency_ms"]) for step in found.steps] == [
+        ("a", "done", 150),
+        ("b", "done", 150),
+    ]
+    assert (found.run["status"], found.run["latency_ms"], found.run["open"]) == ("done", 300, False)
+
+
+def test_when_a_leaf_was_first_seen_done_stays_so() -> None:
+    known = remember(memory(attempt("a", 0, 100)), done(0), now_ms=400)
+    assert rows(remember(known, done(0), now_ms=900)).steps[0]["end"] == 400
+
+
+def test_a_run_with_a_step_that_waits_is_open() -> None:
+    told = {(T, 0): [Standing("g", "waiting", 2, "boom")]}
+    found = rows(remember(memory(attempt("a", 0, 100)), told, now_ms=400))
+    assert (found.run["status"], found.run["open"], found.run["end"]) == ("running", True, None)
+    assert (found.run["retries"], found.run["last_error"]) == (1, "boom")
+
+
+def test_attempts_that_were_seen_are_kept_when_it_is_done() -> None:
+    known = remember(memory(attempt("a", 0, 100)), {(T, 0): [Standing("g", "waiting", 2, "boom")]}, now_ms=200)
+    found = rows(remember(known, done(0), now_ms=300))
+    assert (found.attempts[0]["deliveries"], found.attempts[0]["last_error"]) == (3, "boom")
+    assert found.steps[0]["retries"] == 2
+
+
+def test_a_dead_letter_ends_the_step_and_the_run() -> None:
+    letters = [Letter(T, 0, "g", 5, "boom", 900)]
+    found = rows(remember(memory(attempt("a", 0, 100), letters=letters), done(0), now_ms=1000))
+    assert found.run["status"] == "dead"
+    assert (found.run["dead_steps"], found.run["open"]) == (1, False)
+    assert (found.steps[0]["end"], found.steps[0]["retries"], found.steps[0]["last_error"]) == (900, 4, "boom")
+    assert found.attempts[0]["status"] == "dead"
+
+
+def test_a_redriven_try_takes_the_step_on() -> None:
+    letters = [Letter(T, 0, "g", 2, "boom", 900)]
+    known = memory(attempt("a", 0, 100), attempt("a", 1, 1000, redriven=True), letters=letters)
+    assert rows(remember(known, {(T, 1): [Standing("g", "ready", 0)]}, now_ms=1100)).run["status"] == "running"
+    found = rows(remember(known, done(1), now_ms=1200))
+    assert found.run["status"] == "done"
+    assert [row["kind"] for row in found.attempts] == ["first", "redriven"]
+    assert found.steps[0]["retries"] == 2
+
+
+def test_a_run_that_the_server_has_forgotten_is_unknown_and_not_asked_about_again() -> None:
+    found = rows(remember(memory(attempt("a", 0, 100), attempt("b", 1, 200, "a")), None, now_ms=1000))
+    assert [step["status"] for step in found.steps] == ["done", "unknown"]
+    assert (found.run["status"], found.run["open"]) == ("unknown", False)
+
+
+def test_the_critical_path_leads_to_what_ends_last() -> None:
+    tries = [attempt("root", 0, 0), attempt("quick", 1, 10, "root"), attempt("slow", 2, 20, "root")]
+    tries.append(attempt("slower", 3, 500, "slow"))
+    known = remember(memory(*tries), done(0, 1, 2), now_ms=30)
+    found = rows(remember(known, done(3), now_ms=700))
+    assert found.run["critical_path"] == "root > slow > slower"
+    assert found.run["critical_path_ms"] == 700
+    assert [step["step_id"] for step in found.steps if step["critical"]] == ["root", "slow", "slower"]
+
+
+def test_steps_that_name_each_other_as_parents_end_the_walk() -> None:
+    found = rows(memory(attempt("a", 0, 0, "b"), attempt("b", 1, 10, "a")))
+    assert set(found.run["critical_path"].split(" > ")) == {"a", "b"}
+
+
+def test_a_message_without_a_step_id_is_a_step_of_its_own() -> None:
+    found = rows(memory(attempt("", 0, 0), attempt("", 1, 10)))
+    assert [step["step_id"] for step in found.steps] == [f"{T}#0", f"{T}#1"]
+
+
+def test_what_is_known_survives_as_json() -> None:
+    known = remember(memory(attempt("a", 0, 100), letters=[Letter(T, 0, "g", 5, "boom", 900)]), done(0), now_ms=1)
+    assert msgspec.json.decode(msgspec.json.encode(known), type=Memory) == known

@@ -1,0 +1,30 @@
+"""Which topics a job reads."""
+
+import re
+
+import pytest
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.selection import selection_key, source_options
+
+
+def test_plain_names_are_a_list() -> None:
+    assert source_options(["orders", " v1:runs "]) == {"topics": "orders,v1:runs"}
+
+
+def test_a_pattern_takes_what_a_shell_would_take_and_names_stay_names() -> None:
+    pattern = source_options(["orders", "v1:runs.*"])["topicPattern"]
+    for name in ("orders", "v1:runs.commands"):
+        assert re.fullmatch(pattern, name)
+    for name in ("orders2", "v1:runs", "xv1:runs.a"):
+        assert not re.fullmatch(pattern, name)
+
+
+def test_no_topic_at_all_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PipelineError, match="--topics"):
+        source_options([" "])
+
+
+def test_the_same_choice_has_the_same_name() -> None:
+    assert selection_key(["a"], None) == selection_key(["a"], None)
+    assert selection_key(["a"], None) != selection_key(["a"], "all")
