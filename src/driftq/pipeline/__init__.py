@@ -4,6 +4,8 @@ Needs the extra `spark`. Importing this package does not import Spark; the first
 """
 
 from driftq.pipeline.errors import DataLossError, PipelineError
+from driftq.pipeline.jobs.files import step
+from driftq.pipeline.jobs.launch import run_job
 from driftq.pipeline.sessions import session, warm
 
-__all__ = ["DataLossError", "PipelineError", "session", "warm"]
+__all__ = ["DataLossError", "PipelineError", "run_job", "session", "step", "warm"]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow.compute as pc
+import pyarrow as pa
 from msgspec import Meta, Struct, json
 
 from driftq.pipeline.jobs.checkpoints import end_of_batch, query_id
@@ -21,7 +21,9 @@ from driftq.pipeline.jobs.selection import selection_key, source_options
 from driftq.pipeline.jobs.streams import StreamOptions, triggered
 from driftq.pipeline.lake.archive import Committed, commit_parts
 from driftq.pipeline.lake.lake import Batch, Lake, Table
+from driftq.pipeline.lake.live import ServerTopics
 from driftq.pipeline.lake.parts import Places, write_parts
+from driftq.pipeline.lake.verify import Live
 from driftq.seam.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def archive(run: Run, options: ArchiveOptions) -> Outcome:
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
     reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**chosen, **options.limits())
     reader = reader.option("withGaps", "true").option("onDataLoss", "rows")
-    rows = reader.option("startingSeq", _starting(lake, options, checkpoint)).load()
+    rows = reader.option("startingSeq", _starting(run, lake, options, checkpoint)).load()
     work = _Archive(lake, options.table, checkpoint)
     writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(work.write)
     progress = run.follow([triggered(writer, options).start()], ends=options.once)
@@ -95,28 +97,32 @@ def archive(run: Run, options: ArchiveOptions) -> Outcome:
     return Outcome({"lake": str(lake.root), **facts})
 
 
-def _starting(lake: Lake, options: ArchiveOptions, checkpoint: Path) -> str:
+def _starting(run: Run, lake: Lake, options: ArchiveOptions, checkpoint: Path) -> str:
     """Where the query begins, as the source wants it: the next seq of each topic that the lake has; else the first."""
     note = checkpoint / "driftq-start.json"
     if not note.exists():
         fresh = note.with_suffix(".new")
-        fresh.write_bytes(json.encode(_Start(_archived(lake, options.table))))
+        fresh.write_bytes(json.encode(_Start(_archived(lake, options.table, ServerTopics(run.client)))))
         fresh.replace(note)
     behind = json.decode(note.read_bytes(), type=_Start).behind
     return json.encode({topic: seq + 1 for topic, seq in behind.items()}).decode() if behind else "earliest"
 
 
-def _archived(lake: Lake, table: str | None) -> dict[str, int]:
-    """The last seq of the newest epoch of every topic in the lake."""
-    last: dict[str, tuple[int, int]] = {}
+def _archived(lake: Lake, table: str | None, live: Live) -> dict[str, int]:
+    """The last seq of every topic that the lake has; a topic that was made again since is not one that it has."""
+    last: dict[tuple[str, int], int] = {}
     for one in [lake.shared(table)] if table else lake.archives():
         for batch in one.dataset().to_batches(columns=["topic", "epoch", "seq"]):
-            for topic in pc.unique(batch["topic"]).to_pylist():
-                named = batch.filter(pc.equal(batch["topic"], topic))
-                epoch = pc.max(named["epoch"]).as_py()
-                seq = pc.max(named.filter(pc.equal(named["epoch"], epoch))["seq"]).as_py()
-                last[topic] = max(last.get(topic, (0, 0)), (epoch, seq))
-    return {topic: seq for topic, (_, seq) in last.items()}
+            newest = pa.Table.from_batches([batch]).group_by(["topic", "epoch"]).aggregate([("seq", "max")])
+            for row in newest.to_pylist():
+                key = (row["topic"], row["epoch"])
+                last[key] = max(last.get(key, 0), row["seq_max"])
+    standings = {topic: live.standing(topic) for topic, _ in last}
+    return {
+        topic: seq
+        for (topic, epoch), seq in last.items()
+        if (standing := standings[topic]) is not None and standing.epoch == epoch
+    }
 
 
 ARCHIVE: Job[Any] = Job("archive", "Copy topics into Delta tables, each record once.", ArchiveOptions, archive)

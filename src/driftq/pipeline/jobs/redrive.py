@@ -62,8 +62,8 @@ class RedriveOptions(Struct, frozen=True, kw_only=True):
         list[str], Meta(description="dead-letter topics; v1:dlq.NAME for one of the broker", min_length=1)
     ]
     where: Annotated[str | None, Meta(description=f"a condition in SQL on {', '.join(LETTERS)}")] = None
-    limit: Annotated[int | None, Meta(description="letters at most, the oldest first", ge=1)] = None
-    rate: Annotated[float | None, Meta(description="letters per second at most", gt=0)] = None
+    limit: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="letters at most, the oldest first")] = None
+    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="letters per second at most")] = None
     dry_run: Annotated[bool, Meta(description="only say which letters would be moved")] = False
     audit: Annotated[str, Meta(description="the topic that notes every move of a queue's letters")] = "audit.redrive"
 

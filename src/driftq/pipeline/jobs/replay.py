@@ -32,12 +32,12 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="the topic to read; v1:NAME for one of the broker")]
     to: Annotated[str, Meta(description="the topic or queue to write to; created as a log if it is not there")]
     lake: Annotated[str | None, Meta(description="the lake of `archive`, for what the topic has no more")] = None
-    from_seq: Annotated[int | None, Meta(description="first seq", ge=1)] = None
-    to_seq: Annotated[int | None, Meta(description="last seq", ge=0)] = None
+    from_seq: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="first seq")] = None
+    to_seq: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="last seq")] = None
     from_time: Annotated[str | None, Meta(description="records from then on: 2026-11-16T12:00:00Z, or Unix ms")] = None
     to_time: Annotated[str | None, Meta(description="records before then")] = None
     where: Annotated[str | None, Meta(description="a condition in SQL on topic, seq, ts, node, tag, meta, data")] = None
-    rate: Annotated[float | None, Meta(description="records per second at most", gt=0)] = None
+    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="records per second at most")] = None
     dry_run: Annotated[bool, Meta(description="only say what would be written")] = False
     name: Annotated[str | None, Meta(description="of this replay: the same one goes on, another begins anew")] = None
     epoch: Annotated[int | None, Meta(description="of an earlier topic of this name that is in the archive")] = None

@@ -37,7 +37,7 @@ class RouteOptions(Struct, frozen=True, kw_only=True):
     ] = None
     starting: Annotated[str, Meta(description="earliest, latest, a seq, or a JSON map of seqs")] = "earliest"
     error_topic: Annotated[str | None, Meta(description="where records go that the topic refuses")] = None
-    max_records: Annotated[int | None, Meta(description="records of one micro-batch", ge=1)] = None
+    max_records: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="records of one micro-batch")] = None
     checkpoint: Annotated[str | None, Meta(description="directory of the query's progress")] = None
     once: Annotated[bool, Meta(description="stop when everything is read")] = False
 
