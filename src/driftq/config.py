@@ -182,7 +182,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(_BROKERS, "broker.router_url", "The same as a webhook."),
     Option(_BROKERS, "broker.router_timeout_ms", "How long the hook may take.", 1),
     Option(_BROKERS, "broker.router_fail", "Without its answer: open, go on; closed, refuse.", choices=_FAILS),
-    Option(_BROKERS, "broker.v1_retention_ms", "Only 0 is known: messages are kept for ever."),
+    Option(
+        _BROKERS,
+        "broker.v1_retention_ms",
+        "Messages older than this go once every group has them done; 0: they are kept for ever.",
+    ),
     Option(_BROKERS, "broker.accept_labels", "Take labels in an envelope."),
     Option(_BROKERS, "broker.durability", "What a produce and an ack wait for.", choices=_DURABILITIES),
     Option(_BROKERS, "broker.run_index_entries", "Newest steps of runs that can be looked up."),

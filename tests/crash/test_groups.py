@@ -1,34 +1,21 @@
 """Crashes while messages of the broker are produced, delivered, acked, nacked, moved to the dead letters, and sought.
 
-In the manner of `test_queue`: an image of the disk behind every call, with notes of what was asked and answered by
-then; every image is crashed in some mode, recovered, and judged by the notes.
+Judged by notes (`noted`).
 """
 
-import copy
-import random
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from driftq.config import Settings
 from driftq.groups.broker import Place, Produced
 from driftq.seam.runtime import Pending
-from driftq.testing import CrashMode, ManualClock, SimDisk
-from tests.crash.sweep import ALL, KILL, MODES, crash
+from tests.crash.brokered import KeptByBroker
+from tests.crash.noted import SETTINGS, Image, Noting, try_all
 from tests.unit.groups.rig import BrokerRig, Consumer, message
 
 pytestmark = pytest.mark.crash
 
-SETTINGS = Settings(
-    data_dir="/data",
-    wal_file_bytes=8192,
-    segment_max_events=8,
-    checkpoint_wal_bytes=1 << 40,
-    checkpoint_interval_ms=1 << 40,
-)
-SAMPLE = 60
-"""Images of each run that are tried by default, both ends among them."""
 PARTITIONS = 2
 GROUPS = ("g", "h")
 
@@ -53,35 +40,15 @@ class Notes:
     """Values of messages that become dead letters when they fail."""
 
 
-@dataclass(frozen=True)
-class Image:
-    """A disk behind one of its calls."""
-
-    number: int
-    call: str
-    disk: SimDisk
-    notes: Notes
-    wall_ms: int
-
-
-class Party:
+class Party(Noting[Notes]):
     """A broker, and people who write down what they were told."""
 
     def __init__(self, *, shards: int, seed: int | None) -> None:
-        self.notes = Notes()
-        self.images: list[Image] = []
-        self.clock = ManualClock()
-        self.disk = SimDisk(["/data"], on_call=self._called)
+        super().__init__(Notes())
         self.rig = BrokerRig(settings=SETTINGS, disk=self.disk, clock=self.clock, seed=seed, wal_shards=shards)
         self.consumers: dict[str, Consumer] = {}
         self.held: dict[str, dict[int, int]] = {group: {} for group in GROUPS}
         """Attempts of what each group was given."""
-
-    def _called(self, operation: str, path: str) -> None:
-        image = Image(
-            len(self.images), f"{operation} {path}", self.disk.fork(), copy.deepcopy(self.notes), self.clock.wall_ms()
-        )
-        self.images.append(image)
 
     def create(self) -> None:
         def answered(done: Pending[int]) -> None:
@@ -182,7 +149,7 @@ def picture(rig: BrokerRig) -> dict[str, Any]:
     return {name: states for name, group in sorted(topic.groups.items()) if (states := group.capture())}
 
 
-def judge(image: Image, rig: BrokerRig) -> None:
+def judge(image: Image[Notes], rig: BrokerRig) -> None:
     """Hold the notes against what a broker shows."""
     notes = image.notes
     topic = rig.broker.book.by_name.get("t")
@@ -224,7 +191,7 @@ def _judge_groups(notes: Notes, rig: BrokerRig, records: dict[int, Any], letters
         assert sum(lane.count for lane in group.lanes.values()) == len(done) == group.done
 
 
-def probe(rig: BrokerRig) -> None:
+def probe(_: Image[Notes], rig: BrokerRig) -> None:
     """Everything that is not done comes, and a new message has an offset that none had before."""
     topic = rig.broker.book.by_name.get("t")
     if topic is None:
@@ -248,8 +215,12 @@ def probe(rig: BrokerRig) -> None:
         assert came | buried >= records | {made.offset}, "a message never came"
 
 
-def recovered(image: Image, disk: SimDisk, rng: random.Random) -> BrokerRig:
-    return BrokerRig(settings=SETTINGS, disk=disk, clock=ManualClock(image.wall_ms), wal_shards=rng.choice((1, 2, 3)))
+class Kept(KeptByBroker[Notes]):
+    """What the broker has to keep."""
+
+    judge = staticmethod(judge)
+    probe = staticmethod(probe)
+    picture = staticmethod(picture)
 
 
 @pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, None), (1, 1), (2, 2)])
@@ -257,20 +228,4 @@ def test_a_crash_at_any_call_of_the_broker_keeps_its_promises(shards: int, seed:
     """inv1: 52, 53, 54, 72, 73"""
     party = Party(shards=shards, seed=seed)
     history(party)
-    images = party.images
-    assert len(images) > 60
-    rng = random.Random(seed)
-    some = images if ALL else [images[0], images[-1], *rng.sample(images, min(len(images), SAMPLE))]
-    for image in some:
-        for mode in MODES if ALL else (KILL, rng.choice(list(CrashMode))):
-            disk = crash(image.disk, mode, rng.getrandbits(16))
-            try:
-                rig = recovered(image, disk, rng)
-                judge(image, rig)
-                first = picture(rig)
-                again = recovered(image, crash(rig.engine_rig.disk, rng.choice(MODES), rng.getrandbits(16)), rng)
-                assert picture(again) == first, "recovered again, it is not the same"
-                judge(image, again)
-                probe(again)
-            except AssertionError as failure:
-                raise AssertionError(f"image {image.number} ({image.call}), {mode}: {failure}") from failure
+    try_all(party.images, Kept(), seed)

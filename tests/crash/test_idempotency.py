@@ -1,36 +1,26 @@
 """Crashes while keyed messages are produced, worked on, committed and acked: no work is done twice, none is forgotten.
 
-In the manner of `test_groups`: an image of the disk behind every call, with notes of what was asked and answered by
-then; every image is crashed in some mode, recovered, and judged by the notes.
+Judged by notes (`noted`).
 """
 
-import copy
-import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec import to_builtins
 
-from driftq.config import Settings
 from driftq.errors import InvalidRequestError
 from driftq.groups.broker import Place, Produced
 from driftq.groups.consume_scope import Status
 from driftq.groups.ports import Scope
 from driftq.seam.runtime import Pending
-from driftq.testing import CrashMode, ManualClock, SimDisk
-from tests.crash.sweep import ALL, KILL, MODES, crash
+from driftq.testing import CrashMode
+from tests.crash.brokered import KeptByBroker
+from tests.crash.noted import SETTINGS, Image, Noting, try_all
 from tests.unit.groups.rig import RegisteredRig, message
 
 pytestmark = pytest.mark.crash
 
-SETTINGS = Settings(
-    data_dir="/data",
-    wal_file_bytes=8192,
-    segment_max_events=8,
-    checkpoint_wal_bytes=1 << 40,
-    checkpoint_interval_ms=1 << 40,
-)
-SAMPLE = 60
 KEYS = 6
 
 
@@ -47,32 +37,12 @@ class Notes:
     failed: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Image:
-    """A disk behind one of its calls."""
-
-    number: int
-    call: str
-    disk: SimDisk
-    notes: Notes
-    wall_ms: int
-
-
-class Party:
+class Party(Noting[Notes]):
     """A broker with its registry, and people who write down what they were told."""
 
     def __init__(self, *, shards: int, seed: int | None) -> None:
-        self.notes = Notes()
-        self.images: list[Image] = []
-        self.clock = ManualClock()
-        self.disk = SimDisk(["/data"], on_call=self._called)
+        super().__init__(Notes())
         self.rig = RegisteredRig(settings=SETTINGS, disk=self.disk, clock=self.clock, seed=seed, wal_shards=shards)
-
-    def _called(self, operation: str, path: str) -> None:
-        notes = copy.deepcopy(self.notes)
-        self.images.append(
-            Image(len(self.images), f"{operation} {path}", self.disk.fork(), notes, self.clock.wall_ms())
-        )
 
     def create(self) -> None:
         def answered(_: Pending[int]) -> None:
@@ -161,7 +131,7 @@ def history(party: Party) -> None:
     party.settle()
 
 
-def judge(image: Image, rig: RegisteredRig) -> None:
+def judge(image: Image[Notes], rig: RegisteredRig) -> None:
     """Hold the notes against what a registry and a broker show."""
     notes = image.notes
     if "t" not in rig.broker.topics():
@@ -179,7 +149,7 @@ def judge(image: Image, rig: RegisteredRig) -> None:
         assert rig.registry.entry(_scope(key)) is not None, f"the failure of {key} is forgotten"
 
 
-def probe(image: Image, rig: RegisteredRig) -> None:
+def probe(image: Image[Notes], rig: RegisteredRig) -> None:
     """Producers try again: each key is one message. And nothing that is committed is handed out."""
     if "t" not in rig.broker.topics():
         return
@@ -194,9 +164,16 @@ def probe(image: Image, rig: RegisteredRig) -> None:
     assert came >= set(keys) - image.notes.asked.keys(), "work that nobody has done never came"
 
 
-def recovered(image: Image, disk: SimDisk, rng: random.Random) -> RegisteredRig:
-    clock = ManualClock(image.wall_ms)
-    return RegisteredRig(settings=SETTINGS, disk=disk, clock=clock, wal_shards=rng.choice((1, 2, 3)))
+class Kept(KeptByBroker[Notes]):
+    """What the registry has to keep."""
+
+    rig = RegisteredRig
+    judge = staticmethod(judge)
+    probe = staticmethod(probe)
+
+    @staticmethod
+    def picture(rig: RegisteredRig) -> object:
+        return to_builtins(rig.registry.produced.capture())
 
 
 @pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, 1)])
@@ -204,18 +181,4 @@ def test_a_crash_at_any_call_commits_no_work_twice_and_forgets_none(shards: int,
     """inv1: 63, 66, 68"""
     party = Party(shards=shards, seed=seed)
     history(party)
-    images = party.images
-    assert len(images) > 30
-    rng = random.Random(seed)
-    some = images if ALL else [images[0], images[-1], *rng.sample(images, min(len(images), SAMPLE))]
-    for image in some:
-        for mode in MODES if ALL else (KILL, CrashMode.DROP, rng.choice(list(CrashMode))):
-            disk = crash(image.disk, mode, rng.getrandbits(16))
-            try:
-                rig = recovered(image, disk, rng)
-                judge(image, rig)
-                again = recovered(image, crash(rig.engine_rig.disk, rng.choice(MODES), rng.getrandbits(16)), rng)
-                judge(image, again)
-                probe(image, again)
-            except AssertionError as failure:
-                raise AssertionError(f"image {image.number} ({image.call}), {mode}: {failure}") from failure
+    try_all(party.images, Kept(), seed, CrashMode.DROP, least=30)

@@ -1,10 +1,8 @@
 """Crashes while jobs are claimed, acked, given back, extended and moved to the dead letters.
 
-A run of its own kind, in the manner of `sweep`: an image of the disk behind every call, with notes of what was asked
-and answered by then; every image is crashed in some mode, recovered, and judged by the notes.
+Judged by notes (`noted`).
 """
 
-import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,23 +11,12 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from driftq.config import Settings
 from driftq.model.topic import Durability
-from driftq.testing import CrashMode, ManualClock, SimDisk
-from tests.crash.sweep import ALL, KILL, MODES, crash
+from driftq.testing import ManualClock, SimDisk
+from tests.crash.noted import SETTINGS, Image, Noting, try_all
 from tests.unit.queue.rig import LONG_MS, QueueRig
 
 pytestmark = pytest.mark.crash
-
-SETTINGS = Settings(
-    data_dir="/data",
-    wal_file_bytes=8192,
-    segment_max_events=8,
-    checkpoint_wal_bytes=1 << 40,
-    checkpoint_interval_ms=1 << 40,
-)
-SAMPLE = 250
-"""Images tried by default, both ends of every run among them."""
 
 Held = tuple[str, int, str]
 
@@ -50,36 +37,16 @@ class Notes:
     ids: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Image:
-    """A disk behind one of its calls."""
-
-    number: int
-    call: str
-    disk: SimDisk
-    notes: dict[str, Notes]
-    wall_ms: int
-
-
-class Workers:
+class Workers(Noting[dict[str, Notes]]):
     """A server, and workers who write down what they were told."""
 
     def __init__(self, *, shards: int, seed: int | None) -> None:
-        self.notes: dict[str, Notes] = {"plain": Notes(), "sure": Notes()}
-        self.images: list[Image] = []
-        self.clock = ManualClock()
-        disk = SimDisk(["/data", "/cold"], on_call=self._called)
-        self.disk = disk
-        self.rig = QueueRig(settings=SETTINGS, disk=disk, clock=self.clock, seed=seed, wal_shards=shards)
+        super().__init__({"plain": Notes(), "sure": Notes()})
+        self.rig = QueueRig(settings=SETTINGS, disk=self.disk, clock=self.clock, seed=seed, wal_shards=shards)
         self.rig.put("dead", Durability.DISK)
         limits: dict[str, Any] = {"max_deliveries": 2, "dead_letter": "dead"}
         self.rig.queue("plain", **limits)
         self.rig.queue("sure", leases_durable=True, **limits)
-
-    def _called(self, operation: str, path: str) -> None:
-        notes = copy.deepcopy(self.notes)
-        image = Image(len(self.images), f"{operation} {path}", self.disk.fork(), notes, self.clock.wall_ms())
-        self.images.append(image)
 
     def write(self, name: str, count: int) -> None:
         pending = self.rig.write_nowait(name, *range(count))
@@ -185,7 +152,7 @@ def history(workers: Workers) -> None:
     assert all(workers.rig.counters(name)[2] for name in ("plain", "sure")), "there are dead letters in this history"
 
 
-def judge(image: Image, rig: QueueRig) -> None:
+def judge(image: Image[dict[str, Notes]], rig: QueueRig) -> None:
     """Hold the notes against what a server shows."""
     letters = rig.walk("dead")[0] if rig.engine.catalog.find("dead") is not None else []
     for name, notes in image.notes.items():
@@ -212,7 +179,9 @@ def _held(rig: QueueRig, name: str) -> dict[int, tuple[str, int]]:
     return {seq: (node, deadline) for seq, (_, node, deadline) in rig.projection(name)["held"].items()}
 
 
-def _judge_leases(image: Image, notes: Notes, live: set[int], held: dict[int, tuple[str, int]], rig: QueueRig) -> None:
+def _judge_leases(
+    image: Image[dict[str, Notes]], notes: Notes, live: set[int], held: dict[int, tuple[str, int]], rig: QueueRig
+) -> None:
     deliveries = rig.projection("sure")["deliveries"]
     for seq, (node, deadline, _) in notes.held.items():
         if seq in notes.unsure:
@@ -224,7 +193,7 @@ def _judge_leases(image: Image, notes: Notes, live: set[int], held: dict[int, tu
     assert not strangers or notes.claims, f"nobody was told of leases on {strangers}"
 
 
-def probe(image: Image, rig: QueueRig) -> None:
+def probe(image: Image[dict[str, Notes]], rig: QueueRig) -> None:
     """Everything that is free can be claimed, under a lease id that nobody has seen before, and be acked."""
     for name, notes in image.notes.items():
         if rig.engine.catalog.find(name) is None:
@@ -241,11 +210,23 @@ def probe(image: Image, rig: QueueRig) -> None:
         assert set(rig.seqs(name)) == before.keys() | rig.projection(name)["delayed"].keys()
 
 
-def recovered(image: Image, disk: SimDisk, rng: random.Random) -> QueueRig:
-    rig = QueueRig(settings=SETTINGS, disk=disk, clock=ManualClock(image.wall_ms), wal_shards=rng.choice((1, 2, 3)))
-    rig._lives = rng.getrandbits(32)
-    rig.kill()
-    return rig
+class Kept:
+    """What a queue has to keep."""
+
+    judge = staticmethod(judge)
+    probe = staticmethod(probe)
+
+    def recovered(self, image: Image[dict[str, Notes]], disk: SimDisk, rng: random.Random) -> QueueRig:
+        rig = QueueRig(settings=SETTINGS, disk=disk, clock=ManualClock(image.wall_ms), wal_shards=rng.choice((1, 2, 3)))
+        rig._lives = rng.getrandbits(32)
+        rig.kill()
+        return rig
+
+    def disk_of(self, rig: QueueRig) -> SimDisk:
+        return rig.disk
+
+    def picture(self, rig: QueueRig) -> object:
+        return {name: rig.projection(name) for name in ("plain", "sure") if rig.engine.catalog.find(name)}
 
 
 @pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, None), (1, 1), (2, 2)])
@@ -253,21 +234,4 @@ def test_a_crash_at_any_call_of_a_queue_keeps_its_promises(shards: int, seed: in
     """proves: G-QUEUE-1, G-QUEUE-2, G-QUEUE-3, G-QUEUE-4, G-QUEUE-5"""
     workers = Workers(shards=shards, seed=seed)
     history(workers)
-    images = workers.images
-    assert len(images) > 60
-    rng = random.Random(seed)
-    some = images if ALL else [images[0], images[-1], *rng.sample(images, min(len(images), SAMPLE // 4))]
-    for image in some:
-        for mode in MODES if ALL else (KILL, rng.choice(list(CrashMode))):
-            disk = crash(image.disk, mode, rng.getrandbits(16))
-            try:
-                rig = recovered(image, disk, rng)
-                judge(image, rig)
-                first = {name: rig.projection(name) for name in image.notes if rig.engine.catalog.find(name)}
-                again = recovered(image, crash(rig.disk, rng.choice(MODES), rng.getrandbits(16)), rng)
-                for name, found in first.items():
-                    assert again.projection(name) == found, "recovered again, it is not the same"
-                judge(image, again)
-                probe(image, again)
-            except AssertionError as failure:
-                raise AssertionError(f"image {image.number} ({image.call}), {mode}: {failure}") from failure
+    try_all(workers.images, Kept(), seed)

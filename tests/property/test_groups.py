@@ -1,5 +1,6 @@
 """The broker against a plain model: whatever is produced, delivered, acked, nacked, left alone and crashed, nothing
-that was stored is lost, nothing that was acked comes back, and what the broker counts is what there is.
+that was stored is lost, nothing that was acked comes back, what the broker counts is what there is, and retention takes
+nothing that some group has not done.
 """
 
 import random
@@ -37,7 +38,14 @@ class World:
             cache_bytes=rng.choice((1, 4 << 10, 1 << 20)),
             checkpoint_wal_bytes=rng.choice((4 << 10, 64 << 20)),
         )
-        self.rig = BrokerRig(settings=small, seed=rng.choice((None, spice)), in_flight_max=IN_FLIGHT)
+        self.rig = BrokerRig(
+            settings=small,
+            seed=rng.choice((None, spice)),
+            in_flight_max=IN_FLIGHT,
+            v1_retention_ms=rng.choice((0, 2000, 8000)),
+        )
+        self.start = 0
+        """Retention has taken what is below."""
         self.rig.create("t", self.partitions)
         self.stored: list[tuple[int, str, bool]] = []
         """Partition, value, and whether it may become a dead letter, by offset."""
@@ -121,7 +129,7 @@ class World:
             self.rig.run(self.rig.broker.seek("t", group, dict.fromkeys(range(self.partitions), offset), force=True))
         except PreconditionError:
             raise AssertionError("it was forced") from None
-        self.done[group] = set(range(min(offset, len(self.stored))))
+        self.done[group] = set(range(max(self.start, min(offset, len(self.stored)))))
         for known in (self.owners, self.attempts):
             for key in [key for key in known if key[0] == group]:
                 del known[key]
@@ -139,14 +147,15 @@ class World:
     def check(self) -> None:
         """What the broker counts is what there is."""
         self.look()
+        self._trims()
         topic = self.rig.broker.book.by_name["t"]
         letters = self._letters()
         for name, group in topic.groups.items():
             for partition in range(self.partitions):
                 lane = group.lane(partition)
-                mine = [offset for offset, row in enumerate(self.stored) if row[0] == partition]
+                mine = [offset for offset in range(self.start, len(self.stored)) if self.stored[offset][0] == partition]
                 done = {offset for offset in mine if offset in lane.done}
-                acked = {offset for offset in self.done[name] if self.stored[offset][0] == partition}
+                acked = self.done[name].intersection(mine)
                 assert acked <= done, "what was acked is forgotten"
                 for offset in done - acked:
                     assert self.stored[offset][2], "what nobody acked is done"
@@ -159,6 +168,20 @@ class World:
         for consumer in self.consumers:
             assert consumer.stream.held >= 0
             assert not consumer.stream.credit or consumer.stream.held <= consumer.stream.credit
+
+    def _trims(self) -> None:
+        """What retention has taken was done for every group."""
+        topic = self.rig.broker.book.by_name["t"]
+        start = topic.index.start
+        assert start >= self.start, "what went is back"
+        for offset in range(self.start, start):
+            for group in topic.groups.values():
+                lane = group.lanes.get(self.stored[offset][0])
+                assert lane is not None, "what a group has not begun is gone"
+                assert offset in lane.done, "what a group has not done is gone"
+        self.start = start
+        for done in self.done.values():
+            done.update(range(start))
 
     def _letters(self) -> set[tuple[str, int]]:
         if "dlq.t" not in self.rig.broker.topics():

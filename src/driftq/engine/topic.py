@@ -221,6 +221,11 @@ class Topic(Log):
                 self._pass(part, source, seq - part.first_seq)
         return before - self.count
 
+    def age_out(self, seq: int) -> None:
+        """Whoever owns the topic has found all below a seq too old: it goes as TTL would take it."""
+        if self.drop_below(seq):
+            self._lose_to_ttl(min(seq, self.head + 1) - 1)
+
     def kill(self, part: Part, rows: Sequence[int]) -> int:
         """A delete of some rows of a part. Returns how many were live."""
         before = self.count

@@ -22,12 +22,14 @@ from driftq.groups.frames import (
     RetryState,
     TopicBody,
     TopicState,
+    TrimBody,
     decode_done,
     decode_retired,
     decode_retry,
     decode_section,
     decode_seek,
     decode_topic,
+    decode_trim,
     encode,
 )
 from driftq.groups.group import Group
@@ -52,6 +54,8 @@ class BrokerTopic:
         self.known = 0
         self.totals: list[tuple[int, int]] = []
         """What a checkpoint knew of the index."""
+        self.pinned = 0
+        """Calls under way that count messages: retention waits for them."""
 
     @property
     def lasts(self) -> bool:
@@ -83,7 +87,7 @@ class Book:
             for group in topic.groups.values():
                 for lane in group.lanes.values():
                     lane.settle()
-                group.done = sum(lane.count for lane in group.lanes.values())
+                group.done = sum(lane.count or lane.done.last >= 0 for lane in group.lanes.values())
                 group.left_at = self._now()
         self._engine = engine
 
@@ -140,6 +144,8 @@ class Book:
             self._apply_retry(found, ts, body)
         elif kind == GroupKind.RETIRED:
             self._apply_retired(found, decode_retired(body))
+        elif kind == GroupKind.TRIM:
+            self._apply_trim(found, topic, decode_trim(body))
         elif kind == GroupKind.SEEK:
             seek = decode_seek(body)
             group = self.group(found, seek.group)
@@ -183,6 +189,27 @@ class Book:
                 lane.close(entry)
             group.stir(fact.partition)
 
+    def _apply_trim(self, topic: BrokerTopic, log: Topic, fact: TrimBody) -> None:
+        """Records, totals and what is counted as done go in one step, so that no crash comes between them."""
+        log.age_out(fact.start + 1)
+        for group in topic.groups.values():
+            for gone in fact.taken:
+                lane = group.lanes.get(gone.partition)
+                if lane is not None:
+                    lane.trim(fact.start, gone)
+        if self._engine is not None:
+            topic.index.trim(fact.start, fact.taken)
+            return
+        topic.index.cut(fact.start)
+        if fact.start >= topic.known:
+            topic.known, topic.totals = fact.start, []
+            return
+        totals = dict(enumerate(topic.totals))
+        for gone in fact.taken:
+            count, size = totals[gone.partition]
+            totals[gone.partition] = (max(0, count - gone.count), max(0, size - gone.size))
+        topic.totals = list(totals.values())
+
     def _apply_retry(self, topic: BrokerTopic, ts: int, body: bytes) -> None:
         fact = decode_retry(body)
         lane = self.group(topic, fact.group).lane(fact.partition, live=self._engine is not None)
@@ -198,14 +225,15 @@ class Book:
     def _captured(self, topic: BrokerTopic) -> TopicState:
         if not topic.lasts:
             return TopicState(topic.name, topic.partitions, 0, [], {})
-        totals = [(part.count, part.size) for part in topic.index.parts]
+        index = topic.index
+        totals = [(part.count, part.size) for part in index.parts]
         groups = {name: states for name, group in sorted(topic.groups.items()) if (states := group.capture())}
         retired = [
             RetiredBody(number, offset, size)
-            for number, part in enumerate(topic.index.parts)
+            for number, part in enumerate(index.parts)
             for offset, size in sorted(part.retired.items())
         ]
-        return TopicState(topic.name, topic.partitions, topic.index.head, totals, groups, retired)
+        return TopicState(topic.name, topic.partitions, index.head, totals, groups, retired, index.start)
 
     def _in_order(self) -> Iterable[BrokerTopic]:
         return [topic for _, topic in sorted(self.by_id.items())]
@@ -215,6 +243,7 @@ class Book:
         for topic_id, state in decode_section(section).items():
             topic = BrokerTopic(topic_id, state.name, state.partitions)
             topic.known, topic.totals = state.known, state.totals
+            topic.index.cut(state.start)
             self.by_id[topic_id] = self.by_name[state.name] = topic
             for fact in state.retired:
                 topic.index.parts[fact.partition].retired[fact.offset] = fact.size

@@ -2,7 +2,7 @@
 
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, StartError
+from driftq.errors import DriftQError
 from driftq.groups.agenda import Agenda, Spot
 from driftq.groups.batch import store_batch
 from driftq.groups.book import Book, BrokerTopic
@@ -17,6 +17,7 @@ from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Regi
 from driftq.groups.ports import Place as Place
 from driftq.groups.ports import Produced as Produced
 from driftq.groups.produce import Producer
+from driftq.groups.retention import Retention
 from driftq.groups.seek import Moved as Moved
 from driftq.groups.seek import seek
 from driftq.groups.settle import Settler, Verdict
@@ -34,10 +35,6 @@ class Broker:
     kinds = Book.kinds
 
     def __init__(self, settings: BrokerSettings, registry: Registry | None = None, hook: Hook | None = None) -> None:
-        if settings.v1_retention_ms:
-            raise StartError(
-                "--v1-retention-ms is not there yet: messages of the broker are kept for ever; set it to 0"
-            )
         self.settings = settings
         self.registry: Registry = registry or NoRegistry()
         self.hook: Hook = hook or NoHook()
@@ -51,6 +48,7 @@ class Broker:
         self._dispatcher: Dispatcher
         self.producer: Producer
         self.settler: Settler
+        self.retention: Retention
 
     def open(self, engine: Engine, runtime: Runtime, clock: Clock) -> None:
         """Recovery is over. Raises OSError."""
@@ -67,11 +65,13 @@ class Broker:
         self.producer = Producer(engine, settings, self.book, self.registry, self.hook, counters)
         self.settler = Settler(engine, settings, self.book, self._agenda, self.producer, self.registry, counters)
         self._dispatcher = Dispatcher(engine, settings, self._agenda, self.settler, self.registry, counters)
+        self.retention = Retention(engine, runtime, self.book, settings.v1_retention_ms)
         self.book.open(engine)
         for topic in self.book.by_id.values():
             for group in topic.groups.values():
                 for lane in group.lanes.values():
                     self._reopen(Spot(topic, group, lane))
+        self.retention.start()
 
     def _reopen(self, spot: Spot) -> None:
         """Messages that failed in an earlier run wait as long as they were to, or are to be tried again."""
@@ -91,6 +91,7 @@ class Broker:
         """Hand nothing out any more."""
         self._closed = True
         self._agenda.close()
+        self.retention.close()
 
     def _ask(self, topic: BrokerTopic, group: Group) -> None:
         if not self._asked:

@@ -1,4 +1,4 @@
-"""The bodies of the frames of kinds 64 to 69, and of the checkpoint's section `groups`, as msgpack arrays.
+"""The bodies of the frames of kinds 64 to 70, and of the checkpoint's section `groups`, as msgpack arrays.
 
 Fields may be added at the end, never moved. docs/formats/groups.md has them as a table.
 """
@@ -20,6 +20,7 @@ class GroupKind(IntEnum):
     SEEK = 68
     RETIRED = 69
     """A message is done for every group, those to come too."""
+    TRIM = 70
 
 
 class TopicBody(Struct, frozen=True, array_like=True):
@@ -84,6 +85,21 @@ class RetiredBody(Struct, frozen=True, array_like=True):
     size: int
 
 
+class Trimmed(Struct, frozen=True, array_like=True):
+    """What a trim takes of one partition."""
+
+    partition: int
+    count: int
+    size: int
+
+
+class TrimBody(Struct, frozen=True, array_like=True):
+    """Kind TRIM: retention takes every message below `start`; each was done for every group."""
+
+    start: int
+    taken: list[Trimmed]
+
+
 class RetryState(Struct, frozen=True, array_like=True):
     """What is known of a message that failed."""
 
@@ -114,6 +130,8 @@ class TopicState(Struct, frozen=True, array_like=True):
     totals: list[tuple[int, int]]
     groups: dict[str, list[LaneState]]
     retired: list[RetiredBody] = []
+    start: int = 0
+    """Retention has taken what is below."""
 
 
 encode = msgpack.encode
@@ -122,4 +140,5 @@ decode_done = msgpack.Decoder(DoneBody).decode
 decode_retry = msgpack.Decoder(RetryBody).decode
 decode_seek = msgpack.Decoder(SeekBody).decode
 decode_retired = msgpack.Decoder(RetiredBody).decode
+decode_trim = msgpack.Decoder(TrimBody).decode
 decode_section = msgpack.Decoder(dict[int, TopicState]).decode

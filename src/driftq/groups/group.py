@@ -52,7 +52,7 @@ class Group:
         self.round: dict[int, None] = {}
         """Partitions that may have something to hand out, in the order of their turns."""
         self.done = 0
-        """Messages that are done, in all partitions."""
+        """Messages that are done, in all partitions; what retention took may be among them."""
         self.turn = 0
         self._ask = ask
         self._now = now
@@ -116,7 +116,8 @@ class Group:
 
     def capture(self) -> list[LaneState]:
         """Every lane that has anything to keep."""
-        return [lane.capture() for _, lane in sorted(self.lanes.items()) if lane.count or lane.retries]
+        lanes = [lane for _, lane in sorted(self.lanes.items())]
+        return [lane.capture() for lane in lanes if lane.count or lane.retries or lane.done.last >= 0]
 
     def restore(self, states: list[LaneState]) -> None:
         """And back."""

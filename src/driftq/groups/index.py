@@ -1,19 +1,22 @@
 """Which messages a topic has, per partition: their offsets in order, how many and how large they are.
 
 Offsets are the topic's: message `n` of the log is offset `n - 1`. A topic of one partition stores nothing per message;
-one of several keeps the offsets of each partition as packed numbers, found again at a start in the blocks' tags, which
-hold the partition as `p<k>`.
+one of several keeps the partition of each message, packed (`Spread`), found again at a start in the blocks' tags, which
+hold it as `p<k>`.
+
+Below `start` there is nothing: retention has taken it. While a trim is being logged what it will take is not handed out
+any more (`leave`), and if it comes to nothing it is again.
 
 `incoming` is what has been sent to the log and is not committed: it counts for backpressure and for nothing else.
 """
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable
 
 from msgspec import json
 
 from driftq.engine.topic import Topic
+from driftq.groups.frames import Trimmed
+from driftq.groups.spread import Spread
 from driftq.model.envelope import Message
 
 _decode = json.Decoder(list[Message]).decode
@@ -27,7 +30,7 @@ def tag_of(partition: int) -> str:
 class Partition:
     """One partition's messages."""
 
-    __slots__ = ("count", "incoming", "incoming_size", "offsets", "retired", "size")
+    __slots__ = ("count", "incoming", "incoming_size", "retired", "size")
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,7 +38,6 @@ class Partition:
         """Bytes of keys and values."""
         self.incoming = 0
         self.incoming_size = 0
-        self.offsets: array[int] | None = None
         self.retired: dict[int, int] = {}
         """Messages that are done for every group, and their sizes."""
 
@@ -47,34 +49,67 @@ class Index:
         self.parts = [Partition() for _ in range(partitions)]
         self.head = 0
         """One more than the highest offset there is."""
-        if partitions > 1:
-            for part in self.parts:
-                part.offsets = array("Q")
+        self.start = 0
+        """The lowest offset there may be."""
+        self._first = 0
+        """The lowest one that is handed out."""
+        self._spread = Spread(partitions) if partitions > 1 else None
 
     def add(self, partition: int, offset: int, size: int) -> None:
         """A message, at the end."""
         part = self.parts[partition]
         part.count += 1
         part.size += size
-        if part.offsets is not None:
-            part.offsets.append(offset)
+        if self._spread is not None:
+            self._spread.add(partition, offset)
         self.head = max(self.head, offset + 1)
+
+    def place(self, offset: int, partitions: list[int]) -> None:
+        """Messages that follow one another from an offset on, and are counted already."""
+        if self._spread is not None:
+            self._spread.extend(offset, partitions)
 
     def at_or_after(self, partition: int, offset: int) -> int | None:
         """The first message of a partition that is not below an offset."""
-        offsets = self.parts[partition].offsets
-        if offsets is None:
-            return max(offset, 0) if offset < self.head else None
-        place = bisect_left(offsets, offset)
-        return offsets[place] if place < len(offsets) else None
+        offset = max(offset, self._first)
+        if self._spread is None:
+            return offset if offset < self.head else None
+        return self._spread.at_or_after(partition, offset)
 
-    def has(self, partition: int, offset: int) -> bool:
-        """Is there such a message?"""
-        return self.at_or_after(partition, offset) == offset
+    def last(self, partition: int) -> int:
+        """The highest message of a partition, or -1."""
+        return self.head - 1 if self._spread is None else self._spread.last(partition)
 
     def partition_at(self, offset: int) -> int | None:
         """The partition of a message."""
-        return next((number for number in range(len(self.parts)) if self.has(number, offset)), None)
+        if not self.start <= offset < self.head:
+            return None
+        return 0 if self._spread is None else self._spread.partition_at(offset)
+
+    # Retention
+
+    def leave(self, start: int) -> None:
+        """What is below an offset is about to go; with `start` itself: it stays."""
+        self._first = start
+
+    def trim(self, start: int, taken: list[Trimmed]) -> None:
+        """What is below an offset is gone, so many messages and bytes per partition."""
+        self.cut(start)
+        for gone in taken:
+            part = self.parts[gone.partition]
+            part.count = max(0, part.count - gone.count)
+            part.size = max(0, part.size - gone.size)
+
+    def cut(self, start: int) -> None:
+        """Below an offset there is nothing."""
+        self.start = max(self.start, start)
+        self._first = self.start
+        self.head = max(self.head, self.start)
+        if self._spread is not None:
+            self._spread.trim(self.start)
+        for part in self.parts:
+            for offset in [offset for offset in part.retired if offset < self.start]:
+                del part.retired[offset]
 
 
 def read_index(
@@ -92,23 +127,26 @@ def read_index(
     for partition, (count, size) in zip(index.parts, totals, strict=False):
         partition.count, partition.size = count, size
     single = len(index.parts) == 1
-    places = {tag_of(number).encode(): number for number in range(len(index.parts))}
-    adders = {tag: _adder(index.parts[number]) for tag, number in places.items()}
-    for part in list(topic.parts(known + 1 if single else 0)):
+    places: dict[bytes | None, int] = {tag_of(number).encode(): number for number in range(len(index.parts))}
+    places[None] = 0
+    known = max(known, index.start)
+    for part in list(topic.parts(known + 1 if single else index.start + 1)):
         source = topic.source(part)
         if source is None:
             continue
+        begin = min(max(index.start - part.first_seq + 1, 0), part.count)
         first = min(max(known - part.first_seq + 1, 0), part.count)
-        tags = None if single else source.tags(0, part.count)
-        if tags is not None:
-            for offset, tag in enumerate(tags[:first], part.first_seq - 1):
-                adders[tag or b"p0"](offset)
+        numbers: list[int] = []
+        if not single:
+            numbers = [places[tag] for tag in source.tags(begin, part.count) or [None] * (part.count - begin)]
+        index.place(part.first_seq + begin - 1, numbers)
         if first < part.count:
             # One call for all of a part: at a start there may be a million messages.
             messages = _decode(b"[%b]" % b",".join(source.data(first, part.count)))
             offset = part.first_seq + first - 1
-            numbers = [0] * len(messages) if tags is None else [places[tag or b"p0"] for tag in tags[first:]]
-            _count(index, numbers, offset, messages)
+            numbers = [0] * len(messages) if single else numbers[first - begin :]
+            _count(index, numbers, messages)
+            index.head = max(index.head, offset + len(messages))
             times = source.times(first, part.count)
             for row, message in enumerate(messages):
                 if message.envelope is not None:
@@ -116,19 +154,15 @@ def read_index(
     index.head = max(index.head, topic.head)
 
 
-def _count(index: Index, numbers: list[int], offset: int, messages: list[Message]) -> None:
-    """Messages that follow one another from an offset on, with the partition of each."""
+def _count(index: Index, numbers: list[int], messages: list[Message]) -> None:
+    """Messages, with the partition of each."""
     if len(index.parts) > 1:
-        for row, (number, message) in enumerate(zip(numbers, messages, strict=True)):
-            index.add(number, offset + row, message.size)
+        for number, message in zip(numbers, messages, strict=True):
+            part = index.parts[number]
+            part.count += 1
+            part.size += message.size
         return
     part = index.parts[0]
     text = "".join([message.key for message in messages]) + "".join([message.value for message in messages])
     part.count += len(messages)
     part.size += len(text if text.isascii() else text.encode())
-    index.head = max(index.head, offset + len(messages))
-
-
-def _adder(partition: Partition) -> Callable[[int], None]:
-    offsets = partition.offsets
-    return (lambda _: None) if offsets is None else offsets.append

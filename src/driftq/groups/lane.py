@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from driftq.groups.done import Done
-from driftq.groups.frames import Landing, LaneState, RetryState
+from driftq.groups.frames import Landing, LaneState, RetryState, Trimmed
 from driftq.groups.index import Index
 from driftq.groups.ports import Scope
 from driftq.seam.runtime import Pending
@@ -173,6 +173,18 @@ class Lane:
         if self.raw is not None:
             self.raw.clear()
         self._retire()
+
+    def trim(self, start: int, gone: Trimmed) -> None:
+        """Retention takes what is below an offset, all of it done: it does not count any more."""
+        count, size = gone.count, gone.size
+        for offset in [offset for offset in self.raw or () if offset < start]:
+            assert self.raw is not None
+            if offset not in self.done:
+                count -= 1
+                size -= self.raw[offset]
+            del self.raw[offset]
+        self.count = max(0, self.count - count)
+        self.size = max(0, self.size - size)
 
     def _retire(self) -> None:
         """What is done for every group is done here."""

@@ -1,20 +1,14 @@
 """What a redrive does with the broker's topics: reads letters, stores messages past every gate, retires letters."""
 
-from msgspec import json
-
 from driftq.engine.engine import Engine
-from driftq.engine.fetching import Fetch
 from driftq.groups.book import Book
 from driftq.groups.frames import GroupKind, RetiredBody, encode
 from driftq.groups.ports import Produced
 from driftq.groups.produce import Producer
 from driftq.groups.redrive import Letter
+from driftq.groups.stored import read_page
 from driftq.model.envelope import Message
 from driftq.seam.runtime import Pending, run
-
-_PAGE_BYTES = 1 << 20
-
-_decode = json.Decoder(Message).decode
 
 
 class BrokerLetters:
@@ -39,24 +33,15 @@ class BrokerLetters:
 
     async def _read(self, name: str, offset: int, limit: int) -> tuple[list[Letter], int | None]:
         topic = self._book.find(name)
-        end = min(offset + limit, topic.index.head)
-        seqs = range(offset + 1, end + 1)
-        slices = self._engine.rows(topic.log, seqs, _PAGE_BYTES)
-        while isinstance(slices, Fetch):
-            await slices
-            slices = self._engine.rows(topic.log, seqs, _PAGE_BYTES)
-        found: list[Letter] = []
-        last = -1
-        for source, rows in slices:
-            for row in rows:
-                last = source.first_seq + row - 1
-                partition = topic.index.partition_at(last)
-                if partition is not None and last not in topic.index.parts[partition].retired:
-                    found.append(Letter(partition, last, _decode(source.data(row, row + 1)[0])))
-        # Where the bytes ran out it goes on behind the last one; else what is missing is lost.
-        fetched = sum(len(rows) for _, rows in slices)
-        reached = last + 1 if 0 < fetched < len(seqs) else end
-        return found, reached if reached < topic.index.head else None
+        index = topic.index
+        page, reached = await read_page(self._engine, topic.log, offset, min(offset + limit, index.head))
+        letters = [
+            Letter(partition, found.offset, found.message)
+            for found in page
+            if (partition := index.partition_at(found.offset)) is not None
+            and found.offset not in index.parts[partition].retired
+        ]
+        return letters, reached if reached < index.head else None
 
     def deposit(self, topic: str, message: Message, *, partition: int | None = None) -> Pending[Produced]:
         """Store a message whatever hook, gate and limits would say; the topic is made if it is not there."""

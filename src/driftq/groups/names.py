@@ -8,6 +8,8 @@ from driftq.model.names import is_topic_name
 
 NAME_BYTES_MAX = 255
 PREFIX = "v1:"
+DLQ = "dlq."
+"""Begins the names of topics of dead letters."""
 _HASHED = re.compile(r"id-[0-9a-f]*")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 

@@ -19,11 +19,11 @@ from msgspec import Struct, json, structs
 
 from driftq.errors import DriftQError, InvalidRequestError, NotFoundError, ShuttingDownError, ThrottledError
 from driftq.groups.broker import Produced
+from driftq.groups.names import DLQ
 from driftq.model.envelope import DlqNote, Envelope, Message, Routing
 from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Pending, Runtime, run
 
-DLQ = "dlq."
 AUDIT = "audit.redrive"
 _PAGE = 256
 _JOBS_MAX = 1000

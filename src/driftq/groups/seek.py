@@ -36,17 +36,21 @@ async def seek(
     known = topic.groups.get(group)
     if known is not None and known.streams and not force:
         raise PreconditionError("the group has live streams")
-    landings = [await _landing(engine, topic, partition, offset) for partition, offset in sorted(floors.items())]
-    moved = []
-    for landing in landings:
-        lane = None if known is None else known.lanes.get(landing.partition)
-        moved.append(Moved(landing.partition, -1 if lane is None else lane.done.floor, landing.floor))
-    if not dry_run and landings:
-        found = book.group(topic, group)
-        await book.log(topic, GroupKind.SEEK, encode(SeekBody(group, landings)))
-        registry.voided(name, group)
+    topic.pinned += 1
+    try:
+        landings = [await _landing(engine, topic, partition, offset) for partition, offset in sorted(floors.items())]
+        moved = []
         for landing in landings:
-            found.stir(landing.partition)
+            lane = None if known is None else known.lanes.get(landing.partition)
+            moved.append(Moved(landing.partition, -1 if lane is None else lane.done.floor, landing.floor))
+        if not dry_run and landings:
+            found = book.group(topic, group)
+            await book.log(topic, GroupKind.SEEK, encode(SeekBody(group, landings)))
+            registry.voided(name, group)
+            for landing in landings:
+                found.stir(landing.partition)
+    finally:
+        topic.pinned -= 1
     return moved
 
 
@@ -56,7 +60,7 @@ async def _landing(engine: Engine, topic: BrokerTopic, partition: int, offset: i
     part = index.parts[partition]
     floor, count, size = -1, 0, 0
     if offset >= index.head:
-        floor, count, size = _last(topic, partition), part.count, part.size
+        floor, count, size = index.last(partition), part.count, part.size
     else:
         at = index.at_or_after(partition, 0)
         while at is not None and at < offset:
@@ -67,10 +71,3 @@ async def _landing(engine: Engine, topic: BrokerTopic, partition: int, offset: i
             floor = at
             at = index.at_or_after(partition, at + 1)
     return Landing(partition, floor, count, size)
-
-
-def _last(topic: BrokerTopic, partition: int) -> int:
-    offsets = topic.index.parts[partition].offsets
-    if offsets is None:
-        return topic.index.head - 1
-    return offsets[-1] if offsets else -1

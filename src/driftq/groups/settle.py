@@ -16,6 +16,7 @@ from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.frames import DoneBody, GroupKind, RetryBody, encode
 from driftq.groups.group import Group
 from driftq.groups.lane import Lane, Open, State
+from driftq.groups.names import DLQ
 from driftq.groups.ports import Counters, Place, Registry, Scope
 from driftq.groups.produce import Producer
 from driftq.groups.stored import wait_for_message
@@ -26,7 +27,6 @@ from driftq.seam.runtime import Pending, run
 _DELAY_MS_MAX = 86_400_000
 _SHIFT_MAX = 40
 """Doubling so often is beyond every cap."""
-_DLQ = "dlq."
 
 
 class Verdict(NamedTuple):
@@ -116,7 +116,7 @@ class Settler:
         if group is None or lane is None:
             raise InvalidRequestError("message is not in-flight")
         entry = lane.open.get(place.offset)
-        if entry is None and (place.offset <= lane.done.floor or place.offset in lane.done):
+        if entry is None and (place.offset < topic.index.start or place.offset in lane.done):
             return Spot(topic, group, lane), None
         if entry is None or (entry.owner is None and entry.settling is None):
             raise InvalidRequestError("message is not in-flight")
@@ -324,7 +324,7 @@ class Settler:
                 self._engine.time.now(),
                 group.name,
             )
-            await self._producer.copy(_DLQ + topic.name, topic.partitions, dead_letter(message, note))
+            await self._producer.copy(DLQ + topic.name, topic.partitions, dead_letter(message, note))
         kind = GroupKind.OFFSET if entry.offset > lane.done.last else GroupKind.GAP
         body = DoneBody(group.name, lane.partition, entry.offset, entry.size, attempts=entry.attempts)
         await self._book.log(topic, kind, encode(body))

@@ -9,6 +9,7 @@ from driftq.engine.fetching import Fetch
 from driftq.engine.topic import Topic
 from driftq.model.envelope import Envelope, Message, Routing
 
+_PAGE_BYTES = 1 << 20
 _PRIME, _BASIS, _U32 = 0x01000193, 0x811C9DC5, 0xFFFFFFFF
 
 
@@ -30,6 +31,14 @@ def to_data(message: Message) -> bytes:
     return _encode(_Stored(message.key, message.value, message.envelope, message.routing))
 
 
+class Found(NamedTuple):
+    """A message where it was found."""
+
+    offset: int
+    ts: int
+    message: Message
+
+
 class Read(NamedTuple):
     """A message, and when it was stored."""
 
@@ -47,6 +56,23 @@ def read_message(engine: Engine, topic: Topic, offset: int) -> Read | Fetch | No
         times = source.times(row, row + 1)
         return Read(_decode(source.data(row, row + 1)[0]), times if isinstance(times, int) else times[0])
     return None
+
+
+async def read_page(engine: Engine, topic: Topic, offset: int, end: int) -> tuple[list[Found], int]:
+    """Messages from an offset on, below another, up to so many bytes; and where to go on. Lost ones are left out."""
+    seqs = range(offset + 1, end + 1)
+    slices = engine.rows(topic, seqs, _PAGE_BYTES)
+    while isinstance(slices, Fetch):
+        await slices
+        slices = engine.rows(topic, seqs, _PAGE_BYTES)
+    found: list[Found] = []
+    for source, rows in slices:
+        for row in rows:
+            times = source.times(row, row + 1)
+            ts = times if isinstance(times, int) else times[0]
+            found.append(Found(source.first_seq + row - 1, ts, _decode(source.data(row, row + 1)[0])))
+    # Where the bytes ran out it goes on behind the last one; else what is missing is lost.
+    return found, found[-1].offset + 1 if 0 < len(found) < len(seqs) else end
 
 
 async def wait_for_message(engine: Engine, topic: Topic, offset: int) -> Message | None:

@@ -9,7 +9,6 @@ from driftq.errors import (
     OverloadedError,
     PayloadTooLargeError,
     PreconditionError,
-    StartError,
 )
 from driftq.model.envelope import Envelope, Message
 from driftq.testing import FaultyDisk
@@ -452,11 +451,6 @@ def test_an_ephemeral_topic_stays_and_its_messages_do_not() -> None:
         assert rig.consume(group="new").offsets() == []
         (made,) = rig.produce("again")
         assert [d.offset for d in rig.consume().take()] == [made.offset]
-
-
-def test_retention_is_refused_as_long_as_there_is_none() -> None:
-    with pytest.raises(StartError, match="v1-retention-ms"):
-        BrokerRig(v1_retention_ms=1)
 
 
 def test_a_seek_moves_a_group_and_voids_its_leases(rig: BrokerRig) -> None:
