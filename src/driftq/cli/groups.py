@@ -63,7 +63,7 @@ def seek(
         confirm(f"Move group {name} of {topic} to {to}?", yes=yes)
     with connected(url, key_file) as client:
         moved = ask(client, "POST", "/v1/groups/seek", GroupMoved, body=body).moved
-    show_rows(moved, _MOVED, as_json=as_json)
+    show_rows(to_builtins(moved), _MOVED, as_json=as_json)
 
 
 def _place(to: str) -> Any:

@@ -10,7 +10,9 @@ Every operation is a plan without I/O (`client.plan`) that a driver performs (`c
 """
 
 from driftq.client.additions import Part
+from driftq.client.broker import AsyncBroker, Begun, Broker, NewMessage, RedriveFilter, SeekTo
 from driftq.client.client import AsyncClient, Client, WatchEvent
+from driftq.client.consume import Delivery
 from driftq.client.drivers import AsyncStream, Stream
 from driftq.client.errors import (
     ApiError,
@@ -18,6 +20,7 @@ from driftq.client.errors import (
     ClientError,
     ConflictError,
     ForbiddenError,
+    LeaseLostError,
     NotFoundError,
     ProtocolError,
     ServerError,
@@ -27,36 +30,49 @@ from driftq.client.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from driftq.client.messages import StoredMessage
 from driftq.client.plan import Response
 from driftq.client.records import NewRecord
 from driftq.client.retry import Retries
 from driftq.client.topics import AsyncTopic, Topic
 from driftq.client.watch import CaughtUp, Start, TopicGone
 from driftq.model.answers import Job, Record
+from driftq.model.envelope import Envelope, RetryPolicy
 from driftq.model.tombstone import Tombstone
 from driftq.model.topic import TopicConfig
 
 __all__ = [
     "ApiError",
+    "AsyncBroker",
     "AsyncClient",
     "AsyncStream",
     "AsyncTopic",
     "BadRequestError",
+    "Begun",
+    "Broker",
     "CaughtUp",
     "Client",
     "ClientError",
     "ConflictError",
+    "Delivery",
+    "Envelope",
     "ForbiddenError",
     "Job",
+    "LeaseLostError",
+    "NewMessage",
     "NewRecord",
     "NotFoundError",
     "Part",
     "ProtocolError",
     "Record",
+    "RedriveFilter",
     "Response",
     "Retries",
+    "RetryPolicy",
+    "SeekTo",
     "ServerError",
     "Start",
+    "StoredMessage",
     "Stream",
     "ThrottledError",
     "Tombstone",

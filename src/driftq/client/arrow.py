@@ -84,23 +84,28 @@ class Arrow(Operations):
         return done
 
 
+def _page(calls: Calls, path: str, from_seq: int | None, from_ts: int | None, records: int) -> "Plan[pyarrow.Table]":
+    import pyarrow as pa
+
+    body = encode(present({"from_seq": from_seq, "from_ts": from_ts, "limit": records, "include_tags": True}))
+    request = Request("POST", f"{path}/diff", headers={**JSON, "accept": ARROW}, content=body)
+    response = yield from calls.response(request, Repeat.SAME)
+    return pa.ipc.open_stream(response.content).read_all()
+
+
+def _fact(page: "pyarrow.Table", name: bytes) -> int:
+    return int(page.schema.metadata[name])
+
+
 def _pages(
     calls: Calls, path: str, from_seq: int | None, from_ts: int | None, page_records: int
 ) -> "Flow[pyarrow.Table]":
-    import pyarrow as pa
-
-    until: int | None = None
-    while True:
-        body = encode(present({"from_seq": from_seq, "from_ts": from_ts, "limit": page_records, "include_tags": True}))
-        request = Request("POST", f"{path}/diff", headers={**JSON, "accept": ARROW}, content=body)
-        response = yield from calls.response(request, Repeat.SAME)
-        page = pa.ipc.open_stream(response.content).read_all()
-        facts = page.schema.metadata
-        until = int(facts[b"head_seq"]) if until is None else until
+    page = yield from _page(calls, path, from_seq, from_ts, page_records)
+    until = _fact(page, b"head_seq")
+    yield Emit(page)
+    while _fact(page, b"next_from_seq") < until:
+        page = yield from _page(calls, path, _fact(page, b"next_from_seq"), None, page_records)
         yield Emit(page)
-        from_seq, from_ts = int(facts[b"next_from_seq"]), None
-        if from_seq >= until:
-            return
 
 
 def _table(
@@ -109,19 +114,13 @@ def _table(
     """All pages as one table."""
     import pyarrow as pa
 
-    pages, left = [], limit
-    flow = _pages(calls, path, from_seq, from_ts, BULK_RECORDS if limit is None else min(BULK_RECORDS, limit))
-    outcome: Any = None
-    try:
-        while left is None or left > 0:
-            action = flow.send(outcome)
-            if isinstance(action, Emit):
-                pages.append(action.item if left is None else action.item[:left])
-                left, outcome = None if left is None else left - len(pages[-1]), None
-            else:
-                outcome = yield action
-    except StopIteration:
-        pass
+    first = BULK_RECORDS if limit is None else min(BULK_RECORDS, limit)
+    pages = [(yield from _page(calls, path, from_seq, from_ts, first))]
+    until, rows = _fact(pages[0], b"head_seq"), len(pages[0])
+    while _fact(pages[-1], b"next_from_seq") < until and (limit is None or rows < limit):
+        left = BULK_RECORDS if limit is None else min(BULK_RECORDS, limit - rows)
+        pages.append((yield from _page(calls, path, _fact(pages[-1], b"next_from_seq"), None, left)))
+        rows += len(pages[-1])
     facts = dict(pages[-1].schema.metadata)
     gaps = [page.schema.metadata[b"tombstone"] for page in pages if page.schema.metadata.get(b"tombstone")]
     facts.pop(b"tombstone", None)

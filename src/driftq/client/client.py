@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
+from driftq.client.broker import AsyncBroker, Broker
 from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
 from driftq.client.drivers import Address, AsyncDriver, Driver
 from driftq.client.plan import Flow, Plan, Request, Response
@@ -173,6 +174,11 @@ class Client(_ClientOperations, Blocking):
 
     _make_driver = Driver
 
+    @property
+    def broker(self) -> Broker:
+        """The broker API of the same server."""
+        return Broker(self._calls, self._driver, node=self.node)
+
     def topic(self, name: str) -> Topic:
         """A handle; nothing is asked yet."""
         return Topic(name, self._calls, self._driver, node=self.node)
@@ -192,6 +198,11 @@ class AsyncClient(_ClientOperations, Async):
     """The same for callers that await, within one event loop."""
 
     _make_driver = AsyncDriver
+
+    @property
+    def broker(self) -> AsyncBroker:
+        """The broker API of the same server."""
+        return AsyncBroker(self._calls, self._driver, node=self.node)
 
     def topic(self, name: str) -> AsyncTopic:
         """A handle; nothing is asked yet."""

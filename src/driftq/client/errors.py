@@ -9,6 +9,7 @@ ClientError
     ├── ForbiddenError      403
     ├── NotFoundError       404
     ├── ConflictError       409: the state of the server does not fit
+    │   └── LeaseLostError      a delivery or a key is not the caller's any more
     ├── TopicFullError      422
     ├── ThrottledError      429: the same call may work later
     └── ServerError         500 and above
@@ -82,6 +83,10 @@ class ConflictError(ApiError):
     """The state of the server does not fit the call."""
 
 
+class LeaseLostError(ConflictError):
+    """A delivery or a key is not the caller's any more: its lease ended, or the server lost it in a restart."""
+
+
 class TopicFullError(ApiError):
     """A topic that rejects has no room now."""
 
@@ -109,6 +114,10 @@ _KINDS: dict[int, type[ApiError]] = {
 }
 
 
+_LOST = frozenset(("not owner", "message is not in-flight", "idempotency: lease lost or expired"))
+"""Texts of the broker API that are stable (http-v1 §1.4)."""
+
+
 def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: datetime | None = None) -> ApiError:
     """The error that an answer without success stands for, in either dialect."""
     try:
@@ -124,6 +133,8 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: d
     else:
         code, message = "unknown", content[:200].decode(errors="replace") or "an answer without a body"
     kind = _KINDS.get(status, ServerError if status >= 500 else BadRequestError)
+    if message in _LOST:
+        kind = LeaseLostError
     return kind(status, code, message, detail=detail, retry_after=_retry_after(headers, detail or {}, now))
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from driftq.client.binding import Operations, flow, operation
 from driftq.client.calls import path_of
 from driftq.client.plan import Flow, Plan
-from driftq.client.reading import read_pages
+from driftq.client.reading import as_it_is, read_pages
 from driftq.client.retry import Repeat
 from driftq.model.answers import AckAnswer, Claimed, ExtendAnswer, Job, NackAnswer, Record, TopicState
 from driftq.model.tombstone import Tombstone
@@ -55,4 +55,4 @@ class Queues(Operations):
         state = yield from self._calls.json("GET", self._path, TopicState, query={"touch": False})
         if state.config.dead_letter is None:
             raise ValueError(f"{self.name} has no dead_letter topic; create it with dead_letter=…")
-        yield from read_pages(self._calls, path_of("v0", "topics", state.config.dead_letter))
+        yield from read_pages(self._calls, path_of("v0", "topics", state.config.dead_letter), as_it_is)

@@ -1,13 +1,15 @@
 """Reading a topic page by page (http-v0 §8, §22.1)."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from driftq.client.calls import Calls
 from driftq.client.plan import Emit, Flow, Plan
 from driftq.model.answers import DiffPage, Record
 from driftq.model.limits import PAGE_BYTES_MAX
 from driftq.model.tombstone import Tombstone
+
+T = TypeVar("T")
 
 PAGE_RECORDS = 1000
 Nodes = str | Sequence[str]
@@ -20,9 +22,15 @@ def diff_page(calls: Calls, path: str, *, wait_ms: int = 0, **asked: Any) -> Pla
 
 
 def read_pages(
-    calls: Calls, path: str, *, from_seq: int | None = None, from_ts: int | None = None, node: Nodes | None = None
-) -> Flow[Record | Tombstone]:
-    """All records up to the head as it is at the first page, and a tombstone where some are missing."""
+    calls: Calls,
+    path: str,
+    shape: Callable[[Record], T],
+    *,
+    from_seq: int | None = None,
+    from_ts: int | None = None,
+    node: Nodes | None = None,
+) -> Flow[T | Tombstone]:
+    """All records up to the head as it is at the first page, in a shape; and a tombstone where some are missing."""
     page = yield from diff_page(calls, path, from_seq=from_seq, from_ts=from_ts, node=node)
     until = page.head_seq
     while True:
@@ -30,7 +38,12 @@ def read_pages(
             yield Emit(page.tombstone)
         for record in page.records:
             if record.seq <= until:
-                yield Emit(record)
+                yield Emit(shape(record))
         if page.next_from_seq >= until:
             return
         page = yield from diff_page(calls, path, from_seq=page.next_from_seq, node=node)
+
+
+def as_it_is(record: Record) -> Record:
+    """The shape of those who want records."""
+    return record

@@ -10,7 +10,7 @@ from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
 from driftq.client.config import topic_config
 from driftq.client.plan import Emit, Flow, Plan, Request
 from driftq.client.queues import Queues
-from driftq.client.reading import PAGE_RECORDS, Nodes, diff_page, read_pages
+from driftq.client.reading import PAGE_RECORDS, Nodes, as_it_is, diff_page, read_pages
 from driftq.client.records import LINES_MAX, NewRecord, line_groups, lines_body, write_body
 from driftq.client.retry import Repeat
 from driftq.client.watch import Start, Watched, watched
@@ -138,7 +138,7 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
         self, from_seq: int | None = None, *, from_ts: int | None = None, node: Nodes | None = None
     ) -> Flow[Record | Tombstone]:
         """Everything behind a cursor, page by page, up to the head as it is at the first page; gaps as tombstones."""
-        return read_pages(self._calls, self._path, from_seq=from_seq, from_ts=from_ts, node=node)
+        return read_pages(self._calls, self._path, as_it_is, from_seq=from_seq, from_ts=from_ts, node=node)
 
     @operation
     def delete_records(

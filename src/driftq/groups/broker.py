@@ -7,7 +7,6 @@ from driftq.groups.agenda import Agenda, Spot
 from driftq.groups.batch import store_batch
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.dispatch import Dispatcher
-from driftq.groups.figures import GroupFigures as GroupFigures
 from driftq.groups.figures import figures
 from driftq.groups.group import Group
 from driftq.groups.group import Stream as Stream
@@ -23,6 +22,7 @@ from driftq.groups.seek import seek
 from driftq.groups.settle import Settler, Verdict
 from driftq.groups.standing import GroupStanding, standings
 from driftq.model.broker import BrokerSettings
+from driftq.model.broker_answers import GroupRow
 from driftq.model.envelope import Message
 from driftq.seam.clock import Clock
 from driftq.seam.runtime import Pending, Runtime, run
@@ -162,7 +162,7 @@ class Broker:
 
     # Groups
 
-    def groups(self, topic: str | None = None, group: str | None = None) -> list[GroupFigures]:
+    def groups(self, topic: str | None = None, group: str | None = None) -> list[GroupRow]:
         """How groups stand, those of this topic and name if given."""
         return figures(self.book, self._engine.time.now(), topic, group)
 

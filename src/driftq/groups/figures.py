@@ -1,39 +1,15 @@
 """How groups stand, for people and for metrics (http-v1 §17, §22)."""
 
-from typing import NamedTuple
-
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.group import Group
 from driftq.groups.lane import Lane, State
+from driftq.model.broker_answers import GroupRow, PartitionRow
 
 
-class PartitionFigures(NamedTuple):
-    """How a group stands in one partition."""
-
-    partition: int
-    floor: int
-    last_acked: int
-    done: int
-    lag: int
-    in_flight: int
-    waiting: int
-    owners: list[str]
-    oldest_ms: int | None
-
-
-class GroupFigures(NamedTuple):
-    """How a group stands."""
-
-    topic: str
-    group: str
-    streams: int
-    partitions: list[PartitionFigures]
-
-
-def figures(book: Book, now: int, topic: str | None = None, group: str | None = None) -> list[GroupFigures]:
+def figures(book: Book, now: int, topic: str | None = None, group: str | None = None) -> list[GroupRow]:
     """Every group, or those of this topic and name."""
     return [
-        GroupFigures(
+        GroupRow(
             found.name,
             member.name,
             len(member.streams),
@@ -46,11 +22,11 @@ def figures(book: Book, now: int, topic: str | None = None, group: str | None = 
     ]
 
 
-def _lane_figures(topic: BrokerTopic, group: Group, partition: int, now: int) -> PartitionFigures:
+def _lane_figures(topic: BrokerTopic, group: Group, partition: int, now: int) -> PartitionRow:
     lane = group.lanes.get(partition) or Lane(partition, topic.index, live=True)
     leased = [entry for entry in lane.open.values() if entry.state is State.LEASED]
     owners = sorted({entry.owner for entry in leased if entry.owner is not None})
-    return PartitionFigures(
+    return PartitionRow(
         partition,
         lane.done.floor,
         lane.done.last,

@@ -102,10 +102,18 @@ class GroupList(Struct):
     groups: list[GroupRow]
 
 
+class PartitionMoved(Struct):
+    """What a seek did to one partition."""
+
+    partition: int
+    floor_before: int
+    floor_after: int
+
+
 class GroupMoved(Struct):
     """What a seek did."""
 
-    moved: list[dict[str, int]]
+    moved: list[PartitionMoved]
 
 
 class KeyStanding(Struct, omit_defaults=True):
@@ -137,6 +145,18 @@ class StepInGroup(Struct):
     last_error: str
 
 
+class StepLetter(Struct):
+    """A dead letter that came of a step."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    attempts: int
+    last_error: str
+    routed_at_ms: int
+
+
 class RunStep(Struct, omit_defaults=True):
     """A message of a run: how it stands on the whole, and in every group."""
 
@@ -150,7 +170,7 @@ class RunStep(Struct, omit_defaults=True):
     state: Literal["ready", "leased", "waiting", "done", "dead"]
     last_error: str
     groups: list[StepInGroup]
-    dlq: list[dict[str, object]] = []
+    dlq: list[StepLetter] = []
 
 
 class RunSteps(Struct, omit_defaults=True):
@@ -166,3 +186,14 @@ class RedriveAsked(Struct, omit_defaults=True):
 
     matched: int
     job_id: str = ""
+
+
+class RedriveJob(Struct):
+    """How a redrive stands."""
+
+    state: Literal["running", "done", "cancelled", "failed"]
+    matched: int
+    moved: int
+    failed: int
+    rate: float | None
+    started_ms: int

@@ -7,7 +7,7 @@ from driftq.client.calls import path_of, query_of
 from driftq.client.errors import (
     ApiError,
     BadRequestError,
-    ConflictError,
+    LeaseLostError,
     ProtocolError,
     ServerError,
     ThrottledError,
@@ -109,7 +109,7 @@ def test_without_retries_there_are_none_and_no_keys_either() -> None:
 
 def test_both_dialects_say_no_in_the_same_errors() -> None:
     old = Script(reply(409, {"error": "FAILED_PRECONDITION", "message": "not owner"}))
-    with pytest.raises(ConflictError) as broker:
+    with pytest.raises(LeaseLostError) as broker:
         old.run(calls().json("POST", "/v1/ack", _Answer, body={}))
     assert (broker.value.code, broker.value.message) == ("FAILED_PRECONDITION", "not owner")
     new = Script(reply(400, {"error": {"code": "batch_too_large", "message": "no", "detail": {"max": 5}}}))

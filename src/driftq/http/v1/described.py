@@ -66,7 +66,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/dlq/redrive"): _operation(
         "Move dead letters back.", body=redrive.RedriveBody, reply=broker_answers.RedriveAsked, statuses=(200, 202)
     ),
-    ("GET", _JOB): _operation("How a redrive stands.", reply=dict[str, object], errors=(404,)),
-    ("DELETE", _JOB): _operation("Cancel a redrive.", reply=dict[str, object], errors=(404,)),
+    ("GET", _JOB): _operation("How a redrive stands.", reply=broker_answers.RedriveJob, errors=(404,)),
+    ("DELETE", _JOB): _operation("Cancel a redrive.", reply=broker_answers.RedriveJob, errors=(404,)),
     ("GET", "/metrics"): _operation("What the server counts.", other_media=_TEXT),
 }

@@ -1,12 +1,9 @@
 """Groups: how they stand, and moving them (http-v1 §22)."""
 
-from typing import Any
-
 from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.broker import GroupFigures
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -14,6 +11,7 @@ from driftq.http.routes import Route
 from driftq.http.v1.form import json_reply
 from driftq.http.v1.names import check_name, may_name
 from driftq.http.v1.params import I32, I64, only_body, query_of, stripped
+from driftq.model.broker_answers import GroupList
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
@@ -56,7 +54,7 @@ class Groups:
         """How groups stand."""
         query = query_of(request)
         found = self._broker.groups(stripped(query.get("topic")) or None, stripped(query.get("group")) or None)
-        return json_reply(200, {"groups": [_shown(one) for one in found if may_name(request, one.topic)]})
+        return json_reply(200, GroupList([one for one in found if may_name(request, one.topic)]))
 
     def seek(self, request: Request) -> Pending[Reply]:
         """Put a group elsewhere."""
@@ -106,7 +104,3 @@ def _check_to(to: str | SeekTo | None) -> None:
             raise InvalidRequestError("invalid to")
     elif to not in ("earliest", "latest"):
         raise InvalidRequestError("invalid to")
-
-
-def _shown(found: GroupFigures) -> dict[str, Any]:
-    return found._asdict() | {"partitions": [row._asdict() for row in found.partitions]}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from driftq.groups.broker import GroupFigures
 from driftq.http.access import Scope
 from driftq.http.metrics import families
 from driftq.http.prometheus import CONTENT_TYPE, Family, Sample, counter, encode, gauge
@@ -10,6 +9,7 @@ from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v1.names import may_name
+from driftq.model.broker_answers import GroupRow
 from driftq.server import Server
 
 
@@ -29,7 +29,7 @@ class Metrics:
         page = encode([*self._broker(request, groups), *families(self._server.figures())])
         return Reply(200, page, CONTENT_TYPE)
 
-    def _broker(self, request: Request, groups: list[GroupFigures]) -> Iterator[Family]:
+    def _broker(self, request: Request, groups: list[GroupRow]) -> Iterator[Family]:
         open_now: list[Sample] = []
         lag: list[Sample] = []
         for group in groups:

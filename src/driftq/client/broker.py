@@ -1,0 +1,327 @@
+"""The broker API (http-v1): topics with partitions, messages, groups, runs, dead letters, idempotency keys."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from driftq.client.binding import Async, Blocking, Operations, flow, operation
+from driftq.client.calls import Calls, path_of
+from driftq.client.consume import Consuming, Delivery
+from driftq.client.messages import StoredMessage, stored_messages
+from driftq.client.plan import Flow, Plan
+from driftq.client.reconnect import kept_open
+from driftq.client.retry import Repeat
+from driftq.model.broker_answers import (
+    BatchProduced,
+    Build,
+    Extended,
+    GroupList,
+    GroupMoved,
+    GroupRow,
+    KeyEntry,
+    KeyStanding,
+    MessageProduced,
+    PartitionMoved,
+    RedriveAsked,
+    RedriveJob,
+    RunSteps,
+    TopicCreated,
+    TopicNames,
+)
+from driftq.model.envelope import Envelope
+from driftq.model.tombstone import Tombstone
+
+_REASON_BYTES_MAX = 1024
+_NO_ENVELOPE = Envelope()
+
+
+class NewMessage(Struct, frozen=True, omit_defaults=True):
+    """A message to be; a value that is no text is sent as JSON."""
+
+    value: Any
+    key: str = ""
+    envelope: Envelope = Envelope()
+
+
+class SeekTo(Struct, frozen=True, omit_defaults=True):
+    """Where a group is to go on: at an offset, or at a time in Unix milliseconds."""
+
+    offset: int | None = None
+    timestamp: int | None = None
+
+
+class RedriveFilter(Struct, frozen=True, omit_defaults=True):
+    """Which dead letters; what is not said does not matter."""
+
+    tenant_id: str | None = None
+    reason_contains: str | None = None
+    run_id: str | None = None
+    before_ms: int | None = None
+    after_ms: int | None = None
+
+
+class Begun(Struct, frozen=True):
+    """How a key stands; `already_done` with the result of whoever did it."""
+
+    status: Literal["PENDING", "COMMITTED", "FAILED"]
+    already_done: bool
+    result: bytes
+    lease_until_ms: int
+
+
+class IdempotencyOperations(Operations):
+    """The keys of a group's work: begin, do it, commit, ack. `owner` is the client's own name unless given."""
+
+    def __init__(self, calls: Calls, driver: Any, *, node: str) -> None:
+        super().__init__(calls, driver)
+        self._node = node
+
+    @operation
+    def begin(
+        self,
+        topic: str,
+        group: str,
+        key: str,
+        *,
+        owner: str | None = None,
+        tenant_id: str | None = None,
+        lease_ms: int | None = None,
+    ) -> Plan[Begun]:
+        """Take a key, unless its work is done. Raises ConflictError while somebody else has it."""
+        return self._said("begin", topic, group, key, owner, tenant_id=tenant_id, lease_ms=lease_ms)
+
+    @operation
+    def renew(
+        self,
+        topic: str,
+        group: str,
+        key: str,
+        *,
+        owner: str | None = None,
+        tenant_id: str | None = None,
+        lease_ms: int | None = None,
+    ) -> Plan[Begun]:
+        """Keep a key, and the delivery it came with. Raises ConflictError when it is lost."""
+        return self._said("renew", topic, group, key, owner, tenant_id=tenant_id, lease_ms=lease_ms)
+
+    @operation
+    def commit(
+        self,
+        topic: str,
+        group: str,
+        key: str,
+        *,
+        result: bytes = b"",
+        owner: str | None = None,
+        tenant_id: str | None = None,
+    ) -> Plan[Begun]:
+        """The work of a key is done, with this result, of at most 64 KiB."""
+        text = b64encode(result).decode() or None
+        return self._said("commit", topic, group, key, owner, tenant_id=tenant_id, result=text)
+
+    @operation
+    def fail(
+        self, topic: str, group: str, key: str, *, error: str, owner: str | None = None, tenant_id: str | None = None
+    ) -> Plan[Begun]:
+        """The work of a key failed; whoever begins next may try it."""
+        return self._said("fail", topic, group, key, owner, tenant_id=tenant_id, error=error)
+
+    def _said(self, verb: str, topic: str, group: str, key: str, owner: str | None, **more: Any) -> Plan[Begun]:
+        body = {"topic": topic, "group": group, "idempotency_key": key, "owner": owner or self._node, **more}
+        found = yield from self._calls.json("POST", f"/v1/idempotency/{verb}", KeyStanding, body=body)
+        return Begun(found.status, found.already_done, b64decode(found.result), found.lease_until_ms)
+
+    @operation
+    def get(self, topic: str, group: str, key: str, *, tenant_id: str | None = None) -> Plan[KeyEntry]:
+        """What is known of a key. Raises NotFoundError."""
+        query = {"topic": topic, "group": group, "idempotency_key": key, "tenant_id": tenant_id}
+        return self._calls.json("GET", "/v1/idempotency", KeyEntry, query=query)
+
+
+class Idempotency(IdempotencyOperations, Blocking):
+    """Keys, for callers that block."""
+
+
+class AsyncIdempotency(IdempotencyOperations, Async):
+    """Keys, for callers that await."""
+
+
+class BrokerOperations(Operations):
+    """What can be done with the broker. `owner` is the client's own name unless given."""
+
+    def __init__(self, calls: Calls, driver: Any, *, node: str) -> None:
+        super().__init__(calls, driver)
+        self._node = node
+
+    @operation
+    def version(self) -> Plan[Build]:
+        """What the server is."""
+        return self._calls.json("GET", "/v1/version", Build)
+
+    @operation
+    def topics(self) -> Plan[list[str]]:
+        """The topics of the broker, by name."""
+        return (yield from self._calls.json("GET", "/v1/topics", TopicNames)).topics
+
+    @operation
+    def create_topic(self, name: str, partitions: int = 1) -> Plan[TopicCreated]:
+        """Create a topic, unless it is there; the answer has the partitions it really has."""
+        return self._calls.json("POST", "/v1/topics", TopicCreated, body={"name": name, "partitions": partitions})
+
+    @operation
+    def produce(
+        self, topic: str, value: Any, *, key: str = "", envelope: Envelope = _NO_ENVELOPE, keyed: bool = True
+    ) -> Plan[MessageProduced]:
+        """Store a message; a value that is no text is sent as JSON.
+
+        Without an idempotency key in the envelope one is made up, so that a retry never stores it twice. Groups keep
+        keys too: for a while, a message whose key a group has acked is not delivered to it again, not even after a
+        seek. With `keyed=False` none is made up, and a produce whose answer is lost is not repeated.
+        """
+        message = self._sent(NewMessage(value, key, envelope), keyed)
+        body = {"topic": topic, "key": message.key, "value": message.value, "envelope": message.envelope}
+        return self._calls.json("POST", "/v1/produce", MessageProduced, body=body, repeat=_repeat([message]))
+
+    @operation
+    def produce_batch(
+        self, topic: str, messages: Iterable[NewMessage], *, atomic: bool = True, keyed: bool = True
+    ) -> Plan[BatchProduced]:
+        """Store up to 1000 messages in their order: all or none, or with `atomic=False` each for itself."""
+        sent = [self._sent(message, keyed) for message in messages]
+        body = {"topic": topic, "messages": sent, "atomic": atomic}
+        return self._calls.json("POST", "/v1/produce/batch", BatchProduced, body=body, repeat=_repeat(sent))
+
+    def _sent(self, message: NewMessage, keyed: bool) -> NewMessage:
+        """The message as it is sent: its value as text, and with a key if it may be sent twice."""
+        value = message.value if isinstance(message.value, str) else encode(message.value).decode()
+        key = message.envelope.idempotency_key or (self._calls.fresh_key() if keyed else None) or ""
+        return replace(message, value=value, envelope=replace(message.envelope, idempotency_key=key))
+
+    @flow
+    def consume(
+        self,
+        topic: str,
+        group: str,
+        *,
+        owner: str | None = None,
+        lease_ms: int | None = None,
+        max_in_flight: int | None = None,
+    ) -> Flow[Delivery]:
+        """The messages of a group as they come, without an end; settle each with `ack` or `nack`.
+
+        A connection that breaks is made again. What was not settled when its lease ended comes again.
+        """
+        line = Consuming(topic, group, owner or self._node, lease_ms=lease_ms, max_in_flight=max_in_flight)
+        return kept_open(self._calls, line)
+
+    @operation
+    def ack(self, delivery: Delivery) -> Plan[None]:
+        """A message is done. Raises LeaseLostError when it is not this owner's any more; then it comes again."""
+        return self._calls.json("POST", "/v1/ack", type(None), body=_place(delivery))
+
+    @operation
+    def nack(
+        self, delivery: Delivery, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
+    ) -> Plan[None]:
+        """A message failed: it comes again as its retry policy says, or after `delay_ms`, or becomes a dead letter."""
+        cut = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+        body = {**_place(delivery), "reason": cut or None, "delay_ms": delay_ms, "dead_letter": dead_letter or None}
+        return self._calls.json("POST", "/v1/nack", type(None), body=body, repeat=Repeat.AGAIN)
+
+    @operation
+    def extend(self, delivery: Delivery, *, lease_ms: int) -> Plan[Extended]:
+        """A message takes longer: its lease ends `lease_ms` from here."""
+        return self._calls.json("POST", "/v1/extend", Extended, body={**_place(delivery), "lease_ms": lease_ms})
+
+    @operation
+    def groups(self, topic: str | None = None, group: str | None = None) -> Plan[list[GroupRow]]:
+        """How groups stand, in every partition."""
+        query = {"topic": topic, "group": group}
+        return (yield from self._calls.json("GET", "/v1/groups", GroupList, query=query)).groups
+
+    @operation
+    def seek(
+        self,
+        topic: str,
+        group: str,
+        to: Literal["earliest", "latest"] | SeekTo,
+        *,
+        partitions: Sequence[int] | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Plan[list[PartitionMoved]]:
+        """Put a group elsewhere; one with open streams only with `force`."""
+        body = {"topic": topic, "group": group, "to": to, "partitions": partitions, "dry_run": dry_run, "force": force}
+        return (yield from self._calls.json("POST", "/v1/groups/seek", GroupMoved, body=body)).moved
+
+    @operation
+    def runs(self, run_id: str, *, tenant_id: str | None = None) -> Plan[RunSteps]:
+        """The steps of a run, in the order they were stored. Raises NotFoundError."""
+        return self._calls.json("GET", path_of("v1", "runs", run_id), RunSteps, query={"tenant_id": tenant_id})
+
+    @flow
+    def messages(self, topic: str, from_offset: int = 0) -> Flow[StoredMessage | Tombstone]:
+        """The messages of a topic as they are stored, whatever groups did with them, up to the newest."""
+        return stored_messages(self._calls, topic, from_offset)
+
+    @flow
+    def dlq(self, topic: str, from_offset: int = 0) -> Flow[StoredMessage | Tombstone]:
+        """The dead letters of a topic; why each is one stands in `envelope.dlq`."""
+        return stored_messages(self._calls, f"dlq.{topic}", from_offset)
+
+    @operation
+    def redrive(
+        self,
+        topic: str,
+        *,
+        filter: RedriveFilter | None = None,  # noqa: A002  # the contract's word
+        offsets: Sequence[int] | None = None,
+        group: str | None = None,
+        limit: int | None = None,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Plan[RedriveAsked]:
+        """Move dead letters back to their topic, or say how many there are to move."""
+        body: dict[str, Any] = {"topic": topic, "filter": filter, "offsets": offsets, "group": group, "limit": limit}
+        body |= {"rate_per_s": rate_per_s, "dry_run": dry_run}
+        return self._calls.json("POST", "/v1/dlq/redrive", RedriveAsked, body=body, repeat=Repeat.AGAIN)
+
+    @operation
+    def redrive_job(self, job_id: str) -> Plan[RedriveJob]:
+        """How a redrive stands. Raises NotFoundError."""
+        return self._calls.json("GET", path_of("v1", "dlq", "redrive", job_id), RedriveJob)
+
+    @operation
+    def cancel_redrive(self, job_id: str) -> Plan[RedriveJob]:
+        """Move no more dead letters."""
+        return self._calls.json("DELETE", path_of("v1", "dlq", "redrive", job_id), RedriveJob)
+
+
+class Broker(BrokerOperations, Blocking):
+    """The broker, for callers that block."""
+
+    @property
+    def idempotency(self) -> Idempotency:
+        """The keys of work."""
+        return Idempotency(self._calls, self._driver, node=self._node)
+
+
+class AsyncBroker(BrokerOperations, Async):
+    """The broker, for callers that await."""
+
+    @property
+    def idempotency(self) -> AsyncIdempotency:
+        """The keys of work."""
+        return AsyncIdempotency(self._calls, self._driver, node=self._node)
+
+
+def _repeat(messages: Iterable[NewMessage]) -> Repeat:
+    return Repeat.SAME if all(message.envelope.idempotency_key for message in messages) else Repeat.AGAIN
+
+
+def _place(delivery: Delivery) -> dict[str, Any]:
+    return {name: getattr(delivery, name) for name in ("topic", "group", "owner", "partition", "offset")}

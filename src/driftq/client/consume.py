@@ -1,0 +1,72 @@
+"""Consuming (http-v1 §3.6): the messages of a group, on a stream that is opened again when it breaks.
+
+A message is this consumer's until its lease ends, whether the stream is open or not; one that is not settled by then
+comes again, to somebody. So nothing is lost, and what comes twice is what was not acked in time.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import decode
+
+from driftq.client.calls import Query, query_of
+from driftq.client.plan import Open, Plan, Request, Response
+from driftq.model.envelope import Envelope, Routing
+
+_SILENCE_S = 60.0
+"""Three heartbeats."""
+
+
+class Delivery(Struct):
+    """A message, delivered. `topic`, `group` and `owner` say to whom, and so how to settle it."""
+
+    partition: int
+    offset: int
+    attempts: int
+    key: str
+    value: str
+    last_error: str = ""
+    routing: Routing | None = None
+    envelope: Envelope = Envelope()
+    topic: str = ""
+    group: str = ""
+    owner: str = ""
+
+    def json(self) -> Any:
+        """The value, decoded. Raises msgspec.DecodeError if it is no JSON."""
+        return decode(self.value)
+
+
+class Consuming:
+    """A place in a group."""
+
+    def __init__(self, topic: str, group: str, owner: str, **asked: int | None) -> None:
+        self._place = topic, group, owner
+        query: Query = {"topic": topic, "group": group, "owner": owner, **asked}
+        headers = {"accept": "application/x-ndjson"}
+        self._opening = Open(Request("GET", "/v1/consume", query_of(query), headers), _SILENCE_S)
+        self._rest = b""
+
+    def is_over(self) -> bool:
+        """A group has no end."""
+        return False
+
+    def opening(self) -> Plan[Open]:
+        """The server knows where the group stands."""
+        self._rest = b""
+        yield from ()
+        return self._opening
+
+    def is_stale(self, _: Response) -> bool:
+        """There is nothing that could be."""
+        return False
+
+    def heard(self, chunk: bytes) -> Iterator[Delivery]:
+        """The messages of the lines that are whole; an empty line is a heartbeat."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                delivery = decode(line, type=Delivery)
+                delivery.topic, delivery.group, delivery.owner = self._place
+                yield delivery

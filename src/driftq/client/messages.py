@@ -1,0 +1,33 @@
+"""The messages of a broker topic without a group, as they can be read through v0 (http-v1 §18.1)."""
+
+from msgspec import Struct, convert
+
+from driftq.client.calls import Calls, path_of
+from driftq.client.plan import Flow
+from driftq.client.reading import read_pages
+from driftq.model.answers import Record
+from driftq.model.envelope import Message
+from driftq.model.names import is_topic_name
+from driftq.model.tombstone import Tombstone
+
+
+class StoredMessage(Struct, frozen=True):
+    """A message where it is stored."""
+
+    partition: int
+    offset: int
+    ts: int
+    message: Message
+
+
+def stored_messages(calls: Calls, topic: str, from_offset: int) -> Flow[StoredMessage | Tombstone]:
+    """All messages from an offset on. Raises ValueError for a name that v0 cannot say."""
+    name = f"v1:{topic}"
+    if not is_topic_name(name):
+        raise ValueError(f"messages of {topic!r} can only be read by a group: its name has signs that v0 does not know")
+    return read_pages(calls, path_of("v0", "topics", name), _stored, from_seq=from_offset)
+
+
+def _stored(record: Record) -> StoredMessage:
+    partition = int((record.tag or "p0")[1:])
+    return StoredMessage(partition, record.seq - 1, record.ts, convert(record.data, Message))
