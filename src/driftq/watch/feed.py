@@ -14,7 +14,6 @@ Invariants
 
 import logging
 from collections import deque
-from typing import Protocol
 
 from msgspec import structs
 
@@ -25,7 +24,9 @@ from driftq.errors import DriftQError
 from driftq.model.tombstone import Reason, Tombstone
 from driftq.seam.runtime import Pending
 from driftq.watch.batches import Batch
+from driftq.watch.cohort import Lead
 from driftq.watch.options import Options
+from driftq.watch.outlet import Outlet
 from driftq.watch.place import Place
 from driftq.watch.watch import Watch
 
@@ -34,43 +35,6 @@ _log = logging.getLogger(__name__)
 _EVENT_COST = 100
 _TRY_AGAIN_MS = 1000
 _MASKED = (Reason.CAP, Reason.TTL, Reason.MIXED)
-
-
-class Outlet(Protocol):
-    """Where the events go. Each call hands one over, and may not fail."""
-
-    @property
-    def ready(self) -> bool:
-        """Does it take more? Whoever says no calls `Feed.resume` later."""
-        ...
-
-    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
-        """Records after a cursor."""
-        ...
-
-    def tombstone(self, name: str, tombstone: Tombstone) -> None:
-        """A loss."""
-        ...
-
-    def caught_up(self, name: str, head_seq: int) -> None:
-        """There is nothing more for now."""
-        ...
-
-    def deleted(self, name: str, head_seq: int) -> None:
-        """The topic is gone, and with it the subscription."""
-        ...
-
-    def paced(self, names: list[str], retry_after_ms: int) -> None:
-        """These topics wait while the server is pressed."""
-        ...
-
-    def flush(self) -> None:
-        """That was all for this step."""
-        ...
-
-    def failed(self) -> None:
-        """The feed has made a mistake, and has ended."""
-        ...
 
 
 class Subscription:
@@ -92,9 +56,22 @@ class Subscription:
         self.target = 0
         self.paced = False
 
+    @property
+    def alone(self) -> bool:
+        """Does its feed follow nothing else?"""
+        return len(self._feed) == 1
+
     def wake(self) -> None:
         """Something may have happened to the topic."""
         self._feed.mark(self)
+
+    def lead(self) -> tuple[int, Lead | None]:
+        """The same, and its cohort waits for what it is told."""
+        return self._feed.lead(self)
+
+    def follow(self, lead: Lead) -> bool:
+        """Be told what another one was told, if this one stands where that one stood."""
+        return self._feed.follow(self, lead)
 
 
 class Feed:
@@ -131,9 +108,7 @@ class Feed:
             self._engine.touch(topic)
         found = Subscription(self, name, place, options, topic)
         self._subscriptions[name] = found
-        self._engine.wakeups.add(name, found.wake)
-        if options.strong:
-            self._engine.synced.add(name, found.wake)
+        self._watch.cohorts.join(name, options, found)
         self.mark(found)
 
     def remove(self, name: str) -> None:
@@ -141,9 +116,7 @@ class Feed:
         found = self._subscriptions.pop(name, None)
         if found is None:
             return
-        self._engine.wakeups.discard(name, found.wake)
-        if found.options.strong:
-            self._engine.synced.discard(name, found.wake)
+        self._watch.cohorts.leave(name, found.options, found)
         self._marked.discard(name)
         self._paced.discard(name)
         if self._current is found:
@@ -191,6 +164,44 @@ class Feed:
             self._outlet.failed()
             return 0
         return cost
+
+    # With others
+
+    def lead(self, subscription: Subscription) -> tuple[int, Lead | None]:
+        """Look at a topic now. What that cost, and what came of it if it holds for all who stand where it stood."""
+        stood = self._stands(subscription)
+        if stood is None:
+            self.mark(subscription)
+            return 0, None
+        before = subscription.place.cursor
+        self._marked.add(subscription.name)
+        cost = self.step()
+        place, topic, said = subscription.place, subscription.topic, self._outlet.said
+        if topic is None or said is None or place.cursor == before or self._stands(subscription) is None:
+            return cost, None
+        return cost, Lead(stood, place.cursor, place.epoch, place.head, topic, said)
+
+    def follow(self, subscription: Subscription, lead: Lead) -> bool:
+        """Go where another one went, and say what it said; unless this one stands elsewhere."""
+        if self._stands(subscription) != lead.stood:
+            return False
+        place = subscription.place
+        place.cursor, place.epoch, place.head = lead.cursor, lead.epoch, lead.head
+        subscription.told = (lead.epoch, lead.cursor)
+        subscription.topic = lead.topic
+        subscription.paced = self._troubled = False
+        self._outlet.say_again(lead.said)
+        return True
+
+    def _stands(self, subscription: Subscription) -> object:
+        """Where it waits for more of a topic, and all else that its next words depend on; None if it does not wait."""
+        place = subscription.place
+        here = (place.epoch, place.cursor)
+        busy = self._asked or self._waiting or self._closed or self._marked or self._pass
+        if busy or self._current is not None or subscription.told != here or not self._outlet.ready:
+            return None
+        standing = self._outlet.standing()
+        return None if standing is None else (here, standing)
 
     def _ask(self) -> None:
         """Ask for a turn, if there is anything to do with one."""

@@ -1,5 +1,6 @@
 """A feed on an engine, and an outlet that keeps the events it is handed."""
 
+import pickle
 from typing import Any
 
 from msgspec import json
@@ -25,6 +26,20 @@ class KeptOutlet:
         self.broken = False
         self.flushed = 0
         self.room: int | None = None
+        self.place: object = None
+        """What it says of its standing."""
+        self.said: bytes | None = None
+        self.repeated = 0
+        """How often it said what another one had said."""
+
+    def standing(self) -> object:
+        return self.place
+
+    def say_again(self, said: bytes) -> None:
+        self.repeated += 1
+        for event in pickle.loads(said):
+            self._take(*event)
+        self.flush()
 
     def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
         found = json.decode(b"[" + batch.records + b"]")
@@ -43,6 +58,7 @@ class KeptOutlet:
         self._take("paced", names)
 
     def flush(self) -> None:
+        self.said = pickle.dumps(self.events[self.flushed :])
         self.flushed = len(self.events)
 
     def failed(self) -> None:

@@ -23,6 +23,8 @@ class Frames:
         self._caught_up = b""
         self._parts: list[bytes] = []
         self._joined = b""
+        self.last: bytes | None = None
+        """What was joined last; None if that was left in its parts."""
 
     def id_of(self, cursors: dict[str, int]) -> bytes:
         """The id of an event after which a session stands here."""
@@ -44,9 +46,10 @@ class Frames:
 
     def joined(self, parts: list[bytes]) -> Sequence[bytes]:
         """The same bytes in one piece, or as they are where they are many."""
-        if parts == self._parts:
-            return (self._joined,)
-        if sum(map(len, parts)) > JOINED_MAX:
-            return parts
-        self._parts, self._joined = parts, b"".join(parts)
+        if parts != self._parts:
+            if sum(map(len, parts)) > JOINED_MAX:
+                self.last = None
+                return parts
+            self._parts, self._joined = parts, b"".join(parts)
+        self.last = self._joined
         return (self._joined,)

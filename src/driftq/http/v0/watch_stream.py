@@ -7,6 +7,8 @@ gather in their topics, and what retention takes there meanwhile is told as a lo
              └ not one fewer for 30 s                 stuck: a last frame, the end; the session stays
 """
 
+from collections.abc import Sequence
+
 from msgspec.json import encode
 
 from driftq.admission import Slot
@@ -142,6 +144,19 @@ class WatchStream:
         """A bug of ours."""
         self._last_word({"code": "internal", "error": "internal", "message": "the server made a mistake; come again"})
 
+    def standing(self) -> dict[str, int]:
+        """Every event has an id, which tells where the whole session stands."""
+        return self._session.cursors()
+
+    @property
+    def said(self) -> bytes | None:
+        """What was made of the last step's parts, by this stream or any."""
+        return self._frames.last
+
+    def say_again(self, said: bytes) -> None:
+        """What another stream was told that stood at the same place."""
+        self._hand_over((said,))
+
     # The rest
 
     def _head(self, event: bytes) -> bytes:
@@ -164,11 +179,15 @@ class WatchStream:
     def _send(self) -> None:
         """Hand over what has been said."""
         parts, self._parts = self._parts, []
+        if parts:
+            self._hand_over(self._frames.joined(parts))
+
+    def _hand_over(self, pieces: Sequence[bytes]) -> None:
         sink = self._sink
-        if sink is None or not parts:
+        if sink is None:
             return
-        for part in self._frames.joined(parts):
-            sink.push(part)
+        for piece in pieces:
+            sink.push(piece)
         self._heartbeat.spoke()
         if not sink.room and self._stuck_timer is None:
             self._stuck_ms = 0

@@ -139,6 +139,19 @@ class Socket:
         """A bug of ours."""
         self._last_word("internal", "the server made a mistake; come again", _MISTAKE)
 
+    def standing(self) -> None:
+        """What waits to be sent is each socket's own."""
+        return
+
+    @property
+    def said(self) -> None:
+        """So nothing is handed on."""
+        return None
+
+    def say_again(self, said: bytes) -> None:
+        """Nor taken."""
+        raise AssertionError("a socket has no standing")
+
     # Commands
 
     def _run(self) -> None:
