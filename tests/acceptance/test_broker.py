@@ -1,14 +1,13 @@
 """The broker API with a client as real ones are (http-v1 §21.1), against a real server."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.broker_client import BrokerError, Client, Item, Worker
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.acceptance.process import PATIENCE_S, ServerProcess, comes_true, serving
 
 pytestmark = pytest.mark.slow
 
@@ -23,13 +22,6 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.fixture
 def client(server: ServerProcess) -> Client:
     return Client(server.address)
-
-
-def wait(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def test_produce_consume_ack(client: Client) -> None:
@@ -59,7 +51,7 @@ def test_nack_and_what_comes_of_it(client: Client) -> None:
         again = next(items)
     assert (again.attempts, again.last_error) == (2, "boom")
     client.nack("jobs", "g", "o", again, "x" * 5000)
-    wait(lambda: consumable(client, "dlq.jobs"), "no dead-letter topic")
+    assert comes_true(lambda: consumable(client, "dlq.jobs")), "no dead-letter topic"
     with client.consume("dlq.jobs", "g", "o") as items:
         letter = next(items)
     assert (letter.value, letter.attempts, letter.last_error) == ("v", 1, "")
@@ -104,7 +96,7 @@ def test_a_worker_retries_until_everything_is_done(client: Client) -> None:
             done.append(item.value)
 
     worker = Worker(client, "jobs", "g", "o", handle)
-    wait(lambda: len(done) == 30, "some are never done")
+    assert comes_true(lambda: len(done) == 30), "some are never done"
     worker.stop()
     assert sorted(done, key=int) == [str(number) for number in range(30)]
     assert {value: attempts for value, attempts in tried.items() if int(value) % 3 == 0} == {
@@ -120,24 +112,25 @@ def test_a_worker_goes_on_after_a_restart(tmp_path: Path) -> None:
         client.create_topic("jobs")
         for number in range(10):
             client.produce("jobs", str(number))
-        hold = threading.Event()
+        fifth, hold = threading.Event(), threading.Event()
 
         def handle(item: Item) -> None:
             if item.offset >= 4:
+                fifth.set()
                 assert hold.wait(PATIENCE_S)
                 raise TimeoutError("the server is gone by now")
             done.append(item.value)
 
         worker = Worker(client, "jobs", "g", "o", handle, threads=1)
-        wait(lambda: len(done) == 4, "the first four")
-        time.sleep(0.2)  # the last ack is on its way
+        assert fifth.wait(PATIENCE_S), "one thread: when it has the fifth, four are acked"
+        assert len(done) == 4
         assert first.stop() == 0
         assert worker.wait_ended(PATIENCE_S)
         hold.set()
     with serving(tmp_path) as second:
         second.wait_ready()
         worker = Worker(Client(second.address), "jobs", "g", "o", lambda item: done.append(item.value))
-        wait(lambda: len(done) >= 10, "the rest")
+        assert comes_true(lambda: len(done) >= 10), "the rest"
         worker.stop()
     assert sorted(done) == [str(number) for number in range(10)]
 

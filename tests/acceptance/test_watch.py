@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.acceptance.process import PATIENCE_S, ServerProcess, comes_true, serving
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,6 @@ HANDSHAKE = (
     b"GET /v0/ws HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
-STEP_S = 0.02
 
 
 @pytest.fixture
@@ -81,16 +80,6 @@ def streams(server: ServerProcess) -> int:
         return int(json.decode(connection.getresponse().read())["sse_connections"])
     finally:
         connection.close()
-
-
-def comes_true(condition: Callable[[], bool]) -> bool:
-    """Wait for what the kernel and another process do, which no clock of ours decides."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(STEP_S)
-    return True
 
 
 def vanish(peer: socket.socket) -> None:
