@@ -1,7 +1,6 @@
 """Topics, records and routers from the command line, against a real server."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,22 +8,6 @@ from msgspec import json
 
 from tests.acceptance.command_line import CommandLine, at_a_terminal
 from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("cli")) as process:
-        process.wait_ready()
-        yield process
-
-
-@pytest.fixture
-def cli(
-    server: ServerProcess, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    monkeypatch.setenv("DRIFTQ_URL", f"http://{server.address}")
-    monkeypatch.delenv("DRIFTQ_API_KEY", raising=False)
-    return CommandLine(server, capfdbinary)
 
 
 def flat(value: object, above: str = "") -> set[str]:
@@ -221,21 +204,21 @@ def test_a_reader_that_goes_away_is_no_news(cli: CommandLine, tmp_path: Path) ->
         assert read.wait(PATIENCE_S) == 1
 
 
-def test_named_cursors_are_listed(cli: CommandLine, server: ServerProcess) -> None:
-    server.ask("POST", "/v0/topics/cursored", {"records": [{"data": 1}, {"data": 2}]})
-    server.ask("PUT", "/v0/topics/cursored/cursors/reader", {"seq": 1})
+def test_named_cursors_are_listed(cli: CommandLine, cli_server: ServerProcess) -> None:
+    cli_server.ask("POST", "/v0/topics/cursored", {"records": [{"data": 1}, {"data": 2}]})
+    cli_server.ask("PUT", "/v0/topics/cursored/cursors/reader", {"seq": 1})
     rows = cli.ok("topic", "cursors", "cursored", "--json").json
     assert [(row["cursor"], row["seq"], row["lag"]) for row in rows] == [("reader", 1, 1)]
     assert cli.ok("topic", "cursors", "cursored").rows[0] == list(rows[0])
 
 
-def test_routers_are_created_listed_drawn_and_deleted(cli: CommandLine, server: ServerProcess) -> None:
+def test_routers_are_created_listed_drawn_and_deleted(cli: CommandLine, cli_server: ServerProcess) -> None:
     cli.ok("router", "create", "r1", "ra", "rb", "--tag", "x*")
     cli.ok("router", "create", "r2", "rb", "rc", "--exactly-once")
     assert cli("router", "create", "r3", "rc", "ra").code == 1
     cli.ok("router", "create", "r3", "rc", "ra", "--allow-cycle")
     cli.ok("router", "create", "r4", "rb", "rd")
-    server.ask("POST", "/v0/topics/rb", {"records": [{"data": 1}]})
+    cli_server.ask("POST", "/v0/topics/rb", {"records": [{"data": 1}]})
     cli.ok("read", "rc")
     rows = cli.ok("router", "ls", "--prefix", "r", "--json").json
     assert [row["router"] for row in rows] == ["r1", "r2", "r3", "r4"]

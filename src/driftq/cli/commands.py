@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": Entry(_SERVER, "driftq.cli.commands:serve", "Run a server until SIGTERM or SIGINT."),
     "selfcheck": Entry(_SERVER, "driftq.cli.selfcheck:selfcheck", "Start a server of its own and check that it works."),
     "doctor": Entry(_SERVER, "driftq.cli.doctor:doctor", "Check the machine and the server, and say what to do."),
+    "bench": Entry(_SERVER, "driftq.cli.benching:bench", "Measure rates and latencies of a server in a few seconds."),
     "topic": Entry(_TOPICS, "driftq.cli.topics:topic", "List, show, create and delete topics; their named cursors."),
     "append": Entry(_TOPICS, "driftq.cli.appending:append", "Append JSON lines of a file or of standard input."),
     "read": Entry(_TOPICS, "driftq.cli.reading:read", "Print the records of a topic."),

@@ -1,0 +1,26 @@
+"""A server for the tests of a module, and the command line in front of it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.command_line import CommandLine
+from tests.acceptance.process import ServerProcess, serving
+
+
+@pytest.fixture(scope="module")
+def cli_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of this module alone."""
+    with serving(tmp_path_factory.mktemp("cli")) as process:
+        process.wait_ready()
+        yield process
+
+
+@pytest.fixture
+def cli(
+    cli_server: ServerProcess, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    """Commands for it."""
+    monkeypatch.setenv("DRIFTQ_URL", f"http://{cli_server.address}")
+    monkeypatch.delenv("DRIFTQ_API_KEY", raising=False)
+    return CommandLine(cli_server, capfdbinary)
