@@ -34,6 +34,19 @@ class Done(NamedTuple):
         return [line.split() for line in self.out.splitlines()]
 
 
+def apart(*arguments: object, given: bytes = b"", **variables: str) -> Done:
+    """Run a command in a process of its own, with something to read."""
+    done = subprocess.run(
+        [sys.executable, "-m", "driftq", *map(str, arguments)],
+        input=given,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=environment(**variables),
+    )
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
 class CommandLine:
     """Commands for one server."""
 
@@ -56,15 +69,7 @@ class CommandLine:
 
     def apart(self, *arguments: str, given: bytes = b"", **variables: str) -> Done:
         """Run a command in a process of its own, with something to read."""
-        done = subprocess.run(
-            [sys.executable, "-m", "driftq", *arguments],
-            input=given,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-            env=environment(**{"DRIFTQ_URL": self.url, **variables}),
-        )
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return apart(*arguments, given=given, **{"DRIFTQ_URL": self.url, **variables})
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a command that goes on."""

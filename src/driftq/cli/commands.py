@@ -40,6 +40,11 @@ COMMANDS = {
     "run": Entry(_WORK, "driftq.cli.runs:run", "Show the steps of a run."),
     "dlq": Entry(_WORK, "driftq.cli.dead_letters:dlq", "Show dead letters, and give them another chance."),
     "import": Entry(_DATA, "driftq.cli.import_core:imports", "Bring in what another broker has stored."),
+    "inspect": Entry(_DATA, "driftq.cli.directory:inspect", "Show what is in the files of a data directory."),
+    "verify": Entry(
+        _DATA, "driftq.cli.directory:verify", "Read every byte of a data directory, and say what is wrong."
+    ),
+    "repair": Entry(_DATA, "driftq.cli.directory:repair", "Make a damaged data directory whole again."),
     "help": Entry(_SHELL, "driftq.cli.manual:manual", "Show the help of a command, or what the exit codes mean."),
     "completion": Entry(_SHELL, "driftq.cli.completion:completion", "Print the completions for bash, zsh or fish."),
 }

@@ -42,20 +42,21 @@ _DIRECTORIES = re.compile(r"meta|wal|stage|topics|wal/shard-\d{2,}|topics/[0-9A-
 class Verification:
     """One reading of one directory."""
 
-    def __init__(self, layout: Layout, progress: Callable[[int, int], None] = lambda _, __: None) -> None:
+    def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._disk = layout.disk
-        self._progress = progress
-        self._total = 0
+        self._progress: Callable[[int], None] = lambda _: None
         self._done = 0
         self.report = Report(layout.data, layout.cold, findings=[])
         self._topics: dict[int, TopicState] = {}
         self._deleted: set[int] = set()
         self._marked = False
+        self.total = self._count()
+        """How many bytes there are to read."""
 
-    def run(self) -> Report:
-        """All of it."""
-        self._total = self._count()
+    def run(self, progress: Callable[[int], None] = lambda _: None) -> Report:
+        """All of it; `progress` hears how many bytes have been read."""
+        self._progress = progress
         snapshot = self._checkpoints()
         if snapshot is not None:
             self._decode_topics(snapshot)
@@ -67,7 +68,7 @@ class Verification:
 
     def _tell(self, size: int) -> None:
         self._done += size
-        self._progress(min(self._done, self._total), self._total)
+        self._progress(min(self._done, self.total))
 
     def _found(self, finding: Finding) -> None:
         self.report.findings.append(finding)
@@ -281,6 +282,6 @@ class Verification:
             self._found(Finding(cold, Verdict.DAMAGE, "it is not the id of the data directory's server"))
 
 
-def verify(layout: Layout, progress: Callable[[int, int], None] = lambda _, __: None) -> Report:
+def verify(layout: Layout) -> Report:
     """Read everything; whoever calls this holds the lock."""
-    return Verification(layout, progress).run()
+    return Verification(layout).run()
