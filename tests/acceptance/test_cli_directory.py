@@ -45,7 +45,9 @@ def test_damage_is_found_mended_and_told(written: Path, tmp_path: Path) -> None:
     content[200] ^= 1
     segment.write_bytes(content)
     checkpoint = next(written.glob("meta/snapshot-*.bin"))
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-5])
+    saved = bytearray(checkpoint.read_bytes())
+    saved[17] ^= 1
+    checkpoint.write_bytes(saved)
     code, report = _verify(written)
     assert (code, report["ok"]) == (7, False)
     assert {Path(found["file"]).name for found in report["findings"]} >= {segment.name, checkpoint.name}

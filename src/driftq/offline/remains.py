@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from msgspec import DecodeError, Struct, ValidationError, msgpack, structs
 
 from driftq.engine.capture import TopicState, decode_topic
+from driftq.engine.holes import Holes
 from driftq.model.names import is_topic_name
+from driftq.model.tombstone import Reason
+from driftq.offline.ranges import without
 from driftq.seam.disk import read_file
 from driftq.storage.block import Block
 from driftq.storage.frame import Frame, read_frame
@@ -53,7 +56,7 @@ def _make_sense(content: bytes) -> Snapshot:
         except (DecodeError, ValidationError):
             continue
         if _is_possible(state) and state.topic_id not in topics:
-            topics[state.topic_id] = structs.replace(state, tail=[frame for frame in state.tail if _is_block(frame)])
+            topics[state.topic_id] = _without_bad_blocks(state)
     sections = {name: section for name, section in _sections(body) if _decodes(section)}
     return Snapshot({}, sections, [msgpack.encode(state) for state in topics.values()])
 
@@ -65,6 +68,21 @@ def _is_possible(state: TopicState) -> bool:
         and all(0 <= number < _SEQ_MAX for number in numbers)
         and all(segment.first_seq < segment.end_seq <= state.head + 1 for segment in state.segments)
     )
+
+
+def _without_bad_blocks(state: TopicState) -> TopicState:
+    """The same without copied blocks that do not check out: their seqs are a hole."""
+    tail = [frame for frame in state.tail if _is_block(frame)]
+    if len(tail) == len(state.tail):
+        return state
+    gone = [(max((segment.end_seq for segment in state.segments), default=state.earliest), state.head)]
+    for frame in tail:
+        block = Block.of(frame)
+        gone = without(gone, block.first_seq, block.last_seq)
+    holes = Holes(list(state.holes))
+    for first, last in gone:
+        holes.add(first, last, Reason.CORRUPTION)
+    return structs.replace(state, tail=tail, holes=holes.all)
 
 
 def _is_block(frame: bytes) -> bool:

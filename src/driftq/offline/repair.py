@@ -165,9 +165,13 @@ class Repair:
     def _make_fit(self, report: Report) -> None:
         self._clear_flags(report)
         self._drop_parts(report)
-        positions = {} if self._remains is None else dict(self._remains.snapshot.positions)
+        if self._remains is not None and self._remains.whole:
+            positions = dict(self._remains.snapshot.positions)
+        else:
+            # From the first file there is: what was before it a checkpoint had made superfluous, and frames count once.
+            positions = {name: (number, 0) for number, name in reversed(self._layout.wal_files())}
         walk = WalWalk(self._layout, positions)
-        gone = [found.file for found in walk.missing(based=self._remains is not None and self._remains.whole)]
+        gone = [found.file for found in walk.missing(based=True)]
         if self._remains is None or not self._remains.whole or gone:
             self._install(positions, gone)
         self._stand_in(walk, gone)
@@ -327,6 +331,8 @@ class Repair:
         for found in report.wrong():
             self._aside.keep(found.file)
         before = self._states()
+        if self._remains is None or not self._remains.whole:
+            before = {topic_id: structs.replace(state, holes=[]) for topic_id, state in before.items()}
         states = {state.topic_id: state for state in map(decode_topic, remains.snapshot.topics)}
         states |= self._forgotten(states)
         outcomes = []

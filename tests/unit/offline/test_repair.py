@@ -63,9 +63,8 @@ def told(disk: SimDisk, topic_id: int) -> set[int]:
 
 def damaged_copies(disk: SimDisk, rng: random.Random, kinds: set[str]) -> Any:
     """The directory, broken in many single ways."""
-    for path, content in contents(disk).items():
-        if kind_of(path) not in kinds:
-            continue
+    found = [(path, content) for path, content in contents(disk).items() if kind_of(path) in kinds]
+    for path, content in rng.sample(found, min(4, len(found))):
         size = used_bytes(path, content)
         for way in ("flip", "cut", "remove"):
             broken = disk.fork()
