@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 START_SECONDS = 20.0
+QUIET_SECONDS = 60.0
 
 
 class Process:
@@ -41,6 +42,18 @@ class Process:
         """CPU time it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait_until_quiet(self) -> None:
+        """Until what follows a load, as sealing and checkpoints, is over: a second with next to no work in it."""
+        deadline = time.monotonic() + QUIET_SECONDS
+        before = self.cpu_seconds()
+        while time.monotonic() < deadline:
+            time.sleep(1)
+            now = self.cpu_seconds()
+            if now - before < 0.05:
+                return
+            before = now
+        raise AssertionError(f"the server is busy {QUIET_SECONDS} s after the load")
 
     def wait_until(self, path: str) -> None:
         """Wait until a probe is answered with success."""

@@ -262,7 +262,7 @@ def backlog(parent: str, scale: float) -> Result:
         with driftq(parent, **NO_LIMITS) as server:
             server.call("POST", "/v1/topics", {"name": "bench"})
             fill(server, behind + some + 1000)
-            time.sleep(1)  # sealing and a checkpoint are not what is measured
+            server.wait_until_quiet()  # sealing and a checkpoint are not what is measured
             before = server.cpu_seconds()
             rates.append(some / uvloop.run(work_off(server, some)))
             cpu.append((server.cpu_seconds() - before) / some * 1e6)

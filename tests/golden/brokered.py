@@ -6,15 +6,17 @@ from msgspec import structs, to_builtins
 
 from driftq.config import Settings
 from driftq.engine.durable import DurableState
-from driftq.groups.frames import LaneState
+from driftq.groups.frames import GroupKind, LaneState, RetryBody, encode
 from driftq.groups.letters import BrokerLetters
 from driftq.groups.ports import Scope
+from driftq.groups.retention import Retention
 from driftq.groups.runs import Found, RunIndex
+from driftq.seam.runtime import run
 from driftq.testing import SimDisk
 from driftq.testing.build import SMALL
 from tests.unit.groups.rig import RegisteredRig
 
-FORMAT = 1
+FORMAT = 2
 SETTINGS: Settings = structs.replace(SMALL, wal_file_bytes=8 << 10)
 
 
@@ -54,6 +56,33 @@ def _round(rig: BrokeredRig, name: str) -> None:
             rig.run(rig.registry.fail_key(scope, "a", "no"))
 
 
+def _again(rig: BrokeredRig) -> None:
+    """Acks that share a frame, of messages that failed before among them; and a message that is not tried again."""
+    rig.advance(70_000)
+    consumer = rig.consume(credit=0, lease_ms=60_000)
+    got = consumer.take()
+    for found in got[:3]:
+        rig.broker.ack(consumer.place(found.offset, found.partition), "a")
+    rig.run_all()
+    consumer.close()
+    doomed = RetryBody("g", got[-1].partition, got[-1].offset, 1, "not mine", 0, 0, doomed=True)
+    rig.run(rig.broker.book.log(rig.broker.book.by_name["t"], GroupKind.RETRY, encode(doomed)))
+
+
+def _trim(rig: BrokeredRig) -> None:
+    """Retention takes what nobody reads, before a checkpoint and behind it."""
+    engine, runtime, book = rig.engine_rig.engine, rig.engine_rig.runtime, rig.broker.book
+    retention = Retention(engine, runtime, book, 1000)
+    rig.create("aged", 2)
+    for life in range(2):
+        rig.produce("first", "second", topic="aged", partition_override=life)
+        rig.advance(2000)
+        rig.run(run(retention.sweep()))
+        rig.produce("stays", topic="aged")
+        if not life:
+            rig.engine_rig.checkpoint()
+
+
 def build() -> BrokeredRig:
     """The run; it ends without a word."""
     rig = BrokeredRig(SimDisk(roots=("/data", "/cold")))
@@ -66,6 +95,8 @@ def build() -> BrokeredRig:
     page, _ = rig.run(letters.read("dlq.t", 0, 1))
     rig.run(letters.retire("dlq.t", page[0]))
     rig.run(rig.broker.seek("t", "sought", {0: 3, 1: 5}))
+    _again(rig)
+    _trim(rig)
     rig.engine_rig.runtime.advance(20)
     return rig
 
@@ -84,6 +115,8 @@ def picture(rig: BrokeredRig) -> dict[str, Any]:
         "produced": to_builtins(rig.registry.produced.capture()),
         "outcomes": to_builtins(rig.registry.consumed.capture()),
         "runs": {name: _run(rig.runs.find(name)) for name in ("before", "after")},
+        "starts": {topic.name: topic.index.start for topic in topics},
+        "totals": {topic.name: [(part.count, part.size) for part in topic.index.parts] for topic in topics},
         "doomed": {
             f"{topic.name} {name}": sorted(offset for offset, fact in lane.retries.items() if fact.doomed)
             for topic in topics

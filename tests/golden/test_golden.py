@@ -11,7 +11,7 @@ from driftq.storage.segment import decode_index, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing import SimDisk
 from driftq.testing.build import EngineRig
-from tests.golden import brokered, directory, leased, staged
+from tests.golden import brokered, directory, leased, routed, staged
 from tests.golden.described import Described, Row, describe_all, describe_rows, encode
 from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks
 
@@ -164,3 +164,11 @@ def test_a_data_directory_of_the_broker_opens(path: Path) -> None:
     expected = json.decode(path.read_bytes())
     found = json.decode(json.encode(brokered.picture(brokered.BrokeredRig(directory.loaded(path.with_suffix(""))))))
     assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("path", versions("routed"), ids=lambda path: path.stem)
+def test_a_data_directory_of_routers_opens(path: Path) -> None:
+    """Routers of a checkpoint and the frames behind it; copies that were never logged are made again as they were."""
+    expected = json.decode(path.read_bytes())
+    found = routed.picture(routed.RoutedRig(directory.loaded(path.with_suffix(""))))
+    assert json.decode(json.encode(found)) == expected

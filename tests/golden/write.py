@@ -16,7 +16,7 @@ from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing.build import EngineRig
-from tests.golden import brokered, directory, leased, staged
+from tests.golden import brokered, directory, leased, routed, staged
 from tests.golden.described import Described, Row, encode
 
 HERE = Path(__file__).parent
@@ -130,7 +130,7 @@ def _write_cold(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(frames)))
 
 
-def _write_files(path: Path, rig: EngineRig) -> None:
+def _write_files(path: Path, rig: EngineRig | routed.RoutedRig) -> None:
     for name, content in sorted(directory.files_of(rig.disk, "").items()):
         file = path / name.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -165,6 +165,12 @@ def _write_brokered(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 
+def _write_routed(path: Path) -> None:
+    _write_files(path, routed.build())
+    expected = routed.picture(routed.RoutedRig(directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
 FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "frame": (frame.VERSION, _write_frame),
     "segment": (segment.MAGIC[3], _write_segment),
@@ -174,6 +180,7 @@ FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "staged": (staged.FORMAT, _write_staged),
     "leased": (leased.FORMAT, _write_leased),
     "brokered": (brokered.FORMAT, _write_brokered),
+    "routed": (routed.FORMAT, _write_routed),
 }
 """Each format, its version today, and what writes a file of it."""
 

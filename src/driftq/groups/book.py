@@ -3,7 +3,8 @@
     logged → (commit point) → applied here, live and in replay alike
 
 A topic of the broker is a log of the engine and one frame that gives it its name and its partitions. What groups do is
-logged as frames of that log, so it is ordered with nothing but itself. State of an `ephemeral` topic is never logged:
+logged as frames of that log, so it is ordered with nothing but itself. What is done in one turn of the loop shares a
+frame; any other frame of the topic has it written before itself. State of an `ephemeral` topic is never logged:
 its messages do not come back, and nor may what was done with them.
 
 A checkpoint has per group and partition a floor, ranges and facts of failures: as many as messages were open, whatever
@@ -15,15 +16,18 @@ from functools import partial
 
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
-from driftq.errors import InvalidRequestError
+from driftq.errors import DriftQError, InvalidRequestError
 from driftq.groups.frames import (
+    DoneBody,
     GroupKind,
+    ManyDoneBody,
     RetiredBody,
     RetryState,
     TopicBody,
     TopicState,
     TrimBody,
     decode_done,
+    decode_many_done,
     decode_retired,
     decode_retry,
     decode_section,
@@ -78,6 +82,8 @@ class Book:
         self._ask = ask
         self._now = now
         self._engine: Engine | None = None
+        self._gathered: dict[int, list[tuple[DoneBody, Pending[None]]]] = {}
+        """What is done and not logged yet, by topic."""
 
     def open(self, engine: Engine) -> None:
         """Recovery is over: find out which messages there are. Raises OSError."""
@@ -90,6 +96,7 @@ class Book:
                 group.done = sum(lane.count or lane.done.last >= 0 for lane in group.lanes.values())
                 group.left_at = self._now()
         self._engine = engine
+        engine.journal.at_turn(self._send_gathered)
 
     def _heard(self, name: str) -> Callable[[int, int, int, Message], None]:
         """Takes what recovery finds of one topic: partition, offset, time and message."""
@@ -127,8 +134,54 @@ class Book:
             self.apply(kind, topic.log, self._engine.time.now(), body)
             applied.resolve(None)
             return applied
+        if topic.id in self._gathered:
+            self._send_done(topic, self._gathered.pop(topic.id))
         sync = topic.log.durability is Durability.FSYNC
         return self._engine.log(topic.log, kind, body, self, sync=sync, in_order=False)
+
+    def log_done(self, topic: BrokerTopic, fact: DoneBody) -> Pending[None]:
+        """The same for a message that is done, together with others of this turn."""
+        assert self._engine is not None
+        if not topic.lasts:
+            return self.log(topic, self._kind_of(topic, fact), encode(fact))
+        self._engine.check_open()
+        self._engine.journal.shard_of(topic.log).check_room()
+        logged: Pending[None] = Pending()
+        self._gathered.setdefault(topic.id, []).append((fact, logged))
+        self._engine.journal.schedule()
+        return logged
+
+    def _kind_of(self, topic: BrokerTopic, fact: DoneBody) -> GroupKind:
+        lane = topic.groups[fact.group].lanes[fact.partition]
+        return GroupKind.OFFSET if fact.offset > lane.done.last else GroupKind.GAP
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for topic_id, facts in gathered.items():
+            topic = self.by_id.get(topic_id)
+            if topic is not None:
+                self._send_done(topic, facts)
+
+    def _send_done(self, topic: BrokerTopic, facts: list[tuple[DoneBody, Pending[None]]]) -> None:
+        first = facts[0][0]
+        try:
+            if len(facts) == 1:
+                logged = self.log(topic, self._kind_of(topic, first), encode(first))
+            else:
+                logged = self.log(topic, GroupKind.DONE, encode(ManyDoneBody([fact for fact, _ in facts])))
+        except DriftQError as error:
+            for _, waiting in facts:
+                waiting.fail(error)
+            return
+
+        def settle(done: Pending[None]) -> None:
+            for _, waiting in facts:
+                if done.error is None:
+                    waiting.resolve(None)
+                else:
+                    waiting.fail(done.error)
+
+        logged.then(settle)
 
     # What the engine asks for
 
@@ -153,8 +206,11 @@ class Book:
                 lane = group.lane(landing.partition, live=self._engine is not None)
                 group.done += landing.count - lane.count
                 lane.land(landing)
+        elif kind == GroupKind.DONE:
+            for fact in decode_many_done(body).facts:
+                self._apply_done(found, ts, fact)
         else:
-            self._apply_done(found, ts, body)
+            self._apply_done(found, ts, decode_done(body))
 
     def _apply_topic(self, topic: Topic, body: TopicBody) -> None:
         found = self.by_id.get(topic.id)
@@ -163,8 +219,7 @@ class Book:
             self.by_id[topic.id] = self.by_name[body.name] = found
             found.log = topic
 
-    def _apply_done(self, topic: BrokerTopic, ts: int, body: bytes) -> None:
-        fact = decode_done(body)
+    def _apply_done(self, topic: BrokerTopic, ts: int, fact: DoneBody) -> None:
         group = self.group(topic, fact.group)
         lane = group.lane(fact.partition, live=self._engine is not None)
         before = lane.count

@@ -16,6 +16,7 @@ from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Regi
 from driftq.groups.ports import Place as Place
 from driftq.groups.ports import Produced as Produced
 from driftq.groups.produce import Producer
+from driftq.groups.recent import Recent
 from driftq.groups.retention import Retention
 from driftq.groups.seek import Moved as Moved
 from driftq.groups.seek import seek
@@ -62,9 +63,10 @@ class Broker:
             due=lambda spot, entry: self.settler.due(spot, entry),
             sweep=self.registry.sweep,
         )
-        self.producer = Producer(engine, settings, self.book, self.registry, self.hook, counters)
+        recent = Recent()
+        self.producer = Producer(engine, settings, self.book, self.registry, self.hook, counters, recent)
         self.settler = Settler(engine, settings, self.book, self._agenda, self.producer, self.registry, counters)
-        self._dispatcher = Dispatcher(engine, settings, self._agenda, self.settler, self.registry, counters)
+        self._dispatcher = Dispatcher(engine, settings, self._agenda, self.settler, self.registry, counters, recent)
         self.retention = Retention(engine, runtime, self.book, settings.v1_retention_ms)
         self.book.open(engine)
         for topic in self.book.by_id.values():

@@ -2,7 +2,8 @@
 
 A group is served in a loop turn of its own after something happened to it. Partitions take turns; in each, what is to
 be tried again goes first, then fresh messages, as long as fewer than the limit are open. A message goes to the next
-stream that takes one; when none does, nothing is read for the group until one asks.
+stream that takes one; when none does, nothing is read for the group until one asks. The newest messages are in memory;
+of a backlog some are read at a time.
 
 A message whose key somebody else holds waits, and those behind it in its partition with it. One whose key is committed
 is done without being handed out.
@@ -18,10 +19,14 @@ from driftq.groups.book import BrokerTopic
 from driftq.groups.group import Group, Stream
 from driftq.groups.lane import Lane, Open, State
 from driftq.groups.ports import Counters, Delivery, Registry, Scope
+from driftq.groups.recent import Recent
 from driftq.groups.settle import Settler
-from driftq.groups.stored import read_message
+from driftq.groups.stored import Read, read_messages
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message
+
+_AHEAD = 64
+"""So many messages of a backlog are read at one time."""
 
 
 class Dispatcher:
@@ -35,6 +40,7 @@ class Dispatcher:
         settler: Settler,
         registry: Registry,
         counters: Counters,
+        recent: Recent,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -42,6 +48,7 @@ class Dispatcher:
         self._settler = settler
         self._registry = registry
         self._counters = counters
+        self._recent = recent
 
     def serve(self, topic: BrokerTopic, group: Group) -> None:
         """Hand out what can be handed out now."""
@@ -65,7 +72,7 @@ class Dispatcher:
                 return False
             entry = Open(offset)
         try:
-            found = read_message(self._engine, topic.log, entry.offset)
+            found = self._recent.get(topic.id, entry.offset) or self._read(topic, lane, entry.offset)
         except DriftQError:
             self._agenda.stir_later(topic, group, lane.partition)
             return False
@@ -77,6 +84,20 @@ class Dispatcher:
             return True
         entry.stored_ts = found.ts
         return self._offer(spot, entry, found.message)
+
+    def _read(self, topic: BrokerTopic, lane: Lane, offset: int) -> Read | Fetch | None:
+        """A message, and with it those that follow it in its partition and its block. Raises DriftQError."""
+        offsets = [offset]
+        block = next(topic.log.parts(offset + 1), None)
+        end = 0 if block is None else block.end_seq - 1
+        while len(offsets) < _AHEAD and (further := lane.following(offsets[-1])) is not None and further < end:
+            offsets.append(further)
+        found = read_messages(self._engine, topic.log, offsets)
+        if isinstance(found, Fetch):
+            return found
+        for at, message in found.items():
+            self._recent.put(topic.id, at, message)
+        return found.get(offset)
 
     def _wait_for(self, fetch: Fetch, spot: Spot) -> None:
         """The lane goes on when a block has been read."""

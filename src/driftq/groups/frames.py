@@ -1,4 +1,4 @@
-"""The bodies of the frames of kinds 64 to 70, and of the checkpoint's section `groups`, as msgpack arrays.
+"""The bodies of the frames of kinds 64 to 71, and of the checkpoint's section `groups`, as msgpack arrays.
 
 Fields may be added at the end, never moved. docs/formats/groups.md has them as a table.
 """
@@ -21,6 +21,8 @@ class GroupKind(IntEnum):
     RETIRED = 69
     """A message is done for every group, those to come too."""
     TRIM = 70
+    DONE = 71
+    """Messages are done, of any groups and partitions."""
 
 
 class TopicBody(Struct, frozen=True, array_like=True):
@@ -43,6 +45,12 @@ class DoneBody(Struct, frozen=True, array_like=True):
     tenant: str = ""
     key: str = ""
     attempts: int = 1
+
+
+class ManyDoneBody(Struct, frozen=True, array_like=True):
+    """Kind DONE: as one frame of kind OFFSET or GAP each, in this order."""
+
+    facts: list[DoneBody]
 
 
 class RetryBody(Struct, frozen=True, array_like=True):
@@ -137,6 +145,7 @@ class TopicState(Struct, frozen=True, array_like=True):
 encode = msgpack.encode
 decode_topic = msgpack.Decoder(TopicBody).decode
 decode_done = msgpack.Decoder(DoneBody).decode
+decode_many_done = msgpack.Decoder(ManyDoneBody).decode
 decode_retry = msgpack.Decoder(RetryBody).decode
 decode_seek = msgpack.Decoder(SeekBody).decode
 decode_retired = msgpack.Decoder(RetiredBody).decode

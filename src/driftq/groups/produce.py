@@ -20,7 +20,8 @@ from driftq.groups.index import tag_of
 from driftq.groups.lane import Lane
 from driftq.groups.names import check_name, log_name
 from driftq.groups.ports import Counters, Hook, Produced, Registry
-from driftq.groups.stored import partition_of, to_data
+from driftq.groups.recent import Recent
+from driftq.groups.stored import Read, partition_of, to_data
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, Routing, RoutingDecision
 from driftq.model.topic import Discard, Durability, TopicConfig
@@ -77,6 +78,7 @@ class Producer:
         registry: Registry,
         hook: Hook,
         counters: Counters,
+        recent: Recent,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -84,6 +86,7 @@ class Producer:
         self._registry = registry
         self._hook = hook
         self._counters = counters
+        self._recent = recent
         self._creating: dict[str, Pending[int]] = {}
 
     # Topics
@@ -267,6 +270,8 @@ class Producer:
     def _show(self, placed: Placed, found: Produced) -> None:
         topic = placed.topic
         topic.index.add(placed.partition, found.offset, placed.size)
+        if any(group.streams for group in topic.groups.values()):
+            self._recent.put(topic.id, found.offset, Read(placed.message, found.ts))
         if placed.key is not None:
             self._registry.end_produce(*placed.key, found.ts, found.offset)
         for group in topic.groups.values():

@@ -6,6 +6,7 @@ meanwhile waits for it and then finds what is true. What cannot be logged has no
 A dead letter is copied first and marked done then: a crash between the two makes it again, and never loses it.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from driftq.engine.catalog import forward
@@ -144,7 +145,6 @@ class Settler:
     def finish(self, spot: Spot, entry: Open, *, commits: bool = False) -> Pending[None]:
         """Log that a message is done, and let the group go on. `commits` its key, too."""
         topic, group, lane = spot
-        kind = GroupKind.OFFSET if entry.offset > lane.done.last else GroupKind.GAP
         scope = entry.scope if commits else None
         body = DoneBody(
             group.name,
@@ -171,7 +171,7 @@ class Settler:
             else:
                 answer.fail(done.error)
 
-        self._log(topic, kind, encode(body), entry, scope).then(settle)
+        self._held(lambda: self._book.log_done(topic, body), entry, scope).then(settle)
         return answer
 
     def due(self, spot: Spot, entry: Open) -> None:
@@ -248,7 +248,7 @@ class Settler:
             group.stir(lane.partition)
             answer.resolve(None)
 
-        self._log(topic, GroupKind.RETRY, encode(body), entry, keyed).then(settle)
+        self._held(lambda: self._book.log(topic, GroupKind.RETRY, encode(body)), entry, keyed).then(settle)
         return answer
 
     def _look_again(self, spot: Spot, entry: Open) -> None:
@@ -273,10 +273,10 @@ class Settler:
             return min(settings.nack_guard_max_ms, settings.nack_guard_ms << min(again - 1, _SHIFT_MAX))
         return 0
 
-    def _log(self, topic: BrokerTopic, kind: GroupKind, body: bytes, entry: Open, scope: Scope | None) -> Pending[None]:
+    def _held(self, log: Callable[[], Pending[None]], entry: Open, scope: Scope | None) -> Pending[None]:
         """Log a fact; while that is under way nobody else gets the key."""
         try:
-            logged = self._book.log(topic, kind, body)
+            logged = log()
         except DriftQError:
             _settled(entry)
             raise
@@ -325,9 +325,8 @@ class Settler:
                 group.name,
             )
             await self._producer.copy(DLQ + topic.name, topic.partitions, dead_letter(message, note))
-        kind = GroupKind.OFFSET if entry.offset > lane.done.last else GroupKind.GAP
         body = DoneBody(group.name, lane.partition, entry.offset, entry.size, attempts=entry.attempts)
-        await self._book.log(topic, kind, encode(body))
+        await self._book.log_done(topic, body)
 
 
 def dead_letter(message: Message, note: DlqNote) -> Message:

@@ -1,5 +1,6 @@
 """Messages as records: their JSON, their place, and reading one back."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, json
@@ -10,6 +11,7 @@ from driftq.engine.topic import Topic
 from driftq.model.envelope import Envelope, Message, Routing
 
 _PAGE_BYTES = 1 << 20
+_AHEAD_BYTES = 256 << 10
 _PRIME, _BASIS, _U32 = 0x01000193, 0x811C9DC5, 0xFFFFFFFF
 
 
@@ -24,6 +26,7 @@ class _Stored(Struct, frozen=True, omit_defaults=True):
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(Message).decode
+_decode_all = json.Decoder(list[Message]).decode
 
 
 def to_data(message: Message) -> bytes:
@@ -46,16 +49,23 @@ class Read(NamedTuple):
     ts: int
 
 
-def read_message(engine: Engine, topic: Topic, offset: int) -> Read | Fetch | None:
-    """A message, or what to wait for before asking again, or None when it is lost. Raises DriftQError."""
-    found = engine.rows(topic, [offset + 1], 0)
-    if isinstance(found, Fetch):
-        return found
-    for source, rows in found:
-        row = rows[0]
-        times = source.times(row, row + 1)
-        return Read(_decode(source.data(row, row + 1)[0]), times if isinstance(times, int) else times[0])
-    return None
+def read_messages(engine: Engine, topic: Topic, offsets: Sequence[int]) -> dict[int, Read] | Fetch:
+    """Messages, ascending, up to so many bytes; or what to wait for before asking again. Lost ones are not among them.
+
+    Raises DriftQError.
+    """
+    slices = engine.rows(topic, [offset + 1 for offset in offsets], _AHEAD_BYTES)
+    if isinstance(slices, Fetch):
+        return slices
+    found: dict[int, Read] = {}
+    for source, rows in slices:
+        first, last = rows[0], rows[-1] + 1
+        data = source.data(first, last)
+        times = source.times(first, last)
+        messages = _decode_all(b"[%b]" % b",".join(data if len(data) == len(rows) else [data[r - first] for r in rows]))
+        for row, message in zip(rows, messages, strict=True):
+            found[source.first_seq + row - 1] = Read(message, times if isinstance(times, int) else times[row - first])
+    return found
 
 
 async def read_page(engine: Engine, topic: Topic, offset: int, end: int) -> tuple[list[Found], int]:
@@ -77,11 +87,11 @@ async def read_page(engine: Engine, topic: Topic, offset: int, end: int) -> tupl
 
 async def wait_for_message(engine: Engine, topic: Topic, offset: int) -> Message | None:
     """The same, whatever it has to wait for."""
-    found = read_message(engine, topic, offset)
+    found = read_messages(engine, topic, [offset])
     while isinstance(found, Fetch):
         await found
-        found = read_message(engine, topic, offset)
-    return None if found is None else found.message
+        found = read_messages(engine, topic, [offset])
+    return found[offset].message if offset in found else None
 
 
 def fnv1a32(text: str) -> int:

@@ -1,0 +1,43 @@
+"""Messages that are likely to be handed out soon, as they were decoded: the newest of topics that somebody consumes,
+and what was read ahead of a backlog.
+
+It is a cache over what is committed: a message that is not in it is read from its block. It holds so many bytes for the
+whole broker; the first in is the first out.
+"""
+
+from driftq.groups.stored import Read
+from driftq.model.envelope import Message
+
+BYTES_MAX = 16 << 20
+_OWN_BYTES = 512
+"""What a message takes beside its text, about."""
+
+
+class Recent:
+    """Messages by topic and offset."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: dict[tuple[int, int], Read] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, topic_id: int, offset: int) -> Read | None:
+        """A message, if it is here."""
+        return self._kept.get((topic_id, offset))
+
+    def put(self, topic_id: int, offset: int, found: Read) -> None:
+        """Keep a message."""
+        if (topic_id, offset) in self._kept:
+            return
+        self._kept[topic_id, offset] = found
+        self._size += _weight(found.message)
+        while self._size > self._bytes_max:
+            oldest = next(iter(self._kept))
+            self._size -= _weight(self._kept.pop(oldest).message)
+
+
+def _weight(message: Message) -> int:
+    return _OWN_BYTES + len(message.key) + len(message.value)
