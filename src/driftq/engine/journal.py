@@ -33,6 +33,8 @@ class Journal:
         self.shards = shards
         self._runtime = runtime
         self._scheduled = False
+        self._gathering = False
+        """Is a turn collecting its frames? Then those that are queued go with it."""
         self._before_flush: list[Callable[[], None]] = []
         self._after_flush: list[Callable[[], None]] = []
 
@@ -64,7 +66,8 @@ class Journal:
         done: Callable[[Submission, DriftQError | None], None] | None,
     ) -> int:
         """Queue frames. Returns the submission's number."""
-        self.schedule()
+        if not self._gathering:
+            self.schedule()
         return self.shard_of(topic).submit(Submission(frames, sync=sync, done=done))
 
     def control(
@@ -126,8 +129,12 @@ class Journal:
 
     def _turn(self) -> None:
         self._scheduled = False
-        for callback in self._before_flush:
-            callback()
+        self._gathering = True
+        try:
+            for callback in self._before_flush:
+                callback()
+        finally:
+            self._gathering = False
         self.shards.flush()
         answers, self._after_flush = self._after_flush, []
         for answer in answers:

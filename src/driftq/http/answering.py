@@ -142,17 +142,8 @@ class Answering:
         assert request is not None
         if slot.coded and (unpacking := self._packing.unpack(request, self._serving.terms.body_bytes_max)) is not None:
             self._blocked = True
-            unpacking.then(lambda _: self._unpacked(slot, request))
-        else:
-            self._ask(slot, request)
-
-    def _unpacked(self, slot: Slot, request: Request) -> None:
-        self._blocked = False
-        if self._transport is not None:
-            self._ask(slot, request)
-            self.flush()
-
-    def _ask(self, slot: Slot, request: Request) -> None:
+            unpacking.then(lambda _: self._unpacked(slot))
+            return
         answer = self._handle(request)
         if isinstance(answer, Pending):
             answer.then(partial(self._settle, slot, request))
@@ -161,9 +152,15 @@ class Answering:
         else:
             self._give(slot, answer)
 
+    def _unpacked(self, slot: Slot) -> None:
+        self._blocked = slot.coded = False
+        if self._transport is not None:
+            self._take(slot)
+            self.flush()
+
     def _settle(self, slot: Slot, request: Request, done: Pending[Reply]) -> None:
         if self._transport is not None:
-            self._reply(slot, request, outcome(done))
+            self._reply(slot, request, done.result() if done.error is None else outcome(done))
             if not self._busy:
                 self.flush()
 

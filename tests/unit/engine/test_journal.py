@@ -97,3 +97,28 @@ def test_what_a_cap_left_half_way_is_finished_when_it_can_be() -> None:
     rig.runtime.advance(1500)
     topic = rig.topic("t")
     assert (topic.count, topic.earliest, topic.cap_lost) == (24, 3, 2)
+
+
+def test_the_frames_of_a_turn_ask_for_no_other_turn_and_what_answers_write_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = EngineRig()
+    rig.put("a", Durability.MEMORY)
+    shards = rig.engine.journal.shards
+    turns: list[int] = []
+    flush = shards.flush
+
+    def counted() -> None:
+        turns.append(1)
+        flush()
+
+    monkeypatch.setattr(shards, "flush", counted)
+    for n in range(3):
+        rig.write_nowait("a", n)
+    rig.runtime.run_until_idle()
+    assert len(turns) == 1
+    behind: list[object] = []
+    rig.write_nowait("a", 3).then(lambda _: behind.append(rig.write_nowait("a", 4)))
+    rig.runtime.run_until_idle()
+    assert len(turns) == 3
+    assert rig.seqs("a") == [1, 2, 3, 4, 5]
