@@ -45,6 +45,7 @@ COMMANDS = {
         _DATA, "driftq.cli.directory:verify", "Read every byte of a data directory, and say what is wrong."
     ),
     "repair": Entry(_DATA, "driftq.cli.directory:repair", "Make a damaged data directory whole again."),
+    "pipeline": Entry(_DATA, "driftq.cli.pipeline:pipeline", "Run the jobs of the data pipeline on Spark."),
     "help": Entry(_SHELL, "driftq.cli.manual:manual", "Show the help of a command, or what the exit codes mean."),
     "completion": Entry(_SHELL, "driftq.cli.completion:completion", "Print the completions for bash, zsh or fish."),
 }

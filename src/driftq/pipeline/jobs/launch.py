@@ -70,12 +70,15 @@ def launch(
     *,
     settings: Settings | None = None,
     listener: Listener | None = None,
+    every_s: float | None = None,
 ) -> Outcome:
-    """Run something as a pipeline. Raises what it raises; a failure of Spark is a PipelineError of one line."""
+    """Run something as a pipeline, maybe again and again. Raises what it raises; a failure of Spark in one line."""
     run = LiveRun(name, options, settings or Settings(), listener)
     with run.signals():
         try:
             outcome = body(run)
+            while every_s is not None and not run.pause(every_s):
+                outcome = body(run)
         except BaseException as error:
             mended = _one_line(error)
             run.end("failed", str(mended))

@@ -6,11 +6,11 @@ Invariant: what is told of a batch is committed in one go per table, so a table 
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pyarrow as pa
 from deltalake.transaction import AddAction
-from msgspec import Struct
+from msgspec import Struct, json
 
 from driftq.pipeline.lake.lake import Batch, Lake, Table
 from driftq.pipeline.lake.parts import Gap, Part
@@ -37,10 +37,11 @@ def read_told(lines: Iterable[str]) -> Told:
     parts: dict[str, list[Part]] = defaultdict(list)
     gaps: list[Gap] = []
     for line in lines:
-        if '"gap_from"' in line:
-            gaps.append(msgspec.json.decode(line, type=Gap))
+        facts = json.decode(line, type=dict[str, Any])
+        if "gap_from" in facts:
+            gaps.append(Gap(**facts))
         else:
-            part = msgspec.json.decode(line, type=Part)
+            part = Part(**facts)
             parts[part.table].append(part)
     return Told(dict(parts), gaps)
 
@@ -66,7 +67,7 @@ def commit_parts(lake: Lake, lines: Iterable[str], batch: Batch, *, seen_ms: int
 def _action(part: Part) -> AddAction:
     stats = {"numRecords": part.rows, "minValues": {"seq": part.first_seq}, "maxValues": {"seq": part.last_seq}}
     values = {DAY: part.day} if part.day else {}
-    return AddAction(part.path, part.bytes, values, part.written_ms, True, msgspec.json.encode(stats).decode())
+    return AddAction(part.path, part.bytes, values, part.written_ms, True, json.encode(stats).decode())
 
 
 def _gap_rows(gaps: list[Gap], seen_ms: int) -> pa.Table:

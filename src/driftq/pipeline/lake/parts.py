@@ -2,21 +2,24 @@
 
     Arrow batches → by topic and day → files of up to so many rows → one `Part` each
 
+This code travels to executors by value, and they may have nothing but what Spark itself needs: so no more is imported.
+
 Invariant: a file's name is new in every attempt of a task, so two attempts never write the same file, and nobody
 deletes one: a part that no commit names is not in any table.
 """
 
+import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from driftq.model.envelope import Message
 from driftq.pipeline.lake.schemas import BAD_RECORDS, DAY, RECORDS
 from driftq.seam.clock import SystemClock
 from driftq.seam.entropy import SystemEntropy
@@ -27,11 +30,8 @@ _V1 = "v1:"
 _BAD = ""
 """In place of a day: the rows that cannot be read."""
 
-_any = msgspec.json.Decoder(msgspec.Raw).decode
-_message = msgspec.json.Decoder(Message).decode
 
-
-class Part(msgspec.Struct, frozen=True):
+class Part(NamedTuple):
     """A file that waits to be committed; its path is relative to the directory of its table."""
 
     table: str
@@ -44,7 +44,7 @@ class Part(msgspec.Struct, frozen=True):
     written_ms: int
 
 
-class Gap(msgspec.Struct, frozen=True):
+class Gap(NamedTuple):
     """A range that was lost, as a row of the source tells it."""
 
     topic: str
@@ -54,7 +54,7 @@ class Gap(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Places(msgspec.Struct, frozen=True):
+class Places(NamedTuple):
     """Where the rows of each topic go; what is not named goes to a directory of its own."""
 
     tables: Mapping[str, str]
@@ -125,27 +125,36 @@ def problem_of(topic: str, data: str | None) -> str | None:
     if data is None:
         return "no data"
     try:
-        if topic.startswith(_V1):
-            _message(data)
-        else:
-            _any(data)
-    except msgspec.DecodeError as error:
-        return str(error)
+        found = _decoder()(data)
+    except ValueError as error:
+        return f"no JSON: {error}"
+    if topic.startswith(_V1) and not (isinstance(found, dict) and isinstance(found.get("value"), str)):
+        return "no message of the broker: it has no value"
     return None
+
+
+@cache
+def _decoder() -> Callable[[str], Any]:
+    """The quick reader of JSON where there is one."""
+    try:
+        from msgspec.json import decode
+    except ImportError:
+        return json.loads
+    return decode
 
 
 def write_parts(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
     """The work of one task: rows of the source in, and one row of JSON for each file and each gap out."""
     writer = PartWriter(places)
-    told: list[bytes] = []
+    told: list[str] = []
     for batch in batches:
         records = batch.filter(pc.equal(batch["kind"], "record"))
         if len(records):
             writer.take(records)
-        told.extend(map(msgspec.json.encode, _gaps(batch, places)))
+        told.extend(json.dumps(gap._asdict()) for gap in _gaps(batch, places))
     writer.flush()
-    told.extend(map(msgspec.json.encode, writer.parts))
-    yield pa.RecordBatch.from_pydict({"told": pa.array([line.decode() for line in told], pa.string())})
+    told.extend(json.dumps(part._asdict()) for part in writer.parts)
+    yield pa.RecordBatch.from_pydict({"told": pa.array(told, pa.string())})
 
 
 def _gaps(batch: pa.RecordBatch, places: Places) -> Iterator[Gap]:

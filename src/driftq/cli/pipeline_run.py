@@ -1,0 +1,175 @@
+"""How `driftq pipeline run` runs something: here, with a bar, or in a process of its own that outlives this one.
+
+On a terminal a bar shows rows, rows per second and lag. With `--json` every second of progress is a line, and the end
+is the last one.
+"""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from driftq.cli.exits import CommandError
+from driftq.cli.output import console_of, print_line
+from driftq.pipeline.jobs.files import FileOptions, run_file
+from driftq.pipeline.jobs.job import Outcome, Run, find_job
+from driftq.pipeline.jobs.launch import Settings, launch
+from driftq.pipeline.jobs.options import HelpAskedError, parse_flags
+from driftq.pipeline.jobs.runs import RunRecord, Runs
+
+_LINE_MS = 1000
+_POLL_S = 0.1
+
+
+class Call(NamedTuple):
+    """What was asked for."""
+
+    name: str
+    flags: list[str]
+    url: str | None
+    master: str | None
+    remote: str | None
+    conf: dict[str, str]
+    every_s: float | None
+
+    def arguments(self) -> list[str]:
+        """The same as arguments of the command line."""
+        given = [("--url", self.url), ("--master", self.master), ("--remote", self.remote)]
+        given += [("--conf", f"{key}={value}") for key, value in self.conf.items()]
+        given += [("--every", None if self.every_s is None else str(self.every_s))]
+        own = [part for flag, value in given if value is not None for part in (flag, value)]
+        return ["pipeline", "run", self.name, *own, *self.flags]
+
+
+class _Prepared(NamedTuple):
+    options: msgspec.Struct
+    body: Callable[[Run], Outcome]
+
+
+def prepare(name: str, flags: list[str]) -> _Prepared:
+    """A job or a file with its options. Raises PipelineError, WrongFlagError or HelpAskedError."""
+    if name.endswith(".py"):
+        about = "A pipeline of yours: functions with @pipeline.step, or plain Structured Streaming code."
+        options = parse_flags(FileOptions, flags, name=name, about=about)
+        return _Prepared(options, lambda run: run_file(run, Path(name), options))
+    job = find_job(name)
+    chosen = parse_flags(job.options, flags, name=name, about=job.help)
+    return _Prepared(chosen, lambda run: job.run(run, chosen))
+
+
+def help_of(name: str) -> str:
+    """The flags of a job."""
+    try:
+        prepare(name, ["--help"])
+    except HelpAskedError as asked:
+        return str(asked)
+    raise AssertionError("who asks for help gets it")
+
+
+def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
+    """Run it in this process; how it ended. Raises what the pipeline raises."""
+    if call.every_s is not None and not any(flag == "--once" for flag in call.flags):
+        call = call._replace(flags=[*call.flags, "--once"])
+    prepared = prepare(call.name, call.flags)
+    once = bool(getattr(prepared.options, "once", False))
+    settings = Settings(
+        server=call.url, master=call.master, remote=call.remote, conf=call.conf, short=once and call.every_s is None
+    )
+    last: list[RunRecord] = []
+    with _watching(as_json=as_json) as told:
+
+        def listen(record: RunRecord) -> None:
+            last[:] = [record]
+            told(record)
+
+        outcome = launch(
+            call.name,
+            msgspec.to_builtins(prepared.options),
+            prepared.body,
+            settings=settings,
+            listener=listen,
+            every_s=call.every_s,
+        )
+    record = last[0]
+    ended = {"id": record.id, "pipeline": record.pipeline, "state": record.state}
+    return {**ended, "facts": outcome.facts, "tables": outcome.tables}
+
+
+def run_detached(call: Call) -> RunRecord:
+    """Run it in a process of its own; its record, once it has written one."""
+    runs = Runs()
+    prepare(call.name, call.flags)  # what is wrong is said here, where somebody reads it
+    runs.directory.mkdir(parents=True, exist_ok=True)
+    log = runs.directory / "detached.log"
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "driftq", *call.arguments()],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    while child.poll() is None:
+        found = next((one for one in runs.all() if one.pid == child.pid), None)
+        if found is not None:
+            return found
+        threading.Event().wait(_POLL_S)
+    raise CommandError(f"it ended with code {child.returncode} before it began; {log} has its words")
+
+
+@contextmanager
+def _watching(*, as_json: bool) -> Iterator[Callable[[RunRecord], None]]:
+    """Shows progress: lines of JSON, a bar where there is a terminal, else nothing."""
+    if as_json:
+        yield _lines()
+    elif sys.stderr.isatty():
+        with _bar() as told:
+            yield told
+    else:
+        yield lambda _: None
+
+
+def _lines() -> Callable[[RunRecord], None]:
+    last_ms = 0
+
+    def tell(record: RunRecord) -> None:
+        nonlocal last_ms
+        if record.state == "running" and record.updated_ms - last_ms >= _LINE_MS:
+            last_ms = record.updated_ms
+            progress = msgspec.to_builtins(record.progress)
+            print_line({"id": record.id, "pipeline": record.pipeline, "state": record.state, **progress})
+
+    return tell
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[RunRecord], None]]:
+    from rich import progress as bars
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TextColumn("{task.completed:,.0f} rows  {task.fields[rate]:,.0f} rows/s  lag {task.fields[lag]}"),
+        bars.TimeElapsedColumn(),
+    )
+    with bars.Progress(*columns, console=console_of(sys.stderr), transient=True) as bar:
+        task = bar.add_task("starting Spark", total=None, rate=0.0, lag="-")
+
+        def tell(record: RunRecord) -> None:
+            progress = record.progress
+            what = Path(record.pipeline).name if record.state == "running" else "starting Spark"
+            bar.update(
+                task,
+                description=f"{what} {progress.note}".rstrip(),
+                completed=progress.rows,
+                total=progress.total,
+                rate=progress.rows_per_s,
+                lag="-" if progress.lag is None else f"{progress.lag:,}",
+            )
+
+        yield tell
