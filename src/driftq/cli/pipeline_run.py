@@ -17,7 +17,7 @@ import msgspec
 from driftq.cli.exits import CommandError
 from driftq.cli.output import console_of, print_line
 from driftq.pipeline.jobs.files import FileOptions, run_file
-from driftq.pipeline.jobs.job import Outcome, Run, find_job
+from driftq.pipeline.jobs.job import Outcome, Progress, Run, find_job
 from driftq.pipeline.jobs.launch import Settings, launch
 from driftq.pipeline.jobs.options import HelpAskedError, parse_flags
 from driftq.pipeline.jobs.runs import RunRecord, Runs
@@ -87,17 +87,29 @@ def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
             last[:] = [record]
             told(record)
 
-        outcome = launch(
-            call.name,
-            msgspec.to_builtins(prepared.options),
-            prepared.body,
-            settings=settings,
-            listener=listen,
-            every_s=call.every_s,
-        )
+        try:
+            outcome = launch(
+                call.name,
+                msgspec.to_builtins(prepared.options),
+                prepared.body,
+                settings=settings,
+                listener=listen,
+                every_s=call.every_s,
+            )
+        finally:
+            end_session()
     record = last[0]
     ended = {"id": record.id, "pipeline": record.pipeline, "state": record.state}
     return {**ended, "facts": outcome.facts, "tables": outcome.tables}
+
+
+def end_session() -> None:
+    """End the session, if there is one: a process that just goes leaves Spark talking to nobody, and it says so."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
 
 
 def run_detached(call: Call) -> RunRecord:
@@ -136,11 +148,12 @@ def _watching(*, as_json: bool) -> Iterator[Callable[[RunRecord], None]]:
 
 def _lines() -> Callable[[RunRecord], None]:
     last_ms = 0
+    last = Progress()
 
     def tell(record: RunRecord) -> None:
-        nonlocal last_ms
-        if record.state == "running" and record.updated_ms - last_ms >= _LINE_MS:
-            last_ms = record.updated_ms
+        nonlocal last_ms, last
+        if record.progress != last and record.updated_ms - last_ms >= _LINE_MS:
+            last_ms, last = record.updated_ms, record.progress
             progress = msgspec.to_builtins(record.progress)
             print_line({"id": record.id, "pipeline": record.pipeline, "state": record.state, **progress})
 

@@ -181,7 +181,7 @@ class LiveRun:
             for query, tally in zip(queries, tallies, strict=True):
                 self._await(query, queries)
                 tally.take(query)
-            self.tell(sum_up(tallies, ends=ends))
+            self.tell(structs.replace(sum_up(tallies, ends=ends), note=_doing(queries)))
             if idle is not None and self._clock.monotonic_ns() - idle_ns >= _IDLE_NS:
                 idle()
                 idle_ns = self._clock.monotonic_ns()
@@ -251,6 +251,12 @@ class LiveRun:
 
 def _with_progress(record: RunRecord, progress: Progress) -> RunRecord:
     return structs.replace(record, progress=progress)
+
+
+def _doing(queries: Sequence["StreamingQuery"]) -> str:
+    """What the first query that works is at, in Spark's words."""
+    doing = next((str(query.status["message"]) for query in queries if query.isActive), "")
+    return doing.partition(" from ")[0].lower()
 
 
 def _stop(queries: Sequence["StreamingQuery"]) -> None:

@@ -14,14 +14,13 @@ same rows.
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from urllib.parse import quote
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta, Struct, json
-from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from driftq.client import Client, NotFoundError
 from driftq.groups.names import log_name
@@ -46,7 +45,7 @@ from driftq.pipeline.lake.lake import Lake
 from driftq.seam.clock import SystemClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 _COLUMNS = "topic string, seq long, ts timestamp, tag string, data string"
 _STATE = "state string"
@@ -62,25 +61,38 @@ class LineageOptions(StreamOptions, frozen=True, kw_only=True):
     topics: Annotated[tuple[str, ...], Meta(description="Topics of the broker, or patterns.")] = ("v1:*",)
 
 
-class RunProcessor(StatefulProcessor):
-    """Folds the records of one run into its state, on an executor; Spark calls it."""
+class KeptState(Protocol):
+    """What Spark keeps for one run."""
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called once per task."""
-        self._state = handle.getValueState("run", _STATE)
+    @property
+    def exists(self) -> bool:
+        """Is there anything yet?"""
+        ...
 
-    def handleInputRows(self, key: Any, rows: Iterable[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Called for each run of which a batch has records; its new state goes on."""
-        brought = list(rows)
-        tenant_id, run_id = brought[0].tenant_id, brought[0].run_id
-        before = self._state.get() if self._state.exists() else None
-        seen = (Seen(row.topic, row.seq, row.ts_ms, row.tag, row.envelope, row.routing) for row in brought)
-        text = dump(fold(load(run_id, tenant_id, None if before is None else before[0]), seen))
-        self._state.update((text,))
-        yield Row(tenant_id=tenant_id, run_id=run_id, state=text)
+    @property
+    def get(self) -> Any:
+        """What was kept, as a row of one text."""
+        ...
 
-    def close(self) -> None:
-        """Nothing to give back."""
+    def update(self, newValue: Any) -> None:  # noqa: N803
+        """Keep something else."""
+        ...
+
+
+def fold_run(key: Any, frames: Iterable[pd.DataFrame], kept: KeptState) -> Iterator[pd.DataFrame]:
+    """The records of one run into its state; on an executor, where Spark calls it for each run that a batch has."""
+    tenant_id, run_id = str(key[0]), str(key[1])
+    before = str(kept.get[0]) if kept.exists else None
+    rows: Iterable[Any] = (row for frame in frames for row in frame.itertuples(index=False))
+    seen = (Seen(row.topic, row.seq, row.ts_ms, _text(row.tag), row.envelope, _text(row.routing)) for row in rows)
+    text = dump(fold(load(run_id, tenant_id, before), seen))
+    kept.update((text,))
+    yield pd.DataFrame({"tenant_id": [tenant_id], "run_id": [run_id], "state": [text]})
+
+
+def _text(value: Any) -> str | None:
+    """Pandas has many ways to say that there is nothing."""
+    return value if isinstance(value, str) else None
 
 
 class _Step(Struct):
@@ -109,12 +121,12 @@ class Lineage:
         self._lock = threading.Lock()
         """Batches come in a thread of Spark's, and one run may be changed by a batch and asked about at one time."""
 
-    def take(self, changed: Iterable[Row]) -> None:
+    def take(self, changed: Iterable["Row"]) -> None:
         """Write the runs that a batch has changed."""
         with self._lock:
             self._take(changed)
 
-    def _take(self, changed: Iterable[Row]) -> None:
+    def _take(self, changed: Iterable["Row"]) -> None:
         states = {
             (row["tenant_id"], row["run_id"]): load(row["run_id"], row["tenant_id"], row["state"]) for row in changed
         }
@@ -222,7 +234,8 @@ def _states(rows: "DataFrame") -> "DataFrame":
         "get_json_object(envelope, '$.run_id') AS run_id",
         "coalesce(get_json_object(envelope, '$.tenant_id'), '') AS tenant_id",
     ).where("run_id IS NOT NULL AND run_id != ''")
-    return named.groupBy("tenant_id", "run_id").transformWithState(RunProcessor(), _CHANGED, "Update", "None")
+    grouped = named.groupBy("tenant_id", "run_id")
+    return grouped.applyInPandasWithState(fold_run, _CHANGED, _STATE, "update", "NoTimeout")
 
 
 LINEAGE: Job[Any] = Job("lineage", "Agent runs as tables: runs, steps, attempts.", LineageOptions, lineage)

@@ -1,13 +1,12 @@
-"""What the log tells of a run, folded; with and without Spark's own harness for it."""
+"""What the log tells of a run, folded."""
 
 import random
 from typing import Any
 
 import msgspec
-from pyspark.sql import Row
-from pyspark.sql.streaming.tws_tester import TwsTester
+import pandas as pd
 
-from driftq.pipeline.jobs.lineage import RunProcessor
+from driftq.pipeline.jobs.lineage import fold_run
 from driftq.pipeline.jobs.run_fold import Letter, RunState, Seen, Try, dump, fold, load
 
 
@@ -61,13 +60,27 @@ def test_what_is_told_twice_and_in_any_order_changes_nothing() -> None:
         assert found.letters == whole.letters
 
 
-def test_spark_keeps_the_state_between_batches() -> None:
-    tester = TwsTester(RunProcessor())
+class FakeKept:
+    """What Spark keeps for a run."""
 
-    def row(one: Seen) -> Row:
-        return Row(tenant_id="t", run_id="r", **msgspec.structs.asdict(one))
+    def __init__(self) -> None:
+        self.get: Any = None
 
-    tester.test(("t", "r"), [row(seen(1, "a"))])
-    (out,) = tester.test(("t", "r"), [row(seen(2, "b", "a"))])
-    assert (out.tenant_id, out.run_id) == ("t", "r")
-    assert [one.step_id for one in load("r", "t", out.state).tries] == ["a", "b"]
+    @property
+    def exists(self) -> bool:
+        return self.get is not None
+
+    def update(self, newValue: Any) -> None:  # noqa: N803
+        self.get = newValue
+
+
+def test_the_state_of_a_run_goes_on_from_batch_to_batch() -> None:
+    kept = FakeKept()
+
+    def frame(one: Seen) -> pd.DataFrame:
+        return pd.DataFrame([msgspec.structs.asdict(one)])
+
+    list(fold_run(("t", "r"), [frame(seen(1, "a"))], kept))
+    (out,) = fold_run(("t", "r"), [frame(seen(2, "b", "a")), frame(seen(3, "c", "b"))], kept)
+    assert (out["tenant_id"][0], out["run_id"][0]) == ("t", "r")
+    assert [one.step_id for one in load("r", "t", out["state"][0]).tries] == ["a", "b", "c"]
