@@ -6,46 +6,17 @@ import asyncio
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from driftq.client import AsyncClient, Client, LeaseLostError, Record, Retries
-from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from driftq.client import AsyncClient, Client, LeaseLostError, Record
+from tests.acceptance.process import PATIENCE_S
+from tests.acceptance.restarting import PATIENT, restarting
 from tests.acceptance.waiting import until
 
-PATIENT = Retries(count=200, backoff_s=0.05, backoff_max_s=0.2)
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]
-
-
-class Restarting:
-    """One server after the other on the same data and the same port."""
-
-    def __init__(self, directory: Path, server: ServerProcess) -> None:
-        self._directory = directory
-        self.address = server.address
-        self.server = server
-
-    def again(self, number: signal.Signals) -> None:
-        self.server.stop(number)
-        port = self.address.rpartition(":")[2]
-        self.server = ServerProcess(self._directory, "--port", port)
-        self.server.wait_ready()
-
-
-@contextmanager
-def restarting(directory: Path) -> Iterator[Restarting]:
-    with serving(directory) as first:
-        first.wait_ready()
-        host = Restarting(directory, first)
-        try:
-            yield host
-        finally:
-            if host.server is not first:
-                host.server.process.kill()
-                host.server.process.communicate(timeout=PATIENCE_S)
 
 
 class Writing(threading.Thread):

@@ -30,12 +30,14 @@ from driftq.client.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from driftq.client.leases import DeadLetter, Retry
 from driftq.client.messages import StoredMessage
 from driftq.client.plan import Response
 from driftq.client.records import NewRecord
 from driftq.client.retry import Retries
 from driftq.client.topics import AsyncTopic, Topic
 from driftq.client.watch import CaughtUp, Start, TopicGone
+from driftq.client.worker import AsyncWorker, Worker, WorkerStats
 from driftq.model.answers import Job, Record
 from driftq.model.envelope import Envelope, RetryPolicy
 from driftq.model.tombstone import Tombstone
@@ -47,6 +49,7 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "AsyncTopic",
+    "AsyncWorker",
     "BadRequestError",
     "Begun",
     "Broker",
@@ -54,6 +57,7 @@ __all__ = [
     "Client",
     "ClientError",
     "ConflictError",
+    "DeadLetter",
     "Delivery",
     "Envelope",
     "ForbiddenError",
@@ -68,6 +72,7 @@ __all__ = [
     "RedriveFilter",
     "Response",
     "Retries",
+    "Retry",
     "RetryPolicy",
     "SeekTo",
     "ServerError",
@@ -84,4 +89,6 @@ __all__ = [
     "UnauthorizedError",
     "UnavailableError",
     "WatchEvent",
+    "Worker",
+    "WorkerStats",
 ]

@@ -68,9 +68,9 @@ class _ClientOperations(Operations):
         entropy = SystemEntropy()
         self.url = (url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL).rstrip("/")
         self.node = node or f"{socket.gethostname()[:64]}-{os.getpid()}-{entropy.token(4).hex()}"
-        address = Address(self.url, api_key or os.environ.get("DRIFTQ_API_KEY") or None, timeout)
+        self._address = Address(self.url, api_key or os.environ.get("DRIFTQ_API_KEY") or None, timeout)
         calls = Calls(Retries(count=retries) if isinstance(retries, int) else retries, entropy)
-        super().__init__(calls, self._make_driver(address))
+        super().__init__(calls, self._make_driver(self._address))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -182,6 +182,11 @@ class Client(_ClientOperations, Blocking):
     def topic(self, name: str) -> Topic:
         """A handle; nothing is asked yet."""
         return Topic(name, self._calls, self._driver, node=self.node)
+
+    def asynchronous(self) -> "AsyncClient":
+        """A client of the same server, with the same key and name, for an event loop."""
+        address, retries = self._address, self._calls.retries
+        return AsyncClient(self.url, address.api_key, timeout=address.timeout_s, retries=retries, node=self.node)
 
     def close(self) -> None:
         """Let go of all connections."""

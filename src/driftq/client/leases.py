@@ -1,0 +1,181 @@
+"""What a worker holds: a job of a queue or a message of a group, and how it is kept, settled and given up."""
+
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from driftq.client.broker import AsyncBroker
+from driftq.client.consume import Delivery
+from driftq.client.errors import ConflictError, LeaseLostError
+from driftq.client.topics import AsyncTopic
+from driftq.model.answers import Job
+
+Item_co = TypeVar("Item_co", covariant=True)
+
+_MS_PER_S = 1000
+_BACKOFF_S, _BACKOFF_S_MAX = 1.0, 60.0
+"""Of a job that failed: twice as long after every delivery. A message has its retry policy."""
+
+
+class Decision(Exception):  # noqa: N818  # it is an answer, not a failure of anything
+    """What a handler says about its message, by raising it or by returning it."""
+
+
+class Retry(Decision):
+    """Not this time: hand it out again, after so many seconds, or as its retry policy says."""
+
+    def __init__(self, *, after: float | None = None, reason: str = "retry") -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class DeadLetter(Decision):
+    """Never: it goes to the dead letters, with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class Work(Struct, frozen=True):
+    """The key under which the registry knows the effect of one message."""
+
+    key: str
+    tenant_id: str | None = None
+
+
+class Held(Protocol[Item_co]):
+    """One item under a lease. Every call raises LeaseLostError when it is somebody else's."""
+
+    @property
+    def item(self) -> Item_co:
+        """What the handler gets."""
+        ...
+
+    @property
+    def work(self) -> Work:
+        """What it stands for."""
+        ...
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which one it is, among those of its source."""
+        ...
+
+    def adopt(self, again: Any) -> None:
+        """It was delivered again to the same owner: that delivery counts from here on."""
+        ...
+
+    async def extend(self, lease_ms: int) -> None:
+        """Hold it longer."""
+        ...
+
+    async def ack(self) -> None:
+        """It is done."""
+        ...
+
+    async def nack(self, reason: str, after_s: float | None) -> None:
+        """It failed, and comes again."""
+        ...
+
+    async def give_up(self, reason: str) -> None:
+        """It goes to the dead letters."""
+        ...
+
+
+class HeldMessage:
+    """A message of a group."""
+
+    def __init__(self, broker: AsyncBroker, delivery: Delivery) -> None:
+        self._broker = broker
+        self.item = delivery
+
+    @property
+    def work(self) -> Work:
+        """Its key, else its place."""
+        envelope = self.item.envelope
+        return Work(envelope.idempotency_key or f"offset:{self.item.offset}", envelope.tenant_id or None)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Partition and offset."""
+        return self.item.partition, self.item.offset
+
+    def adopt(self, again: "HeldMessage") -> None:
+        """The last delivery is the one that counts."""
+        self.item = again.item
+
+    async def extend(self, lease_ms: int) -> None:
+        """Hold it longer."""
+        await self._broker.extend(self.item, lease_ms=lease_ms)
+
+    async def ack(self) -> None:
+        """It is done."""
+        await self._broker.ack(self.item)
+
+    async def nack(self, reason: str, after_s: float | None) -> None:
+        """It comes again as its policy says, unless the handler knows better."""
+        await self._broker.nack(self.item, reason, delay_ms=None if after_s is None else round(after_s * _MS_PER_S))
+
+    async def give_up(self, reason: str) -> None:
+        """It goes to the topic of dead letters."""
+        await self._broker.nack(self.item, reason, dead_letter=True)
+
+
+class Queue(Struct, frozen=True):
+    """A queue as a worker knows it."""
+
+    topic: AsyncTopic
+    epoch: int
+    dead_letters: AsyncTopic | None
+    owner: str
+
+
+class HeldJob:
+    """A job of a queue."""
+
+    def __init__(self, queue: Queue, job: Job) -> None:
+        self._queue = queue
+        self.item = job
+
+    @property
+    def work(self) -> Work:
+        """Its place; a queue that is deleted and made again has other jobs."""
+        return Work(f"{self._queue.topic.name}:{self._queue.epoch}:{self.item.seq}")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The epoch of the queue, and the seq."""
+        return self._queue.epoch, self.item.seq
+
+    def adopt(self, again: "HeldJob") -> None:
+        """The last lease is the one that counts."""
+        self.item = again.item
+
+    async def extend(self, lease_ms: int) -> None:
+        """Hold it longer."""
+        self._check((await self._queue.topic.extend(self.item, lease_ms=lease_ms, node=self._queue.owner)).skipped)
+
+    async def ack(self) -> None:
+        """It is done."""
+        self._check((await self._queue.topic.ack(self.item, node=self._queue.owner)).skipped)
+
+    async def nack(self, reason: str, after_s: float | None) -> None:
+        """It is handed out again after a while."""
+        backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S * (1 << min(self.item.deliveries - 1, 16)))
+        delay_ms = round((backoff_s if after_s is None else after_s) * _MS_PER_S)
+        self._check((await self._queue.topic.nack(self.item, delay_ms=delay_ms, node=self._queue.owner)).skipped)
+
+    async def give_up(self, reason: str) -> None:
+        """A copy is written to the queue's dead letters, once, as the server would; then the job is acked."""
+        letters, job = self._queue.dead_letters, self.item
+        name = self._queue.topic.name
+        if letters is None:
+            raise ConflictError(409, "no_dead_letter", f"queue {name} has no dead_letter topic; set one")
+        facts = {"from": name, "deliveries": str(job.deliveries), "src_seq": str(job.seq), "reason": reason}
+        meta = {**(job.meta or {}), **{f"$dead_letter_{fact}": value for fact, value in facts.items()}}
+        await letters.append(job.data, tag=job.tag, meta=meta, idempotency_key=f"dead:{self.work.key}")
+        await self.ack()
+
+    def _check(self, skipped: list[int]) -> None:
+        if skipped:
+            raise LeaseLostError(409, "lease_lost", f"job {self.item.seq} is not this worker's any more")

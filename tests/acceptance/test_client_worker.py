@@ -1,0 +1,303 @@
+"""Workers against a real server: concurrency, leases, decisions, effects, drains and restarts."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftq.client import (
+    AsyncClient,
+    AsyncWorker,
+    Client,
+    DeadLetter,
+    Delivery,
+    Envelope,
+    Job,
+    NotFoundError,
+    Record,
+    Retry,
+    RetryPolicy,
+    StoredMessage,
+    Worker,
+)
+from tests.acceptance.process import PATIENCE_S, environment, serving
+from tests.acceptance.restarting import PATIENT, restarting
+from tests.acceptance.waiting import until
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("server")) as server:
+        server.wait_ready()
+        yield f"http://{server.address}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url) as client:
+        yield client
+
+
+@contextmanager
+def working(worker: Worker[Any]) -> Iterator[None]:
+    """A worker in a thread, stopped and drained at the end."""
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def lag(client: Client, topic: str, group: str) -> int:
+    return sum(row.lag for one in client.broker.groups(topic, group) for row in one.partitions)
+
+
+class Crowd:
+    """A handler that notes who is in it, and lets go of them when so many are."""
+
+    def __init__(self, size: int) -> None:
+        self._barrier = threading.Barrier(size)
+        self._lock = threading.Lock()
+        self._inside = 0
+        self.most = 0
+        self.seen: Counter[Any] = Counter()
+
+    def __call__(self, value: Any) -> None:
+        with self._lock:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+            self.seen[value] += 1
+        self._barrier.wait(PATIENCE_S)
+        with self._lock:
+            self._inside -= 1
+
+
+def test_as_many_jobs_as_asked_for_are_handled_at_a_time_and_each_once(client: Client) -> None:
+    queue = client.topic("crowd")
+    queue.create(type="queue")
+    queue.append_raw(b"".join(b"%d\n" % n for n in range(12)))
+    crowd = Crowd(3)
+    worker = Worker.queue(client, "crowd", lambda job: crowd(job.data), concurrency=3)
+    with working(worker):
+        until(lambda: queue.info().count, lambda count: count == 0)
+    assert (crowd.most, crowd.seen) == (3, Counter(range(12)))
+    assert worker.stats.acked == 12
+
+
+def test_as_many_messages_of_a_group_are_handled_at_a_time_and_each_once(client: Client) -> None:
+    client.broker.create_topic("crowd", 2)
+    for n in range(12):
+        client.broker.produce("crowd", str(n), key=str(n))
+    crowd = Crowd(3)
+    worker = Worker.group(client, "crowd", "g", lambda message: crowd(message.value), concurrency=3)
+    with working(worker):
+        until(lambda: lag(client, "crowd", "g"), lambda count: count == 0 and sum(crowd.seen.values()) == 12)
+    assert (crowd.most, crowd.seen) == (3, Counter(str(n) for n in range(12)))
+
+
+def test_a_handler_that_takes_longer_than_its_lease_keeps_what_it_holds(client: Client) -> None:
+    queue = client.topic("slow")
+    queue.create(type="queue")
+    queue.push("job")
+    client.broker.create_topic("slow")
+    client.broker.produce("slow", "message")
+    begun: Counter[str] = Counter()
+
+    def slowly(what: str) -> None:
+        begun[what] += 1
+        threading.Event().wait(4.0)
+
+    jobs = Worker.queue(client, "slow", lambda job: slowly(job.data), lease_ms=1500)
+    messages = Worker.group(client, "slow", "g", lambda message: slowly(message.value), lease_ms=1500)
+    with working(jobs), working(messages):
+        until(lambda: queue.info().count + lag(client, "slow", "g"), lambda left: left == 0 and len(begun) == 2)
+    assert begun == Counter(job=1, message=1)
+    assert jobs.stats.lost == messages.stats.lost == 0
+
+
+def decide(seen: Counter[str]) -> Callable[[str], object]:
+    def handler(value: str) -> object:
+        seen[value] += 1
+        if value == "later" and seen[value] < 3:
+            raise Retry(after=0.05, reason="not yet")
+        if value == "returned" and seen[value] == 1:
+            return Retry(after=0)
+        if value == "never":
+            raise DeadLetter("bad input")
+        if value == "bug" and seen[value] == 1:
+            raise KeyError("x")
+        return None
+
+    return handler
+
+
+def test_a_handler_decides_what_becomes_of_a_job(client: Client) -> None:
+    queue = client.topic("decide")
+    queue.create(type="queue", dead_letter="decide.dead")
+    for value in ("fine", "later", "returned", "never", "bug"):
+        queue.push(value, tag=value)
+    seen: Counter[str] = Counter()
+    handler = decide(seen)
+    worker = Worker.queue(client, "decide", lambda job: handler(job.data))
+    with working(worker):
+        until(lambda: queue.info().count, lambda count: count == 0)
+    assert seen == Counter(fine=1, later=3, returned=2, never=1, bug=2)
+    (letter,) = [item for item in queue.dead_letters() if isinstance(item, Record)]
+    assert (letter.data, letter.tag) == ("never", "never")
+    assert letter.meta is not None
+    assert letter.meta["$dead_letter_reason"] == "bad input"
+    assert (worker.stats.acked, worker.stats.retried, worker.stats.failed, worker.stats.dead_lettered) == (4, 3, 1, 1)
+
+
+def test_a_handler_decides_what_becomes_of_a_message(client: Client) -> None:
+    client.broker.create_topic("decide")
+    for value in ("fine", "later", "returned", "never", "bug"):
+        client.broker.produce("decide", value, envelope=Envelope(retry_policy=RetryPolicy(max_attempts=5)))
+    seen: Counter[str] = Counter()
+    handler = decide(seen)
+    worker = Worker.group(client, "decide", "g", lambda message: handler(message.value))
+    with working(worker):
+        until(lambda: lag(client, "decide", "g"), lambda left: left == 0 and len(seen) == 5)
+    assert seen == Counter(fine=1, later=3, returned=2, never=1, bug=2)
+    (letter,) = [item for item in client.broker.dlq("decide") if isinstance(item, StoredMessage)]
+    assert letter.message.envelope is not None
+    assert letter.message.envelope.dlq is not None
+    assert letter.message.envelope.dlq.last_error == "bad input"
+
+
+def test_an_effect_that_has_happened_does_not_happen_again(client: Client) -> None:
+    queue = client.topic("once")
+    queue.create(type="queue")
+    done, open_ = queue.push("done").last_seq, queue.push("open").last_seq
+    client.broker.create_topic("effects")
+    key = f"once:{queue.segments().epoch}:{done}"
+    keys = client.broker.idempotency
+    keys.begin("effects", "queue:once", key)
+    keys.commit("effects", "queue:once", key)
+    seen: list[str] = []
+    worker = Worker.queue(client, "once", lambda job: seen.append(job.data), effects="effects")
+    with working(worker):
+        until(lambda: queue.info().count, lambda count: count == 0)
+    assert seen == ["open"]
+    assert worker.stats.skipped == 1
+    own = f"once:{queue.segments().epoch}:{open_}"
+    assert keys.get("effects", "queue:once", own).status == "COMMITTED"
+
+
+def test_the_result_of_an_effect_is_kept_and_its_failure_lets_it_be_tried_again(client: Client) -> None:
+    client.broker.create_topic("results")
+    client.broker.produce("results", "x", envelope=Envelope(idempotency_key="k", tenant_id="t"))
+    tries: list[int] = []
+
+    def handle(message: Delivery) -> str:
+        tries.append(message.attempts)
+        if len(tries) == 1:
+            raise ValueError("no luck")
+        return "receipt 5"
+
+    with working(Worker.group(client, "results", "g", handle, effects=True)):
+        until(lambda: lag(client, "results", "g"), lambda left: left == 0 and len(tries) == 2)
+    begun = client.broker.idempotency.begin("results", "g", "k", tenant_id="t")
+    assert (begun.already_done, begun.result) == (True, b"receipt 5")
+
+
+def test_an_asynchronous_worker_handles_both(url: str) -> None:
+    async def use() -> tuple[list[str], list[int]]:
+        texts: list[str] = []
+        numbers: list[int] = []
+        enough = asyncio.Event()
+
+        def note() -> None:
+            if len(texts) + len(numbers) == 10:
+                enough.set()
+
+        async with AsyncClient(url) as client:
+            await client.broker.create_topic("aio")
+            await client.topic("aio").create(type="queue")
+            for n in range(5):
+                await client.broker.produce("aio", str(n))
+                await client.topic("aio").push(n)
+
+            async def message(delivery: Delivery) -> None:
+                texts.append(delivery.value)
+                note()
+
+            async def job(job: Job) -> None:
+                numbers.append(job.data)
+                note()
+
+            workers: list[AsyncWorker[Any]] = [
+                AsyncWorker.group(client, "aio", "g", message),
+                AsyncWorker.queue(client, "aio", job),
+            ]
+            running = [asyncio.create_task(worker.run()) for worker in workers]
+            async with asyncio.timeout(PATIENCE_S):
+                await enough.wait()
+                for worker in workers:
+                    worker.stop()
+                await asyncio.gather(*running)
+            assert [worker.stats.acked for worker in workers] == [5, 5]
+        return texts, numbers
+
+    texts, numbers = asyncio.run(use())
+    assert sorted(texts) == [str(n) for n in range(5)]
+    assert sorted(numbers) == list(range(5))
+
+
+def test_a_worker_without_a_queue_says_so(client: Client) -> None:
+    with pytest.raises(NotFoundError):
+        Worker.queue(client, "absent", lambda _: None).run()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_handlers_end_and_nothing_new_begin(client: Client, number: signal.Signals) -> None:
+    name = f"drain.{number.name}"
+    queue = client.topic(name)
+    queue.create(type="queue")
+    queue.append_raw(b"".join(b"%d\n" % n for n in range(8)))
+    script = Path(__file__).with_name("draining_worker.py")
+    command = [sys.executable, str(script), client.url, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("begun")
+        process.send_signal(number)
+        told = process.stdout.read().split("\n")
+        assert process.wait(PATIENCE_S) == 0
+    ended = [line for line in told if line.startswith("ended")]
+    assert 1 <= len(ended) <= 2
+    assert f"acked {len(ended)}" in told
+    state = queue.info()
+    assert state.count == 8 - len(ended)
+    assert state.queue is not None
+    assert (state.queue.ready, state.queue.in_flight) == (8 - len(ended), 0)
+
+
+def test_a_worker_outlives_its_server_and_every_effect_happens_once(tmp_path: Path) -> None:
+    with restarting(tmp_path) as host, Client(f"http://{host.address}", retries=PATIENT) as client:
+        client.broker.create_topic("work")
+        for n in range(40):
+            client.broker.produce("work", str(n))
+        effects: Counter[str] = Counter()
+
+        def handle(message: Delivery) -> None:
+            effects[message.value] += 1
+            threading.Event().wait(0.05)
+
+        worker = Worker.group(client, "work", "g", handle, concurrency=4, lease_ms=3000, effects=True)
+        with working(worker):
+            for count, number in ((8, signal.SIGKILL), (20, signal.SIGTERM)):
+                until(lambda: sum(effects.values()), lambda done, count=count: done >= count)  # type: ignore[misc]
+                host.again(number)
+            until(lambda: lag(client, "work", "g"), lambda left: left == 0 and len(effects) == 40)
+        assert effects == Counter(str(n) for n in range(40))
