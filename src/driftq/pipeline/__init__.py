@@ -6,6 +6,6 @@ Needs the extra `spark`. Importing this package does not import Spark; the first
 from driftq.pipeline.errors import DataLossError, PipelineError
 from driftq.pipeline.jobs.files import step
 from driftq.pipeline.jobs.launch import run_job
-from driftq.pipeline.sessions import session, warm
+from driftq.pipeline.sessions import register, session, warm
 
-__all__ = ["DataLossError", "PipelineError", "run_job", "session", "step", "warm"]
+__all__ = ["DataLossError", "PipelineError", "register", "run_job", "session", "step", "warm"]

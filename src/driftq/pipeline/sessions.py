@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SERVER_CONF = "spark.driftq.server"
+PUSH_CONF = "spark.sql.python.filterPushdown.enabled"
 _QUICK = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
+    PUSH_CONF: "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -46,6 +47,7 @@ def session(
     remote: str | None = None,
     name: str = "driftq",
     conf: Mapping[str, str] | None = None,
+    api_key: str | None = None,
     short: bool = False,
 ) -> "SparkSession":
     """A session with the format `driftq`; the one there is, if there is one.
@@ -57,9 +59,42 @@ def session(
     if master is not None and remote is not None:
         raise PipelineError("a session has a master or a remote, not both: leave one out")
     spark = _remote(remote, conf) if remote is not None else _classic(master, name, conf or {}, server, short=short)
+    register(spark, server, api_key=api_key)
+    return spark
+
+
+def register(spark: "SparkSession", server: str | None = None, *, api_key: str | None = None) -> None:
+    """Make the format `driftq` known to any session, and the place of its queries visible in the server.
+
+    The server: the one given, else the session's `spark.driftq.server`, else what the environment says.
+    """
+    from driftq.pipeline.options import api_key_of, server_of
+    from driftq.pipeline.progress import CursorListener
+    from driftq.pipeline.shipping import ship_by_value
+    from driftq.pipeline.source import DriftqSource
+    from driftq.pipeline.wire import Wire
+
+    if not is_local(spark):
+        ship_by_value()
     if server is not None:
         spark.conf.set(SERVER_CONF, server)
-    return spark
+    known = server or spark.conf.get(SERVER_CONF, None)
+    key = api_key_of({}, api_key)
+    pushes = spark.conf.get(PUSH_CONF, "false") == "true"
+
+    class SessionSource(DriftqSource):
+        """The source, with what this session knows."""
+
+        session_server = known
+        session_key = key
+        may_push = pushes
+
+    spark.dataSource.register(SessionSource)
+    address = server_of({}, known)
+    listening: set[str] = spark.__dict__.setdefault("_driftq_listening", set())
+    if address not in listening:
+        listening.add(address)
+        spark.streams.addListener(CursorListener(Wire(address, key)))
 
 
 def is_local(spark: "SparkSession") -> bool:
@@ -75,7 +110,7 @@ def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.conf.set(PUSH_CONF, "true")
     return spark
 
 

@@ -1,0 +1,97 @@
+"""Where a stream stands: per topic the last seq it has read, in which life of the topic. Pure values; JSON for Spark.
+
+    {"orders": {"epoch": 7, "seq": 1200, "began": 1000}}
+
+`began` is the seq that the query began behind. Spark asks for the initial offset again when a query that died in its
+first batch comes back, and "latest" is another number by then; the journaled end of that batch still says where it
+began, and wins. `lost` counts seqs that were skipped because they were lost (`onDataLoss=skip`).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from driftq.pipeline.errors import PipelineError
+
+
+class Place(NamedTuple):
+    """Where one topic is read up to, and including."""
+
+    epoch: int
+    seq: int
+    began: int
+    lost: int = 0
+
+
+Places = dict[str, Place]
+
+
+def encode(places: Mapping[str, Place]) -> dict[str, dict[str, int]]:
+    """As Spark keeps it; the order of topics is fixed, since Spark compares texts."""
+    return {
+        topic: {key: value for key, value in places[topic]._asdict().items() if value or key != "lost"}
+        for topic in sorted(places)
+    }
+
+
+def decode(offset: Mapping[str, Any]) -> Places:
+    """From what Spark kept. Raises PipelineError."""
+    try:
+        return {
+            topic: Place(place["epoch"], place["seq"], place.get("began", place["seq"]), place.get("lost", 0))
+            for topic, place in offset.items()
+        }
+    except (TypeError, KeyError, AttributeError):
+        raise PipelineError(
+            "the checkpoint holds offsets of another source: give this query a checkpointLocation of its own"
+        ) from None
+
+
+class Range(NamedTuple):
+    """What a batch reads of one topic: behind `start`, up to and including `end`, in one life of it."""
+
+    topic: str
+    epoch: int
+    start: int
+    end: int
+    missed: Place | None = None
+    """Where an earlier life of the topic was left, if it has been made again since."""
+
+
+def ranges(start: Places, end: Places) -> list[Range]:
+    """What lies between two offsets."""
+    found = []
+    for topic, stop in sorted(end.items()):
+        place = start.get(topic)
+        if place is None:
+            found.append(Range(topic, stop.epoch, stop.began, stop.seq))
+        elif place.epoch != stop.epoch:
+            found.append(Range(topic, stop.epoch, 0, stop.seq, missed=place))
+        else:
+            begin = place.seq if place.began == stop.began else stop.began
+            found.append(Range(topic, stop.epoch, begin, stop.seq))
+    return [part for part in found if part.end > part.start or part.missed is not None]
+
+
+def share(backlog: Mapping[str, int], budget: int | None) -> dict[str, int]:
+    """How many seqs of each topic fit into a budget: the same for all, and what one does not need goes to the others.
+
+    At least one where there is any, so that no topic waits for ever.
+    """
+    if budget is None or sum(backlog.values()) <= budget:
+        return dict(backlog)
+    given: dict[str, int] = {}
+    left = budget
+    for number, (topic, size) in enumerate(sorted(backlog.items(), key=lambda item: (item[1], item[0]))):
+        given[topic] = min(size, max(1, left // (len(backlog) - number)))
+        left = max(0, left - given[topic])
+    return given
+
+
+def lag(end: Places, heads: Mapping[str, int]) -> int:
+    """Seqs behind an offset."""
+    return sum(max(0, heads[topic] - end[topic].seq) for topic in heads if topic in end)
+
+
+def lost_in(gaps: Iterable[tuple[int, int]]) -> int:
+    """Seqs in gaps."""
+    return sum(max(0, last - first + 1) for first, last in gaps)

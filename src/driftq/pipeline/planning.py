@@ -1,0 +1,181 @@
+"""From a seq range to splits: which rows are read from which files, and which seqs are gone. Pure.
+
+A split is a row of pieces, each in one segment or in none; a piece never runs across a hole, so what the server tells
+of losses while a piece is read is news. Gaps (evicted, expired, holes) are found here, once, and are the same whatever
+path the rows take. Deletes are no gaps: who deletes wants it so.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from driftq.pipeline.offsets import Place
+
+
+class Segment(NamedTuple):
+    """A sealed file of the manifest."""
+
+    tier: str
+    file: str
+    first: int
+    last: int
+    live: int
+
+
+class Gap(NamedTuple):
+    """Seqs that are gone, and why."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class Manifest(NamedTuple):
+    """What the server says of a topic's files (http-v0 §22.2)."""
+
+    topic: str
+    epoch: int
+    head: int
+    earliest: int
+    evict_floor: int
+    holes: tuple[Gap, ...]
+    server_id: str
+    hot_root: str
+    cold_root: str | None
+    segments: tuple[Segment, ...]
+
+
+class Piece(NamedTuple):
+    """Neighbouring seqs, and the segment that has them if there is one."""
+
+    first: int
+    last: int
+    segment: Segment | None
+
+
+class Split(NamedTuple):
+    """The work of one task, small enough to be pickled for each."""
+
+    topic: str
+    epoch: int
+    earliest: int
+    server_id: str
+    hot_root: str
+    cold_root: str | None
+    pieces: tuple[Piece, ...]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def size(self) -> int:
+        """Seqs in it."""
+        return sum(piece.last - piece.first + 1 for piece in self.pieces)
+
+
+def manifest_of(said: Mapping[str, Any]) -> Manifest:
+    """From the server's JSON."""
+    return Manifest(
+        said["topic"],
+        said["epoch"],
+        said["head_seq"],
+        said["earliest_seq"],
+        said["evict_floor"],
+        tuple(Gap(hole["from"], hole["to"], hole["reason"]) for hole in said["holes"]),
+        said["server_id"],
+        said["hot_root"],
+        said["cold_root"],
+        tuple(
+            Segment(row["tier"], row["file"], row["first_seq"], row["last_seq"], row["live"])
+            for row in said["segments"]
+        ),
+    )
+
+
+def gaps_in(manifest: Manifest, start: int, end: int, evicted: str) -> list[Gap]:
+    """What is gone of (start, end]: below the floor first, for the reason given, then the holes."""
+    found = []
+    floor = manifest.earliest - 1
+    if start + 1 < manifest.evict_floor and start < end:
+        found.append(Gap(start + 1, min(floor, end), evicted))
+    at = max(start, floor)
+    for hole in manifest.holes:
+        first, last = max(hole.first, at + 1), min(hole.last, end)
+        if first <= last:
+            found.append(Gap(first, last, hole.reason))
+    return [gap for gap in found if gap.first <= gap.last]
+
+
+def recreated(missed: Place) -> Gap:
+    """The end of a life that the reader had not finished; nobody can tell how far it went."""
+    return Gap(missed.seq + 1, missed.seq, "recreated")
+
+
+def pieces_in(manifest: Manifest, start: int, end: int, most: int) -> Iterator[Piece]:
+    """The rows of (start, end] that may be there, in pieces of at most so many seqs."""
+    at, stop = max(start + 1, manifest.earliest), min(end, manifest.head)
+    edges = _edges(manifest)
+    for first, last, segment in edges:
+        while at <= stop and at <= last:
+            begin = max(at, first)
+            if begin > stop:
+                return
+            finish = min(last, stop, begin + most - 1)
+            yield Piece(begin, finish, segment)
+            at = finish + 1
+
+
+def _edges(manifest: Manifest) -> list[tuple[int, int, Segment | None]]:
+    """The log from its earliest seq as ranges without holes: segments, and what is in none of them."""
+    known = sorted(manifest.segments, key=lambda segment: segment.first)
+    whole: list[tuple[int, int, Segment | None]] = []
+    at = manifest.earliest
+    for segment in known:
+        if segment.last < at:
+            continue
+        if segment.first > at:
+            whole.append((at, segment.first - 1, None))
+        whole.append((max(at, segment.first), segment.last, segment))
+        at = segment.last + 1
+    if at <= manifest.head:
+        whole.append((at, manifest.head, None))
+    return [part for edge in whole for part in _without_holes(edge, manifest.holes)]
+
+
+def _without_holes(
+    edge: tuple[int, int, Segment | None], holes: Sequence[Gap]
+) -> Iterator[tuple[int, int, Segment | None]]:
+    first, last, segment = edge
+    for hole in holes:
+        if hole.last < first or hole.first > last:
+            continue
+        if hole.first > first:
+            yield first, hole.first - 1, segment
+        first = hole.last + 1
+    if first <= last:
+        yield first, last, segment
+
+
+def splits_of(manifest: Manifest, start: int, end: int, most: int, gaps: Sequence[Gap]) -> list[Split]:
+    """Tasks of about `most` seqs each. The gaps go with the first, and alone if there is no row to go with."""
+    found: list[list[Piece]] = []
+    size = most
+    for piece in pieces_in(manifest, start, end, most):
+        count = piece.last - piece.first + 1
+        if size + count > most:
+            found.append([])
+            size = 0
+        found[-1].append(piece)
+        size += count
+    if not found and gaps:
+        found.append([])
+    return [
+        Split(
+            manifest.topic,
+            manifest.epoch,
+            manifest.earliest,
+            manifest.server_id,
+            manifest.hot_root,
+            manifest.cold_root,
+            tuple(pieces),
+            tuple(gaps) if number == 0 else (),
+        )
+        for number, pieces in enumerate(found)
+    ]

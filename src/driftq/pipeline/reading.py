@@ -1,0 +1,144 @@
+"""A split as rows: from files where this process sees them, from the server where it does not. Runs in executors.
+
+Pieces are read in order, and each goes on at the server behind the last row that a file has given. What the server says
+is lost while we read was not lost at planning: it is handled as the reader asked.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from driftq.pipeline.columns import Projection, base_columns, base_schema
+from driftq.pipeline.errors import DataLossError
+from driftq.pipeline.planning import Gap, Piece, Split
+from driftq.pipeline.selection import Condition, apply, columns_of
+from driftq.pipeline.wire import Wire
+
+PAGE_BYTES = 16 << 20
+PAGE_RECORDS = 200_000
+
+
+class Task(NamedTuple):
+    """What every split of a read has in common."""
+
+    wire: Wire
+    projection: Projection
+    tests: tuple[Condition, ...]
+    on_data_loss: str
+    in_place: bool = True
+    """May files be read? Tests say no to see the other path."""
+
+
+def read_split(task: Task, split: Split) -> Iterator[Any]:
+    """The rows of a split, as Spark wants them."""
+    projection, names = task.projection, base_columns(task.projection.names, columns_of(task.tests))
+    if split.gaps and task.on_data_loss == "rows":
+        yield projection.gaps(split.topic, split.gaps)
+    for piece in split.pieces:
+        for found in _piece(task, split, piece, names):
+            if isinstance(found, Gap):
+                if task.on_data_loss == "rows":
+                    yield projection.gaps(split.topic, [found])
+                continue
+            rows = apply(task.tests, found)
+            if rows.num_rows:
+                yield projection.rows(split.topic, rows)
+
+
+def _piece(task: Task, split: Split, piece: Piece, names: list[str]) -> Iterator[Any]:
+    """Base batches and news of losses."""
+    at = piece.first
+    files = _files() if task.in_place and piece.segment is not None else None
+    if files is not None:
+        try:
+            for batch in files.read(split, piece, names):
+                yield batch
+                at = batch.column(0)[-1].as_py() + 1
+        except files.Elsewhere:
+            pass
+        else:
+            return
+    yield from _from_server(task, split, at, piece.last, names)
+
+
+def _files() -> Any:
+    """The reader of files, or None in an executor where nothing of ours is installed."""
+    try:
+        from driftq.pipeline import in_place
+    except ImportError:
+        return None
+    return in_place
+
+
+def _from_server(task: Task, split: Split, first: int, last: int, names: list[str]) -> Iterator[Any]:
+    path = task.wire.topic_path(split.topic, "diff")
+    cursor = first - 1
+    while cursor < last:
+        question = {
+            "from_seq": cursor,
+            "limit": min(PAGE_RECORDS, last - cursor),
+            "max_batch_bytes": PAGE_BYTES,
+            "include_tags": "tag" in names,
+            "include_meta": "meta" in names,
+        }
+        stream = pa.ipc.open_stream(task.wire.arrow(path, question))
+        told = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
+        if int(told["epoch"]) != split.epoch:
+            yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
+            return
+        if told["tombstone"]:
+            gap = json.loads(told["tombstone"])
+            if gap["gap_from"] <= last:
+                yield _lost(task, split, Gap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"]))
+        for batch in stream:
+            rows = _until(_base(batch, names), last)
+            if rows.num_rows:
+                yield rows
+        cursor = int(told["next_from_seq"])
+        if told["caught_up"] == "true":
+            return
+
+
+def _base(batch: Any, names: list[str]) -> Any:
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+    columns[0] = columns[0].view(pa.int64())
+    return pa.RecordBatch.from_arrays(columns, schema=base_schema(tuple(names)))
+
+
+def _until(batch: Any, last: int) -> Any:
+    """Without what lies behind the range; seqs go up."""
+    seqs = batch.column(0)
+    count = batch.num_rows
+    if not count or seqs[count - 1].as_py() <= last:
+        return batch
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if seqs[middle].as_py() <= last:
+            low = middle + 1
+        else:
+            high = middle
+    return batch.slice(0, low)
+
+
+def _lost(task: Task, split: Split, gap: Gap) -> Gap:
+    if task.on_data_loss == "fail":
+        raise loss(split.topic, [gap])
+    return gap
+
+
+def loss(topic: str, gaps: list[Gap]) -> DataLossError:
+    """The error for records that are gone."""
+    told = ", ".join(
+        "its earlier life (recreated)"
+        if gap.reason == "recreated" and gap.last < gap.first
+        else f"seqs {gap.first}..{gap.last} ({gap.reason})"
+        for gap in gaps[:5]
+    )
+    more = f" and {len(gaps) - 5} more ranges" if len(gaps) > 5 else ""
+    return DataLossError(
+        f"topic {topic!r} has lost {told}{more} before they were read: set onDataLoss=rows to get the loss as a row, "
+        "or onDataLoss=skip to go on without"
+    )

@@ -1,0 +1,248 @@
+"""Format `driftq` for Spark: topics as tables and as streams.
+
+Spark makes a source in a process of its own, pickles it, and calls readers in two places. On the driver: `partitions`
+and, for a stream, everything about offsets, in one process per query. In executors: `read`, on a copy made before the
+query ran; whatever it needs stands in the partition. The API key travels inside these pickles and nowhere else.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from driftq.pipeline import offsets, selection
+from driftq.pipeline.columns import Projection, check_schema, ddl
+from driftq.pipeline.offsets import Place, Places, Range
+from driftq.pipeline.options import ReadOptions, api_key_of, parse
+from driftq.pipeline.planning import Gap, Manifest, Split, recreated, splits_of
+from driftq.pipeline.reading import Task, loss, read_split
+from driftq.pipeline.selection import Condition
+from driftq.pipeline.topics import Topics
+from driftq.pipeline.wire import Wire
+
+
+class DriftqSource(DataSource):
+    """What `format("driftq")` stands for. A session registers a class of its own that knows the session's server."""
+
+    session_server: ClassVar[str | None] = None
+    session_key: ClassVar[str | None] = None
+    may_push: ClassVar[bool] = False
+    """Does the session let readers take filters over? One that has the method fails where it does not."""
+    in_place: ClassVar[bool] = True
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._latest: Places | None = None
+        if str(options.get("startingSeq", options.get("startingseq", ""))).lower() == "latest":
+            # A number from here on: Spark asks for the first offset more than once.
+            asked = self._asked()
+            self._latest = Topics(self._wire(asked), asked).initial()
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return "driftq"
+
+    def _asked(self) -> ReadOptions:
+        return parse(self.options, server=self.session_server)
+
+    def _wire(self, asked: ReadOptions) -> Wire:
+        return Wire(asked.server, api_key_of(self.options, self.session_key))
+
+    def schema(self) -> str:
+        """Every column; `.schema(…)` chooses."""
+        asked = self._asked()
+        return ddl(with_gaps=asked.with_gaps, with_v1=asked.with_v1)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        asked = self._asked()
+        kind = FilteringReader if self.may_push and not asked.with_gaps else BatchReader
+        return kind(asked, self._task(asked, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream."""
+        asked = self._asked()
+        return StreamReader(asked, self._task(asked, schema), self._latest)
+
+    def _task(self, asked: ReadOptions, schema: StructType) -> Task:
+        check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
+        return Task(
+            self._wire(asked),
+            Projection(to_arrow_schema(schema, timezone="UTC")),
+            selection.from_options(asked.tag, asked.tag_prefix, asked.node),
+            asked.on_data_loss,
+            self.in_place,
+        )
+
+
+def _read(task: Task, partition: InputPartition) -> Iterator[Any]:
+    """Spark makes a partition without a value where we have none."""
+    return iter(()) if partition.value is None else read_split(task, partition.value)
+
+
+def _checked(asked: ReadOptions, topic: str, gaps: list[Gap]) -> list[Gap]:
+    """The gaps that become rows. Raises DataLossError where they may not be."""
+    if gaps and asked.on_data_loss == "fail":
+        raise loss(topic, gaps)
+    return gaps if asked.on_data_loss == "rows" else []
+
+
+class BatchReader(DataSourceReader):
+    """Reads a range of each topic, as of planning."""
+
+    def __init__(self, asked: ReadOptions, task: Task) -> None:
+        self._asked = asked
+        self._task = task
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """On the driver: one per split."""
+        topics = Topics(self._task.wire, self._asked)
+        found = []
+        for name in topics.names():
+            manifest = topics.get(name)
+            start, end = self._narrowed(topics, manifest, topics.begin(manifest), topics.end(manifest))
+            gaps = _checked(self._asked, name, topics.gaps(manifest, start, end)) if start < end else []
+            found += splits_of(manifest, start, end, self._asked.split_records, gaps)
+        self._task.wire.close()
+        return [InputPartition(split) for split in found]
+
+    def _narrowed(self, topics: Topics, manifest: Manifest, start: int, end: int) -> tuple[int, int]:
+        """The range without what no row can pass."""
+        low, high = selection.seq_bounds(self._task.tests)
+        start, end = max(start, low - 1), min(end, high)
+        since, before = selection.ts_bounds(self._task.tests)
+        if since is not None:
+            start = max(start, topics.seek(manifest.topic, max(0, since)))
+        if before is not None:
+            end = min(end, topics.seek(manifest.topic, max(0, before)))
+        return start, end
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In an executor."""
+        return _read(self._task, partition)
+
+
+class FilteringReader(BatchReader):
+    """The same, and it takes over the filters that it can apply exactly."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Those that are given back are Spark's work."""
+        taken = []
+        for each in filters:
+            column = ".".join(getattr(each, "attribute", ()))
+            operator = type(each).__name__
+            if selection.supported(column, operator):
+                taken.append(Condition(column, operator, getattr(each, "value", None)))
+            else:
+                yield each
+        self._task = self._task._replace(tests=(*self._task.tests, *taken))
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow."""
+
+    def __init__(self, asked: ReadOptions, task: Task, latest: Places | None) -> None:
+        self._asked = asked
+        self._task = task
+        self._topics = Topics(task.wire, asked)
+        self._initial = latest
+        self._target: Places | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The same whenever it is asked for."""
+        if self._initial is None:
+            self._initial = self._topics.initial()
+        return offsets.encode(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What `maxRecordsPerTrigger` says."""
+        most = self._asked.max_records
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there at this moment is the end of the query."""
+        self._target = self._heads()
+
+    def _heads(self) -> Places:
+        found = [manifest for name in self._topics.names() if (manifest := self._topics.find(name)) is not None]
+        return {manifest.topic: Place(manifest.epoch, manifest.head, began=0) for manifest in found}
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The heads, for the lag in Spark's progress."""
+        return offsets.encode(self._heads())
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; the start, where there is nothing new."""
+        places = offsets.decode(start)
+        known = {name: self._topics.find(name) for name in {*self._topics.names(), *places}}
+        begins: Places = {}
+        backlog: dict[str, int] = {}
+        for name, manifest in known.items():
+            place = places.get(name)
+            if manifest is None:
+                continue
+            begins[name] = self._begin(manifest, place)
+            backlog[name] = max(0, self._head(manifest) - begins[name].seq)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        shares = offsets.share({name: size for name, size in backlog.items() if size}, most)
+        ends = dict(places)
+        for name, begin in begins.items():
+            if shares.get(name) or places.get(name) != begin:
+                ends[name] = self._end(known[name], begin, begin.seq + shares.get(name, 0))
+        return offsets.encode(ends)
+
+    def _head(self, manifest: Manifest) -> int:
+        if self._target is None:
+            return manifest.head
+        target = self._target.get(manifest.topic)
+        return min(manifest.head, target.seq) if target is not None and target.epoch == manifest.epoch else 0
+
+    def _begin(self, manifest: Manifest, place: Place | None) -> Place:
+        """Where the next batch begins in the life that the topic is in."""
+        if place is None:
+            begin = 0 if self._asked.on_data_loss == "rows" else manifest.earliest - 1
+            return Place(manifest.epoch, begin, began=begin)
+        if place.epoch == manifest.epoch:
+            return place
+        _checked(self._asked, manifest.topic, [recreated(place)])
+        return Place(manifest.epoch, 0, began=0, lost=place.lost + 1)
+
+    def _end(self, manifest: Manifest | None, begin: Place, end: int) -> Place:
+        """The end of a batch, with what is skipped on the way to it."""
+        assert manifest is not None
+        skipped = 0
+        if self._asked.on_data_loss == "skip":
+            gaps = self._topics.gaps(manifest, begin.seq, end)
+            skipped = offsets.lost_in((gap.first, gap.last) for gap in gaps)
+        return begin._replace(seq=end, lost=begin.lost + skipped)
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """On the driver: one per split. The same rows for the same offsets, as long as the topic has them."""
+        found: list[Split] = []
+        for part in offsets.ranges(offsets.decode(start), offsets.decode(end)):
+            found += self._splits(part)
+        return [InputPartition(split) for split in found]
+
+    def _splits(self, part: Range) -> list[Split]:
+        manifest = self._topics.find(part.topic)
+        missed = [] if part.missed is None else [recreated(part.missed)]
+        if manifest is None or manifest.epoch != part.epoch:
+            gaps = _checked(self._asked, part.topic, [*missed, Gap(part.start + 1, part.end, "recreated")])
+            return [] if not gaps else [Split(part.topic, part.epoch, 1, "", "", None, (), tuple(gaps))]
+        gaps = _checked(self._asked, part.topic, [*missed, *self._topics.gaps(manifest, part.start, part.end)])
+        return splits_of(manifest, part.start, part.end, self._asked.split_records, gaps)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In an executor."""
+        return _read(self._task, partition)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing: the place of a query is told by the listener, since Spark leaves out the last batch here."""
+
+    def stop(self) -> None:
+        """Let the connection go."""
+        self._task.wire.close()

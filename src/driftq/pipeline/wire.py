@@ -1,0 +1,127 @@
+"""The server as Spark's processes reach it: JSON and Arrow over one kept connection, the standard library and no more.
+
+This runs in executors that may have nothing of ours installed, so it is plain enough to travel by value. A server that
+is away is waited for (`PATIENCE_S` in all): a query outlives a restart of the server. The API key is in no message.
+"""
+
+import json
+import time
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from driftq.pipeline.errors import PipelineError
+
+ARROW = "application/vnd.apache.arrow.stream"
+PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+_LATER = frozenset((429, 502, 503, 504))
+
+
+class AnswerError(PipelineError):
+    """The server refused: what it said, under its own code."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.said = code
+
+
+class Wire:
+    """One server. May be pickled: the connection stays behind."""
+
+    def __init__(self, server: str, api_key: str | None) -> None:
+        parts = urlsplit(server if "://" in server else f"http://{server}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PipelineError(f"{server!r} is no address of a server: give http://host:port")
+        self.server = f"{parts.scheme}://{parts.netloc}"
+        self._prefix = parts.path.rstrip("/")
+        self._api_key = api_key
+        self._open: HTTPConnection | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": None}
+
+    def __repr__(self) -> str:
+        return f"Wire({self.server!r})"
+
+    def topic_path(self, topic: str, *more: str) -> str:
+        """The path of something of a topic."""
+        return "/".join(["/v0/topics", *(quote(part, safe="") for part in (topic, *more))])
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A JSON answer."""
+        return self._json("GET", path, None)
+
+    def post(self, path: str, value: object) -> dict[str, Any]:
+        """JSON for JSON. May be sent twice: for questions, and for what can be repeated."""
+        return self._json("POST", path, value)
+
+    def put(self, path: str, value: object, *, patient: bool = True) -> dict[str, Any]:
+        """JSON for JSON. May be sent twice; who is not patient does not wait for a server that is away."""
+        return self._json("PUT", path, value, patient=patient)
+
+    def arrow(self, path: str, value: object) -> bytes:
+        """An Arrow stream for JSON."""
+        return self._ask("POST", path, value, accept=ARROW)
+
+    def _json(self, method: str, path: str, value: object, *, patient: bool = True) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._ask(method, path, value, accept="application/json", patient=patient))
+        return found
+
+    def _ask(self, method: str, path: str, value: object, *, accept: str, patient: bool = True) -> bytes:
+        """The body of a 2xx. Raises AnswerError, or PipelineError when nobody answers for too long."""
+        headers = {"Accept": accept}
+        body = None
+        if value is not None:
+            body = json.dumps(value).encode()
+            headers["Content-Type"] = "application/json"
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        end, wait = time.monotonic() + (PATIENCE_S if patient else 0), _FIRST_WAIT_S
+        while True:
+            try:
+                status, said = self._once(method, self._prefix + path, body, headers)
+            except (OSError, HTTPException) as error:
+                self.close()
+                why, failure = str(error) or type(error).__name__, None
+            else:
+                if status < 300:
+                    return said
+                failure = _refusal(status, said)
+                if status not in _LATER:
+                    raise failure
+                why = f"{failure.said}: {failure.message}"
+            if time.monotonic() + wait > end:
+                raise PipelineError(
+                    f"the server at {self.server} does not answer: {why}; is it running, and is this its address?"
+                ) from failure
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        if self._open is None:
+            parts = urlsplit(self.server)
+            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+            self._open = kind(parts.netloc, timeout=_TIMEOUT_S)
+        self._open.request(method, path, body, headers)
+        reply = self._open.getresponse()
+        return reply.status, reply.read()
+
+    def close(self) -> None:
+        """Let the connection go; the next request opens another."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+
+def _refusal(status: int, said: bytes) -> AnswerError:
+    try:
+        error = json.loads(said)
+        if isinstance(error.get("error"), dict):
+            error = error["error"]
+        return AnswerError(status, str(error.get("code", status)), str(error.get("message", ""))[:500])
+    except (ValueError, AttributeError):
+        return AnswerError(status, str(status), said[:200].decode("utf-8", "replace"))

@@ -1,0 +1,128 @@
+"""Topics as tables."""
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.acceptance.process import ServerProcess
+from tests.pipeline.topics import ask, fill, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def _seqs(frame: "DataFrame") -> list[int]:
+    return sorted(row.seq for row in frame.select("seq").collect())
+
+
+@pytest.fixture(scope="module")
+def orders(server: ServerProcess) -> str:
+    """A topic of 2500 records, every tenth deleted."""
+    fill(server, "orders", range(2500), meta={"by": "test"}, node="x")
+    ask(server, "POST", "/v0/topics/orders/delete", {"match": "t3"})
+    return "orders"
+
+
+def test_every_column_of_a_record_is_there(spark: "SparkSession", server: ServerProcess) -> None:
+    records = [{"data": {"a": [1, 2.5]}, "tag": "x", "node": "n", "meta": {"k": "v"}}, {"data": None}]
+    ask(server, "POST", "/v0/topics/all-columns", {"records": records})
+    first, second = table(spark, "all-columns").orderBy("seq").collect()
+    assert (first.topic, first.seq, first.node, first.tag, first.meta, first.data) == (
+        *("all-columns", 1, "n", "x"),
+        *({"k": "v"}, '{"a":[1,2.5]}'),
+    )
+    assert (second.seq, second.node, second.tag, second.meta, second.data) == (2, None, None, None, "null")
+    said = ask(server, "POST", "/v0/topics/all-columns/diff", {})["records"][0]["$ts"]
+    assert first.ts.replace(tzinfo=UTC) == datetime.fromtimestamp(said / 1000, UTC)
+
+
+def test_deleted_records_are_absent_and_a_schema_chooses_columns(spark: "SparkSession", orders: str) -> None:
+    frame = spark.read.format("driftq").schema("data string, seq bigint").option("topic", orders).load()
+    rows = {row.seq: json.loads(row.data)["n"] for row in frame.collect()}
+    assert rows == {n + 1: n for n in range(2500) if n % 10 != 3}
+
+
+def test_a_read_is_split_and_bounded(spark: "SparkSession", orders: str) -> None:
+    frame = table(spark, orders, splitRecords="300", startingSeq="101", endingSeq="1500")
+    assert frame.rdd.getNumPartitions() == 5
+    assert _seqs(frame) == [n + 1 for n in range(100, 1500) if n % 10 != 3]
+
+
+def test_options_choose_by_tag_and_node(spark: "SparkSession", orders: str) -> None:
+    assert table(spark, orders, tag="t4").count() == 250
+    assert table(spark, orders, tagPrefix="t").count() == 2250
+    assert table(spark, orders, node="y").count() == 0
+
+
+def test_filters_are_taken_over_by_the_source(spark: "SparkSession", orders: str) -> None:
+    frame = table(spark, orders)
+    chosen = frame.where("seq between 11 and 40 and tag in ('t1', 't2') and node = 'x' and data like '%n%'")
+    assert _seqs(chosen) == [12, 13, 22, 23, 32, 33]
+    (ts,) = frame.where("seq = 1000").select("ts").collect()[0]
+    later = frame.where(frame.ts > ts)
+    assert min(_seqs(later)) > 1000
+    assert (
+        later.count()
+        == frame.where("seq > 1000").count() - frame.where(f"seq > 1000 and ts = timestamp'{ts.isoformat()}'").count()
+    )
+
+
+def test_several_topics_and_a_pattern(spark: "SparkSession", server: ServerProcess) -> None:
+    fill(server, "many-1", range(3))
+    fill(server, "many-2", range(4))
+    both = spark.read.format("driftq").option("topics", "many-1,many-2").load()
+    assert {row.topic: row["count"] for row in both.groupBy("topic").count().collect()} == {"many-1": 3, "many-2": 4}
+    assert spark.read.format("driftq").option("topicPattern", "many-.*").load().count() == 7
+
+
+def test_a_read_from_a_time(spark: "SparkSession", server: ServerProcess) -> None:
+    fill(server, "timed", range(5))
+    last = ask(server, "POST", "/v0/topics/timed/diff", {})["records"][-1]["$ts"]
+    assert table(spark, "timed", startingTimestamp=str(last + 1)).count() == 0
+    assert table(spark, "timed", startingTimestamp=str(last), endingTimestamp=str(last + 1)).count() == 5
+    assert table(spark, "timed", endingTimestamp=str(last)).count() == 0
+
+
+def test_messages_of_the_broker_have_their_own_columns(spark: "SparkSession", server: ServerProcess) -> None:
+    ask(server, "POST", "/v1/topics", {"name": "runs", "partitions": 2})
+    ask(server, "POST", "/v1/produce", {"topic": "runs", "key": "k", "value": "hello", "envelope": {"run_id": "r1"}})
+    for frame in (table(spark, "v1:runs"), table(spark, "runs", api="v1")):
+        (row,) = frame.collect()
+        assert (row.key, row.value, json.loads(row.envelope)["run_id"]) == ("k", "hello", "r1")
+        assert row.partition in (0, 1)
+        assert row.tag == f"p{row.partition}"
+
+
+def test_evicted_records_fail_the_read_are_rows_or_are_skipped(spark: "SparkSession", server: ServerProcess) -> None:
+    ask(server, "PUT", "/v0/topics/capped", {"cap_records": 10})
+    fill(server, "capped", range(25))
+    with pytest.raises(PySparkException, match=r"topic 'capped' has lost seqs 1\.\.15 \(cap\).*onDataLoss=rows"):
+        table(spark, "capped", startingSeq="1").count()
+    assert _seqs(table(spark, "capped", startingSeq="1", onDataLoss="skip")) == list(range(16, 26))
+    assert _seqs(table(spark, "capped")) == list(range(16, 26))
+    rows = table(spark, "capped", withGaps="true").orderBy("seq").collect()
+    assert (rows[0].kind, rows[0].gap_from, rows[0].gap_to, rows[0].reason, rows[0].seq) == (
+        *("tombstone", 1, 15, "cap", 15),
+    )
+    assert [row.kind for row in rows[1:]] == ["record"] * 10
+
+
+def test_what_is_wrong_is_said_when_the_table_is_made(spark: "SparkSession", orders: str) -> None:
+    with pytest.raises(PySparkException, match="did you mean startingSeq"):
+        table(spark, orders, startingSeqs="1")
+    with pytest.raises(PySparkException, match="there is no topic 'nowhere'"):
+        table(spark, "nowhere").count()
+
+
+def test_sql_knows_the_format(spark: "SparkSession", orders: str) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW o USING driftq OPTIONS (topic '{orders}')")
+    (row,) = spark.sql("SELECT count(*) AS n, max(seq) AS last FROM o").collect()
+    assert (row.n, row.last) == (2250, 2500)
+
+
+def test_the_api_key_is_in_no_plan(spark: "SparkSession", orders: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table(spark, orders, apiKey="hunter2-secret").explain(True)
+    assert "hunter2" not in capsys.readouterr().out

@@ -1,0 +1,162 @@
+"""Topics as streams."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.acceptance.process import ServerProcess
+from tests.pipeline.topics import ask, fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE_S = 120
+
+
+def _start(spark: "SparkSession", place: str, *, once: bool = True, name: str | None = None, **options: str) -> Any:
+    """A query into Parquet files below a place, which holds its checkpoint too."""
+    reader = spark.readStream.format("driftq")
+    for key, value in options.items():
+        reader = reader.option(key, value)
+    writer = reader.load().writeStream.format("parquet").option("checkpointLocation", f"{place}/checkpoint")
+    writer = writer.option("path", f"{place}/rows")
+    if name is not None:
+        writer = writer.queryName(name)
+    return (writer.trigger(availableNow=True) if once else writer).start()
+
+
+def _run(spark: "SparkSession", place: str, **options: Any) -> "StreamingQuery":
+    """The same until all that is there has been read."""
+    query: StreamingQuery = _start(spark, place, **options)
+    assert query.awaitTermination(PATIENCE_S)
+    return query
+
+
+def _seqs(spark: "SparkSession", place: str) -> list[int]:
+    return sorted(row.seq for row in spark.read.parquet(f"{place}/rows").select("seq").collect())
+
+
+@contextmanager
+def _running(query: "StreamingQuery") -> Iterator["StreamingQuery"]:
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def test_a_query_reads_in_batches_and_goes_on_where_it_was(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    fill(server, "s-batches", range(250))
+    place = str(tmp_path)
+    query = _run(spark, place, topic="s-batches", maxRecordsPerTrigger="100", name="s batches")
+    batches = [progress["numInputRows"] for progress in query.recentProgress]
+    assert [size for size in batches if size] == [100, 100, 50]
+    offset = json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])
+    assert offset["s-batches"]["seq"] == 250
+    fill(server, "s-batches", range(250, 300))
+    _run(spark, place, topic="s-batches", name="s batches")
+    assert _seqs(spark, place) == list(range(1, 301))
+    cursors = ask(server, "GET", "/v0/topics/s-batches/cursors")["cursors"]
+    assert [cursor["cursor"] for cursor in cursors] == ["spark:s-batches"]
+
+
+def test_the_place_of_a_query_and_its_lag_are_seen_in_the_server(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    fill(server, "s-lag", range(20))
+    _run(spark, str(tmp_path), topic="s-lag", name="lagging")
+    fill(server, "s-lag", range(7))
+    cursor = ask(server, "GET", "/v0/topics/s-lag/cursors/spark:lagging")
+    assert (cursor["seq"], cursor["lag"]) == (20, 7)
+
+
+def test_a_query_at_latest_that_dies_in_its_first_batch_skips_nothing(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    fill(server, "s-latest", range(10))
+    place = str(tmp_path)
+    reader = spark.readStream.format("driftq").option("topic", "s-latest").option("startingSeq", "latest")
+    frame = reader.load()
+    fill(server, "s-latest", range(10, 15))
+
+    def fail(rows: Any, batch: int) -> None:
+        raise RuntimeError(f"batch {batch} dies with {rows.count()} rows")
+
+    query = (
+        frame.writeStream.foreachBatch(fail)
+        .option("checkpointLocation", f"{place}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(PySparkException, match="dies with 5 rows"):
+        query.awaitTermination(PATIENCE_S)
+    fill(server, "s-latest", range(15, 18))
+    _run(spark, place, topic="s-latest", startingSeq="latest")
+    assert _seqs(spark, place) == list(range(11, 19))
+
+
+def test_a_topic_that_was_made_again_is_noticed(spark: "SparkSession", server: ServerProcess, tmp_path: Path) -> None:
+    fill(server, "s-again", range(8))
+    places = {loss: str(tmp_path / loss) for loss in ("fail", "rows", "skip")}
+    for loss, place in places.items():
+        _run(spark, place, topic="s-again", onDataLoss=loss)
+    ask(server, "DELETE", "/v0/topics/s-again")
+    fill(server, "s-again", range(3))
+    with pytest.raises(PySparkException, match=r"topic 's-again' has lost its earlier life \(recreated\)"):
+        _run(spark, places["fail"], topic="s-again", onDataLoss="fail")
+    _run(spark, places["rows"], topic="s-again", onDataLoss="rows")
+    told = spark.read.parquet(places["rows"] + "/rows").where("kind = 'tombstone'").collect()
+    assert [(row.reason, row.gap_from) for row in told] == [("recreated", 9)]
+    query = _run(spark, places["skip"], topic="s-again", onDataLoss="skip")
+    assert _seqs(spark, places["skip"]) == [1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8]
+    assert json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])["s-again"]["lost"] == 1
+
+
+def test_records_that_were_evicted_under_a_query_are_told(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    ask(server, "PUT", "/v0/topics/s-evicted", {"cap_records": 10})
+    fill(server, "s-evicted", range(5))
+    places = {loss: str(tmp_path / loss) for loss in ("fail", "skip")}
+    for loss, place in places.items():
+        _run(spark, place, topic="s-evicted", onDataLoss=loss)
+    fill(server, "s-evicted", range(5, 30))
+    with pytest.raises(PySparkException, match=r"topic 's-evicted' has lost seqs 6\.\.20 \(cap\)"):
+        _run(spark, places["fail"], topic="s-evicted", onDataLoss="fail")
+    query = _run(spark, places["skip"], topic="s-evicted", onDataLoss="skip")
+    assert _seqs(spark, places["skip"]) == [*range(1, 6), *range(21, 31)]
+    assert json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])["s-evicted"]["lost"] == 15
+
+
+def test_a_live_query_sees_new_topics_of_its_pattern_and_reports_the_head(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    fill(server, "s-live-1", range(4))
+    with _running(_start(spark, str(tmp_path), once=False, topicPattern="s-live-.*")) as query:
+        query.processAllAvailable()
+        fill(server, "s-live-2", range(6))
+        fill(server, "s-live-1", range(1))
+        query.processAllAvailable()
+        (source,) = query.recentProgress[-1]["sources"]
+        latest = json.loads(source["latestOffset"])
+    assert {topic: place["seq"] for topic, place in latest.items()} == {"s-live-1": 5, "s-live-2": 6}
+    rows = spark.read.parquet(f"{tmp_path}/rows").groupBy("topic").count().collect()
+    assert {row.topic: row["count"] for row in rows} == {"s-live-1": 5, "s-live-2": 6}
+
+
+def test_the_api_key_is_in_no_file_of_a_checkpoint(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    fill(server, "s-key", range(3))
+    query = _run(spark, str(tmp_path), topic="s-key", apiKey="hunter2-secret")
+    files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
+    assert "hunter2" not in json.dumps([progress.json for progress in query.recentProgress])

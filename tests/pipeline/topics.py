@@ -1,0 +1,37 @@
+"""Topics for the tests of the pipeline: made, filled and read over HTTP."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tests.acceptance.process import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+
+def ask(server: ServerProcess, method: str, path: str, value: object = None) -> dict[str, Any]:
+    """A call that must succeed."""
+    status, answer = server.ask(method, path, value)
+    assert status < 300, (status, answer)
+    return answer
+
+
+def fill(server: ServerProcess, topic: str, numbers: Iterable[int], **more: Any) -> None:
+    """Records `{"n": number}`, with tag `t<last digit>`, in writes of a thousand."""
+    waiting = list(numbers)
+    for at in range(0, len(waiting), 1000):
+        records = [{"data": {"n": n}, "tag": f"t{n % 10}", **more} for n in waiting[at : at + 1000]]
+        ask(server, "POST", f"/v0/topics/{topic}?return_seqs=false", {"records": records})
+
+
+def table(spark: "SparkSession", topic: str, **options: str) -> "DataFrame":
+    """A batch read."""
+    reader: DataFrameReader = spark.read.format("driftq").option("topic", topic)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def numbers(frame: "DataFrame") -> list[int]:
+    """The numbers of its records, in order of their seqs."""
+    return [int(row.n) for row in frame.selectExpr("seq", "data:n as n").orderBy("seq").collect()]

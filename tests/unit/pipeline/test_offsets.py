@@ -1,0 +1,55 @@
+"""Offsets: what a batch reads between two of them, and how a budget is shared."""
+
+import pytest
+
+from driftq.pipeline import PipelineError
+from driftq.pipeline.offsets import Place, Range, decode, encode, ranges, share
+
+
+def test_an_offset_is_json_with_epoch_and_seq_and_comes_back_the_same() -> None:
+    places = {"b": Place(7, 1200, began=1000), "a": Place(1, 5, began=0, lost=3)}
+    said = encode(places)
+    assert said == {"a": {"epoch": 1, "seq": 5, "began": 0, "lost": 3}, "b": {"epoch": 7, "seq": 1200, "began": 1000}}
+    assert list(said) == ["a", "b"]
+    assert decode(said) == places
+
+
+def test_a_checkpoint_of_another_source_is_refused_by_name() -> None:
+    with pytest.raises(PipelineError, match="checkpointLocation of its own"):
+        decode({"orders": 17})
+
+
+def test_a_batch_reads_what_lies_between() -> None:
+    start, end = {"t": Place(1, 10, 0)}, {"t": Place(1, 25, 0)}
+    assert ranges(start, end) == [Range("t", 1, 10, 25)]
+    assert ranges(end, end) == []
+
+
+def test_a_query_at_latest_that_died_in_its_first_batch_reads_that_batch_again() -> None:
+    journaled = {"t": Place(1, 130, began=100)}
+    asked_again = {"t": Place(1, 150, began=150)}
+    assert ranges(asked_again, journaled) == [Range("t", 1, 100, 130)]
+
+
+def test_a_topic_that_came_later_is_read_from_where_it_began() -> None:
+    assert ranges({}, {"new": Place(3, 9, began=2)}) == [Range("new", 3, 2, 9)]
+
+
+def test_a_topic_that_was_made_again_is_read_from_its_start_and_the_break_is_known() -> None:
+    left = Place(1, 50, 0)
+    assert ranges({"t": left}, {"t": Place(2, 4, 0)}) == [Range("t", 2, 0, 4, missed=left)]
+    assert ranges({"t": left}, {"t": Place(2, 0, 0)}) == [Range("t", 2, 0, 0, missed=left)]
+
+
+@pytest.mark.parametrize(
+    ("backlog", "budget", "given"),
+    [
+        ({"a": 5, "b": 9}, None, {"a": 5, "b": 9}),
+        ({"a": 5, "b": 9}, 100, {"a": 5, "b": 9}),
+        ({"a": 5, "b": 900}, 100, {"a": 5, "b": 95}),
+        ({"a": 500, "b": 900}, 100, {"a": 50, "b": 50}),
+        ({"a": 500, "b": 900, "c": 900}, 2, {"a": 1, "b": 1, "c": 1}),
+    ],
+)
+def test_a_budget_is_shared_and_nobody_starves(backlog: dict[str, int], budget: int, given: dict[str, int]) -> None:
+    assert share(backlog, budget) == given
