@@ -10,13 +10,11 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.acceptance.process import ServerProcess
-from tests.pipeline.topics import ask, fill
+from tests.pipeline.topics import PATIENCE_S, ask, fill, finished
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-PATIENCE_S = 120
 
 
 def _start(spark: "SparkSession", place: str, *, once: bool = True, name: str | None = None, **options: str) -> Any:
@@ -33,9 +31,7 @@ def _start(spark: "SparkSession", place: str, *, once: bool = True, name: str | 
 
 def _run(spark: "SparkSession", place: str, **options: Any) -> "StreamingQuery":
     """The same until all that is there has been read."""
-    query: StreamingQuery = _start(spark, place, **options)
-    assert query.awaitTermination(PATIENCE_S)
-    return query
+    return finished(lambda: _start(spark, place, **options))
 
 
 def _seqs(spark: "SparkSession", place: str) -> list[int]:

@@ -1,12 +1,20 @@
 """Topics for the tests of the pipeline: made, filled and read over HTTP."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import StreamingQueryException
 
 from tests.acceptance.process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE_S = 300
+_TRIES = 4
+_TOO_BUSY = "failed to connect back"
+"""Spark gives the process of a streaming source ten seconds to come up, and a busy machine may need more."""
 
 
 def ask(server: ServerProcess, method: str, path: str, value: object = None) -> dict[str, Any]:
@@ -35,3 +43,19 @@ def table(spark: "SparkSession", topic: str, **options: str) -> "DataFrame":
 def numbers(frame: "DataFrame") -> list[int]:
     """The numbers of its records, in order of their seqs."""
     return [int(row.n) for row in frame.selectExpr("seq", "data:n as n").orderBy("seq").collect()]
+
+
+def finished(start: Callable[[], "StreamingQuery"]) -> "StreamingQuery":
+    """A query that ends by itself, when it has; started again where the machine was too busy for its first step."""
+    for _ in range(_TRIES - 1):
+        query = start()
+        try:
+            assert query.awaitTermination(PATIENCE_S)
+        except StreamingQueryException as failure:
+            if _TOO_BUSY not in str(failure):
+                raise
+        else:
+            return query
+    query = start()
+    assert query.awaitTermination(PATIENCE_S)
+    return query
