@@ -24,7 +24,7 @@ from driftq.errors import DriftQError
 from driftq.model.tombstone import Reason, Tombstone
 from driftq.seam.runtime import Pending
 from driftq.watch.batches import Batch
-from driftq.watch.cohort import Lead
+from driftq.watch.chorus import Lead
 from driftq.watch.options import Options
 from driftq.watch.outlet import Outlet
 from driftq.watch.place import Place
@@ -66,7 +66,7 @@ class Subscription:
         self._feed.mark(self)
 
     def lead(self) -> tuple[int, Lead | None]:
-        """The same, and its cohort waits for what it is told."""
+        """The same, and its chorus waits for what it is told."""
         return self._feed.lead(self)
 
     def follow(self, lead: Lead) -> bool:
@@ -108,7 +108,7 @@ class Feed:
             self._engine.touch(topic)
         found = Subscription(self, name, place, options, topic)
         self._subscriptions[name] = found
-        self._watch.cohorts.join(name, options, found)
+        self._watch.choruses.join(name, options, found)
         self.mark(found)
 
     def remove(self, name: str) -> None:
@@ -116,7 +116,7 @@ class Feed:
         found = self._subscriptions.pop(name, None)
         if found is None:
             return
-        self._watch.cohorts.leave(name, found.options, found)
+        self._watch.choruses.leave(name, found.options, found)
         self._marked.discard(name)
         self._paced.discard(name)
         if self._current is found:

@@ -7,7 +7,7 @@ from driftq.seam.clock import Clock
 from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Runtime
 from driftq.watch.batches import Batches
-from driftq.watch.cohort import Cohorts
+from driftq.watch.chorus import Choruses
 from driftq.watch.sessions import Sessions
 from driftq.watch.turns import Turns
 
@@ -25,7 +25,7 @@ class Watch:
         self.sessions = Sessions(clock, entropy, engine.settings.limits.watch_sessions_max)
         self.batches = Batches(engine)
         self.turns = Turns(engine, runtime, clock)
-        self.cohorts = Cohorts(engine, self.turns, self.priority)
+        self.choruses = Choruses(engine, self.turns, self.priority)
         self._priorities: dict[int, tuple[int, int]] = {}
 
     def priority(self, topic: Topic) -> int:

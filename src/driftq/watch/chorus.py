@@ -56,10 +56,10 @@ class Member(Protocol):
         ...
 
 
-class Cohort:
+class Chorus:
     """All who follow one topic in one way."""
 
-    def __init__(self, ask: "Callable[[Cohort], None]") -> None:
+    def __init__(self, ask: "Callable[[Chorus], None]") -> None:
         self._ask = ask
         self._asked = False
         self.members: dict[Member, None] = {}
@@ -102,34 +102,34 @@ class Cohort:
             self._ask(self)
 
 
-class Cohorts:
+class Choruses:
     """All of them, by topic and options; one that has lost its last member is gone."""
 
     def __init__(self, engine: Engine, turns: Turns, priority: Callable[[Topic], int]) -> None:
         self._engine = engine
         self._turns = turns
         self._priority = priority
-        self._all: dict[tuple[str, Options], Cohort] = {}
+        self._all: dict[tuple[str, Options], Chorus] = {}
 
     def join(self, name: str, options: Options, member: Member) -> None:
         """Be woken when something happens to a topic; where only what is synced is wanted, by a sync too."""
-        cohort = self._all.get((name, options))
-        if cohort is None:
-            cohort = self._all[name, options] = Cohort(lambda cohort: self._turns.ask(cohort, self._priority_of(name)))
-            self._engine.wakeups.add(name, cohort.wake)
+        chorus = self._all.get((name, options))
+        if chorus is None:
+            chorus = self._all[name, options] = Chorus(lambda chorus: self._turns.ask(chorus, self._priority_of(name)))
+            self._engine.wakeups.add(name, chorus.wake)
             if options.strong:
-                self._engine.synced.add(name, cohort.wake)
-        cohort.members[member] = None
+                self._engine.synced.add(name, chorus.wake)
+        chorus.members[member] = None
 
     def leave(self, name: str, options: Options, member: Member) -> None:
         """And no more."""
-        cohort = self._all[name, options]
-        del cohort.members[member]
-        if not cohort.members:
+        chorus = self._all[name, options]
+        del chorus.members[member]
+        if not chorus.members:
             del self._all[name, options]
-            self._engine.wakeups.discard(name, cohort.wake)
+            self._engine.wakeups.discard(name, chorus.wake)
             if options.strong:
-                self._engine.synced.discard(name, cohort.wake)
+                self._engine.synced.discard(name, chorus.wake)
 
     def _priority_of(self, name: str) -> int:
         topic = self._engine.catalog.find(name)
