@@ -1,15 +1,16 @@
 """Queues, groups, runs and dead letters from the command line, and the doctor and the bench, against a real server."""
 
-import time
-from collections.abc import Callable
+import signal
 from pathlib import Path
 
 import pytest
+from msgspec import json
 
 from driftq import __version__
 from tests.acceptance.broker_client import Client
 from tests.acceptance.command_line import CommandLine
 from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.acceptance.waiting import until
 
 
 @pytest.fixture
@@ -109,7 +110,8 @@ def test_dead_letters_of_the_broker_are_shown_and_redriven(cli: CommandLine, bro
     with broker.consume("fails", "g", "o") as items:
         for _ in range(3):
             broker.nack("fails", "g", "o", next(items), "no luck")
-    _until(lambda: {"source": "fails", "dead_letter": "dlq.fails", "api": "v1", "letters": 3} in _letters(cli))
+    wanted = {"source": "fails", "dead_letter": "dlq.fails", "api": "v1", "letters": 3}
+    until(lambda: _letters(cli), lambda listed: wanted in listed)
     rows = cli.ok("dlq", "show", "fails", "--json").json
     assert [(row["value"], row["last_error"], row["redriven"]) for row in rows] == [
         ("v0", "no luck", False),
@@ -208,9 +210,53 @@ def test_a_key_comes_from_the_environment_or_a_file_and_is_never_shown(
         assert cli("topic", "ls", "--api-key-file", str(tmp_path / "key")).code == 2
 
 
-def _until(holds: Callable[[], bool]) -> None:
-    """Ask again and again until something is so."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+# --- a command for each job ---------------------------------------------------------------------------------------
+
+STORY = 'echo "$DRIFTQ_JOB_SEQ $DRIFTQ_JOB_TAG $DRIFTQ_JOB_DELIVERIES $(cat)" >> log'
+
+
+def test_a_command_runs_for_each_job_and_its_exit_code_decides(
+    cli: CommandLine, cli_server: ServerProcess, tmp_path: Path
+) -> None:
+    jobs(cli_server, "work", {"n": 1}, {"n": 2}, max_deliveries=5, dead_letter="work.dead")
+    story = f"cd {tmp_path}; {STORY}; [ $DRIFTQ_JOB_SEQ = 1 ] || [ $DRIFTQ_JOB_DELIVERIES = 2 ]"
+    done = cli.apart("queue", "work", "work", "--until-empty", "--retry-ms", "0", "--json", "--", "sh", "-c", story)
+    assert (done.code, done.json["acked"], done.json["retried"]) == (0, 2, 1), done
+    assert "job 2: sh exited with 1, delivery 1" in done.err
+    log = sorted((tmp_path / "log").read_text(encoding="utf-8").splitlines())
+    assert log == ['1  1 {"n":1}', '2  1 {"n":2}', '2  2 {"n":2}']
+    assert cli.ok("queue", "show", "work", "--json").json["count"] == 0
+
+
+def test_a_command_may_give_a_job_up(cli: CommandLine, cli_server: ServerProcess) -> None:
+    jobs(cli_server, "hopeless", "a", "b", max_deliveries=5, dead_letter="hopeless.dead")
+    done = cli.apart(
+        "queue", "work", "hopeless", "--limit", "1", "--give-up-code", "3", "--json", "--", "sh", "-c", "exit 3"
+    )
+    assert (done.code, done.json["dead_lettered"]) == (0, 1), done
+    assert [row["data"] for row in cli.ok("dlq", "show", "hopeless", "--json").json] == ["a"]
+    assert cli.ok("queue", "show", "hopeless", "--json").json["count"] == 1
+
+
+def test_a_worker_that_is_stopped_lets_its_command_finish(
+    cli: CommandLine, cli_server: ServerProcess, tmp_path: Path
+) -> None:
+    jobs(cli_server, "slow", "a", "b")
+    go = tmp_path / "go"
+    story = f"cd {tmp_path}; echo x >> began; until [ -e go ]; do sleep 0.02; done; echo x >> ended"
+    with cli.start("queue", "work", "slow", "--json", "--", "sh", "-c", story) as worker:
+        until(lambda: (tmp_path / "began").exists(), bool)
+        worker.send_signal(signal.SIGTERM)
+        go.touch()
+        out, _ = worker.communicate(timeout=PATIENCE_S)
+    assert (worker.returncode, json.decode(out)["acked"]) == (0, 1)
+    assert (tmp_path / "ended").read_text(encoding="utf-8") == "x\n"
+    assert cli.ok("queue", "show", "slow", "--json").json["ready"] == 1
+
+
+def test_work_needs_a_queue_and_a_command(cli: CommandLine) -> None:
+    cli.ok("topic", "create", "no-queue")
+    assert cli("queue", "work", "no-queue", "--", "true").code == 1
+    assert cli("queue", "work", "nowhere", "--", "true").code == 5
+    assert cli("queue", "work", "no-queue", "--", "/no/such/command").code == 2
+    assert cli("queue", "work", "no-queue").code == 2

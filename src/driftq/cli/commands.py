@@ -8,7 +8,7 @@ functions become `driftq <group> <command>`; its module is imported when it is c
     from driftq.cli.output import Json, show, show_rows         tables, or JSON with the same fields
     from driftq.cli.exits import CommandError, ExitCode         how to end otherwise: one line, one code
 
-`serve` is run by `cli.main` without this module; it is here to stand in the list of commands.
+`serve` is run by `cli.main` without this module; here it is listed and completed.
 """
 
 from typing import Annotated
@@ -26,7 +26,7 @@ _DATA = "Data"
 _SHELL = "This command line"
 
 COMMANDS = {
-    "serve": Entry(_SERVER, "driftq.cli.commands:serve", "Run a server until SIGTERM or SIGINT."),
+    "serve": Entry(_SERVER, "driftq.cli.serve_listed:serve", "Run a server until SIGTERM or SIGINT."),
     "selfcheck": Entry(_SERVER, "driftq.cli.selfcheck:selfcheck", "Start a server of its own and check that it works."),
     "doctor": Entry(_SERVER, "driftq.cli.doctor:doctor", "Check the machine and the server, and say what to do."),
     "bench": Entry(_SERVER, "driftq.cli.benching:bench", "Measure rates and latencies of a server in a few seconds."),
@@ -82,7 +82,3 @@ def make_app(*, completing: bool = False) -> typer.Typer:
         epilog=EXIT_CODES,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-
-
-def serve() -> None:
-    """Run a server until SIGTERM or SIGINT."""

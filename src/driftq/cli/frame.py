@@ -7,6 +7,7 @@ plain text, because the imports of a drawn one take longer than everything else 
 Whatever a command raises ends it in `run`, in one line on standard error that begins with `driftq: `.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -105,6 +106,10 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run the command that was asked for; the exit code."""
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="driftq", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed goes nowhere
+        return ExitCode.FAILED
     except CommandError as error:
         return _end(error.message, error.code)
     except DriftQError as error:

@@ -115,10 +115,11 @@ def console_of(stream: IO[str]) -> "Console":
     return Console(file=stream, highlight=False, width=None if stream.isatty() else _UNLIMITED)
 
 
-def print_line(value: object) -> None:
-    """One line of a stream of JSON, out at once."""
+def print_line(value: object, *, at_once: bool = True) -> None:
+    """One line of a stream of JSON; `at_once` for whoever waits for it."""
     sys.stdout.buffer.write(json.encode(value) + b"\n")
-    sys.stdout.buffer.flush()
+    if at_once:
+        sys.stdout.buffer.flush()
 
 
 def _print_json(value: object) -> None:

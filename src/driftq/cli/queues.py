@@ -1,6 +1,5 @@
 """`driftq queue`: how a queue stands, and taking and settling its jobs by hand. `work` is in `cli.working`."""
 
-import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,16 +9,16 @@ from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.frame import group
 from driftq.cli.output import Json, show, show_rows
 from driftq.cli.remote import KeyFile, TopicName, Url, connected, fields_of
+from driftq.cli.working import LeaseMs, Node, lease_of, work, worker_name
 
 if TYPE_CHECKING:
     from driftq.client import Job
 
 queue = group("Queues: how one stands, and its jobs: take, settle, or run a command for each.")
+queue.command("work")(work)
 
 _JOB = ("$seq", "lease_id", "deadline", "$ts", "deliveries", "$tag", "data", "meta")
 
-Node = Annotated[str | None, typer.Option(help="The name of this worker; without it that of the machine.")]
-LeaseMs = Annotated[int | None, typer.Option(min=100, help="How long a job is held; without it as the queue says.")]
 Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", help="The jobs, by seq.")]
 LeaseIds = Annotated[
     list[str] | None,
@@ -27,21 +26,13 @@ LeaseIds = Annotated[
 ]
 
 
-def worker_name(node: str | None) -> str:
-    """Who takes jobs here: the same one every time, so that jobs taken by one command can be settled by another."""
-    return node or f"cli@{socket.gethostname()}"[:128]
-
-
 @queue.command("show")
 def show_queue(name: TopicName, *, url: Url = None, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Show how many jobs wait, are held and were given up, and how the queue is set up."""
     with connected(url, key_file) as client:
         state = client.topic(name).info(touch=False)
-    if state.queue is None:
-        raise CommandError(f"{name} is no queue; create one with `driftq topic create NAME --type queue`")
-    config = state.config
-    facts = {"topic": name, "ready": state.queue.ready, "in_flight": state.queue.in_flight, "count": state.count}
-    facts |= {"dead_lettered": state.queue.dead_lettered, "lease_ms": config.lease_ms}
+    config, lease_ms = state.config, lease_of(state)
+    facts = {"topic": name, **to_builtins(state.queue), "count": state.count, "lease_ms": lease_ms}
     facts |= {"max_deliveries": config.max_deliveries, "dead_letter": config.dead_letter}
     show(facts | {"durability": config.durability, "leases_durable": config.leases_durable}, as_json=as_json)
 

@@ -95,6 +95,7 @@ def _follow(events: "Iterator[WatchEvent]", limit: int | None, *, as_json: bool,
             note(f"topic {event.topic} was deleted")
         if isinstance(event.item, Record | Tombstone):
             print_item(event.item, as_json=as_json, topic=event.topic if many or as_json else None)
+            sys.stdout.buffer.flush()  # whoever follows waits for it
         if left is not None and isinstance(event.item, Record):
             left -= 1
             if not left:
@@ -109,11 +110,11 @@ def print_item(item: "Record | Tombstone", *, as_json: bool, topic: str | None =
     if as_json:
         from msgspec import to_builtins
 
-        print_line({**({} if topic is None else {"topic": topic}), **to_builtins(item)})
+        print_line({**({} if topic is None else {"topic": topic}), **to_builtins(item)}, at_once=False)
         return
     place = "" if topic is None else f"{topic}  "
-    sys.stdout.write(place + (_record_line(item) if isinstance(item, Record) else _gap_line(item)) + "\n")
-    sys.stdout.flush()
+    line = place + (_record_line(item) if isinstance(item, Record) else _gap_line(item)) + "\n"
+    sys.stdout.buffer.write(line.encode())
 
 
 def _record_line(record: "Record") -> str:

@@ -134,8 +134,15 @@ def test_completions_are_printed_and_complete(shell: str) -> None:
     assert "_DRIFTQ_COMPLETE" in printed.stdout
 
 
+_COMPLETED = (
+    ("driftq sel", "1", "selfcheck"),
+    ("driftq import d", "2", "driftq-core"),
+    ("driftq serve --wal-sh", "2", "--wal-shards"),
+)
+
+
 def test_a_command_is_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, at, wanted in (("driftq sel", "1", "selfcheck"), ("driftq import d", "2", "driftq-core")):
+    for words, at, wanted in _COMPLETED:
         monkeypatch.setenv("_DRIFTQ_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", at)

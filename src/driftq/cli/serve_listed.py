@@ -1,0 +1,31 @@
+"""`driftq serve` as the other commands see it: in the list, in the help of help, and completed in a shell.
+
+It is run by `cli.main`, which parses its flags without typer. The flags here are made of the same table of settings.
+"""
+
+from inspect import Parameter, Signature
+from typing import Annotated
+
+import typer
+
+from driftq.config import OPTIONS, Option
+
+
+def serve(**_: object) -> None:
+    """Run a server until SIGTERM or SIGINT."""
+
+
+def _parameter(option: Option) -> Parameter:
+    kind = bool if option.type is bool else str
+    declared = typer.Option(option.flag, help=option.help, metavar=None if kind is bool else "N|TEXT")
+    return Parameter(
+        option.field.replace(".", "_"),
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, declared],
+    )
+
+
+_parameters = [_parameter(option) for option in OPTIONS]
+serve.__signature__ = Signature(_parameters)  # type: ignore[attr-defined]
+serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
