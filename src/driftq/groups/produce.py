@@ -26,6 +26,7 @@ from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, Routing, RoutingDecision
 from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.seam.runtime import Pending
+from driftq.storage.rows import Row, Rows
 
 Key = tuple[str, str, str]
 """Tenant, topic and idempotency key."""
@@ -253,7 +254,12 @@ class Producer:
 
     def append(self, topic: BrokerTopic, held: list[Placed]) -> Pending[Appended]:
         """Store messages of one topic that are held, all or none; whoever waits hears of it when they are shown."""
-        rows = make_rows([to_data(one.message) for one in held], [tag_of(one.partition) for one in held])
+        rows: Rows | Row
+        if len(held) == 1:
+            data = to_data(held[0].message)
+            rows = Row(data, tag_of(held[0].partition).encode(), len(data))
+        else:
+            rows = make_rows([to_data(one.message) for one in held], [tag_of(one.partition) for one in held])
         appended = self._engine.append(topic.log.name, rows, create=False)
 
         def settle(done: Pending[Appended]) -> None:

@@ -24,6 +24,7 @@ from driftq.http.v1.redrive import Redrive
 from driftq.http.v1.runs import Runs
 from driftq.http.v1.settle import Settling
 from driftq.http.v1.topics import Topics
+from driftq.seam.entropy import Pool
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 
@@ -37,7 +38,7 @@ class Dialect:
         self._server = server
         self._keys = keys
         self._open = not keys
-        self._entropy = server.entropy
+        self._entropy = Pool(server.entropy)
         self.routes = [
             *Health(server).routes(),
             *Topics(server).routes(),
