@@ -225,7 +225,7 @@ class Kept(KeptByBroker[Notes]):
 
 @pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, None), (1, 1), (2, 2)])
 def test_a_crash_at_any_call_of_the_broker_keeps_its_promises(shards: int, seed: int | None) -> None:
-    """inv1: 52, 53, 54, 72, 73"""
+    """proves: G-GROUP-1, G-GROUP-2; inv1: 52, 53, 54, 72, 73"""
     party = Party(shards=shards, seed=seed)
     history(party)
     try_all(party.images, Kept(), seed)

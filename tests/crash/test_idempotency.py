@@ -178,7 +178,7 @@ class Kept(KeptByBroker[Notes]):
 
 @pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, 1)])
 def test_a_crash_at_any_call_commits_no_work_twice_and_forgets_none(shards: int, seed: int | None) -> None:
-    """inv1: 63, 66, 68"""
+    """proves: G-GROUP-3; inv1: 63, 66, 68"""
     party = Party(shards=shards, seed=seed)
     history(party)
     try_all(party.images, Kept(), seed, CrashMode.DROP, least=30)

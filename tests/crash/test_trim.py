@@ -166,6 +166,7 @@ class Kept(KeptByBroker[Notes]):
 
 @pytest.mark.parametrize(("shards", "seed"), [(1, None), (2, None), (1, 1)])
 def test_a_crash_at_any_call_of_a_trim_keeps_what_is_open_and_what_is_counted(shards: int, seed: int | None) -> None:
+    """proves: G-GROUP-4, G-GROUP-5"""
     party = Party(shards=shards, seed=seed)
     history(party)
     try_all(party.images, Kept(), seed)
