@@ -1,0 +1,115 @@
+"""For the tests of those who use DriftQ: a server that is there for one test, and clients of it.
+
+The server runs in a thread of the test's own process, on a port of its own. Its files are in memory where the system
+has such a place, and gone with the test. `DRIFTQ_URL` names it meanwhile, so that code which makes its own `Client()`
+finds it too.
+
+Everything is imported by the fixtures: who uses none of them pays for none.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from driftq.client import Client
+
+_MEMORY = "/dev/shm"
+_DRAIN_S = 1.0
+
+
+class DriftQServer:
+    """A server that runs. `settings` are those of `driftq.config.Settings`."""
+
+    def __init__(self, data_dir: str, **settings: object) -> None:
+        import threading
+
+        from driftq.seam.runtime import ThreadWorker
+
+        self.data_dir = data_dir
+        self.url = ""
+        self._settings = settings
+        self._failures: list[BaseException] = []
+        self._begun = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._stopping: asyncio.Event
+        self._thread: ThreadWorker[Callable[[], None]] = ThreadWorker("driftq-server", _run)
+        self._thread.put(self._run)
+        self._begun.wait()
+        for failure in self._failures:
+            self._thread.close()
+            raise failure
+
+    def stop(self) -> None:
+        """End it; what it has stored stays in `data_dir`."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.close()
+
+    def _run(self) -> None:
+        import asyncio
+
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001  # whoever waits for the server is told
+            self._failures.append(error)
+        finally:
+            self._begun.set()
+
+    async def _serve(self) -> None:
+        import asyncio
+
+        from msgspec import convert
+
+        from driftq.config import Settings
+        from driftq.http.app import App
+        from driftq.http.keys import Keys
+        from driftq.http.listener import Listener, choose_address
+        from driftq.http.serving import Terms
+        from driftq.seam.clock import SystemClock
+        from driftq.seam.disk import OsDisk
+        from driftq.seam.runtime import AsyncioRuntime
+        from driftq.server import Server
+
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        settings = convert({"data_dir": self.data_dir, "port": 0, **self._settings}, Settings)
+        runtime = AsyncioRuntime(self._loop)
+        server = Server(settings, OsDisk(), SystemClock(), runtime, pid=os.getpid())
+        listener = Listener(App(server, Keys.parse("")).handle, runtime, Terms.of(settings))
+        self.url = f"http://{await listener.open(choose_address(settings))}"
+        self._begun.set()
+        await self._stopping.wait()
+        await listener.close(_DRAIN_S)
+        await runtime.future(server.close())
+
+
+def _run(jobs: list[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()
+
+
+@pytest.fixture
+def driftq_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DriftQServer]:
+    """A fresh server, for this test alone."""
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="driftq-test-", dir=memory) as directory:
+        server = DriftQServer(directory)
+        monkeypatch.setenv("DRIFTQ_URL", server.url)
+        monkeypatch.delenv("DRIFTQ_API_KEY", raising=False)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def driftq_client(driftq_server: DriftQServer) -> "Iterator[Client]":
+    """A client of that server."""
+    from driftq.client import Client
+
+    with Client(driftq_server.url) as client:
+        yield client
