@@ -21,7 +21,7 @@ _READ = (
     *("endingTimestamp", "tag", "tagPrefix", "node", "withGaps", "splitRecords", "maxRecordsPerTrigger", "onDataLoss"),
 )
 # Of the sink, and of Spark: a table made by SQL has one set of options for both directions.
-_OTHER = ("errorTopic", "writer", "create", "checkpointLocation", "path", "queryName")
+_OTHER = ("errorTopic", "createTopic", "writer", "batch", "checkpointLocation", "path", "queryName")
 _KNOWN = {name.lower(): name for name in (*_READ, *_OTHER)}
 _LOSS = ("fail", "rows", "skip")
 _BOOLEANS = {"true": True, "false": False}
@@ -55,7 +55,7 @@ class ReadOptions(NamedTuple):
 def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptions:
     """Options as Spark hands them over; `server` is the session's. Raises PipelineError."""
     given = {name.lower(): value for name, value in options.items()}
-    _check_names(given)
+    check_names(given)
     v1 = _api(given)
     topics, pattern = _topics(given, v1=v1)
     with_gaps = _flag(given, "withGaps")
@@ -96,8 +96,9 @@ def api_key_of(options: Mapping[str, str], session_key: str | None) -> str | Non
     return given.get("apikey") or session_key or os.environ.get("DRIFTQ_API_KEY") or None
 
 
-def _check_names(given: Mapping[str, str]) -> None:
-    for name in given:
+def check_names(options: Mapping[str, str]) -> None:
+    """Refuse an option that there is not. Raises PipelineError."""
+    for name in map(str.lower, options):
         if name not in _KNOWN:
             near = get_close_matches(name, _KNOWN, 1, 0.75)
             hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"there are {', '.join(_READ)}"

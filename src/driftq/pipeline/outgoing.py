@@ -7,12 +7,12 @@ for silence about it would lose it. Rows go on as columns: only `meta` as a map 
 Invariant: the chunks of a topic, one behind the other, are its rows in the order in which they came.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import json
 
 from driftq.pipeline.errors import PipelineError
 
@@ -122,7 +122,9 @@ def _meta(column: Any) -> Any:
         return pa.nulls(len(column), pa.string())
     if not pa.types.is_map(column.type):
         return column.cast(pa.string())
-    return pa.array([None if pairs is None else json.encode(dict(pairs)).decode() for pairs in column.to_pylist()])
+    return pa.array(
+        [None if pairs is None else json.dumps(dict(pairs), ensure_ascii=False) for pairs in column.to_pylist()]
+    )
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

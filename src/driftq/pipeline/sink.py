@@ -10,61 +10,55 @@ Options `writer` and `batch` give it one that lasts: the same pair is published 
 scripts that are run again write exactly once as well.
 """
 
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from driftq.model.limits import U64_MAX
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.outgoing import check_columns
 from driftq.pipeline.stage_calls import ServerStage
 from driftq.pipeline.staged import Address, PartWriter, Staged, abandon, check_writer, commit
-from driftq.seam.entropy import SystemEntropy
+from driftq.pipeline.wire import Wire
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 _ATTEMPT_BYTES = 6
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Where rows go. Travels to the executors with the writer."""
 
-    server: str
-    api_key: str | None = field(repr=False)
+    wire: Wire
     topic: str | None
     error_topic: str | None
     create: bool
-    patience_ms: int
 
     @staticmethod
-    def of(options: Mapping[str, str], server: str, api_key: str | None) -> "Target":
-        """From the options of a write. Raises PipelineError."""
+    def of(options: Mapping[str, str], wire: Wire) -> "Target":
+        """From the options of a write, whose names are known to be right. Raises PipelineError."""
         topic, error_topic = options.get("topic"), options.get("errorTopic")
         for name in (topic, error_topic):
             if name is not None and name.startswith("v1:"):
                 raise PipelineError(f"topic {name!r} belongs to the broker API: produce to it through /v1")
         if "topics" in options or "topicPattern" in options:
             raise PipelineError("a write takes option 'topic', or a column 'topic' that names one per row")
-        patience = options.get("retryTimeoutMs", "60000")
-        if not patience.isdecimal():
-            raise PipelineError(f"option retryTimeoutMs is {patience!r} and must be a number of milliseconds")
-        create = options.get("createTopic", "true").lower() != "false"
-        return Target(server, api_key, topic, error_topic, create, int(patience))
+        return Target(wire, topic, error_topic, options.get("createTopic", "true").lower() != "false")
 
     def connected(self) -> ServerStage:
         """The server to write to."""
-        return ServerStage(self.server, self.api_key, create=self.create, patience_ms=self.patience_ms)
+        return ServerStage(self.wire, create=self.create)
 
     def staged(self, writer: str, batch: int, rows: Iterator[pa.RecordBatch]) -> "Handle":
         """Stage the rows of the task that runs here."""
         task = TaskContext.get()
         assert task is not None, "write runs in a task"
-        attempt = int.from_bytes(SystemEntropy().token(_ATTEMPT_BYTES))
+        attempt = int.from_bytes(os.urandom(_ATTEMPT_BYTES))
         address = Address(check_writer(writer), batch, task.partitionId(), attempt)
         with self.connected() as server:
             return Handle(PartWriter(server, address, topic=self.topic, error_topic=self.error_topic).write(rows))
@@ -136,9 +130,9 @@ def _identity(options: Mapping[str, str]) -> tuple[str, int]:
     if writer is None:
         if batch is not None:
             raise PipelineError("option batch counts the batches of a writer: set option writer too")
-        return f"batch:{SystemEntropy().token(16).hex()}", 0
+        return f"batch:{os.urandom(16).hex()}", 0
     number = batch or "0"
-    if not number.isdecimal() or int(number) > U64_MAX:
+    if not number.isdecimal() or int(number) >= 1 << 64:
         raise PipelineError(f"option batch is {number!r} and must be a number that grows with each write")
     return check_writer(writer), int(number)
 

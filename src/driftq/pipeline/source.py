@@ -16,10 +16,11 @@ from pyspark.sql.types import StructType
 from driftq.pipeline import offsets, selection
 from driftq.pipeline.columns import Projection, check_schema, ddl
 from driftq.pipeline.offsets import Place, Places, Range
-from driftq.pipeline.options import ReadOptions, api_key_of, parse
+from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, server_of
 from driftq.pipeline.planning import Gap, Manifest, Split, recreated, splits_of
 from driftq.pipeline.reading import Task, loss, read_split
 from driftq.pipeline.selection import Condition
+from driftq.pipeline.sink import BatchSink, StreamSink, Target
 from driftq.pipeline.topics import Topics
 from driftq.pipeline.wire import Wire
 
@@ -67,6 +68,19 @@ class DriftqSource(DataSource):
         """A stream."""
         asked = self._asked()
         return StreamReader(asked, self._task(asked, schema), self._latest)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        """A batch write."""
+        return BatchSink(self._target(), schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
+        """The sink of a stream."""
+        return StreamSink(self._target(), schema, overwrite=overwrite)
+
+    def _target(self) -> Target:
+        check_names(self.options)
+        server = server_of(self.options, self.session_server)
+        return Target.of(self.options, Wire(server, api_key_of(self.options, self.session_key)))
 
     def _task(self, asked: ReadOptions, schema: StructType) -> Task:
         check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)

@@ -10,22 +10,25 @@ beside the other and is never named. A server that goes away is waited for: ever
 What the server refuses is halved until the record itself is found: it fails the batch by name or goes to the error
 topic, which is one more topic of the same commit. The error topic is published first; a crash between the two is
 mended by the batch's repetition, of which only the rest is new.
+
+This runs in executors that may have nothing of ours installed: the standard library and pyarrow, no more.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
-from msgspec import json
 
-from driftq.client import ApiError
-from driftq.model.limits import WRITER_BYTES_MAX
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.outgoing import body_of, chunks, without_null
+from driftq.pipeline.wire import AnswerError
 
 REFUSALS = frozenset(("invalid_request", "record_too_large", "batch_too_large", "payload_too_large"))
 """Codes that may be the fault of one record among others."""
+WRITER_BYTES_MAX = 128
+"""As the server has it."""
 _SHOWN = 120
 _KEPT = (128 << 10, 1 << 10)
 """So much of a refused record's data is kept in the error topic; the lesser amount where that is refused too."""
@@ -49,7 +52,7 @@ class PartName(NamedTuple):
 
 
 class Stage(Protocol):
-    """What is asked of the server. Each call may be repeated; a refusal is an ApiError."""
+    """What is asked of the server. Each call may be repeated; a refusal is an AnswerError."""
 
     def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
         """Keep a chunk."""
@@ -110,13 +113,13 @@ class PartWriter:
             return
         try:
             self._send(topic, body_of(rows))
-        except ApiError as refusal:
-            if refusal.code not in REFUSALS:
+        except AnswerError as refusal:
+            if refusal.said not in REFUSALS:
                 raise
             if len(rows) == 1:
-                self._refuse(topic, rows, refusal.code, refusal.message)
+                self._refuse(topic, rows, refusal.said, refusal.message)
                 return
-            if refusal.code == "batch_too_large":
+            if refusal.said == "batch_too_large":
                 self._rows_max = len(rows) // 2
             self._put_halves(topic, rows)
         else:
@@ -140,8 +143,8 @@ class PartWriter:
         for most in _KEPT:
             try:
                 self._send(self._error_topic, _note(topic, self._done.address, record, code, message, most))
-            except ApiError as refusal:
-                if refusal.code not in REFUSALS or most == _KEPT[-1]:
+            except AnswerError as refusal:
+                if refusal.said not in REFUSALS or most == _KEPT[-1]:
                     raise
             else:
                 return
@@ -152,7 +155,7 @@ def commit(stage: Stage, handles: Sequence[Staged], batch: int, *, error_topic: 
     for (topic, writer), parts in _parts(handles, error_topic):
         try:
             stage.commit(topic, writer, batch, parts)
-        except ApiError as refusal:
+        except AnswerError as refusal:
             raise _explained(topic, batch, refusal) from refusal
 
 
@@ -173,8 +176,8 @@ def _parts(handles: Sequence[Staged], first: str | None) -> list[tuple[tuple[str
     return sorted(found.items(), key=lambda item: (item[0][0] != first, item[0]))
 
 
-def _explained(topic: str, batch: int, refusal: ApiError) -> Exception:
-    advice = _ADVICE.get(refusal.code)
+def _explained(topic: str, batch: int, refusal: AnswerError) -> PipelineError:
+    advice = _ADVICE.get(refusal.said)
     if advice is None:
         return refusal
     return PipelineError(f"batch {batch} is not in topic {topic!r}: {refusal.message}; {advice}")
@@ -208,5 +211,7 @@ def _note(topic: str, address: Address, record: dict[str, str | None], code: str
     }
     del note["attempt"]  # the same for a repetition
     tag = "" if record.get("tag") is None else (record["tag"] or "")
-    columns = {"data": [json.encode(note).decode()]} | ({"tag": [tag]} if 0 < len(tag.encode()) <= _SHOWN else {})
+    columns = {"data": [json.dumps(note, ensure_ascii=False)]} | (
+        {"tag": [tag]} if 0 < len(tag.encode()) <= _SHOWN else {}
+    )
     return body_of(pa.table(columns))

@@ -63,6 +63,14 @@ class Wire:
         """JSON for JSON. May be sent twice; who is not patient does not wait for a server that is away."""
         return self._json("PUT", path, value, patient=patient)
 
+    def delete(self, path: str) -> dict[str, Any]:
+        """JSON for nothing. May be sent twice."""
+        return self._json("DELETE", path, None)
+
+    def send(self, path: str, body: bytes) -> dict[str, Any]:
+        """JSON for an Arrow stream. May be sent twice."""
+        return self._json("POST", path, body)
+
     def arrow(self, path: str, value: object) -> bytes:
         """An Arrow stream for JSON."""
         return self._ask("POST", path, value, accept=ARROW)
@@ -74,10 +82,10 @@ class Wire:
     def _ask(self, method: str, path: str, value: object, *, accept: str, patient: bool = True) -> bytes:
         """The body of a 2xx. Raises AnswerError, or PipelineError when nobody answers for too long."""
         headers = {"Accept": accept}
-        body = None
+        body: bytes | None = None
         if value is not None:
-            body = json.dumps(value).encode()
-            headers["Content-Type"] = "application/json"
+            body = value if isinstance(value, bytes) else json.dumps(value).encode()
+            headers["Content-Type"] = ARROW if isinstance(value, bytes) else "application/json"
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         end, wait = time.monotonic() + (PATIENCE_S if patient else 0), _FIRST_WAIT_S

@@ -6,12 +6,22 @@ import pyarrow as pa
 import pytest
 from msgspec import json
 
-from driftq.client import ApiError, BadRequestError, ConflictError, TopicFullError
 from driftq.engine.ingest_arrow import decode_arrow
 from driftq.errors import DriftQError
+from driftq.model import limits
 from driftq.model.limits import Limits
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.staged import Address, PartName, PartWriter, Staged, abandon, check_writer, commit
+from driftq.pipeline.staged import (
+    WRITER_BYTES_MAX,
+    Address,
+    PartName,
+    PartWriter,
+    Staged,
+    abandon,
+    check_writer,
+    commit,
+)
+from driftq.pipeline.wire import AnswerError
 
 
 class MemoryStage:
@@ -23,14 +33,14 @@ class MemoryStage:
         self.topics: dict[str, list[bytes]] = {}
         self.last: dict[tuple[str, str], int] = {}
         self.calls: list[str] = []
-        self.commit_error: ApiError | None = None
+        self.commit_error: AnswerError | None = None
 
     def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
         self.calls.append("stage")
         try:
             rows = decode_arrow(body, self.limits, self.limits.batch_records_max)
         except DriftQError as error:
-            raise BadRequestError(400, error.code, error.message) from error
+            raise AnswerError(400, error.code, error.message) from error
         self.parts[topic, address, chunk] = [rows.data[row] or b"" for row in range(rows.count)]
 
     def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
@@ -125,15 +135,15 @@ def test_a_server_that_takes_fewer_records_in_a_call_gets_fewer() -> None:
 def test_what_one_record_cannot_help_is_not_blamed_on_one() -> None:
     class Full(MemoryStage):
         def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
-            raise TopicFullError(422, "topic_full", "full")
+            raise AnswerError(422, "topic_full", "full")
 
-    with pytest.raises(TopicFullError):
+    with pytest.raises(AnswerError):
         written(Full(), part(), rows("1", "2"), error_topic="errors")
 
 
 def test_a_commit_that_is_refused_says_what_to_do() -> None:
     stage = MemoryStage()
-    stage.commit_error = ConflictError(409, "stage_incomplete", "2 parts are not there")
+    stage.commit_error = AnswerError(409, "stage_incomplete", "2 parts are not there")
     with pytest.raises(PipelineError, match=r"batch 3 is not in topic 't'.*DRIFTQ_STAGE_TTL_MS"):
         commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
 
@@ -145,6 +155,7 @@ def test_an_abort_drops_what_waits() -> None:
 
 
 def test_a_writer_has_a_name_the_server_takes() -> None:
+    assert limits.WRITER_BYTES_MAX == WRITER_BYTES_MAX
     assert check_writer("w" * 128) == "w" * 128
     for name in ("", "ü" * 65):
         with pytest.raises(PipelineError, match="128 bytes"):

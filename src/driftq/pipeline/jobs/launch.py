@@ -55,7 +55,7 @@ Listener = Callable[[RunRecord], None]
 
 
 def run_job(
-    name: str, *, settings: Settings | None = None, listener: Listener | None = None, **options: Any
+    name: str, /, *, settings: Settings | None = None, listener: Listener | None = None, **options: Any
 ) -> Outcome:
     """Run a job to its end. Raises PipelineError, or what the server has to say."""
     job = find_job(name)

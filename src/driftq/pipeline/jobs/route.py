@@ -5,7 +5,6 @@ What they give is a record: `data` with `tag`, `node` and `meta` where there are
 together as one JSON object. The sink does the rest (`pipeline.sink`).
 """
 
-import hashlib
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -13,11 +12,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.job import Job, Outcome, Run
 from driftq.pipeline.jobs.runs import state_directory
+from driftq.pipeline.jobs.selection import selection_key, source_options
+from driftq.pipeline.jobs.streams import StreamOptions, triggered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,38 +27,36 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 VIEW = "source"
 
 
-class RouteOptions(Struct, frozen=True, kw_only=True):
+class RouteOptions(StreamOptions, frozen=True, kw_only=True):
     """What a route takes."""
 
-    topics: Annotated[list[str], Meta(description="topics to read; v1:NAME for one of the broker", min_length=1)]
-    to: Annotated[str, Meta(description="the topic to write to; it is created if it is not there")]
-    sql: Annotated[str | None, Meta(description=f"a query over the view `{VIEW}`")] = None
+    topics: Annotated[list[str], Meta(description="Topics or patterns to read, as 'orders,v1:runs.*'.")]
+    to: Annotated[str, Meta(description="The topic to write to; it is created if it is not there.")]
+    sql: Annotated[str | None, Meta(description=f"A query over the view `{VIEW}`.")] = None
     transform: Annotated[
-        str | None, Meta(description="FILE.py:FUNCTION or MODULE:FUNCTION, from a DataFrame to a DataFrame")
+        str | None, Meta(description="FILE.py:FUNCTION or MODULE:FUNCTION, from a DataFrame to a DataFrame.")
     ] = None
-    starting: Annotated[str, Meta(description="earliest, latest, a seq, or a JSON map of seqs")] = "earliest"
-    error_topic: Annotated[str | None, Meta(description="where records go that the topic refuses")] = None
-    max_records: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="records of one micro-batch")] = None
-    checkpoint: Annotated[str | None, Meta(description="directory of the query's progress")] = None
-    once: Annotated[bool, Meta(description="stop when everything is read")] = False
+    starting: Annotated[str, Meta(description="earliest, latest, a seq, or a JSON map of seqs.")] = "earliest"
+    error_topic: Annotated[str | None, Meta(description="Where records go that the topic refuses.")] = None
+    checkpoint: Annotated[
+        str | None, Meta(description="Directory that keeps how far it is; else one for these topics.")
+    ] = None
 
 
 def run_route(run: Run, options: RouteOptions) -> Outcome:
     """Run it until it is stopped, or has read all."""
     transform = transform_of(options)
-    path = Path(options.checkpoint) if options.checkpoint else _checkpoint(run.server, options)
+    chosen = source_options(options.topics)
+    key = selection_key(run.server, chosen, options.to)
+    path = Path(options.checkpoint) if options.checkpoint else state_directory() / "checkpoints" / f"route-{key}"
     checkpoint = run.checkpoint(path)
-    reader = run.spark.readStream.format("driftq").option("server", run.server)
-    reader = reader.option("topics", ",".join(options.topics)).option("startingSeq", options.starting)
-    if options.max_records is not None:
-        reader = reader.option("maxRecordsPerTrigger", options.max_records)
-    writer = as_records(transform(reader.load())).writeStream.format("driftq").queryName(f"route-{options.to}")
+    reader = run.spark.readStream.format("driftq").options(**chosen, **options.limits())
+    rows = reader.option("server", run.server).option("startingSeq", options.starting).load()
+    writer = as_records(transform(rows)).writeStream.format("driftq").queryName(f"route-{options.to}")
     writer = writer.option("server", run.server).option("topic", options.to).option("checkpointLocation", checkpoint)
     if options.error_topic is not None:
         writer = writer.option("errorTopic", options.error_topic)
-    if options.once:
-        writer = writer.trigger(availableNow=True)
-    done = run.follow([writer.start()], ends=options.once)
+    done = run.follow([triggered(writer, options).start()], ends=options.once)
     return Outcome({"topics": options.topics, "to": options.to, "rows": done.rows, "batches": done.batches})
 
 
@@ -112,20 +111,17 @@ def _module(name: str) -> Any:
             return import_module(name)
         except ImportError as error:
             raise PipelineError(f"module {name!r} cannot be imported: {error}") from error
+    from pyspark import cloudpickle
+
     path = Path(name).resolve()
-    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
+    spec = spec_from_file_location(f"driftq_route_{path.stem}", path) if path.is_file() else None
     if spec is None or spec.loader is None:
         raise PipelineError(f"there is no file {name}")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
+    cloudpickle.register_pickle_by_value(module)  # executors have no such file
     spec.loader.exec_module(module)
     return module
-
-
-def _checkpoint(server: str, options: RouteOptions) -> Path:
-    """A directory that is the same for the same route."""
-    digest = hashlib.sha256("\n".join((server, *sorted(options.topics), options.to)).encode()).hexdigest()[:12]
-    return state_directory() / "checkpoints" / f"route-{digest}"
 
 
 ROUTE = Job("route", "SQL or Python from source topics into one topic, exactly once.", RouteOptions, run_route)

@@ -1,0 +1,112 @@
+"""The job `redrive`: dead letters that SQL selects, back to where they failed."""
+
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import json
+
+from driftq.client import Client
+from driftq.pipeline import run_job
+from driftq.pipeline.jobs.job import Outcome
+from driftq.pipeline.jobs.launch import Settings
+from tests.acceptance.process import PATIENCE_S, ServerProcess
+from tests.acceptance.waiting import until
+from tests.pipeline.topics import ask, fresh, records, values, write
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRIFTQ_PIPELINE_DIR", str(tmp_path))
+
+
+def redrive(server_url: str, topic: str, **options: Any) -> Outcome:
+    return run_job("redrive", settings=Settings(server=server_url), topics=[topic], **options)
+
+
+def queue_with_letters(server: ServerProcess, tags: list[str]) -> tuple[str, str]:
+    """A queue whose jobs have all failed, and the topic where they are."""
+    queue, dead = fresh("jobs"), fresh("dead")
+    ask(server, "PUT", f"/v0/topics/{queue}", {"type": "queue", "max_deliveries": 1, "dead_letter": dead})
+    for number, tag in enumerate(tags):
+        write(server, queue, [number], tag=tag, meta={"tenant_id": f"t{tag}"})
+    for _ in range(2):  # the second one finds them delivered too often
+        _, claimed = server.ask("POST", f"/v0/topics/{queue}/claim", {"node": "n", "max": 100})
+        seqs = [job["$seq"] for job in claimed["claimed"]]
+        server.ask("POST", f"/v0/topics/{queue}/nack", {"node": "n", "seqs": seqs})
+    assert len(values(server, dead)) == len(tags)
+    return queue, dead
+
+
+def test_letters_of_a_queue_that_are_selected_come_back_once(server: ServerProcess, server_url: str) -> None:
+    queue, dead = queue_with_letters(server, ["a", "b", "a"])
+    audit = fresh("audit")
+    where = "tag = 'a' AND tenant = 'ta' AND reason = 'max_deliveries' AND age_s < 86400"
+    dry = redrive(server_url, dead, where=where, dry_run=True, audit=audit)
+    assert dry.tables["letters"] == [{"dlq": dead, "origin": queue, "letters": 2}]
+    assert values(server, queue) == []
+    moved = redrive(server_url, dead, where=where, audit=audit).facts
+    assert (moved["matched"], moved["moved"], moved["failed"]) == (2, 2, 0)
+    found = records(server, queue)
+    assert [(record["data"], record["$tag"]) for record in found] == [(0, "a"), (2, "a")]
+    assert found[0]["meta"] == {"tenant_id": "ta", "redriven": f"{audit}:1"}
+    assert [note["kind"] for note in values(server, audit)] == ["redrive", "redriven"]
+    assert redrive(server_url, dead, audit=audit).facts["moved"] == 1
+    assert redrive(server_url, dead, audit=audit).facts["matched"] == 0
+    assert [record["data"] for record in records(server, queue)] == [0, 2, 1]
+
+
+def test_a_redrive_that_was_cut_off_is_finished_by_the_next(server: ServerProcess, server_url: str) -> None:
+    queue, dead = queue_with_letters(server, ["a", "b"])
+    audit = fresh("audit")
+    epoch = server.get(f"/v0/topics/{dead}/segments")[1]["epoch"]
+    note = {"kind": "redrive", "dlq": dead, "epoch": epoch, "at_ms": 1, "letters": [[1, queue, 1]]}
+    write(server, audit, [note], tag=dead)
+    facts = redrive(server_url, dead, audit=audit, rate=100.0).facts
+    assert (facts["finished"], facts["moved"]) == (1, 1)
+    assert values(server, queue) == [0, 1]
+
+
+def test_letters_whose_queue_is_gone_stay_and_are_counted(server: ServerProcess, server_url: str) -> None:
+    queue, dead = queue_with_letters(server, ["a"])
+    server.ask("DELETE", f"/v0/topics/{queue}")
+    facts = redrive(server_url, dead, audit=fresh("audit")).facts
+    assert (facts["matched"], facts["moved"], facts["failed"]) == (1, 0, 1)
+    assert server.get(f"/v0/topics/{queue}")[0] == 404
+
+
+def test_letters_of_the_broker_that_are_selected_are_moved_by_the_server(
+    server: ServerProcess, server_url: str
+) -> None:
+    topic = fresh("runs")
+    server.ask("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    for tenant in ("ta", "tb"):
+        envelope = {"tenant_id": tenant, "retry_policy": {"max_attempts": 1}}
+        status, answer = server.ask("POST", "/v1/produce", {"topic": topic, "value": tenant, "envelope": envelope})
+        assert status == 200, answer
+    fail_all(server, topic, 2)
+    dead = f"v1:dlq.{topic}"
+    assert redrive(server_url, dead, where="tenant = 'tb'", dry_run=True).facts["matched"] == 1
+    facts = redrive(server_url, dead, where="tenant = 'tb' AND reason = 'boom' AND failed_group = 'g'").facts
+    assert (facts["moved"], facts["failed"]) == (1, 0)
+    assert [record["data"]["value"] for record in records(server, f"v1:{topic}")] == ["ta", "tb", "tb"]
+    assert len(values(server, "v1:audit.redrive")) == 1
+
+
+def fail_all(server: ServerProcess, topic: str, count: int) -> None:
+    """Take messages and give them back as failed, until all are dead."""
+    connection = HTTPConnection(server.address, timeout=PATIENCE_S)
+    connection.request("GET", f"/v1/consume?topic={topic}&group=g&owner=o&lease_ms=30000")
+    stream = connection.getresponse()
+    with Client(f"http://{server.address}") as client:
+        for _ in range(count):
+            message = json.decode(stream.readline())
+            place = {"partition": message["partition"], "offset": message["offset"]}
+            nack = {"topic": topic, "group": "g", "owner": "o", "reason": "boom", **place}
+            client.request("POST", "/v1/nack", json=nack)
+    connection.close()
+    dead = f"/v0/topics/v1:dlq.{topic}"
+    until(lambda: server.get(dead)[1].get("count"), lambda found: found == count)

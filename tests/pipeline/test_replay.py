@@ -1,0 +1,93 @@
+"""The job `replay`: a range from archive and live log, into a topic or a queue, once, with resume."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftq.pipeline import PipelineError, run_job
+from driftq.pipeline.jobs.launch import Settings
+from driftq.pipeline.jobs.runs import RunRecord
+from tests.acceptance.process import ServerProcess
+from tests.pipeline.topics import ask, fresh, patiently, records, values, write
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+class Replays:
+    """Replays of one test."""
+
+    def __init__(self, server_url: str, directory: Path) -> None:
+        self._settings = Settings(server=server_url, state_dir=str(directory))
+
+    def __call__(self, **options: Any) -> dict[str, Any]:
+        listener = options.pop("listener", None)
+        return run_job("replay", settings=self._settings, listener=listener, **options).facts
+
+
+@pytest.fixture
+def replay(server_url: str, tmp_path: Path) -> Replays:
+    return Replays(server_url, tmp_path)
+
+
+def test_a_range_arrives_as_it_was_and_the_same_replay_writes_nothing_again(
+    server: ServerProcess, replay: Replays
+) -> None:
+    topic, to = fresh("source"), fresh("again")
+    write(server, topic, list(range(100)), tag="t", meta={"k": "v"}, node="n")
+    assert replay(topic=topic, to=to, from_seq=11, to_seq=30, dry_run=True)["rows"] == 20
+    assert server.get(f"/v0/topics/{to}")[0] == 404
+    for expected in (20, 0):
+        assert replay(topic=topic, to=to, from_seq=11, to_seq=30)["rows"] == expected
+    found = records(server, to)
+    assert [record["data"] for record in found] == list(range(10, 30))
+    assert {(record["$tag"], record["$node"], record["meta"]["k"]) for record in found} == {("t", "n", "v")}
+    assert replay(topic=topic, to=to, from_seq=11, to_seq=30, name="second")["rows"] == 20
+    assert len(records(server, to)) == 40
+
+
+def test_a_replay_that_was_cut_off_goes_on_where_it_was(server: ServerProcess, replay: Replays) -> None:
+    topic, to = fresh("source"), fresh("again")
+    write(server, topic, list(range(40)))
+
+    def cut_off(record: RunRecord) -> None:
+        if record.progress.batches == 2:
+            raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError, match="cut off"):
+        replay(topic=topic, to=to, rate=2.0, listener=cut_off)
+    assert values(server, to) == list(range(20))
+    facts = replay(topic=topic, to=to, rate=1e9)
+    assert (facts["resumed"], facts["rows"]) == (True, 20)
+    assert values(server, to) == list(range(40))
+
+
+def test_archive_and_live_log_are_one(server: ServerProcess, server_url: str, replay: Replays, tmp_path: Path) -> None:
+    topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake")
+    write(server, topic, list(range(60)))
+    settings = Settings(server=server_url, state_dir=str(tmp_path))
+    patiently(lambda: run_job("archive", settings=settings, topics=[topic], lake=lake, once=True))
+    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 30})
+    write(server, topic, list(range(60, 80)))
+    with pytest.raises(PipelineError, match="begins at seq 51: give --lake"):
+        replay(topic=topic, to=to, from_seq=1)
+    facts = replay(topic=topic, to=to, lake=lake, where="cast(data as int) % 2 = 0")
+    assert (facts["from_archive"], facts["from_live"], facts["rows"]) == (50, 30, 40)
+    assert values(server, to) == list(range(0, 80, 2))
+
+
+def test_a_range_of_time_goes_into_a_queue(server: ServerProcess, replay: Replays) -> None:
+    topic, to = fresh("source"), fresh("queue")
+    ask(server, "PUT", f"/v0/topics/{to}", {"type": "queue"})
+    for number in range(3):
+        write(server, topic, [number])
+    second = records(server, topic)[1]["$ts"]
+    expected = [record["data"] for record in records(server, topic) if record["$ts"] >= second]
+    assert replay(topic=topic, to=to, from_time=str(second), to_time="2999-01-01T00:00:00Z")["rows"] == len(expected)
+    _, claimed = server.ask("POST", f"/v0/topics/{to}/claim", {"node": "n", "max": 10})
+    assert [job["data"] for job in claimed["claimed"]] == expected
+
+
+def test_a_topic_that_is_nowhere_is_said_to_be(replay: Replays) -> None:
+    with pytest.raises(PipelineError, match="there is no topic 'absent'"):
+        replay(topic="absent", to=fresh())

@@ -1,0 +1,57 @@
+"""The job `route`: SQL or Python from topics into a topic, exactly once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftq.pipeline import PipelineError, run_job
+from driftq.pipeline.jobs.launch import Settings
+from tests.acceptance.process import ServerProcess
+from tests.pipeline.topics import fresh, patiently, records, values, write
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def route(server_url: str, directory: Path, **options: Any) -> dict[str, Any]:
+    """Run one to its end; what it says."""
+    settings = Settings(server=server_url, state_dir=str(directory))
+    given = {"once": True, "checkpoint": str(directory / "checkpoint"), **options}
+    return patiently(lambda: run_job("route", settings=settings, **given)).facts
+
+
+def test_a_query_routes_what_is_new_and_nothing_twice(server: ServerProcess, server_url: str, tmp_path: Path) -> None:
+    source, to = fresh("orders"), fresh("big")
+    query = "SELECT get_json_object(data, '$.id') id, 'big' tag FROM source WHERE get_json_object(data, '$.total') > 5"
+    for first in (0, 10):
+        write(server, source, [{"id": number, "total": number % 10} for number in range(first, first + 10)])
+        assert route(server_url, tmp_path, topics=[source], to=to, sql=query)["rows"] == 10
+    found = records(server, to)
+    assert [record["data"] for record in found] == [{"id": str(number)} for number in (6, 7, 8, 9, 16, 17, 18, 19)]
+    assert {record["$tag"] for record in found} == {"big"}
+
+
+def test_a_function_routes_several_topics_and_bad_records_aside(
+    server: ServerProcess, server_url: str, tmp_path: Path
+) -> None:
+    one, other, to, errors = fresh("one"), fresh("other"), fresh("both"), fresh("errors")
+    write(server, one, [1, 2])
+    write(server, other, [3])
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pyspark.sql import functions as f\n"
+        "def broken(rows):\n"
+        "    return rows.select('tag', f.when(rows.data == '2', '{').otherwise(rows.data).alias('data'))\n",
+        encoding="utf-8",
+    )
+    route(server_url, tmp_path, topics=[one, other], to=to, transform=f"{file}:broken", error_topic=errors)
+    assert sorted(values(server, to)) == [1, 3]
+    assert [note["record"]["data"] for note in values(server, errors)] == ["{"]
+
+
+def test_a_query_that_is_none_is_refused_in_a_line(server: ServerProcess, server_url: str, tmp_path: Path) -> None:
+    source = fresh("orders")
+    write(server, source, [1])
+    with pytest.raises(PipelineError, match="nowhere") as told:
+        route(server_url, tmp_path, topics=[source], to=fresh(), sql="SELECT * FROM nowhere")
+    assert "\n" not in str(told.value)
