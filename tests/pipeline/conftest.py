@@ -13,6 +13,7 @@ import pytest
 
 from driftq.pipeline import session
 from tests.acceptance.process import ServerProcess, serving
+from tests.pipeline.jobs import RunJob, job_runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,3 +46,9 @@ def spark(server_url: str) -> Iterator["SparkSession"]:
 def checkpoint(tmp_path: Path) -> str:
     """A fresh place for a query's checkpoint."""
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def job(spark: "SparkSession", server_url: str, tmp_path: Path) -> RunJob:
+    """Runs a job once, in the session there is."""
+    return job_runner(server_url, tmp_path / "state")

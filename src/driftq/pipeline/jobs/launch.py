@@ -36,6 +36,8 @@ _LOOK_S = 0.25
 _NOTE_NS = 1_000_000_000
 """How often progress is noted in the record."""
 _IDLE_NS = 3_000_000_000
+_TRIES = 4
+_TOO_BUSY = "failed to connect back"
 _SECRET = ("key", "token", "secret", "password")
 
 
@@ -76,9 +78,9 @@ def launch(
     run = LiveRun(name, options, settings or Settings(), listener)
     with run.signals():
         try:
-            outcome = body(run)
+            outcome = _patiently(body, run)
             while every_s is not None and not run.pause(every_s):
-                outcome = body(run)
+                outcome = _patiently(body, run)
         except BaseException as error:
             mended = _one_line(error)
             run.end("failed", str(mended))
@@ -90,6 +92,17 @@ def launch(
             return outcome
         finally:
             run.close()
+
+
+def _patiently(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome:
+    """Begin again where the machine was too busy: Spark gives the process of a source ten seconds to come up."""
+    for _ in range(_TRIES - 1):
+        try:
+            return body(run)
+        except Exception as error:
+            if _TOO_BUSY not in str(error) or run.stopping():
+                raise
+    return body(run)
 
 
 class LiveRun:
@@ -143,7 +156,8 @@ class LiveRun:
                 f"`driftq pipeline stop {holder.id}` first"
             )
         path.mkdir(parents=True, exist_ok=True)
-        self._note(checkpoints=[*self.record.checkpoints, text])
+        if text not in self.record.checkpoints:
+            self._note(checkpoints=[*self.record.checkpoints, text])
         return text
 
     def tell(self, progress: Progress) -> None:

@@ -13,6 +13,7 @@ Invariant: a file that a crash has left behind belongs to no table, because only
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -140,18 +141,30 @@ class Table:
         return DeltaTable(self.path)
 
     def dataset(self) -> ds.Dataset:
-        """What is in the table."""
+        """What is in the table; not to be filtered by texts, for merged files cannot be: `read` can."""
         if not self.exists():
             return ds.dataset(self.schema.empty_table())
-        return DeltaTable(self.path).to_pyarrow_dataset()
+        by = pa.schema([self.schema.field(name) for name in self._by])
+        return ds.dataset(
+            self.files(), schema=self.schema, format="parquet", partitioning=ds.partitioning(by, flavor="hive")
+        )
 
     def read(self, columns: list[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
         """Rows, or some columns of some rows."""
-        return self.dataset().to_table(columns=columns, filter=where)
+        if where is None:
+            return self.dataset().to_table(columns=columns)
+        pieces = (pa.Table.from_batches([batch]).filter(where) for batch in self.dataset().to_batches())
+        chosen = columns or self.schema.names
+        empty = self.schema.empty_table().select(chosen)
+        return pa.concat_tables([empty, *(piece.select(chosen) for piece in pieces)])
 
     def files(self) -> list[str]:
         """The Parquet files of the table, for a reader of Parquet."""
-        return list(DeltaTable(self.path).file_uris()) if self.exists() else []
+        if not self.exists():
+            return []
+        # Relative, because in whole addresses what is special in the path of the lake is written otherwise.
+        actions = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
+        return [str(self.path / unquote(path)) for path in actions["path"].to_pylist()]
 
 
 def _committed(table: DeltaTable, batch: Batch) -> bool:

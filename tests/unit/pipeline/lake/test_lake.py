@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from driftq.pipeline.errors import PipelineError
@@ -57,3 +58,12 @@ def test_a_topic_name_never_leaves_the_lake(tmp_path: Path) -> None:
 def test_a_lake_that_is_no_directory_is_refused_with_the_remedy() -> None:
     with pytest.raises(PipelineError, match="mount it"):
         Lake("s3://bucket/lake")
+
+
+def test_a_table_can_be_filtered_by_texts_after_merges_and_its_lake_may_be_anywhere(tmp_path: Path) -> None:
+    table = Lake(tmp_path / "my lake ü=1%").table("things", SCHEMA)
+    table.upsert(rows(a=1, b=2), ["key"], Batch("writer", 0))
+    table.upsert(rows(b=3, c=4), ["key"], Batch("writer", 1))
+    found = table.read(["n"], pc.field("key").isin(["b", "c"]))
+    assert sorted(found["n"].to_pylist()) == [3, 4]
+    assert all(Path(file).exists() for file in table.files())

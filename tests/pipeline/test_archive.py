@@ -1,0 +1,109 @@
+"""Archive: what topics have is in the lake, each record once, whatever happened on the way."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from driftq.client import Client
+from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.lake.live import ServerTopics
+from driftq.pipeline.lake.schemas import BAD_RECORDS, GAPS
+from driftq.pipeline.lake.verify import Finding, verify
+from tests.pipeline.jobs import RunJob
+
+
+@pytest.fixture
+def client(server_url: str) -> Iterator[Client]:
+    with Client(server_url) as made:
+        yield made
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def found(lake: Lake, client: Client, *topics: str) -> list[Finding]:
+    return verify(lake, ServerTopics(client), topics or None)
+
+
+def verdicts(lake: Lake, client: Client) -> dict[str, str]:
+    return {finding.topic: finding.verdict for finding in found(lake, client)}
+
+
+def fill(client: Client, topic: str, first: int, last: int) -> None:
+    client.topic(topic).write(
+        [{"data": {"n": n}, "tag": f"t{n % 3}", "meta": {"m": str(n)}} for n in range(first, last)]
+    )
+
+
+def test_records_of_both_apis_are_archived_once_and_as_they_are(job: RunJob, client: Client, lake: Lake) -> None:
+    fill(client, "archive-plain", 0, 500)
+    client.broker.create_topic("archive-plain", 2)
+    for number in range(10):
+        client.broker.produce("archive-plain", f"value {number}", key=str(number), keyed=False)
+    topics = ["archive-plain", "v1:archive-plain"]
+    first = job("archive", topics=topics, lake=str(lake.root), max_records=200)
+    assert (first.facts["rows"], first.facts["bad_records"], first.facts["gaps"]) == (510, 0, 0)
+    assert first.facts["batches"] > 1
+    fill(client, "archive-plain", 500, 600)
+    assert job("archive", topics=topics, lake=str(lake.root)).facts["rows"] == 100
+    assert verdicts(lake, client) == dict.fromkeys(topics, "equal")
+    rows = lake.topic("archive-plain").read(["seq", "tag", "meta", "data"]).sort_by("seq").to_pylist()
+    assert rows[7] == {"seq": 8, "tag": "t1", "meta": [("m", "7")], "data": '{"n":7}'}
+    message = lake.topic("v1:archive-plain").read(["seq", "data"]).sort_by("seq").to_pylist()[3]
+    assert json.decode(message["data"]) == {"key": "3", "value": "value 3"}
+    assert lake.table("bad_records", BAD_RECORDS).read().num_rows == 0
+
+
+def test_a_batch_whose_commit_spark_did_not_note_is_not_written_again(job: RunJob, client: Client, lake: Lake) -> None:
+    """As after a kill between the commit of the table and that of Spark."""
+    fill(client, "archive-again", 0, 300)
+    job("archive", topics=["archive-again"], lake=str(lake.root), max_records=100)
+    (checkpoint,) = (lake.root / "_checkpoints").iterdir()
+    commits = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    (checkpoint / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    fill(client, "archive-again", 300, 350)
+    job("archive", topics=["archive-again"], lake=str(lake.root))
+    assert verdicts(lake, client) == {"archive-again": "equal"}
+
+
+def test_a_lost_checkpoint_repeats_nothing(job: RunJob, client: Client, lake: Lake) -> None:
+    fill(client, "archive-lost", 0, 200)
+    job("archive", topics=["archive-lost"], lake=str(lake.root))
+    shutil.rmtree(lake.root / "_checkpoints")
+    fill(client, "archive-lost", 200, 260)
+    assert job("archive", topics=["archive-lost"], lake=str(lake.root)).facts["rows"] == 60
+    assert verdicts(lake, client) == {"archive-lost": "equal"}
+
+
+def test_what_was_lost_before_it_could_be_read_stands_in_gaps(job: RunJob, client: Client, lake: Lake) -> None:
+    client.topic("archive-gaps").create(cap_records=50)
+    fill(client, "archive-gaps", 0, 20)
+    job("archive", topics=["archive-gaps"], lake=str(lake.root))
+    for first in range(20, 220, 20):
+        fill(client, "archive-gaps", first, first + 20)
+    job("archive", topics=["archive-gaps"], lake=str(lake.root))
+    assert verdicts(lake, client) == {"archive-gaps": "equal"}
+    lost = lake.table("gaps", GAPS).read(["topic", "gap_from", "gap_to", "reason"]).to_pylist()
+    earliest = client.topic("archive-gaps").info().earliest_seq
+    assert lost == [{"topic": "archive-gaps", "gap_from": 21, "gap_to": earliest - 1, "reason": "cap"}]
+
+
+def test_topics_of_a_pattern_share_a_table_and_one_that_was_made_again_is_told_apart(
+    job: RunJob, client: Client, lake: Lake
+) -> None:
+    for number in range(3):
+        fill(client, f"archive-many.{number}", 0, 10 * (number + 1))
+    chosen = {"topics": ["archive-many.*"], "lake": str(lake.root), "table": "Many of them"}
+    assert job("archive", **chosen).facts["rows"] == 60
+    client.topic("archive-many.2").delete()
+    fill(client, "archive-many.2", 0, 5)
+    fill(client, "archive-many.3", 0, 7)
+    job("archive", **chosen)
+    assert lake.shared("Many of them").read().num_rows == 60 + 5 + 7
+    assert verdicts(lake, client) == {f"archive-many.{number}": "equal" for number in range(4)}

@@ -1,0 +1,110 @@
+"""Lineage and rollup: what agent runs did, as tables."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftq.client import Client
+from driftq.model.envelope import Envelope, RetryPolicy
+from driftq.pipeline.jobs.minutes import ROLLUP
+from driftq.pipeline.jobs.run_tables import ATTEMPTS, RUNS, STEPS
+from driftq.pipeline.lake.lake import Lake
+from tests.pipeline.jobs import RunJob
+
+
+@pytest.fixture
+def client(server_url: str) -> Iterator[Client]:
+    with Client(server_url) as made:
+        yield made
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+class Workshop:
+    """A topic of the broker and one worker of it."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._broker = client.broker
+        self.topic = topic
+        self._broker.create_topic(topic)
+
+    def produce(self, run_id: str, step_id: str, parent: str = "", retry: RetryPolicy | None = None) -> None:
+        """One step of a run."""
+        named = Envelope(run_id=run_id, step_id=step_id, parent_step_id=parent, tenant_id="acme", retry_policy=retry)
+        self._broker.produce(self.topic, "work", envelope=named)
+
+    def work(self, count: int, *, fail: str | None = None) -> None:
+        """Take so many deliveries and finish them, or fail those of a run."""
+        deliveries = self._broker.consume(self.topic, "workers", lease_ms=60_000)
+        for _ in range(count):
+            delivery = next(deliveries)
+            if fail is not None and delivery.envelope.run_id == fail:
+                self._broker.nack(delivery, reason="boom")
+            else:
+                self._broker.ack(delivery)
+        deliveries.close()
+
+
+def rows(lake: Lake, name: str, schema: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = lake.table(name, schema).read().to_pylist()
+    return found
+
+
+def test_runs_steps_and_attempts_are_told_and_open_runs_until_they_end(job: RunJob, client: Client, lake: Lake) -> None:
+    shop = Workshop(client, "lineage-work")
+    topics = ["v1:lineage-work", "v1:dlq.lineage-work"]
+    client.broker.create_topic("dlq.lineage-work")
+    shop.produce("good", "plan")
+    shop.produce("bad", "plan", retry=RetryPolicy(max_attempts=2))
+    shop.produce("good", "write", "plan")
+    shop.work(4, fail="bad")
+    shop.produce("slow", "plan")
+    ended = job("lineage", topics=topics, lake=str(lake.root))
+    assert (ended.facts["runs"], ended.facts["open_runs"]) == (3, 1)
+    runs = {row["run_id"]: row for row in rows(lake, "runs", RUNS)}
+    assert {name: row["status"] for name, row in runs.items()} == {"good": "done", "bad": "dead", "slow": "running"}
+    assert runs["good"]["critical_path"] == "plan > write"
+    assert runs["good"]["latency_ms"] == (runs["good"]["end"] - runs["good"]["start"]).total_seconds() * 1000
+    assert (runs["bad"]["retries"], runs["bad"]["last_error"]) == (1, "boom")
+    steps = {(row["run_id"], row["step_id"]): row for row in rows(lake, "steps", STEPS)}
+    assert len(steps) == 4
+    assert steps["good", "write"]["parent_step_id"] == "plan"
+    (dead,) = (row for row in rows(lake, "attempts", ATTEMPTS) if row["run_id"] == "bad")
+    assert (dead["status"], dead["deliveries"], dead["group"]) == ("dead", 2, "workers")
+
+    shop.work(1)  # the slow one ends, and no record tells of it
+    shop.produce("late", "plan")
+    assert job("lineage", topics=topics, lake=str(lake.root)).facts["open_runs"] == 1
+    status = {row["run_id"]: row["status"] for row in rows(lake, "runs", RUNS)}
+    assert status == {"good": "done", "bad": "dead", "slow": "done", "late": "running"}
+
+
+def test_a_rollup_adds_up_over_batches_and_counts_failures_where_they_happened(
+    job: RunJob, client: Client, lake: Lake
+) -> None:
+    shop = Workshop(client, "rollup-work")
+    client.broker.create_topic("dlq.rollup-work")
+    topics = ["v1:rollup-work", "v1:dlq.rollup-work", "rollup-plain"]
+    client.topic("rollup-plain").write([{"data": {"n": n}} for n in range(50)])
+    for number in range(4):
+        shop.produce(f"run-{number}", "plan", retry=RetryPolicy(max_attempts=2))
+    shop.work(5, fail="run-0")
+    job("rollup", topics=topics, lake=str(lake.root))
+    client.topic("rollup-plain").write([{"data": {"n": n}} for n in range(30)])
+    job("rollup", topics=topics, lake=str(lake.root))
+    figures = rows(lake, "rollup", ROLLUP)
+
+    def total(topic: str, figure: str) -> int:
+        return sum(row[figure] for row in figures if row["topic"] == topic)
+
+    assert total("rollup-plain", "records") == 80
+    assert total("rollup-plain", "bytes") == sum(len(f'{{"n":{n}}}') for n in [*range(50), *range(30)])
+    assert (total("v1:rollup-work", "records"), total("v1:dlq.rollup-work", "records")) == (4, 1)
+    assert (total("v1:rollup-work", "errors"), total("v1:rollup-work", "retries")) == (1, 1)
+    assert {row["tenant_id"] for row in figures if row["topic"] == "v1:rollup-work"} == {"acme"}
+    assert all(row["p50_age_ms"] <= row["p99_age_ms"] for row in figures if row["records"])
