@@ -39,7 +39,8 @@ COMMANDS = {
     "group": Entry(_WORK, "driftq.cli.groups:groups", "Show the groups of the broker, and put one elsewhere."),
     "run": Entry(_WORK, "driftq.cli.runs:run", "Show the steps of a run."),
     "dlq": Entry(_WORK, "driftq.cli.dead_letters:dlq", "Show dead letters, and give them another chance."),
-    "import": Entry(_DATA, "driftq.cli.import_core:imports", "Bring in what another broker has stored."),
+    "export": Entry(_DATA, "driftq.cli.export:export", "Write a topic to an NDJSON, Arrow or Parquet file."),
+    "import": Entry(_DATA, "driftq.cli.imports:imports", "Bring in records of files, or of another broker."),
     "inspect": Entry(_DATA, "driftq.cli.directory:inspect", "Show what is in the files of a data directory."),
     "verify": Entry(
         _DATA, "driftq.cli.directory:verify", "Read every byte of a data directory, and say what is wrong."

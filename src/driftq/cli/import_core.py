@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from msgspec import json
 
-from driftq.cli.frame import group
 from driftq.cli.output import Json, progress
 from driftq.config import Settings, read_settings
 from driftq.errors import DriftQError
@@ -20,10 +19,7 @@ from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime, run
 from driftq.server import Server
 
-imports = group("Bring in what another broker has stored.")
 
-
-@imports.command("driftq-core")
 def import_core(
     file: Annotated[Path, typer.Argument(help="The log that driftq-core has written, JSON lines.")],
     *,
