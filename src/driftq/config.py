@@ -30,6 +30,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     port_file: str | None = None
     data_dir: str = "./driftq-data"
     cold_dir: str | None = None
+    backup_dir: str | None = None
     wal_shards: int = 1
     wal_file_bytes: int = 64 * MIB
     segment_max_events: int = 10_000
@@ -129,6 +130,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(_LISTEN, "keepalive_timeout_ms", "How long a connection may be idle."),
     Option(_STORE, "data_dir", "Directory of WAL, checkpoints and hot segments; made if absent."),
     Option(_STORE, "cold_dir", "Directory of cold segments; without it nothing is moved."),
+    Option(_STORE, "backup_dir", "Directory that backups go to; without it any, where only this machine can ask."),
     Option(_STORE, "wal_shards", "WAL writers, each with its thread and files.", least=1),
     Option(_STORE, "wal_file_bytes", "Size of a WAL file.", least=4096),
     Option(_STORE, "segment_max_events", "A segment is sealed at so many records.", least=1),

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from driftq import __version__
 from driftq.admission import Admission
+from driftq.backup.backups import Backups
 from driftq.config import Settings
 from driftq.cursors.named import NamedCursors
 from driftq.engine.engine import Engine
@@ -114,6 +115,7 @@ class Server:
         self.broker.book.enders.append(self.runs.ended)
         features = (leases, self.cursors, self.staging, self.routers, self.registry, self.runs, self.broker)
         self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
+        self.backups = Backups(self._layout, self.engine, runtime, clock, self.entropy)
         self.watch = Watch(self.engine, runtime, clock, self.entropy)
         self.queues = Queues(self.engine, runtime, self.entropy, self.watch.turns, leases)
         if recover:
@@ -200,6 +202,7 @@ class Server:
     def close(self) -> Pending[bool]:
         """Take nothing more and take a last checkpoint; the answer says whether it was taken."""
         if self._closing is None:
+            self.backups.close()
             self.routers.close()
             self.broker.close()
             if self.hook is not None:

@@ -38,6 +38,7 @@ SHOWN_ELSEWHERE = {
     Site.STAGE_FILE: "test_staging",
     Site.STAGE_DIR: "test_staging",
     Site.SERVER_ID: "test_server_id",
+    Site.BACKUP_FILE: "test_backup",
 }
 
 

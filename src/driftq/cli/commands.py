@@ -41,6 +41,8 @@ COMMANDS = {
     "dlq": Entry(_WORK, "driftq.cli.dead_letters:dlq", "Show dead letters, and give them another chance."),
     "export": Entry(_DATA, "driftq.cli.export:export", "Write a topic to an NDJSON, Arrow or Parquet file."),
     "import": Entry(_DATA, "driftq.cli.imports:imports", "Bring in records of files, or of another broker."),
+    "backup": Entry(_DATA, "driftq.cli.backups:backup", "Back up every topic of a running server."),
+    "restore": Entry(_DATA, "driftq.cli.backups:restore", "Make a data directory of a backup."),
     "inspect": Entry(_DATA, "driftq.cli.directory:inspect", "Show what is in the files of a data directory."),
     "verify": Entry(
         _DATA, "driftq.cli.directory:verify", "Read every byte of a data directory, and say what is wrong."

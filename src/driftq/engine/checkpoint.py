@@ -88,6 +88,22 @@ class Checkpointer:
             self._begin(answer, clean=clean)
         return answer
 
+    def capture(self) -> Snapshot:
+        """The whole state as it is in this turn, for who wants it elsewhere; its log ends here. Raises OSError.
+
+        Not while a checkpoint is under way: what that one has noted of deletes is not to be mixed with this.
+        """
+        assert self._running is None
+        topics = list(self._catalog.visible())
+        noted = [(segment, segment.noted) for topic in topics for segment in topic.segments]
+        try:
+            return Snapshot(
+                {}, self._capture_sections(clean=True), [capture_topic(topic, clean=True) for topic in topics]
+            )
+        finally:
+            for segment, before in noted:
+                segment.noted = before
+
     def _begin(self, answer: Pending[bool], *, clean: bool) -> None:
         """Sync and mark; when the last of that has been heard of, install."""
         wal_bytes = self.wal_bytes_before + self.wal_bytes
@@ -156,7 +172,9 @@ class Checkpointer:
             self._filing.failures += 1
             self._end(answer, installed=False)
             return
-        trash, self._filing.trash = self._filing.trash, []
+        trash: list[tuple[Topic, Segment]] = []
+        if not self._filing.pinned:
+            trash, self._filing.trash = self._filing.trash, []
         number = self._number + 1
 
         def done(size: int | None, error: Exception | None) -> None:

@@ -13,6 +13,9 @@ checkpoint that no longer names it (`trash`); everything else is in the WAL and 
 Invariant: a delete flag in a file that a checkpoint names is set only when the newest durable checkpoint shows the
 delete. Otherwise replay over that checkpoint would find the record gone before its time, and caps and TTL would take
 others.
+
+While somebody has pinned the files, to copy them, none is removed, none moves, and no flag in one is set; it is all
+done when the last pin is gone.
 """
 
 from array import array
@@ -68,6 +71,33 @@ class Filing:
         """The number of the newest capture; that of the checkpoint this run began with is 1."""
         self.durable_capture = 1
         self.failures = 0
+        self._pins = 0
+        self._put_off: list[Callable[[], None]] = []
+
+    @property
+    def pinned(self) -> bool:
+        """Do the files have to stay as they are?"""
+        return self._pins > 0
+
+    def pin(self) -> None:
+        """Leave every file that is there as it is; what is appended to one comes behind its end."""
+        self._pins += 1
+
+    def unpin(self) -> None:
+        """Do what was put off."""
+        self._pins -= 1
+        if not self._pins:
+            put_off, self._put_off = self._put_off, []
+            for act in put_off:
+                act()
+            self.flip()
+
+    def unpinned(self, act: Callable[[], None]) -> None:
+        """Do something that takes a file away, as soon as that may be."""
+        if self._pins:
+            self._put_off.append(act)
+        else:
+            act()
 
     @property
     def busy(self) -> bool:
@@ -77,7 +107,7 @@ class Filing:
     @property
     def waiting(self) -> bool:
         """Are there flags to flip, or files to remove, that need a checkpoint first?"""
-        return bool(self.trash or self._flipping)
+        return not self._pins and bool(self.trash or self._flipping)
 
     def changed(self, topic: Topic) -> None:
         """A topic's log has changed: roll, write, and let go of what is no more."""
@@ -207,6 +237,8 @@ class Filing:
 
     def flip(self) -> None:
         """Flip the flags of deletes that the newest checkpoint shows, where their block is in a file."""
+        if self._pins:
+            return
         for topic in list(self._flipping):
             segments = [segment for segment in topic.segments if segment.flips] if topic.visible else []
             if not segments:
@@ -297,7 +329,7 @@ class Filing:
 
     def _behind_writes(self, work: Work) -> None:
         """Remove something when every write that is under way now has been done."""
-        self._writes.submit(lambda: None, lambda _, __: self._thread.submit(work, self._removed))
+        self.unpinned(lambda: self._writes.submit(lambda: None, lambda _, __: self._thread.submit(work, self._removed)))
 
     def _removed(self, _: None, error: Exception | None) -> None:
         # What could not be removed is an orphan, and the next start removes it.

@@ -54,6 +54,8 @@ class Relocation:
     def run(self) -> None:
         """Begin to move what is beyond the bound."""
         self.waiting = False
+        if self._filing.pinned:
+            return
         for topic in self._catalog.visible():
             for segment in self._beyond(topic):
                 if self._filing.may_move(segment):
@@ -116,7 +118,9 @@ class Relocation:
                 segment.dead[number] = Dead(part, sum(copy.weights[row + 1] - copy.weights[row] for row in gone))
         topic.changed = True
         self.moved += 1
-        self._thread.submit(lambda: self._blocks.store.drop(topic.id, segment.first_seq), self._dropped)
+        self._filing.unpinned(
+            lambda: self._thread.submit(lambda: self._blocks.store.drop(topic.id, segment.first_seq), self._dropped)
+        )
         if segment.flips:
             self._filing.deleted_rows(topic)
 

@@ -16,6 +16,7 @@ from driftq.http.metrics import Metrics
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
+from driftq.http.v0.backups import Backups
 from driftq.http.v0.cursors import Cursors
 from driftq.http.v0.described import OpenApi
 from driftq.http.v0.foreign import fence_of
@@ -60,6 +61,7 @@ class App:
             *Queues(server).routes(),
             *Work(server).routes(),
             *Routers(server).routes(),
+            *Backups(server).routes(),
         ]
         self._table = Table(self.routes, fence_of(server.engine))
         self._own = {_first_segment(route.path) for route in self.routes}

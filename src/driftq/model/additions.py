@@ -1,4 +1,4 @@
-"""What the additions to the v0 dialect answer (http-v0 §22): segments, named cursors, staged writes."""
+"""What the additions to the v0 dialect answer (http-v0 §22): segments, named cursors, staged writes, backups."""
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -143,4 +143,37 @@ class PartsDropped(Struct):
     topic: str
     writer: str
     dropped: int
+    performance: Performance
+
+
+class BackupRow(Struct):
+    """A backup of this run of the server. `bytes` are of all files that belong to it; `copied_bytes` of those that its
+    directory did not have."""
+
+    id: str
+    to: str
+    state: str
+    began_ts: int
+    taken_ts: int | None
+    ended_ts: int | None
+    bytes: int
+    done_bytes: int
+    copied_bytes: int
+    files: int
+    copied_files: int
+    damaged: list[str]
+    error: str | None
+
+
+class BackupState(Struct):
+    """One of them."""
+
+    backup: BackupRow
+    performance: Performance
+
+
+class BackupList(Struct):
+    """All of them, oldest first."""
+
+    backups: list[BackupRow]
     performance: Performance

@@ -51,6 +51,7 @@ class Site(StrEnum):
     STAGE_FILE = "stage.file"
     STAGE_DIR = "stage.dir"
     SERVER_ID = "server.id"
+    BACKUP_FILE = "backup.file"
 
 
 class LockHeldError(OSError):

@@ -14,7 +14,7 @@ from driftq.http.openapi import Operation, document
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v0 import cursors, queues, routers, staging, watch_wire, wire
+from driftq.http.v0 import backups, cursors, queues, routers, staging, watch_wire, wire
 from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
 from driftq.model import additions, answers
 from driftq.model.topic import TopicConfig
@@ -133,6 +133,20 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", f"{_TOPIC}/segments"): Operation(
         summary="The sealed segments, for readers in place.", reply=additions.Manifest, errors=(404,)
+    ),
+    ("POST", "/v0/backups"): Operation(
+        summary="Begin a backup of every topic, into a directory on the server's machine.",
+        body=backups.BackupBegin,
+        body_required=False,
+        reply=additions.BackupState,
+        statuses=(202,),
+        errors=(403, 429),
+    ),
+    ("GET", "/v0/backups"): Operation(
+        summary="The backups of this run of the server.", reply=additions.BackupList, errors=(403,)
+    ),
+    ("GET", "/v0/backups/:backup"): Operation(
+        summary="How far a backup is.", reply=additions.BackupState, errors=(403, 404)
     ),
     ("GET", f"{_TOPIC}/cursors"): Operation(
         summary="Named cursors, by name.", reply=additions.CursorList, errors=(400, 404), query={"prefix": str, **_PAGE}

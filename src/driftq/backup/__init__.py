@@ -1,0 +1,1 @@
+"""Backups of a running server: consistent, incremental, and back."""

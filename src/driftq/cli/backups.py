@@ -1,0 +1,111 @@
+"""`driftq backup` of a running server, and `driftq restore` into a directory that is new."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec import json, structs
+
+from driftq.backup.format import Manifest, read_manifests
+from driftq.backup.restore import Restore
+from driftq.cli.directory import ColdDir, settings_of
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.output import Json, note, progress, show, show_rows
+from driftq.cli.remote import KeyFile, Url, connected
+from driftq.seam.disk import OsDisk
+from driftq.seam.entropy import SystemEntropy
+from driftq.storage.layout import Layout
+
+if TYPE_CHECKING:
+    from driftq.client import Client
+
+_POLL_S = 0.1
+_BACKUPS = "/v0/backups"
+
+
+def backup(
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="Directory on the server's machine; without it its --backup-dir."),
+    ] = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Back up every topic of a running server, as it is at one moment. What the directory has already is not copied."""
+    body = {} if to is None else {"to": os.path.abspath(to)}
+    with connected(url, key_file) as client:
+        begun = _answer(client, "POST", _BACKUPS, body)
+        with progress("backing up", in_bytes=True) as tell:
+            done = asyncio.run(_followed(client, begun, tell))
+    show(done, as_json=as_json)
+    if done["state"] != "done":
+        raise CommandError(f"the backup failed: {done['error']}")
+    if done["damaged"]:
+        raise CommandError(
+            "the server's own files are damaged, and so is the backup in these places: stop it and run `driftq verify`",
+            ExitCode.DAMAGED,
+        )
+
+
+def _answer(client: "Client", method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    reply = client.request(method, path, json=body, repeatable=method == "GET")
+    found: dict[str, Any] = json.decode(reply.content)["backup"]
+    return found
+
+
+async def _followed(client: "Client", backup: dict[str, Any], tell: Callable[[int], None]) -> dict[str, Any]:
+    while backup["state"] not in ("done", "failed"):
+        await asyncio.sleep(_POLL_S)
+        backup = _answer(client, "GET", f"{_BACKUPS}/{backup['id']}")
+        tell(backup["done_bytes"])
+    return backup
+
+
+def restore(
+    *,
+    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="The directory that backups went to.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory to make; it must be new or empty.", show_default=False)
+    ] = None,
+    cold_dir: ColdDir = None,
+    backup_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Which backup; without it the newest.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Show which backups there are, and restore none.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a data directory of a backup, every byte checked. A server can be started on it."""
+    disk = OsDisk()
+    try:
+        if listing:
+            show_rows([_listed(one) for one in read_manifests(disk, str(source))], as_json=as_json)
+            return
+        if data_dir is None:
+            raise CommandError("say where to: --data-dir DIR, a directory that is new or empty", ExitCode.USAGE)
+        settings = settings_of(str(data_dir), cold_dir)
+        layout = Layout(disk, settings.data_dir, settings.cold_dir)
+        work = Restore(disk, str(source), layout, SystemEntropy(), backup_id)
+        with progress("restoring", work.bytes, in_bytes=True) as tell:
+            done = work.run(tell)
+    except OSError as error:
+        raise CommandError(f"{error.filename or source}: {error.strerror}") from None
+    show(structs.asdict(done), as_json=as_json)
+    note(f"start it with: driftq serve --data-dir {data_dir}")
+
+
+def _listed(manifest: Manifest) -> dict[str, object]:
+    sizes = [stored.content.bytes for stored in manifest.files]
+    return {
+        "id": manifest.id,
+        "taken_ts": manifest.taken_ts,
+        "topics": len(manifest.topics),
+        "files": len(sizes),
+        "bytes": sum(sizes),
+        "version": manifest.version,
+        "damaged": len(manifest.damaged),
+    }

@@ -1,0 +1,130 @@
+"""Backups of the running server (an addition to http-v0). Only a key with `admin` and without prefixes may ask.
+
+Where a backup goes is the operator's to say: into the directory of `--backup-dir`, or one below it. Without that
+setting any directory may be named, but only to a server that nobody outside this machine can reach.
+"""
+
+import ipaddress
+import os
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from driftq.backup.backups import Backup
+from driftq.errors import ForbiddenError, InvalidRequestError
+from driftq.http.access import Scope
+from driftq.http.body import decode_body
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.timing import since_ms
+from driftq.model.additions import BackupList, BackupRow, BackupState
+from driftq.model.answers import Performance
+from driftq.server import Server
+
+_BACKUPS = "/v0/backups"
+
+
+class BackupBegin(Struct):
+    """What a POST asks for."""
+
+    to: str | None = None
+    """A directory on the server's machine."""
+
+
+_BEGIN = Decoder(BackupBegin)
+
+
+class Backups:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._backups = server.backups
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+
+    def routes(self) -> list[Route]:
+        """Three."""
+        return [
+            Route("POST", _BACKUPS, self.begin, Scope.ADMIN),
+            Route("GET", _BACKUPS, self.list, Scope.ADMIN),
+            Route("GET", f"{_BACKUPS}/:backup", self.get, Scope.ADMIN),
+        ]
+
+    def begin(self, request: Request) -> Reply:
+        """Begin one; how far it is can be asked for."""
+        _check_whole(request)
+        body = decode_body(_BEGIN, request, body_bytes_max=self._body_bytes_max, optional=True)
+        backup = self._backups.begin(self._directory(body.to), self._server.server_id)
+        return json_reply(202, BackupState(_row(backup), self._figures(request)))
+
+    def list(self, request: Request) -> Reply:
+        """Those of this run of the server."""
+        _check_whole(request)
+        rows = [_row(backup) for backup in self._backups.all.values()]
+        return json_reply(200, BackupList(rows, self._figures(request)))
+
+    def get(self, request: Request) -> Reply:
+        """How far one is."""
+        _check_whole(request)
+        backup = self._backups.get(request.params[0])
+        return json_reply(200, BackupState(_row(backup), self._figures(request)))
+
+    def _directory(self, to: str | None) -> str:
+        """Where a backup may go. Raises InvalidRequestError or ForbiddenError."""
+        root = self._server.settings.backup_dir
+        if to is None:
+            if root is None:
+                raise InvalidRequestError("this server has no --backup-dir: say where the backup is to go")
+            return os.path.realpath(root)
+        if not os.path.isabs(to) or "\0" in to:
+            raise InvalidRequestError("a backup goes to an absolute path on the server's machine")
+        path = os.path.realpath(to)
+        if root is None:
+            if not _is_loopback(self._server.settings.host):
+                raise ForbiddenError("others can reach this server: it takes backups to --backup-dir alone")
+        elif os.path.commonpath([path, os.path.realpath(root)]) != os.path.realpath(root):
+            raise ForbiddenError("backups go below the server's --backup-dir")
+        if any(_is_below(path, own) for own in (self._server.hot_root, self._server.cold_root) if own is not None):
+            raise InvalidRequestError("a backup does not go into the server's own directories")
+        return path
+
+    def _figures(self, request: Request) -> Performance:
+        return Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns()))
+
+
+def _check_whole(request: Request) -> None:
+    """A backup is of every topic: a key for some names is not enough."""
+    if request.access.prefixes:
+        raise ForbiddenError("this key may not do that")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_below(path: str, root: str) -> bool:
+    real = os.path.realpath(root)
+    return os.path.commonpath([path, real]) == real
+
+
+def _row(backup: Backup) -> BackupRow:
+    figures = backup.figures
+    return BackupRow(
+        backup.id,
+        backup.to,
+        backup.state,
+        backup.began_ts,
+        backup.taken_ts,
+        backup.ended_ts,
+        figures.bytes,
+        figures.done_bytes,
+        figures.copied_bytes,
+        figures.files,
+        figures.copied_files,
+        backup.damaged,
+        backup.error,
+    )

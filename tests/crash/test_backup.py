@@ -1,0 +1,47 @@
+"""A backup that is said to be done survives a power loss, and one that is not is none."""
+
+import pytest
+
+from driftq.backup.restore import Restore
+from driftq.errors import NotFoundError, StartError
+from driftq.model.topic import Durability
+from driftq.seam.disk import Site
+from driftq.seam.entropy import SystemEntropy
+from driftq.storage.layout import Layout
+from driftq.testing import CrashMode, SimDisk
+from tests.unit.offline.life import Life
+
+pytestmark = pytest.mark.crash
+
+_ROOTS = ("/data", "/cold", "/to", "/new", "/newcold")
+
+
+def _backed_up(ignore: Site | None) -> tuple[Life, SimDisk]:
+    disk = SimDisk(roots=_ROOTS, ignore=ignore)
+    life = Life(disk)
+    life.put("t", Durability.FSYNC)
+    for number in range(20):
+        life.write("t", number)
+    backup = life.server.backups.begin("/to", "server")
+    life.runtime.run_until_idle()
+    assert backup.state == "done"
+    return life, disk
+
+
+def _restored(disk: SimDisk) -> int:
+    Restore(disk, "/to", Layout(disk, "/new", "/newcold"), SystemEntropy()).run()
+    return len(Life(disk, data_dir="/new", cold_dir="/newcold").picture()["t"])
+
+
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_a_backup_that_is_done_survives_a_power_loss(mode: CrashMode) -> None:
+    life, disk = _backed_up(None)
+    assert life.server.server_id
+    for seed in range(3):
+        assert _restored(disk.crash(mode, seed)) == 20
+
+
+def test_without_its_sync_it_would_not() -> None:
+    _, disk = _backed_up(Site.BACKUP_FILE)
+    with pytest.raises((StartError, NotFoundError)):
+        _restored(disk.crash(CrashMode.DROP, 0))
