@@ -94,15 +94,21 @@ def history(party: Party) -> None:
     assert party.notes.start == 2
     party.produce("f", "g", "h", "i")
     party.rig.engine_rig.checkpoint()
-    party.ack("g", 2, 4, 5)
-    party.ack("h", 2, 4, 6)
+    party.ack("g", 2, 4, 5, 8)
+    party.ack("h", 2, 4, 6, 7)
     party.age(AGE_MS // 2)
-    assert party.notes.start == 5
-    party.ack("h", 5)
-    party.ack("g", 6)
+    party.ack("h", 5, 8)
     party.age(AGE_MS + 200)
-    assert party.notes.start == 7
-    party.produce("k")
+    assert party.notes.start == 2, "a block that is not written to any more goes whole"
+    party.ack("g", 6, 7)
+    party.produce("k", "l", "m")
+    party.age(200)
+    assert party.notes.start == 9
+    for group in GROUPS:
+        party.ack(group, 9, 10)
+    party.age(AGE_MS + 200)
+    assert party.notes.start == 11
+    party.produce("n")
     party.rig.engine_rig.checkpoint()
     party.rig.run_all()
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, InvalidRequestError
+from driftq.errors import DriftQError, InvalidRequestError, TopicNotFoundError
 from driftq.groups.frames import (
     DoneBody,
     GroupKind,
@@ -307,6 +307,8 @@ class Book:
 
     def forget(self, topic: Topic) -> None:
         """The log is gone; nobody but an operator with his own tools can do that."""
+        for _, waiting in self._gathered.pop(topic.id, ()):
+            waiting.fail(TopicNotFoundError(topic.name))
         found = self.by_id.pop(topic.id, None)
         if found is not None:
             self.by_name.pop(found.name, None)

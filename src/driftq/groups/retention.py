@@ -6,11 +6,12 @@ A message goes when it is older than `--v1-retention-ms`, every group that is kn
 too: so a topic begins at an offset, and groups to come begin there. A topic that no group reads goes by age alone. Dead
 letters are the exception: where nobody reads them they stay until a redrive has moved them.
 
-What goes is read once more, for totals count messages and bytes per partition. A trim is one frame: records, totals and
-what groups have done change in the same step, live and in replay. From the moment it is asked for, nobody new is given
-what it takes.
+Blocks go whole, but for the one that is written to. What goes is read once more, for totals count messages and bytes
+per partition. A trim is one frame: records, totals and what groups have done change in the same step, live and in
+replay. From the moment it is asked for, nobody new is given what it takes.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from driftq.engine.engine import Engine
@@ -19,14 +20,14 @@ from driftq.groups.frames import GroupKind, TrimBody, Trimmed, encode
 from driftq.groups.group import Group
 from driftq.groups.names import DLQ
 from driftq.groups.stored import read_page
-from driftq.seam.runtime import Pending, Runtime, Timer, run
+from driftq.seam.runtime import Runtime, Timer, run
 
 _LOOKS = 10
 """How often a topic is looked at while a message grows too old."""
 _LOOK_MS_MIN, _LOOK_MS_MAX = 100, 60_000
 _PAGE = 256
 _STEP = 10_000
-"""So many messages go in one frame."""
+"""So many messages go in one frame, and the rest of their block."""
 
 
 class Retention:
@@ -66,41 +67,52 @@ class Retention:
     async def _trim(self, topic: BrokerTopic) -> bool:
         """One step. Returns whether there may be more to take."""
         index = topic.index
-        bound = min(self._bound(topic), index.start + _STEP)
-        start, taken = await self._too_old(topic, bound)
+        oldest_kept = self._engine.time.now() - self._age_ms
+        first = next(topic.log.parts(index.start + 1), None)
+        if first is None or first.first_ts >= oldest_kept:
+            return False
+        start = self._reach(topic, oldest_kept, self._bound(topic))
+        taken = await self._sum(topic, start)
         # While it was read a group may have come, or have been put back.
         if start <= index.start or topic.pinned or self._bound(topic) < start:
             return False
         index.leave(start)
         try:
-            await self._log(topic, TrimBody(start, taken))
+            await self._book.log(topic, GroupKind.TRIM, encode(TrimBody(start, taken)))
         finally:
             index.leave(index.start)
-        return start == bound
+        return True
 
-    def _log(self, topic: BrokerTopic, body: TrimBody) -> Pending[None]:
-        return self._book.log(topic, GroupKind.TRIM, encode(body))
+    def _reach(self, topic: BrokerTopic, oldest_kept: int, bound: int) -> int:
+        """Up to where messages may go: whole blocks, and rows of the open one, so that nothing is read to take them."""
+        begin = reached = topic.index.start
+        for part in topic.log.parts(begin + 1):
+            if part.last_ts < oldest_kept and part.end_seq - 1 <= bound:
+                reached = part.end_seq - 1
+                if reached - begin >= _STEP:
+                    break
+                continue
+            opened = topic.log.open
+            if opened is not None and topic.log.is_open(part):
+                times = opened.times(0, part.count)
+                old = bisect_left([times] * part.count if isinstance(times, int) else times, oldest_kept)
+                reached = max(reached, min(part.first_seq + old - 1, bound))
+            break
+        return reached
 
-    async def _too_old(self, topic: BrokerTopic, bound: int) -> tuple[int, list[Trimmed]]:
-        """Up to where messages are older than they may be, and what they come to."""
+    async def _sum(self, topic: BrokerTopic, start: int) -> list[Trimmed]:
+        """What all messages below an offset come to."""
         index = topic.index
-        oldest_kept = self._engine.time.now() - self._age_ms
         sums: dict[int, tuple[int, int]] = {}
         reached = index.start
-        first = next(topic.log.parts(reached + 1), None)
-        if first is None or first.first_ts >= oldest_kept:
-            return reached, []
-        while reached < bound:
-            page, after = await read_page(self._engine, topic.log, reached, min(reached + _PAGE, bound))
+        while reached < start:
+            page, reached = await read_page(self._engine, topic.log, reached, min(reached + _PAGE, start))
             for found in page:
-                if found.ts >= oldest_kept:
-                    return found.offset, _sorted(sums)
                 partition = index.partition_at(found.offset)
                 if partition is not None:
                     count, size = sums.get(partition, (0, 0))
                     sums[partition] = (count + 1, size + found.message.size)
-            reached = after
-        return reached, _sorted(sums)
+        return [Trimmed(partition, count, size) for partition, (count, size) in sorted(sums.items())]
 
     def _bound(self, topic: BrokerTopic) -> int:
         """The lowest message that some group has not done: nothing from there on may go."""
@@ -121,7 +133,3 @@ class Retention:
             if at is not None:
                 lowest = min(lowest, at)
         return lowest
-
-
-def _sorted(sums: dict[int, tuple[int, int]]) -> list[Trimmed]:
-    return [Trimmed(partition, count, size) for partition, (count, size) in sorted(sums.items())]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import convert, json
 
+from driftq.model.broker import BrokerSettings
 from driftq.model.broker_answers import GroupList
 from driftq.testing import ServerRig
 from driftq.testing.wire import KeptSink
@@ -15,8 +16,8 @@ KEY = {"topic": "t", "group": "g", "idempotency_key": "k", "owner": "a"}
 class Broker(ServerRig):
     """A server with a topic, and the short words that tests want."""
 
-    def __init__(self, partitions: int = 1) -> None:
-        super().__init__()
+    def __init__(self, partitions: int = 1, **broker: Any) -> None:
+        super().__init__(broker=BrokerSettings(**broker))
         assert self.ask("POST", "/v1/topics", {"name": "t", "partitions": partitions}).status == 201
 
     def produce(self, *values: str, **envelope: Any) -> None:
@@ -294,3 +295,16 @@ def test_a_run_tells_how_often_a_step_was_delivered_after_it_is_done_and_after_a
             ("done", 3),
         ]
         rig.restart()
+
+
+def test_what_is_old_and_done_goes_and_readers_of_the_other_api_are_told() -> None:
+    rig = Broker(v1_retention_ms=1000)
+    rig.produce("done", "open")
+    first, _ = rig.lines(rig.consume())
+    rig.settle("ack", first)
+    rig.runtime.advance(1300)
+    page = rig.diff("v1:t")
+    assert [record["$seq"] for record in page["records"]] == [2]
+    assert page["tombstone"]["reason"] == "ttl"
+    assert (rig.group()["lag"], rig.group()["done"]) == (1, 0)
+    assert [line["offset"] for line in rig.lines(rig.consume("later"))] == [1]
