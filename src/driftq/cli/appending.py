@@ -22,7 +22,7 @@ import typer
 
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, note, progress, show
-from driftq.cli.remote import KeyFile, TopicName, Url, connected, translated
+from driftq.cli.remote import TopicName, served, translated
 from driftq.seam.clock import SystemClock
 from driftq.seam.entropy import SystemEntropy
 
@@ -36,7 +36,9 @@ _LINGER_S = 0.02
 _BATCH_MAX = 10_000
 
 
+@served
 def append(
+    client: "Client",
     name: TopicName,
     file: Annotated[
         Path | None, typer.Argument(help="A file with a JSON value a line; without it, or with -, standard input.")
@@ -47,8 +49,6 @@ def append(
     batch: Annotated[int, typer.Option(min=1, max=_BATCH_MAX, help="Records of one write, at most.")] = _BATCH_MAX,
     create: Annotated[bool, typer.Option(help="Create the topic if it is not there.")] = True,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Tell of lines that are no JSON and go on.")] = False,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Append every line of a file, or of standard input, to a topic: one JSON value a line."""
@@ -60,7 +60,7 @@ def append(
         note("reading JSON lines from the terminal; end with Ctrl-D")
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
-    with connected(url, key_file) as client, _opened(file) as (source, size):
+    with _opened(file) as (source, size):
         job = Appending(
             client, name, {"tag": tag, "node": node, "create": None if create else False}, skip_bad=skip_bad
         )

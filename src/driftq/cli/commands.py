@@ -4,7 +4,7 @@ To add a command or a group of commands, write one line in `COMMANDS`: its name,
 (`module:name`) and what it does. What it is, is a function, which becomes a command, or a `frame.group(…)`, whose
 functions become `driftq <group> <command>`; its module is imported when it is called and not before. Beside that:
 
-    from driftq.cli.remote import KeyFile, Url, connected       a client of the server that was asked for
+    from driftq.cli.remote import served                        gives a function a client of the server asked for
     from driftq.cli.output import Json, show, show_rows         tables, or JSON with the same fields
     from driftq.cli.exits import CommandError, ExitCode         how to end otherwise: one line, one code
 
@@ -16,8 +16,9 @@ from typing import Annotated
 import typer
 
 from driftq import __version__
-from driftq.cli.exits import EXIT_CODES
-from driftq.cli.frame import Entry, LazyGroup
+from driftq.cli.frame import Entry, LazyGroup, commands_of
+
+_WHAT = "An append-only-log server that never loses what it acked, and never loses anything in silence."
 
 _SERVER = "Server"
 _TOPICS = "Topics and records"
@@ -71,17 +72,9 @@ def _driftq(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """An append-only-log server that never loses what it acked, and never loses anything in silence."""
+    """Nothing but what stands before every command."""
 
 
 def make_app(*, completing: bool = False) -> typer.Typer:
     """All commands. What completes in a shell is imported only where one asks."""
-    return typer.Typer(
-        cls=_Commands,
-        callback=_driftq,
-        add_completion=completing,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        epilog=EXIT_CODES,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    return commands_of(_Commands, _driftq, _WHAT, completing=completing)

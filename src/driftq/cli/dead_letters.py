@@ -14,7 +14,7 @@ from msgspec import Struct, convert
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.frame import group
 from driftq.cli.output import Json, Yes, confirm, progress, show, show_rows
-from driftq.cli.remote import KeyFile, Url, ask, connected
+from driftq.cli.remote import ask, served
 from driftq.model.broker_answers import RedriveAsked, TopicNames
 from driftq.model.envelope import DlqNote, Envelope, Message
 
@@ -46,10 +46,10 @@ class RedriveJob(Struct):
 
 
 @dlq.command("ls")
-def ls(*, url: Url = None, key_file: KeyFile = None, as_json: Json = False) -> None:
+@served
+def ls(client: "Client", *, as_json: Json = False) -> None:
     """List what has dead letters: topics of the broker, and queues with a dead-letter topic."""
-    with connected(url, key_file) as client:
-        rows = [*_of_broker(client), *_of_queues(client)]
+    rows = [*_of_broker(client), *_of_queues(client)]
     show_rows(rows, _LISTED, as_json=as_json)
 
 
@@ -93,22 +93,21 @@ def _count(client: "Client", topic: str) -> int:
 
 
 @dlq.command("show")
+@served
 def show_letters(
+    client: "Client",
     source: Source,
     *,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Show the dead letters of a topic or a queue: what failed, how often, and why."""
-    with connected(url, key_file) as client:
-        target = _target_of(client, source)
-        if target is None:
-            letters = _newest(client, f"v1:{_DLQ}{source}", limit)
-            show_rows(_broker_rows(client, source, letters), _OF_BROKER, as_json=as_json)
-        else:
-            show_rows([_queue_row(letter) for letter in _newest(client, target, limit)], _OF_QUEUE, as_json=as_json)
+    target = _target_of(client, source)
+    if target is None:
+        letters = _newest(client, f"v1:{_DLQ}{source}", limit)
+        show_rows(_broker_rows(client, source, letters), _OF_BROKER, as_json=as_json)
+    else:
+        show_rows([_queue_row(letter) for letter in _newest(client, target, limit)], _OF_QUEUE, as_json=as_json)
 
 
 def _target_of(client: "Client", source: str) -> str | None:
@@ -173,7 +172,9 @@ def _queue_row(letter: "Record") -> dict[str, object]:
 
 
 @dlq.command("redrive")
+@served
 def redrive(
+    client: "Client",
     source: Source,
     *,
     of_group: Annotated[str | None, typer.Option("--group", help="Only what failed in this group.")] = None,
@@ -186,8 +187,6 @@ def redrive(
     rate: Annotated[float | None, typer.Option(min=0.001, help="At most so many a second.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
     yes: Yes = False,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Move dead letters back to where they failed, and wait until that is done."""
@@ -196,15 +195,14 @@ def redrive(
     wanted = {name: value for name, value in chosen.items() if value is not None}
     if not dry_run:
         confirm(f"Move dead letters back to {source}?", yes=yes)
-    with connected(url, key_file) as client:
-        target = _target_of(client, source)
-        if target is None:
-            body = {"topic": source, "filter": wanted, "limit": limit, "rate_per_s": rate, "group": of_group}
-            done = _redriven(client, {name: value for name, value in body.items() if value}, dry_run=dry_run)
-        elif wanted or of_group or rate:
-            raise CommandError(f"{source} is a queue: of its dead letters only --limit can choose", ExitCode.USAGE)
-        else:
-            done = _requeued(client, source, target, limit, dry_run=dry_run)
+    target = _target_of(client, source)
+    if target is None:
+        body = {"topic": source, "filter": wanted, "limit": limit, "rate_per_s": rate, "group": of_group}
+        done = _redriven(client, {name: value for name, value in body.items() if value}, dry_run=dry_run)
+    elif wanted or of_group or rate:
+        raise CommandError(f"{source} is a queue: of its dead letters only --limit can choose", ExitCode.USAGE)
+    else:
+        done = _requeued(client, source, target, limit, dry_run=dry_run)
     show({"source": source, **done}, as_json=as_json)
     if done["failed"]:
         raise CommandError(f"{done['failed']} dead letters could not be moved; they are where they were")

@@ -9,7 +9,7 @@ Whatever a command raises ends it in `run`, in one line on standard error that b
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
@@ -73,14 +73,22 @@ class LazyGroup(Group):
 
 def group(help_text: str) -> typer.Typer:
     """A group of commands, to be filled with `@group.command("name")`."""
+    return commands_of(Group, _nothing_of_its_own, help_text)
+
+
+def commands_of(
+    cls: type[Group], callback: Callable[..., None], help_text: str, *, completing: bool = False
+) -> typer.Typer:
+    """Commands as all of ours are: help is plain, `-h` is help, and what a shell needs is imported where one asks."""
     return typer.Typer(
-        cls=Group,
+        cls=cls,
+        callback=callback,
         help=help_text,
-        add_completion=False,
+        epilog=EXIT_CODES,
+        add_completion=completing,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        callback=_nothing_of_its_own,
     )
 
 

@@ -1,6 +1,6 @@
 """`driftq group`: how the groups of the broker stand, and putting one elsewhere."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import to_builtins
@@ -8,8 +8,11 @@ from msgspec import to_builtins
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.frame import group
 from driftq.cli.output import Json, Yes, confirm, show_rows
-from driftq.cli.remote import KeyFile, Url, ask, connected
+from driftq.cli.remote import ask, served
 from driftq.model.broker_answers import GroupList, GroupMoved
+
+if TYPE_CHECKING:
+    from driftq.client import Client
 
 groups = group("Groups of the broker: how far each is, and putting one elsewhere.")
 
@@ -23,17 +26,16 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic of the brok
 
 
 @groups.command("ls")
+@served
 def ls(
+    client: "Client",
     topic: Annotated[str | None, typer.Argument(help="Only those of this topic.")] = None,
     *,
     name: Annotated[str | None, typer.Option("--group", help="Only this group.")] = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """List the groups, one row for each of their partitions."""
-    with connected(url, key_file) as client:
-        found = ask(client, "GET", "/v1/groups", GroupList, query={"topic": topic, "group": name})
+    found = ask(client, "GET", "/v1/groups", GroupList, query={"topic": topic, "group": name})
     rows = [
         {"topic": one.topic, "group": one.group, "streams": one.streams, **to_builtins(partition)}
         for one in found.groups
@@ -43,7 +45,9 @@ def ls(
 
 
 @groups.command("seek")
+@served
 def seek(
+    client: "Client",
     topic: Topic,
     name: Annotated[str, typer.Argument(metavar="GROUP", help="The group; one that is not there is made.")],
     *,
@@ -52,8 +56,6 @@ def seek(
     force: Annotated[bool, typer.Option("--force", help="Even while it has open streams.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
     yes: Yes = False,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Put a group elsewhere: what is behind that place is delivered to it, again if need be."""
@@ -61,8 +63,7 @@ def seek(
     body |= {} if partition is None else {"partitions": partition}
     if not dry_run:
         confirm(f"Move group {name} of {topic} to {to}?", yes=yes)
-    with connected(url, key_file) as client:
-        moved = ask(client, "POST", "/v1/groups/seek", GroupMoved, body=body).moved
+    moved = ask(client, "POST", "/v1/groups/seek", GroupMoved, body=body).moved
     show_rows(to_builtins(moved), _MOVED, as_json=as_json)
 
 

@@ -8,11 +8,11 @@ from msgspec import to_builtins
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.frame import group
 from driftq.cli.output import Json, show, show_rows
-from driftq.cli.remote import KeyFile, TopicName, Url, connected, fields_of
+from driftq.cli.remote import TopicName, fields_of, served
 from driftq.cli.working import LeaseMs, Node, lease_of, work, worker_name
 
 if TYPE_CHECKING:
-    from driftq.client import Job
+    from driftq.client import Client, Job
 
 queue = group("Queues: how one stands, and its jobs: take, settle, or run a command for each.")
 queue.command("work")(work)
@@ -27,10 +27,10 @@ LeaseIds = Annotated[
 
 
 @queue.command("show")
-def show_queue(name: TopicName, *, url: Url = None, key_file: KeyFile = None, as_json: Json = False) -> None:
+@served
+def show_queue(client: "Client", name: TopicName, *, as_json: Json = False) -> None:
     """Show how many jobs wait, are held and were given up, and how the queue is set up."""
-    with connected(url, key_file) as client:
-        state = client.topic(name).info(touch=False)
+    state = client.topic(name).info(touch=False)
     config, lease_ms = state.config, lease_of(state)
     facts = {"topic": name, **to_builtins(state.queue), "count": state.count, "lease_ms": lease_ms}
     facts |= {"max_deliveries": config.max_deliveries, "dead_letter": config.dead_letter}
@@ -38,55 +38,52 @@ def show_queue(name: TopicName, *, url: Url = None, key_file: KeyFile = None, as
 
 
 @queue.command("claim")
+@served
 def claim(
+    client: "Client",
     name: TopicName,
     *,
     most: Annotated[int, typer.Option("--max", min=1, max=1000, help="Take up to so many.")] = 1,
     lease_ms: LeaseMs = None,
     node: Node = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Take jobs; each is this worker's until its deadline, or until it is settled."""
-    with connected(url, key_file) as client:
-        claimed = client.topic(name).claim(most, lease_ms=lease_ms, node=worker_name(node)).claimed
+    claimed = client.topic(name).claim(most, lease_ms=lease_ms, node=worker_name(node)).claimed
     show_rows([to_builtins(job) for job in claimed], _JOB, as_json=as_json)
 
 
 @queue.command("ack")
+@served
 def ack(
+    client: "Client",
     name: TopicName,
     seqs: Seqs,
     *,
     lease_id: LeaseIds = None,
     node: Node = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Jobs that were taken are done."""
-    with connected(url, key_file) as client:
-        answer = client.topic(name).ack(_held(seqs, lease_id), node=worker_name(node))
+    answer = client.topic(name).ack(_held(seqs, lease_id), node=worker_name(node))
     show(fields_of(answer), as_json=as_json)
     _tell_skipped(answer.skipped)
 
 
 @queue.command("nack")
+@served
 def nack(
+    client: "Client",
     name: TopicName,
     seqs: Seqs,
     *,
     delay_ms: Annotated[int, typer.Option(min=0, help="Not before so many ms from here.")] = 0,
     lease_id: LeaseIds = None,
     node: Node = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Jobs that were taken go back, and are handed out again."""
-    with connected(url, key_file) as client:
-        answer = client.topic(name).nack(_held(seqs, lease_id), delay_ms=delay_ms, node=worker_name(node))
+    answer = client.topic(name).nack(_held(seqs, lease_id), delay_ms=delay_ms, node=worker_name(node))
     show(fields_of(answer), as_json=as_json)
     _tell_skipped(answer.skipped)
 

@@ -7,7 +7,7 @@ import typer
 
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, note, print_line, readable
-from driftq.cli.remote import KeyFile, TopicName, Url, complete_topic, connected
+from driftq.cli.remote import TopicName, complete_topic, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,20 +22,20 @@ FromTs = Annotated[int | None, typer.Option(min=0, help="Begin with what was wri
 Count = Annotated[int | None, typer.Option("--limit", min=1, help="End after so many records.")]
 
 
+@served
 def read(
+    client: "Client",
     name: TopicName,
     *,
     from_seq: FromSeq = None,
     from_ts: FromTs = None,
     limit: Count = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Print the records of a topic, up to the last one there is at the beginning; with --json one object a line."""
     if from_seq is not None and from_ts is not None:
         raise CommandError("--from-seq and --from-ts exclude each other; leave one out", ExitCode.USAGE)
-    with connected(url, key_file) as client, client.topic(name).read(from_seq, from_ts=from_ts) as items:
+    with client.topic(name).read(from_seq, from_ts=from_ts) as items:
         _print_all(items, limit, as_json=as_json)
 
 
@@ -51,7 +51,9 @@ def _print_all(items: "Iterable[Record | Tombstone]", limit: int | None, *, as_j
                 return
 
 
+@served
 def tail(
+    client: "Client",
     names: Annotated[
         list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.", autocompletion=complete_topic)
     ],
@@ -60,8 +62,6 @@ def tail(
     from_seq: FromSeq = None,
     from_ts: FromTs = None,
     limit: Count = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Print the last records of topics and then whatever is written to them, until interrupted.
@@ -70,13 +70,12 @@ def tail(
     """
     from driftq.client import Start
 
-    with connected(url, key_file) as client:
-        if from_seq is None and from_ts is None:
-            starts = {name: _near_the_end(client, name, lines) for name in names}
-        else:
-            starts = {name: Start(from_seq, from_ts) for name in names}
-        with client.watch(starts) as events:
-            _follow(events, limit, as_json=as_json, many=len(names) > 1)
+    if from_seq is None and from_ts is None:
+        starts = {name: _near_the_end(client, name, lines) for name in names}
+    else:
+        starts = {name: Start(from_seq, from_ts) for name in names}
+    with client.watch(starts) as events:
+        _follow(events, limit, as_json=as_json, many=len(names) > 1)
 
 
 def _near_the_end(client: "Client", name: str, lines: int) -> "Start":

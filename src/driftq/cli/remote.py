@@ -5,10 +5,11 @@ What the client raises ends the command as a `CommandError`, in the words of the
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, TypeVar
 
 import typer
 
@@ -49,6 +50,8 @@ KeyFile = Annotated[
 ]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
 
+_SERVER = {"url": Url, "key_file": KeyFile}
+
 _NEXT = {
     "topic_not_found": "`driftq topic ls` lists those there are",
     "router_not_found": "`driftq router ls` lists those there are",
@@ -71,6 +74,21 @@ def connected(url: str | None, key_file: Path | None) -> "Iterator[Client]":
             yield client
     except ClientError as error:
         raise translated(error, chosen or "http://127.0.0.1:4000") from None
+
+
+def served(function: "Callable[Concatenate[Client, ...], None]") -> Callable[..., None]:
+    """A command of a function whose first argument is a client: it gets the options that say of which server."""
+    own = list(signature(function).parameters.values())[1:]
+    more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in _SERVER.items()]
+
+    def command(*, url: str | None = None, key_file: Path | None = None, **options: Any) -> None:
+        with connected(url, key_file) as client:
+            function(client, **options)
+
+    command.__doc__ = function.__doc__
+    command.__signature__ = Signature([*own, *more])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *more)}
+    return command
 
 
 def server_url(url: str | None) -> str | None:

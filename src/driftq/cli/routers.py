@@ -8,12 +8,14 @@ import typer
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.frame import group
 from driftq.cli.output import Json, Yes, confirm, draw, note, show, show_rows
-from driftq.cli.remote import KeyFile, Url, connected, fields_of
+from driftq.cli.remote import fields_of, served
 from driftq.model.answers import RouterRow
 from driftq.model.router import Guarantee
 
 if TYPE_CHECKING:
     from rich.tree import Tree
+
+    from driftq.client import Client
 
 router = group("Routers: list and draw them, create and delete them.")
 
@@ -23,32 +25,30 @@ Name = Annotated[str, typer.Argument(metavar="ROUTER", help="The router.")]
 
 
 @router.command("ls")
+@served
 def ls(
+    client: "Client",
     *,
     prefix: Annotated[str | None, typer.Option(help="Only names that begin like this.")] = None,
     source: Annotated[str | None, typer.Option(help="Only those from this topic.")] = None,
     dest: Annotated[str | None, typer.Option(help="Only those to this topic.")] = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """List the routers."""
-    with connected(url, key_file) as client:
-        rows = [fields_of(row) for row in client.routers(prefix=prefix, source=source, dest=dest)]
+    rows = [fields_of(row) for row in client.routers(prefix=prefix, source=source, dest=dest)]
     show_rows(rows, _ROW, as_json=as_json)
 
 
 @router.command("graph")
+@served
 def graph(
+    client: "Client",
     topic: Annotated[str | None, typer.Argument(help="Only what comes from this topic.")] = None,
     *,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Draw what flows where: every topic with the topics its records are copied to below it."""
-    with connected(url, key_file) as client:
-        rows = list(client.routers())
+    rows = list(client.routers())
     if as_json:
         show_rows([fields_of(row) for row in rows], _ROW, as_json=True)
         return
@@ -91,7 +91,9 @@ def _grow(tree: "Tree", topic: str, flows: dict[str, list[RouterRow]], drawn: se
 
 
 @router.command("create")
+@served
 def create(
+    client: "Client",
     name: Name,
     source: Annotated[str, typer.Argument(help="The topic whose records are copied.")],
     dest: Annotated[str, typer.Argument(help="The topic the copies go to; made if absent.")],
@@ -99,24 +101,21 @@ def create(
     tag: Annotated[str | None, typer.Option(help="Only records with this tag; `a*`: that begins with a.")] = None,
     exactly_once: Annotated[bool, typer.Option("--exactly-once", help="No copy twice, even after a crash.")] = False,
     allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="Even if it closes a ring.")] = False,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Create a router, or change what one does; it copies what is written from then on."""
     guarantee = Guarantee.EXACTLY_ONCE if exactly_once else Guarantee.AT_LEAST_ONCE
     chosen = None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag)
-    with connected(url, key_file) as client:
-        answer = client.put_router(name, source, dest, filter=chosen, guarantee=guarantee, allow_cycle=allow_cycle)
+    answer = client.put_router(name, source, dest, filter=chosen, guarantee=guarantee, allow_cycle=allow_cycle)
     show(fields_of(answer), as_json=as_json)
 
 
 @router.command("delete")
-def delete(name: Name, *, yes: Yes = False, url: Url = None, key_file: KeyFile = None, as_json: Json = False) -> None:
+@served
+def delete(client: "Client", name: Name, *, yes: Yes = False, as_json: Json = False) -> None:
     """Delete a router; its copies stay."""
     confirm(f"Delete router {name}?", yes=yes)
-    with connected(url, key_file) as client:
-        answer = client.delete_router(name)
+    answer = client.delete_router(name)
     if not answer.deleted:
         raise CommandError(f"there is no router {name}; `driftq router ls` lists those there are", ExitCode.ABSENT)
     show(fields_of(answer), as_json=as_json)

@@ -8,11 +8,13 @@ from msgspec import to_builtins
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.frame import group
 from driftq.cli.output import Json, draw, note, readable, show
-from driftq.cli.remote import KeyFile, Url, ask, connected
+from driftq.cli.remote import ask, served
 from driftq.model.broker_answers import RunStep, RunSteps
 
 if TYPE_CHECKING:
     from rich.tree import Tree
+
+    from driftq.client import Client
 
 run = group("Runs: what became of the steps of one.")
 
@@ -20,25 +22,22 @@ _STYLES = {"done": "green", "dead": "red", "leased": "cyan", "waiting": "yellow"
 
 
 @run.command("show")
+@served
 def show_run(
+    client: "Client",
     run_id: Annotated[str, typer.Argument(help="The id of the run.")],
     *,
     tenant: Annotated[str | None, typer.Option(help="Only the steps of this tenant.")] = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Show the steps of a run below the steps they came from."""
     from driftq.client import NotFoundError
     from driftq.client.calls import path_of
 
-    with connected(url, key_file) as client:
-        try:
-            found = ask(client, "GET", path_of("v1", "runs", run_id), RunSteps, query={"tenant_id": tenant})
-        except NotFoundError:
-            raise CommandError(
-                f"there is no run {run_id} among the newest; is the id right?", ExitCode.ABSENT
-            ) from None
+    try:
+        found = ask(client, "GET", path_of("v1", "runs", run_id), RunSteps, query={"tenant_id": tenant})
+    except NotFoundError:
+        raise CommandError(f"there is no run {run_id} among the newest; is the id right?", ExitCode.ABSENT) from None
     if as_json:
         show(to_builtins(found), as_json=True)
         return

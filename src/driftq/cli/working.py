@@ -21,7 +21,7 @@ from msgspec import Struct, json, structs
 
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, note, show
-from driftq.cli.remote import KeyFile, TopicName, Url, connected
+from driftq.cli.remote import TopicName, served
 
 if TYPE_CHECKING:
     from driftq.client import AsyncTopic, AsyncWorker, Client, Job
@@ -53,7 +53,9 @@ class Work(Struct, frozen=True):
     """Nothing but the summary goes to standard output."""
 
 
+@served
 def work(
+    client: "Client",
     name: TopicName,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What runs for each job; after `--`.")],
     *,
@@ -65,8 +67,6 @@ def work(
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many jobs.")] = None,
     drain_s: Annotated[float, typer.Option(min=0, help="How long running commands may take to finish.")] = 30.0,
     node: Node = None,
-    url: Url = None,
-    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Run a command for every job of a queue: its data on standard input, exit code 0 acks it.
@@ -76,9 +76,8 @@ def work(
     if shutil.which(command[0]) is None:
         raise CommandError(f"there is no command {command[0]!r} to run", ExitCode.USAGE)
     job = Work(name, command, retry_ms, give_up_code, until_empty, limit, as_json)
-    with connected(url, key_file) as client:
-        lease = lease_ms or lease_of(client.topic(name).info(touch=False))
-        stats = asyncio.run(_run(client, job, concurrency, lease, drain_s, worker_name(node)))
+    lease = lease_ms or lease_of(client.topic(name).info(touch=False))
+    stats = asyncio.run(_run(client, job, concurrency, lease, drain_s, worker_name(node)))
     show({"topic": name, **stats}, as_json=as_json)
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib import import_module
 from typing import ClassVar
 
 import pytest
@@ -150,4 +149,3 @@ def test_a_command_is_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             run(make_app(completing=True), [])
         assert ended.value.code == 0
         assert capsys.readouterr().out.split() == [wanted]
-    assert import_module("driftq.cli.completion").Shell("fish")
