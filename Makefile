@@ -24,12 +24,8 @@ UV     := $(shell command -v uv 2>/dev/null)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-run: $(READY) ## start the server and print its address (DATA_DIR=, ARGS=); with ONCE=1 check that it works and exit
-ifdef ONCE
-	@$(BIN)/driftq selfcheck
-else
-	@exec $(BIN)/driftq serve --data-dir "$(DATA_DIR)" $(ARGS)
-endif
+run: $(READY) ## play a day of agents, run Spark over it, show it all, and go on serving (DATA_DIR=, ARGS=); with ONCE=1 exit
+	@exec $(BIN)/driftq demo $(if $(ONCE),,--serve) --data-dir "$(DATA_DIR)" $(ARGS)
 
 test: check ## everything: format, lint, types, layers, all tests (JOBS=, CRASH=all, ARGS=)
 	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal --durations=12 --hypothesis-profile=ci --ignore=tests/pipeline $(ARGS)

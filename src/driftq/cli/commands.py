@@ -29,6 +29,7 @@ _SHELL = "This command line"
 COMMANDS = {
     "serve": Entry(_SERVER, "driftq.cli.serve_listed:serve", "Run a server until SIGTERM or SIGINT."),
     "selfcheck": Entry(_SERVER, "driftq.cli.selfcheck:selfcheck", "Start a server of its own and check that it works."),
+    "demo": Entry(_SERVER, "driftq.cli.demo:demo", "Play a day of agents on a server of its own."),
     "doctor": Entry(_SERVER, "driftq.cli.doctor:doctor", "Check the machine and the server, and say what to do."),
     "bench": Entry(_SERVER, "driftq.cli.benching:bench", "Measure rates and latencies of a server in a few seconds."),
     "topic": Entry(_TOPICS, "driftq.cli.topics:topic", "List, show, create and delete topics; their named cursors."),

@@ -5,8 +5,6 @@ a server process: starts, answers its probes, stops        an engine in this pro
 
 import asyncio
 import os
-import select
-import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from http.client import HTTPConnection, HTTPException
@@ -19,6 +17,7 @@ from msgspec import DecodeError, Struct, json
 from driftq import __version__
 from driftq.cli.output import Json
 from driftq.config import Settings
+from driftq.demo.child import ChildServer
 from driftq.engine.diff import Query
 from driftq.engine.engine import Engine
 from driftq.engine.fetching import Fetch
@@ -108,36 +107,12 @@ def _require(truth: object, message: str) -> None:
 
 
 def _check_server(directory: str, checks: _Checks) -> None:
-    port_file = Path(directory, "port")
-    command = [sys.executable, "-m", "driftq", "serve", "--port", "0", "--port-file", str(port_file)]
-    command += ["--host", "127.0.0.1", "--data-dir", f"{directory}/server"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DRIFTQ_")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
-        try:
-            _wait_until_it_listens(server, port_file)
-            checks.passed("a server starts and writes its port file")
-            _check_probes(port_file.read_text(encoding="utf-8"))
-            checks.passed("health and readiness answer on both of their paths")
-            server.terminate()
-            code = server.wait(_PATIENCE_S)
-            _require(code == 0, f"a server that was told to stop exited with {code}")
-            checks.passed("SIGTERM stops it with exit code 0")
-        except subprocess.TimeoutExpired:
-            raise CheckFailedError(f"the server did not stop within {_PATIENCE_S:.0f} s") from None
-        finally:
-            server.kill()
-
-
-def _wait_until_it_listens(server: subprocess.Popen[bytes], port_file: Path) -> None:
-    """Its first line, or its end, comes when it listens, or will never."""
-    assert server.stdout is not None
-    assert server.stderr is not None
-    spoken, _, _ = select.select([server.stdout], [], [], _PATIENCE_S)
-    _require(spoken, f"the server did not start within {_PATIENCE_S:.0f} s")
-    if not server.stdout.readline():
-        said = server.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise CheckFailedError(f"the server did not start: {said}")
-    _require(port_file.exists(), "the server listens, but wrote no port file")
+    with ChildServer(Path(directory, "server"), Path(directory, "server.log")) as server:
+        checks.passed("a server starts and writes its port file")
+        _check_probes(server.address)
+        checks.passed("health and readiness answer on both of their paths")
+        server.stop()
+        checks.passed("SIGTERM stops it with exit code 0")
 
 
 def _check_probes(address: str) -> None:
