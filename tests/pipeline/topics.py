@@ -1,5 +1,6 @@
 """Topics for the tests of the pipeline: made, filled and read over HTTP."""
 
+import time
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,11 +30,11 @@ def ask(server: ServerProcess, method: str, path: str, value: object = None) -> 
     return answer
 
 
-def fill(server: ServerProcess, topic: str, numbers: Iterable[int], **more: Any) -> None:
-    """Records `{"n": number}`, with tag `t<last digit>`, in writes of a thousand."""
+def fill(server: ServerProcess, topic: str, numbers: Iterable[int], *, size: int = 1000, **more: Any) -> None:
+    """Records `{"n": number}`, with tag `t<last digit>`, in writes of so many."""
     waiting = list(numbers)
-    for at in range(0, len(waiting), 1000):
-        records = [{"data": {"n": n}, "tag": f"t{n % 10}", **more} for n in waiting[at : at + 1000]]
+    for at in range(0, len(waiting), size):
+        records = [{"data": {"n": n}, "tag": f"t{n % 10}", **more} for n in waiting[at : at + size]]
         ask(server, "POST", f"/v0/topics/{topic}?return_seqs=false", {"records": records})
 
 
@@ -104,3 +105,14 @@ def records(server: ServerProcess, topic: str) -> list[dict[str, Any]]:
 def values(server: ServerProcess, topic: str) -> list[Any]:
     """The data of every record in a topic, in its order."""
     return [record["data"] for record in records(server, topic)]
+
+
+def cursor_at(server: ServerProcess, topic: str, cursor: str, seq: int) -> dict[str, Any]:
+    """A cursor once it stands at a seq: Spark tells its listeners of a batch some time after it."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        status, found = server.ask("GET", f"/v0/topics/{topic}/cursors/{cursor}")
+        if status == 200 and found["seq"] == seq:
+            return found
+        assert time.monotonic() < end, f"cursor {cursor} of {topic} is not at {seq}: {found}"
+        time.sleep(0.05)

@@ -7,7 +7,6 @@ strings, the order and the nullability of its schema.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +40,7 @@ _MADE_OF = {name: name for name in _BASE} | {"partition": "tag"} | dict.fromkeys
 _MADE_OF |= dict.fromkeys(("envelope", "routing"), "data")
 _MESSAGE = ("key", "value", "envelope", "routing")
 _META = pa.map_(pa.utf8(), pa.utf8())
+_schemas: dict[tuple[str, ...], Any] = {}  # a plain dict: what `functools.cache` makes does not travel by value
 
 
 def ddl(*, with_gaps: bool, with_v1: bool) -> str:
@@ -64,10 +64,11 @@ def base_columns(wanted: Iterable[str], also: Iterable[str] = ()) -> list[str]:
     return [name for name in _BASE if name in needed]
 
 
-@cache
 def base_schema(names: tuple[str, ...]) -> Any:
     """The Arrow schema of base batches."""
-    return pa.schema([pa.field(name, _BASE[name]) for name in names])
+    if names not in _schemas:
+        _schemas[names] = pa.schema([pa.field(name, _BASE[name]) for name in names])
+    return _schemas[names]
 
 
 class Projection:
@@ -169,7 +170,6 @@ def _message(data: Any) -> dict[str, Any]:
     return {name: pa.array(values, pa.utf8()) for name, values in columns.items()}
 
 
-@cache
 def _decoder() -> Callable[[str], Any]:
     """The quick JSON reader where there is one; executors may have the standard library only."""
     try:

@@ -27,6 +27,10 @@ from driftq.storage.segment_store import BlockDamagedError, verified
 
 BATCH_ROWS = 16_384
 _LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
+_DEAD = bytes(1 if value == DELETED else 0 for value in range(256))
+
+
+UNREADABLE = (OSError, ValueError, BlockDamagedError, ColdDamagedError, pa.ArrowException)
 
 
 class Elsewhere(Exception):  # noqa: N818  # an answer, not an error
@@ -51,7 +55,7 @@ def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
     reader = _hot if segment.tier == "hot" else _cold
     try:
         yield from reader(Path(root, segment.file), segment, piece, split.earliest, tuple(names))
-    except (OSError, ValueError, BlockDamagedError, ColdDamagedError, pa.ArrowException) as error:
+    except UNREADABLE as error:
         raise Elsewhere from error
 
 
@@ -69,6 +73,17 @@ def cold_flags(path: Path, segment: Segment, earliest: int) -> tuple[ColdFile, b
     if live != segment.live:
         raise Elsewhere
     return file, flags
+
+
+def dead_seqs(file: ColdFile, flags: bytes) -> list[int]:
+    """The seqs that the flags of a cold segment say are deleted."""
+    found: list[int] = []
+    row = 0
+    for group in file.groups:
+        dead = flags[row : row + group.count].translate(_DEAD)
+        found += compress(range(group.first_seq, group.first_seq + group.count), dead)
+        row += group.count
+    return found
 
 
 def _hot(path: Path, segment: Segment, piece: Piece, earliest: int, names: tuple[str, ...]) -> Iterator[Any]:

@@ -21,7 +21,10 @@ _READ = (
     *("endingTimestamp", "tag", "tagPrefix", "node", "withGaps", "splitRecords", "maxRecordsPerTrigger", "onDataLoss"),
 )
 # Of the sink, and of Spark: a table made by SQL has one set of options for both directions.
-_OTHER = ("errorTopic", "createTopic", "writer", "batch", "checkpointLocation", "path", "queryName")
+_OTHER = (
+    *("errorTopic", "writer", "batch", "createTopic", "retryTimeoutMs"),
+    *("checkpointLocation", "path", "queryName"),
+)
 _KNOWN = {name.lower(): name for name in (*_READ, *_OTHER)}
 _LOSS = ("fail", "rows", "skip")
 _BOOLEANS = {"true": True, "false": False}

@@ -33,6 +33,11 @@ class Task(NamedTuple):
 
 def read_split(task: Task, split: Split) -> Iterator[Any]:
     """The rows of a split, as Spark wants them."""
+    with task.wire:
+        yield from _rows(task, split)
+
+
+def _rows(task: Task, split: Split) -> Iterator[Any]:
     projection, names = task.projection, base_columns(task.projection.names, columns_of(task.tests))
     if split.gaps and task.on_data_loss == "rows":
         yield projection.gaps(split.topic, split.gaps)

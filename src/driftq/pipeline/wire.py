@@ -44,6 +44,12 @@ class Wire:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None}
 
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"Wire({self.server!r})"
 
