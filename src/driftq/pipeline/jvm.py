@@ -23,7 +23,7 @@ from driftq.pipeline.java import Java, cache_dir, find_java, home_for_spark
 
 START_PATIENCE_S = 300.0
 _POLL_S = 0.01
-_OPENED = (
+OPENED = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
     *("sun.security.action", "sun.util.calendar"),
@@ -74,7 +74,7 @@ def _jars() -> list[Path]:
     return sorted((spark_home() / "jars").glob("*.jar"))
 
 
-def _log_config() -> Path:
+def log_config() -> Path:
     """Errors only. `log4j2.configurationFile` wants a file."""
     path = cache_dir() / "log4j2.properties"
     if not path.exists() or path.read_text(encoding="utf-8") != _QUIET:
@@ -95,7 +95,7 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
         "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Dio.netty.allocator.type=pooled",
@@ -103,7 +103,7 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path
         "-Dderby.connection.requireAuthentication=false",
         "--sun-misc-unsafe-memory-access=allow",
         "--enable-native-access=ALL-UNNAMED",
-        f"-Dlog4j2.configurationFile={_log_config()}",
+        f"-Dlog4j2.configurationFile={log_config()}",
         _collector(),
     ]
     if short:

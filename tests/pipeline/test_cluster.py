@@ -1,0 +1,129 @@
+"""The same jobs on a real cluster: executors in processes of their own, our code shipped to them by value.
+
+A cluster and a session on it cost seconds, and a process has one context: each test runs a script of its own. By
+default one test runs on a standalone cluster; `CLUSTER=all` runs every script on `local-cluster` too, and over Connect.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from driftq.pipeline import cluster
+from tests.acceptance.process import ServerProcess, environment
+from tests.pipeline.topics import ask, fill
+
+ALL = os.environ.get("CLUSTER") == "all"
+PATIENCE_S = 600
+
+_SCRIPT = """
+import json, sys, tempfile
+from driftq.pipeline import read_topic, session
+url, target, topic = sys.argv[1:4]
+kind, _, where = target.partition("=")
+how = {kind: where}
+spark = session(url, **how, conf={} if "remote" in how else {"spark.executor.memory": "512m"})
+place = tempfile.mkdtemp()
+
+def table(name=topic, columns=None, **options):
+    reader = spark.read.format("driftq").option("topic", name).options(**options)
+    return (reader if columns is None else reader.schema(columns)).load()
+
+def follow(**options):
+    rows = spark.readStream.format("driftq").option("topic", topic).options(**options).load()
+    writer = rows.writeStream.format("driftq").option("topic", "copy-" + topic)
+    writer.option("checkpointLocation", place + "/copy").trigger(availableNow=True).start().awaitTermination()
+
+found = {}
+found["split"] = table(splitRecords="500").count()
+found["columns"] = table(columns="seq bigint").groupBy().sum("seq").collect()[0][0]
+found["pushed"] = table().where("seq > 100 and tag = 't4'").count()
+found["gaps"] = [row.reason for row in table("capped-" + topic, withGaps="true").where("kind = 'tombstone'").collect()]
+found["read_topic"] = read_topic(spark, topic, columns=["seq"]).count()
+follow(maxRecordsPerTrigger="1000")
+found["copied"] = table("copy-" + topic).count()
+follow()
+found["copied_once"] = table("copy-" + topic).count()
+table().select("data").limit(5).write.format("driftq").mode("append").option("topic", "batch-" + topic).save()
+found["batch"] = table("batch-" + topic).count()
+sys.stdout.write(json.dumps(found) + "\\n")
+spark.stop()
+"""
+_WITHOUT_US = """
+import sys
+
+class _Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("driftq", "pyspark_driftq"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, _Nothing())
+"""
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster with two workers."""
+    directory = tmp_path_factory.mktemp("cluster")
+    made = cluster.up(2, memory="1g", directory=directory)
+    try:
+        yield made.master
+    finally:
+        assert cluster.down(directory)
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that has Spark and pyarrow, but nothing of ours, as on a machine of somebody's cluster."""
+    directory = tmp_path_factory.mktemp("bare")
+    (directory / "sitecustomize.py").write_text(_WITHOUT_US, encoding="utf-8")
+    program = directory / "python"
+    line = f'PYTHONPATH="{directory}:$PYTHONPATH" exec "{sys.executable}" "$@"'
+    program.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    program.chmod(0o755)
+    return str(program)
+
+
+def _run(server: ServerProcess, target: str, topic: str, python: str) -> str:
+    fill(server, topic, range(2500))
+    ask(server, "PUT", f"/v0/topics/capped-{topic}", {"cap_records": 5})
+    fill(server, f"capped-{topic}", range(9))
+    ran = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, f"http://{server.address}", target, topic],
+        env=environment(PYSPARK_PYTHON=python),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout.strip().split("\n")[-1]
+
+
+_EXPECTED = (
+    '{"split": 2500, "columns": 3126250, "pushed": 240, "gaps": ["cap"], "read_topic": 2500, '
+    '"copied": 2500, "copied_once": 2500, "batch": 5}'
+)
+
+
+@pytest.mark.slow
+def test_source_and_sink_work_on_a_cluster_that_has_nothing_of_ours(
+    server: ServerProcess, standalone: str, bare_python: str
+) -> None:
+    assert _run(server, f"master={standalone}", "on-standalone", bare_python) == _EXPECTED
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ALL, reason="takes half a minute more; CLUSTER=all runs it")
+@pytest.mark.parametrize("target", ["master=local-cluster[2,1,1024]", "remote=local[2]"])
+def test_source_and_sink_work_wherever_spark_runs(server: ServerProcess, bare_python: str, target: str) -> None:
+    topic = target.partition("=")[0]
+    assert _run(server, target, f"on-{topic}", bare_python) == _EXPECTED
+
+
+def test_without_a_cluster_there_is_none_to_find_or_to_end(tmp_path: Path) -> None:
+    assert cluster.find(tmp_path) is None
+    assert not cluster.down(tmp_path)
