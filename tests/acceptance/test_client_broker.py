@@ -59,6 +59,7 @@ def test_a_failed_message_comes_again_and_then_becomes_a_dead_letter(client: Cli
     broker.create_topic("fails")
     broker.produce("fails", "poison", envelope=Envelope(retry_policy=RetryPolicy(max_attempts=2)))
     broker.produce("fails", "at once")
+    assert list(broker.dlq("fails")) == []
     with broker.consume("fails", "g", lease_ms=30_000) as stream:
         first, second = next(stream), next(stream)
         broker.nack(second, "no way", dead_letter=True)

@@ -113,6 +113,7 @@ def test_a_queue_hands_out_settles_and_gives_up(client: Client) -> None:
     assert queue.nack([back]).nacked == 1
     assert str(late.seq) in queue.extend(late, lease_ms=60_000).deadlines
     assert queue.ack(done).skipped == [done.seq]
+    assert list(queue.dead_letters()) == []
     assert queue.claim(5).count == 0
     assert [item.data for item in queue.dead_letters() if isinstance(item, Record)] == [1]
     with pytest.raises(ConflictError, match="not_a_queue"):

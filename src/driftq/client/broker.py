@@ -271,7 +271,7 @@ class BrokerOperations(Operations):
     @flow
     def dlq(self, topic: str, from_offset: int = 0) -> Flow[StoredMessage | Tombstone]:
         """The dead letters of a topic; why each is one stands in `envelope.dlq`."""
-        return stored_messages(self._calls, f"dlq.{topic}", from_offset)
+        return stored_messages(self._calls, f"dlq.{topic}", from_offset, may_be_absent=True)
 
     @operation
     def redrive(

@@ -20,12 +20,15 @@ class StoredMessage(Struct, frozen=True):
     message: Message
 
 
-def stored_messages(calls: Calls, topic: str, from_offset: int) -> Flow[StoredMessage | Tombstone]:
+def stored_messages(
+    calls: Calls, topic: str, from_offset: int, *, may_be_absent: bool = False
+) -> Flow[StoredMessage | Tombstone]:
     """All messages from an offset on. Raises ValueError for a name that v0 cannot say."""
     name = f"v1:{topic}"
     if not is_topic_name(name):
         raise ValueError(f"messages of {topic!r} can only be read by a group: its name has signs that v0 does not know")
-    return read_pages(calls, path_of("v0", "topics", name), _stored, from_seq=from_offset)
+    path = path_of("v0", "topics", name)
+    return read_pages(calls, path, _stored, from_seq=from_offset, may_be_absent=may_be_absent)
 
 
 def _stored(record: Record) -> StoredMessage:

@@ -55,4 +55,5 @@ class Queues(Operations):
         state = yield from self._calls.json("GET", self._path, TopicState, query={"touch": False})
         if state.config.dead_letter is None:
             raise ValueError(f"{self.name} has no dead_letter topic; create it with dead_letter=…")
-        yield from read_pages(self._calls, path_of("v0", "topics", state.config.dead_letter), as_it_is)
+        path = path_of("v0", "topics", state.config.dead_letter)
+        yield from read_pages(self._calls, path, as_it_is, may_be_absent=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from driftq.client.calls import Calls
+from driftq.client.errors import NotFoundError
 from driftq.client.plan import Emit, Flow, Plan
 from driftq.model.answers import DiffPage, Record
 from driftq.model.limits import PAGE_BYTES_MAX
@@ -29,9 +30,18 @@ def read_pages(
     from_seq: int | None = None,
     from_ts: int | None = None,
     node: Nodes | None = None,
+    may_be_absent: bool = False,
 ) -> Flow[T | Tombstone]:
-    """All records up to the head as it is at the first page, in a shape; and a tombstone where some are missing."""
-    page = yield from diff_page(calls, path, from_seq=from_seq, from_ts=from_ts, node=node)
+    """All records up to the head as it is at the first page, in a shape; and a tombstone where some are missing.
+
+    A topic that may be absent has no records then; dead letters are kept in topics that the first of them makes.
+    """
+    try:
+        page = yield from diff_page(calls, path, from_seq=from_seq, from_ts=from_ts, node=node)
+    except NotFoundError:
+        if may_be_absent:
+            return
+        raise
     until = page.head_seq
     while True:
         if page.tombstone is not None:
