@@ -1,9 +1,10 @@
-"""A server for the tests of a module, and the command line in front of it."""
+"""A server for the tests of a module, and the command line and a client in front of it."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from driftq.client import Client
 from tests.acceptance.command_line import CommandLine
 from tests.acceptance.process import ServerProcess, serving
 
@@ -24,3 +25,16 @@ def cli(
     monkeypatch.setenv("DRIFTQ_URL", f"http://{cli_server.address}")
     monkeypatch.delenv("DRIFTQ_API_KEY", raising=False)
     return CommandLine(cli_server, capfdbinary)
+
+
+@pytest.fixture
+def url(cli_server: ServerProcess) -> str:
+    """Its address."""
+    return f"http://{cli_server.address}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    """A client of it."""
+    with Client(url) as client:
+        yield client

@@ -1,7 +1,6 @@
 """The SDK's broker client against a real server."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,21 +17,7 @@ from driftq.client import (
     SeekTo,
     StoredMessage,
 )
-from tests.acceptance.process import serving
 from tests.acceptance.waiting import until
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("server")) as server:
-        server.wait_ready()
-        yield f"http://{server.address}"
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url) as client:
-        yield client
 
 
 def test_a_message_is_produced_delivered_and_acked(client: Client) -> None:

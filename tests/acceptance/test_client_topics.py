@@ -1,7 +1,6 @@
 """The SDK against a real server: topics, records, tables, queues, cursors, staged writes and routers."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,19 +24,6 @@ from driftq.client import (
     UnauthorizedError,
 )
 from tests.acceptance.process import serving
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("server")) as server:
-        server.wait_ready()
-        yield f"http://{server.address}"
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url) as client:
-        yield client
 
 
 def test_what_is_written_is_read_with_all_that_belongs_to_it(client: Client) -> None:

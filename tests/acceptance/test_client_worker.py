@@ -28,22 +28,9 @@ from driftq.client import (
     StoredMessage,
     Worker,
 )
-from tests.acceptance.process import PATIENCE_S, environment, serving
+from tests.acceptance.process import PATIENCE_S, environment
 from tests.acceptance.restarting import PATIENT, restarting
 from tests.acceptance.waiting import until
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("server")) as server:
-        server.wait_ready()
-        yield f"http://{server.address}"
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url) as client:
-        yield client
 
 
 @contextmanager

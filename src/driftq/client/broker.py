@@ -2,7 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -73,6 +73,14 @@ class Begun(Struct, frozen=True):
     lease_until_ms: int
 
 
+class Holding(TypedDict, total=False):
+    """Who takes a key, whose it is, and for how long; 30 seconds unless said."""
+
+    owner: str | None
+    tenant_id: str | None
+    lease_ms: int | None
+
+
 class IdempotencyOperations(Operations):
     """The keys of a group's work: begin, do it, commit, ack. `owner` is the client's own name unless given."""
 
@@ -81,32 +89,14 @@ class IdempotencyOperations(Operations):
         self._node = node
 
     @operation
-    def begin(
-        self,
-        topic: str,
-        group: str,
-        key: str,
-        *,
-        owner: str | None = None,
-        tenant_id: str | None = None,
-        lease_ms: int | None = None,
-    ) -> Plan[Begun]:
+    def begin(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
         """Take a key, unless its work is done. Raises ConflictError while somebody else has it."""
-        return self._said("begin", topic, group, key, owner, tenant_id=tenant_id, lease_ms=lease_ms)
+        return self._said("begin", topic, group, key, **named)
 
     @operation
-    def renew(
-        self,
-        topic: str,
-        group: str,
-        key: str,
-        *,
-        owner: str | None = None,
-        tenant_id: str | None = None,
-        lease_ms: int | None = None,
-    ) -> Plan[Begun]:
-        """Keep a key, and the delivery it came with. Raises ConflictError when it is lost."""
-        return self._said("renew", topic, group, key, owner, tenant_id=tenant_id, lease_ms=lease_ms)
+    def renew(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
+        """Keep a key, and the delivery it came with. Raises LeaseLostError when it is lost."""
+        return self._said("renew", topic, group, key, **named)
 
     @operation
     def commit(
@@ -121,17 +111,18 @@ class IdempotencyOperations(Operations):
     ) -> Plan[Begun]:
         """The work of a key is done, with this result, of at most 64 KiB."""
         text = b64encode(result).decode() or None
-        return self._said("commit", topic, group, key, owner, tenant_id=tenant_id, result=text)
+        return self._said("commit", topic, group, key, owner=owner, tenant_id=tenant_id, result=text)
 
     @operation
     def fail(
         self, topic: str, group: str, key: str, *, error: str, owner: str | None = None, tenant_id: str | None = None
     ) -> Plan[Begun]:
         """The work of a key failed; whoever begins next may try it."""
-        return self._said("fail", topic, group, key, owner, tenant_id=tenant_id, error=error)
+        return self._said("fail", topic, group, key, owner=owner, tenant_id=tenant_id, error=error)
 
-    def _said(self, verb: str, topic: str, group: str, key: str, owner: str | None, **more: Any) -> Plan[Begun]:
-        body = {"topic": topic, "group": group, "idempotency_key": key, "owner": owner or self._node, **more}
+    def _said(self, verb: str, topic: str, group: str, key: str, **more: Any) -> Plan[Begun]:
+        body = {"topic": topic, "group": group, "idempotency_key": key, **more}
+        body["owner"] = body.get("owner") or self._node
         found = yield from self._calls.json("POST", f"/v1/idempotency/{verb}", KeyStanding, body=body)
         return Begun(found.status, found.already_done, b64decode(found.result), found.lease_until_ms)
 

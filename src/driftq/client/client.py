@@ -5,8 +5,7 @@ its topics and its broker.
 import os
 import socket
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -14,6 +13,7 @@ from msgspec.json import encode
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
 from driftq.client.broker import AsyncBroker, Broker
 from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
+from driftq.client.closing import AsyncClosing, Closing
 from driftq.client.drivers import Address, AsyncDriver, Driver
 from driftq.client.plan import Flow, Plan, Request, Response
 from driftq.client.reading import Nodes
@@ -169,7 +169,7 @@ class _ClientOperations(Operations):
         return self._calls.json("DELETE", path_of("v0", "routers", name), RouterDeleted)
 
 
-class Client(_ClientOperations, Blocking):
+class Client(_ClientOperations, Blocking, Closing):
     """A server, for callers that block; many threads may use one client. Use it as a context, or close it."""
 
     _make_driver = Driver
@@ -192,14 +192,8 @@ class Client(_ClientOperations, Blocking):
         """Let go of all connections."""
         self._driver.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-class AsyncClient(_ClientOperations, Async):
+class AsyncClient(_ClientOperations, Async, AsyncClosing):
     """The same for callers that await, within one event loop."""
 
     _make_driver = AsyncDriver
@@ -216,11 +210,3 @@ class AsyncClient(_ClientOperations, Async):
     async def close(self) -> None:
         """Let go of all connections."""
         await self._driver.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -3,13 +3,13 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import httpx
 from msgspec import Struct
 
 from driftq import __version__
+from driftq.client.closing import AsyncClosing, Closing
 from driftq.client.errors import TransportError
 from driftq.client.plan import Action, Emit, Flow, Open, Pause, Plan, Pull, Request, Response, Shut
 
@@ -147,7 +147,7 @@ class _Line:
             reply.close()
 
 
-class Stream(Generic[T]):
+class Stream(Closing, Generic[T]):
     """What a flow gives, one item after the other. Close it, or use it as a context, when you stop before its end."""
 
     def __init__(self, driver: Driver, flow: Flow[T]) -> None:
@@ -172,12 +172,6 @@ class Stream(Generic[T]):
         """No more items."""
         self._flow.close()
         self._line.shut()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 class AsyncDriver:
@@ -246,7 +240,7 @@ class _AsyncLine:
             await reply.aclose()
 
 
-class AsyncStream(Generic[T]):
+class AsyncStream(AsyncClosing, Generic[T]):
     """The same as `Stream`, for `async for` and `async with`."""
 
     def __init__(self, driver: AsyncDriver, flow: Flow[T]) -> None:
@@ -274,11 +268,3 @@ class AsyncStream(Generic[T]):
         """No more items."""
         self._flow.close()
         await self._line.shut()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.close()
