@@ -1,0 +1,95 @@
+"""`driftq pipeline` as a user runs it: in processes of their own, with Sparks of their own."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import json
+
+from driftq.client import Client
+from driftq.seam.clock import SystemClock
+from tests.acceptance.process import environment
+
+PATIENCE_S = 300.0
+
+
+class Commands:
+    """Commands for one server, with runs of their own."""
+
+    def __init__(self, server_url: str, state: Path) -> None:
+        self._environment = environment(DRIFTQ_URL=server_url, DRIFTQ_PIPELINE_DIR=str(state))
+
+    def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "driftq", "pipeline", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=self._environment
+        )
+
+    def json(self, *arguments: str) -> Any:
+        """What a command that works tells."""
+        done = self(*arguments, "--json")
+        assert done.returncode == 0, done
+        return json.decode(done.stdout.splitlines()[-1] if arguments[0] == "run" else done.stdout)
+
+
+@pytest.fixture
+def commands(server_url: str, tmp_path: Path) -> Commands:
+    return Commands(server_url, tmp_path / "runs")
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    clock = SystemClock()
+    until = clock.monotonic_ns() + int(PATIENCE_S * 1e9)
+    while not true():
+        assert clock.monotonic_ns() < until, what
+
+
+def test_an_archive_in_the_background_is_followed_refused_twice_and_stopped(
+    commands: Commands, server_url: str, tmp_path: Path
+) -> None:
+    job = ("archive", "--topics", "command-archive", "--lake", str(tmp_path / "lake"))
+    with Client(server_url) as client:
+        topic = client.topic("command-archive")
+        topic.write([{"data": {"n": n}} for n in range(1000)])
+        run_id = _begun(commands, *job)["id"]
+
+        def rows() -> int:
+            return int(commands.json("status", run_id)["rows"])
+
+        wait_until(lambda: rows() == 1000, "the first records are archived")
+        topic.write([{"data": {"n": n}} for n in range(500)])
+        wait_until(lambda: rows() == 1500, "so are those that came later")
+    (listed,) = commands.json("ls")
+    assert (listed["id"], listed["state"], listed["lag"]) == (run_id, "running", 0)
+    twice = commands("run", *job, "--once")
+    assert (twice.returncode, twice.stderr.count("\n")) == (1, 1)
+    assert f"driftq pipeline stop {run_id}" in twice.stderr
+    assert commands.json("stop", run_id, "--wait", str(PATIENCE_S))["state"] == "stopped"
+    assert commands.json("ls") == []
+    verified = commands("verify", "archive", "--lake", str(tmp_path / "lake"))
+    assert (verified.returncode, verified.stderr) == (0, "equal\n")
+
+
+def _begun(commands: Commands, *job: str) -> Any:
+    done = commands("run", *job, "--detach", "--json")
+    assert done.returncode == 0, done
+    return json.decode(done.stdout)
+
+
+def test_a_run_prints_what_it_did_and_nothing_else(commands: Commands, server_url: str, tmp_path: Path) -> None:
+    with Client(server_url) as client:
+        client.topic("command-once").write([{"data": {"n": n}} for n in range(1000)])
+    lake = str(tmp_path / "lake")
+    done = commands("run", "archive", "--topics", "command-once", "--lake", lake, "--once", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    ended = json.decode(done.stdout.splitlines()[-1])
+    assert (ended["state"], ended["facts"]["rows"]) == ("done", 1000)
+    with Client(server_url) as client:
+        client.topic("command-once").append({"n": 1000})
+    behind = commands("verify", "archive", "--lake", lake)
+    assert behind.returncode == 1
+    assert "the lake is 1 records behind: seq 1001" in behind.stdout
+    assert behind.stderr.count("\n") == 1
