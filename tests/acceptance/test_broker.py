@@ -1,5 +1,6 @@
 """The broker API with a client as real ones are (http-v1 §21.1), against a real server."""
 
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +167,27 @@ def test_a_reset_begins_with_nothing_and_keeps_what_there_was(tmp_path: Path) ->
     with serving(tmp_path, data_dir=str(kept)) as server:
         server.wait_ready()
         assert server.get("/v1/topics") == (200, {"topics": ["jobs"]})
+
+
+def test_what_is_old_and_done_goes_and_a_kill_brings_it_back_to_nobody(tmp_path: Path) -> None:
+    def earliest(server: ServerProcess) -> int:
+        found: int = server.get("/v0/topics/v1:jobs")[1]["earliest_seq"]  # type: ignore[assignment]
+        return found
+
+    with serving(tmp_path, "--v1-retention-ms", "200") as server:
+        server.wait_ready()
+        client = Client(server.address)
+        client.create_topic("jobs", 2)
+        for value in ("done", "open"):
+            client.produce("jobs", value, key="user:2")
+        with client.consume("jobs", "g", "o", 60_000) as items:
+            client.ack("jobs", "g", "o", next(items))
+            assert comes_true(lambda: earliest(server) == 2), "what is done stays"
+        server.stop(signal.SIGKILL)
+    with serving(tmp_path, "--v1-retention-ms", "60000") as server:
+        server.wait_ready()
+        assert earliest(server) == 2
+        client = Client(server.address)
+        for group in ("g", "new"):
+            with client.consume("jobs", group, "o") as items:
+                assert next(items).value == "open"
