@@ -143,6 +143,7 @@ def ensure_started(conf: Mapping[str, str], *, short: bool = False) -> None:
                 "SPARK_HOME": str(spark_home()),
                 "JAVA_HOME": str(home_for_spark(java)),
                 "SPARK_CONNECT_MODE": "0",
+                "SPARK_SCALA_VERSION": "2.13",
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
             },
             preexec_fn=_leave_interrupts_to_python,
