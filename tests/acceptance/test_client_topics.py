@@ -106,6 +106,23 @@ def test_a_queue_hands_out_settles_and_gives_up(client: Client) -> None:
         client.topic("once").claim()
 
 
+def test_jobs_are_pushed_as_there_is_room(client: Client) -> None:
+    queue = client.topic("pushed")
+    queue.create(type="queue")
+    queue.append_raw(b"1\n2\n3\n")
+    with queue.work(2) as jobs:
+        first, second = next(jobs), next(jobs)
+        assert [first.data, second.data] == [1, 2]
+        assert queue.claim(node="other").claimed[0].data == 3
+        queue.push(4)
+        queue.ack(first)
+        assert next(jobs).data == 4
+        queue.delete()
+        assert list(jobs) == []
+    with pytest.raises(NotFoundError):
+        next(queue.work())
+
+
 def test_named_cursors_and_staged_writes(client: Client) -> None:
     topic = client.topic("staged")
     topic.create()

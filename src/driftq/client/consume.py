@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from driftq.client.calls import Query, query_of
-from driftq.client.plan import Open, Plan, Request, Response
+from driftq.client.plan import Open, Plan, Request
+from driftq.client.reconnect import Rejoining
 from driftq.model.envelope import Envelope, Routing
 
 _SILENCE_S = 60.0
@@ -38,29 +39,20 @@ class Delivery(Struct):
         return decode(self.value)
 
 
-class Consuming:
+class Consuming(Rejoining):
     """A place in a group."""
 
     def __init__(self, topic: str, group: str, owner: str, **asked: int | None) -> None:
         self._place = topic, group, owner
         query: Query = {"topic": topic, "group": group, "owner": owner, **asked}
         headers = {"accept": "application/x-ndjson"}
-        self._opening = Open(Request("GET", "/v1/consume", query_of(query), headers), _SILENCE_S)
+        super().__init__(Open(Request("GET", "/v1/consume", query_of(query), headers), _SILENCE_S))
         self._rest = b""
-
-    def is_over(self) -> bool:
-        """A group has no end."""
-        return False
 
     def opening(self) -> Plan[Open]:
-        """The server knows where the group stands."""
+        """As it was; half a line is forgotten."""
         self._rest = b""
-        yield from ()
-        return self._opening
-
-    def is_stale(self, _: Response) -> bool:
-        """There is nothing that could be."""
-        return False
+        return super().opening()
 
     def heard(self, chunk: bytes) -> Iterator[Delivery]:
         """The messages of the lines that are whole; an empty line is a heartbeat."""

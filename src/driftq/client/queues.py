@@ -4,9 +4,11 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from driftq.client.binding import Operations, flow, operation
-from driftq.client.calls import path_of
+from driftq.client.calls import Query, path_of
 from driftq.client.plan import Flow, Plan
+from driftq.client.pushed import Pushed
 from driftq.client.reading import as_it_is, read_pages
+from driftq.client.reconnect import kept_open
 from driftq.client.retry import Repeat
 from driftq.model.answers import AckAnswer, Claimed, ExtendAnswer, Job, NackAnswer, Record, TopicState
 from driftq.model.tombstone import Tombstone
@@ -27,6 +29,15 @@ class Queues(Operations):
         """Take up to `max` jobs; each is this worker's until its deadline."""
         body = {"node": node or self._node, "max": max, "lease_ms": lease_ms}
         return self._calls.json("POST", f"{self._path}/claim", Claimed, body=body, repeat=Repeat.AGAIN)
+
+    @flow
+    def work(self, max: int = 1, *, lease_ms: int | None = None, node: str | None = None) -> Flow[Job]:  # noqa: A002
+        """Jobs as they come, at most `max` of them at a time; each ack makes room for the next. Ends with the queue.
+
+        What is not acked when the stream breaks or is closed is handed out again at once.
+        """
+        query: Query = {"node": node or self._node, "max": max, "lease_ms": lease_ms}
+        return kept_open(self._calls, Pushed(self._path, query))
 
     @operation
     def ack(self, jobs: Jobs, *, node: str | None = None) -> Plan[AckAnswer]:

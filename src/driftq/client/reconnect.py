@@ -38,6 +38,26 @@ class Line(Protocol[T_co]):
         ...
 
 
+class Rejoining:
+    """A line that is always opened the same way, because the server knows where it stands; the base of some."""
+
+    def __init__(self, opening: Open) -> None:
+        self._opening = opening
+
+    def is_over(self) -> bool:
+        """It has no end of its own."""
+        return False
+
+    def opening(self) -> Plan[Open]:
+        """As it was."""
+        yield from ()
+        return self._opening
+
+    def is_stale(self, _: Response) -> bool:
+        """There is nothing that could be."""
+        return False
+
+
 def kept_open(calls: Calls, line: Line[T]) -> Flow[T]:
     """All that a line says, until it is over. Raises ClientError."""
     failures, was_open = 0, False

@@ -59,11 +59,13 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
         idempotency_key: str | None = None,
         create: bool | None = None,
         config: TopicConfig | None = None,
+        disable_backpressure: bool | None = None,
         return_seqs: bool = False,
     ) -> Plan[Written]:
         """Write records, all or none; without a key one is made up, so that a retry never writes twice."""
         key = idempotency_key or self._calls.fresh_key()
-        body = write_body(records, node=node, idempotency_key=key, create=create, config=config)
+        given = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
+        body = write_body(records, idempotency_key=key, **given)
         return self._posted(body, key, return_seqs)
 
     @operation
