@@ -65,10 +65,13 @@ def chunks(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[Chu
             kept.append(_texts(rows))
             if sum(map(len, kept)) >= CHUNK_ROWS or sum(table.nbytes for table in kept) >= CHUNK_BYTES:
                 *full, rest = cut(_joined(kept))
+                if len(rest) == CHUNK_ROWS:
+                    full, rest = [*full, rest], rest.slice(0, 0)
                 yield from (Chunk(name, piece) for piece in full)
-                waiting[name] = [rest]
+                waiting[name] = [rest] if len(rest) else []
     for name, kept in waiting.items():
-        yield from (Chunk(name, piece) for piece in cut(_joined(kept)))
+        if kept:
+            yield from (Chunk(name, piece) for piece in cut(_joined(kept)))
 
 
 def cut(rows: pa.Table) -> list[pa.Table]:

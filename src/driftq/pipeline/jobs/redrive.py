@@ -187,8 +187,9 @@ class _QueueMover:
         """Those that no redrive has moved."""
         from pyspark.sql import functions as f
 
-        meta = f.col("meta")
-        rows = _read(self._run, self._topic).select(
+        rows = _read(self._run, self._topic)
+        meta = rows["meta"]
+        rows = rows.select(
             f.col("topic").alias("dlq"),
             "seq",
             "ts",
