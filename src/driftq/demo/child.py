@@ -14,7 +14,7 @@ from typing import Self
 
 from driftq.errors import DriftQError
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class ChildError(DriftQError):
