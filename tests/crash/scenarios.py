@@ -13,7 +13,7 @@ def append(world: World) -> None:
     for name in names:
         world.put(name, name)
     world.settle()
-    for turn in range(4):
+    for turn in range(6):
         for name in names:
             world.append(name, 1 + turn % 2, tags=_TAGS, metas=["m", None])
             world.append(name, 1, nodes=["n"])
