@@ -34,7 +34,8 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("openapi")) as running:
+    directory = tmp_path_factory.mktemp("openapi")
+    with serving(directory, "--backup-dir", str(directory / "backups")) as running:
         running.wait_ready()
         yield running
 
