@@ -20,8 +20,10 @@ from driftq.storage.frame import Frame, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.snapshot import Snapshot, decode_snapshot, newest_snapshot
 
+SECTIONS = frozenset(("engine", "leases", "cursors", "staging", "routers", "idempotency", "runs", "groups"))
+"""Whose state a checkpoint may hold."""
 _BODY_AT = 24
-_SEQ_MAX = 1 << 48
+SEQ_MAX = 1 << 48
 _BIN = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 """The first byte of a byte string to the bytes of its length."""
 
@@ -57,7 +59,7 @@ def _make_sense(content: bytes) -> Snapshot:
             continue
         if _is_possible(state) and state.topic_id not in topics:
             topics[state.topic_id] = _without_bad_blocks(state)
-    sections = {name: section for name, section in _sections(body) if _decodes(section)}
+    sections = {name: section for name, section in _sections(body) if name in SECTIONS and _decodes(section)}
     return Snapshot({}, sections, [msgpack.encode(state) for state in topics.values()])
 
 
@@ -65,7 +67,7 @@ def _is_possible(state: TopicState) -> bool:
     numbers = (state.op, state.head, state.earliest, state.cap_lost, state.ttl_lost, state.reserved)
     return (
         is_topic_name(state.name)
-        and all(0 <= number < _SEQ_MAX for number in numbers)
+        and all(0 <= number < SEQ_MAX for number in numbers)
         and all(segment.first_seq < segment.end_seq <= state.head + 1 for segment in state.segments)
     )
 

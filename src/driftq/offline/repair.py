@@ -21,6 +21,7 @@ from msgspec import DecodeError, Struct, ValidationError, msgpack, structs
 
 from driftq.engine.capture import TopicState, decode_topic
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
+from driftq.engine.holes import Holes
 from driftq.errors import UnrecoverableError
 from driftq.model.names import is_topic_name
 from driftq.model.tombstone import Hole, Reason
@@ -29,7 +30,7 @@ from driftq.offline.aside import Aside
 from driftq.offline.findings import Finding, Report, Verdict
 from driftq.offline.hold import held
 from driftq.offline.rebuild import Outcome, Rebuild
-from driftq.offline.remains import Remains, read_remains
+from driftq.offline.remains import SEQ_MAX, Remains, read_remains
 from driftq.offline.salvage import frames_of, read_notes
 from driftq.offline.verify import verify
 from driftq.offline.wal import CUT, TORN, WalWalk, was_cut
@@ -42,6 +43,8 @@ from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot
 from driftq.storage.stage_file import read_rows
 
 Progress = Callable[[str], None]
+UNKNOWN_RECORDS = 1 << 20
+"""More than a checkpoint copies of one topic."""
 
 
 class LostRange(Struct, frozen=True):
@@ -193,20 +196,22 @@ class Repair:
         first_seq = int(found.file.rpartition("/seg-")[2][:16])
         segment = next((one for one in state.segments if one.first_seq == first_seq), None) if state else None
         said = {} if segment is None else {first: gone for first, _, gone, _ in segment.dead}
+        # Rows that retention has passed count as gone without a flag: then nobody can tell by their number.
+        sure = state is not None and state.earliest <= first_seq
         path = self._layout.segment_path(topic_id, first_seq, "data")
         if not self._disk.exists(path):
-            self._clear_cold(topic_id, first_seq, sum(said.values()))
+            self._clear_cold(topic_id, first_seq, sum(said.values()), sure=sure)
             return
         content = read_file(self._disk, path)
         for frame in frames_of(content):
             start = frame.end - frame.count
-            flags = _mended(content[start : frame.end], said.get(frame.seq, 0))
+            flags = _mended(content[start : frame.end], said.get(frame.seq, 0), sure=sure)
             self._overwrite(path, flags, start)
 
-    def _clear_cold(self, topic_id: int, first_seq: int, said: int) -> None:
+    def _clear_cold(self, topic_id: int, first_seq: int, said: int, *, sure: bool) -> None:
         path = self._layout.segment_path(topic_id, first_seq, "del")
         content = read_file(self._disk, path)
-        self._overwrite(path, _mended(content[24:], said), 24)
+        self._overwrite(path, _mended(content[24:], said, sure=sure), 24)
 
     def _overwrite(self, path: str, content: bytes, place: int) -> None:
         file = self._disk.open(path)
@@ -258,6 +263,9 @@ class Repair:
         """Topics that have records and of which nothing else is left: their names and settings are lost."""
         notes, made = self._notes, {}
         held_by = {*notes.first_seqs, *self._layout.topic_ids(cold=False), *self._layout.topic_ids(cold=True)}
+        for number in self._aside.layout.snapshots():
+            content = read_file(self._disk, self._aside.layout.snapshot_path(number))
+            held_by |= {frame.topic_id for frame in frames_of(content, step=1) if frame.kind == Kind.APPEND}
         for topic_id in held_by - known.keys() - notes.created.keys() - notes.dropped:
             head = notes.first_seqs.get(topic_id, 1) - 1
             made[topic_id] = nameless(topic_id, head)
@@ -340,19 +348,27 @@ class Repair:
             if state.config.resolved_durability is Durability.EPHEMERAL:
                 continue
             work = Rebuild(self._layout, self._aside, state, _broken(report, topic_id), before.get(topic_id))
-            states[topic_id] = work.run(self._notes, beyond=self._beyond(topic_id, state))
+            rebuilt = work.run(self._notes, beyond=self._beyond(topic_id, state))
+            if topic_id not in before and self._blind:
+                rebuilt = with_unknown_end(rebuilt)
+                work.outcome.lost.append((rebuilt.head - UNKNOWN_RECORDS + 1, rebuilt.head))
+            states[topic_id] = rebuilt
             outcomes.append(work.outcome)
         topics = [msgpack.encode(state) for _, state in sorted(states.items())]
         self._put(Snapshot(remains.snapshot.positions, remains.snapshot.sections, topics))
         return outcomes
 
+    @property
+    def _blind(self) -> bool:
+        """Is there neither a checkpoint that checks out nor a log from its first file? Nobody knows all heads then."""
+        whole = self._remains is not None and self._remains.whole
+        return not whole and all(number != 1 for number, _ in self._aside.layout.wal_files())
+
     def _beyond(self, topic_id: int, state: TopicState) -> int:
         """Up to which seq anything may be found behind the head: what segments alone hold there was never a record."""
         logged = self._notes.last_seqs.get(topic_id, 0)
-        if self._remains is not None and self._remains.whole:
-            return logged
-        named = [first for cold in (False, True) for first in self._aside.layout.segment_files(topic_id, cold=cold)]
-        return max(logged, state.head, *(first + (1 << 32) for first in named), 0)
+        whole = self._remains is not None and self._remains.whole
+        return logged if whole else max(logged, state.head, SEQ_MAX)
 
     def _forgotten(self, states: dict[int, TopicState]) -> dict[int, TopicState]:
         """Topics whose creation was in the damage: the log has records of them and nothing else."""
@@ -373,6 +389,13 @@ def nameless(topic_id: int, head: int) -> TopicState:
     return TopicState(topic_id, name, config, 0, 0, head, 0, 1, 0, 0, 0, holes, [], [], [])
 
 
+def with_unknown_end(state: TopicState) -> TopicState:
+    """The checkpoint that is lost may have held the newest records: a hole tells of them, and no seq is given twice."""
+    holes = Holes(list(state.holes))
+    holes.add(state.head + 1, state.head + UNKNOWN_RECORDS, Reason.CORRUPTION)
+    return structs.replace(state, head=state.head + UNKNOWN_RECORDS, holes=holes.all)
+
+
 def _broken(report: Report, topic_id: int) -> set[int]:
     """The segments of a topic that have a finding, by their first seqs."""
     return {
@@ -382,10 +405,10 @@ def _broken(report: Report, topic_id: int) -> set[int]:
     }
 
 
-def _mended(flags: bytes, said: int) -> bytes:
-    """Flags that agree with how many records a checkpoint says are deleted, as far as anybody can tell."""
+def _mended(flags: bytes, said: int, *, sure: bool) -> bytes:
+    """Flags that agree with how many records a checkpoint says are deleted, where that can be told: else they live."""
     if not said:
         return bytes(len(flags))
     odd = flags.translate(None, bytes([0, DELETED]))
-    was_set = flags.count(DELETED) + len(odd) == said
+    was_set = sure and flags.count(DELETED) + len(odd) == said
     return bytes(DELETED if flag == DELETED or (flag and was_set) else 0 for flag in flags)

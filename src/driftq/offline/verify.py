@@ -213,8 +213,8 @@ class Verification:
         if topic_id in self._deleted:
             state = None
         if hot is None and cold is None:
-            assert state is not None
-            self._gone(topic_id, state)
+            if state is not None:
+                self._gone(topic_id, state)
             return
         checks: list[HotCheck | ColdCheck] = []
         if hot is not None and (cold is None or "data" in hot):

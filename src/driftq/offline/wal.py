@@ -14,7 +14,7 @@ from driftq.storage.block import Block
 from driftq.storage.bodies import FileHead, decode_file_head
 from driftq.storage.frame import Bad, Frame, Kind, control_body, read_frame
 from driftq.storage.layout import Layout
-from driftq.storage.wal_reader import Damage, WalScan
+from driftq.storage.wal_reader import Damage, WalScan, is_zero
 
 _HEAD_BYTES_MAX = 256
 _PAGE = 4096
@@ -90,7 +90,8 @@ class WalWalk:
             return
         if was_cut(content, scan.end):
             yield Finding(path, Verdict.DAMAGE, CUT, offset=scan.end)
-        elif scan.torn:
+        elif scan.torn and not is_zero(content, scan.end):
+            # Zeros too few for a frame end a file that is full.
             yield Finding(path, Verdict.TORN, TORN, offset=scan.end, crash=True)
 
 

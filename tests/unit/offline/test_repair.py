@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from driftq.offline.remains import SECTIONS
 from driftq.offline.repair import Repair, Repaired
 from driftq.testing import ManualClock, SimDisk
 from tests.unit.offline.life import Life, contents, frames, kind_of, layout, lived, overwrite, truncate, used_bytes
@@ -181,3 +182,25 @@ def test_several_damages_at_once_cost_no_more_than_each(sound: SimDisk) -> None:
         repaired(broken)
         for topic_id, seqs in missing(before, picture(broken)).items():
             assert seqs <= told(broken, topic_id)
+
+
+def test_records_that_only_a_damaged_checkpoint_holds_are_found_in_it() -> None:
+    life = Life()
+    life.put("t")
+    life.write("t", "only", "copied")
+    life.close()
+    for number in range(1, 4):
+        Life(life.disk).close()  # nothing of the first log is left
+        assert number
+    path = next(p for p in contents(life.disk) if kind_of(p) == "meta")
+    content = contents(life.disk)[path]
+    broken = life.disk.fork()
+    overwrite(broken, path, content.index(b"\xa1t"), b"\xc1")
+    repaired(broken)
+    shown = Life(broken.fork()).picture()
+    assert [record["data"] for record in shown["recovered-00000001"]] == ["only", "copied"]
+
+
+def test_the_sections_that_are_known_are_those_that_a_server_writes() -> None:
+    life = Life()
+    assert {feature.name for feature in life.engine.catalog.features} | {"engine"} == SECTIONS
