@@ -55,7 +55,7 @@ def _make_sense(content: bytes) -> Snapshot:
     for piece in _strings_behind(body, b"\xa6topics"):
         try:
             state = decode_topic(piece)
-        except (DecodeError, ValidationError):
+        except (DecodeError, ValidationError, UnicodeDecodeError):
             continue
         if _is_possible(state) and state.topic_id not in topics:
             topics[state.topic_id] = _without_bad_blocks(state)

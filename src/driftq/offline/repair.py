@@ -28,6 +28,7 @@ from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic import Durability, TopicConfig
 from driftq.offline.aside import Aside
 from driftq.offline.findings import Finding, Report, Verdict
+from driftq.offline.flags import Flags, overwrite
 from driftq.offline.hold import held
 from driftq.offline.rebuild import Outcome, Rebuild
 from driftq.offline.remains import SEQ_MAX, Remains, read_remains
@@ -37,7 +38,7 @@ from driftq.offline.wal import CUT, TORN, WalWalk, was_cut
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Site, read_file, write_fully
 from driftq.storage.bodies import FileHead, encode_file_head
-from driftq.storage.frame import DELETED, Frame, Kind, encode_control, read_frame
+from driftq.storage.frame import Frame, Kind, encode_control, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot
 from driftq.storage.stage_file import read_rows
@@ -166,7 +167,7 @@ class Repair:
     # Fit to start
 
     def _make_fit(self, report: Report) -> None:
-        self._clear_flags(report)
+        Flags(self._layout, self._states()).mend(report)
         self._drop_parts(report)
         if self._remains is not None and self._remains.whole:
             positions = dict(self._remains.snapshot.positions)
@@ -180,47 +181,6 @@ class Repair:
         self._stand_in(walk, gone)
         self._prove_ends(walk)
 
-    def _clear_flags(self, report: Report) -> None:
-        """Where a checkpoint knows of no delete in a block, no flag in it is one; what is no flag is none either."""
-        for found in report.findings:
-            if "delete flag" not in found.what or found.topic_id is None or not found.file.startswith(self._roots()):
-                continue
-            if "/topics/" in found.file:
-                self._clear_segment(found.topic_id, found)
-
-    def _roots(self) -> tuple[str, ...]:
-        return tuple(f"{root}/" for root in (self._layout.data, self._layout.cold) if root is not None)
-
-    def _clear_segment(self, topic_id: int, found: Finding) -> None:
-        state = self._states().get(topic_id)
-        first_seq = int(found.file.rpartition("/seg-")[2][:16])
-        segment = next((one for one in state.segments if one.first_seq == first_seq), None) if state else None
-        said = {} if segment is None else {first: gone for first, _, gone, _ in segment.dead}
-        # Rows that retention has passed count as gone without a flag: then nobody can tell by their number.
-        sure = state is not None and state.earliest <= first_seq
-        path = self._layout.segment_path(topic_id, first_seq, "data")
-        if not self._disk.exists(path):
-            self._clear_cold(topic_id, first_seq, sum(said.values()), sure=sure)
-            return
-        content = read_file(self._disk, path)
-        for frame in frames_of(content):
-            start = frame.end - frame.count
-            flags = _mended(content[start : frame.end], said.get(frame.seq, 0), sure=sure)
-            self._overwrite(path, flags, start)
-
-    def _clear_cold(self, topic_id: int, first_seq: int, said: int, *, sure: bool) -> None:
-        path = self._layout.segment_path(topic_id, first_seq, "del")
-        content = read_file(self._disk, path)
-        self._overwrite(path, _mended(content[24:], said, sure=sure), 24)
-
-    def _overwrite(self, path: str, content: bytes, place: int) -> None:
-        file = self._disk.open(path)
-        try:
-            write_fully(file, [content], place)
-            file.sync(Site.SEGMENT_FLAG)
-        finally:
-            file.close()
-
     def _drop_parts(self, report: Report) -> None:
         """A staged part that is not whole is none; one with flags is, without them. Unfinished files go."""
         for found in report.findings:
@@ -229,7 +189,7 @@ class Repair:
                 if rows is None:
                     self._disk.unlink(found.file)
                 elif found.offset is not None:
-                    self._overwrite(found.file, bytes(rows.count), found.offset)
+                    overwrite(self._disk, found.file, bytes(rows.count), found.offset)
             elif found.verdict is Verdict.STRAY and found.crash and "never finished" in found.what:
                 self._disk.unlink(found.file)
 
@@ -403,12 +363,3 @@ def _broken(report: Report, topic_id: int) -> set[int]:
         for found in report.wrong()
         if found.topic_id == topic_id and "/seg-" in found.file
     }
-
-
-def _mended(flags: bytes, said: int, *, sure: bool) -> bytes:
-    """Flags that agree with how many records a checkpoint says are deleted, where that can be told: else they live."""
-    if not said:
-        return bytes(len(flags))
-    odd = flags.translate(None, bytes([0, DELETED]))
-    was_set = sure and flags.count(DELETED) + len(odd) == said
-    return bytes(DELETED if flag == DELETED or (flag and was_set) else 0 for flag in flags)
