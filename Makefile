@@ -8,7 +8,7 @@ SHELL := /bin/bash
 
 DATA_DIR ?= driftq-data
 JOBS     ?= 2
-BENCH    ?= engine http v1 cli
+BENCH    ?= engine http v1 cli spark
 ARGS     ?=
 
 BIN   := .venv/bin
@@ -45,7 +45,7 @@ fmt: $(READY) ## format the code, and mend what the linter can mend
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-bench: $(READY) ## measure the engine and the server, one JSON line per workload (BENCH=engine, http, v1, cli or queue, ARGS=)
+bench: $(READY) ## measure the engine and the server, one JSON line per workload (BENCH=engine, http, v1, cli, spark or queue, ARGS=)
 	@for suite in $(BENCH); do $(BIN)/python -m bench.$$suite $(ARGS) || failed=1; done; [ -z "$${failed:-}" ]
 
 docs: $(READY) ## write docs/api.md again, from what the server says of itself

@@ -40,7 +40,8 @@ class DriftqSource(DataSource):
         if str(options.get("startingSeq", options.get("startingseq", ""))).lower() == "latest":
             # A number from here on: Spark asks for the first offset more than once.
             asked = self._asked()
-            self._latest = Topics(self._wire(asked), asked).initial()
+            with self._wire(asked) as wire:
+                self._latest = Topics(wire, asked).initial()
 
     @classmethod
     def name(cls) -> str:
