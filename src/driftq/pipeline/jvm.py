@@ -119,12 +119,12 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path
     return [*options, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
 
 
-def ensure_started(conf: Mapping[str, str], *, short: bool = False) -> None:
-    """Have PySpark's gateway lead to a JVM; one that is there already stays."""
+def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> bool:
+    """Have PySpark's gateway lead to a JVM: was it started, with these variables? One that is there already stays."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
+        return False
     java = find_java()
     archive = archive_path(java, _jars(), _collector())
     record_to = None if archive.exists() else _place_to_record(archive)
@@ -145,10 +145,12 @@ def ensure_started(conf: Mapping[str, str], *, short: bool = False) -> None:
                 "SPARK_CONNECT_MODE": "0",
                 "SPARK_SCALA_VERSION": "2.13",
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
-            },
+            }
+            | dict(variables),
             preexec_fn=_leave_interrupts_to_python,
         )
         _attach(process, *_address(process, told))
+    return True
 
 
 def _leave_interrupts_to_python() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jvm import current_archive, ensure_started, spark_home
 
@@ -58,8 +59,15 @@ def session(
     """
     if master is not None and remote is not None:
         raise PipelineError("a session has a master or a remote, not both: leave one out")
-    spark = _remote(remote, conf) if remote is not None else _classic(master, name, conf or {}, server, short=short)
-    register(spark, server, api_key=api_key)
+    if remote is not None:
+        spark = _remote(remote, conf)
+        register(spark, server, api_key=api_key)
+        return spark
+    fresh, spark = _classic(master, name, conf or {}, server, api_key, short=short)
+    if fresh and is_local(spark):
+        _listen(spark, server, api_key)
+    else:
+        register(spark, server, api_key=api_key)
     return spark
 
 
@@ -68,11 +76,9 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
 
     The server: the one given, else the session's `spark.driftq.server`, else what the environment says.
     """
-    from driftq.pipeline.options import api_key_of, server_of
-    from driftq.pipeline.progress import CursorListener
+    from driftq.pipeline.options import api_key_of
     from driftq.pipeline.shipping import ship_by_value
     from driftq.pipeline.source import DriftqSource
-    from driftq.pipeline.wire import Wire
 
     if not is_local(spark):
         ship_by_value()
@@ -90,11 +96,20 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
         may_push = pushes
 
     spark.dataSource.register(SessionSource)
-    address = server_of({}, known)
+    _listen(spark, known, key)
+
+
+def _listen(spark: "SparkSession", server: str | None, api_key: str | None) -> None:
+    """Tell the server where queries stand, once per session."""
+    from driftq.pipeline.options import api_key_of, server_of
+    from driftq.pipeline.progress import CursorListener
+    from driftq.pipeline.wire import Wire
+
+    address = server_of({}, server)
     listening: set[str] = spark.__dict__.setdefault("_driftq_listening", set())
     if address not in listening:
         listening.add(address)
-        spark.streams.addListener(CursorListener(Wire(address, key)))
+        spark.streams.addListener(CursorListener(Wire(address, api_key_of({}, api_key))))
 
 
 def is_local(spark: "SparkSession") -> bool:
@@ -115,8 +130,13 @@ def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
 
 
 def _classic(
-    master: str | None, name: str, conf: Mapping[str, str], server: str | None, *, short: bool
-) -> "SparkSession":
+    master: str | None, name: str, conf: Mapping[str, str], server: str | None, api_key: str | None, *, short: bool
+) -> tuple[bool, "SparkSession"]:
+    """The session, and whether its JVM is new.
+
+    A new one is told by its environment what the source in it is to know. Spark finds the source by itself then, when
+    it is first used; having it registered would start two Python processes before anybody asked for one.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -129,11 +149,12 @@ def _classic(
     if settings.get("spark.driver.host") == "127.0.0.1":
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_HOME", str(spark_home()))
-    ensure_started(settings, short=short)
+    known = {SERVER_VARIABLE: server or settings.get(SERVER_CONF, ""), PUSH_VARIABLE: settings[PUSH_CONF]}
+    fresh = ensure_started(settings, known | ({"DRIFTQ_API_KEY": api_key} if api_key else {}), short=short)
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return fresh, builder.getOrCreate()
 
 
 def defaults(master: str) -> dict[str, str]:

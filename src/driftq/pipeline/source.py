@@ -5,6 +5,7 @@ and, for a stream, everything about offsets, in one process per query. In execut
 query ran; whatever it needs stands in the partition. The API key travels inside these pickles and nowhere else.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from driftq.pipeline import offsets, selection
 from driftq.pipeline.columns import Projection, check_schema, ddl
+from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.offsets import Place, Places, Range
 from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, server_of
 from driftq.pipeline.planning import Gap, Manifest, Split, recreated, splits_of
@@ -26,7 +28,7 @@ from driftq.pipeline.wire import Wire
 
 
 class DriftqSource(DataSource):
-    """What `format("driftq")` stands for. A session registers a class of its own that knows the session's server."""
+    """What `format("driftq")` stands for. What a session knows is told by its JVM's environment, or by a subclass."""
 
     session_server: ClassVar[str | None] = None
     session_key: ClassVar[str | None] = None
@@ -48,8 +50,12 @@ class DriftqSource(DataSource):
         """The format."""
         return "driftq"
 
+    @classmethod
+    def _known_server(cls) -> str | None:
+        return cls.session_server or os.environ.get(SERVER_VARIABLE) or None
+
     def _asked(self) -> ReadOptions:
-        return parse(self.options, server=self.session_server)
+        return parse(self.options, server=self._known_server())
 
     def _wire(self, asked: ReadOptions) -> Wire:
         return Wire(asked.server, api_key_of(self.options, self.session_key))
@@ -62,7 +68,8 @@ class DriftqSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         asked = self._asked()
-        kind = FilteringReader if self.may_push and not asked.with_gaps else BatchReader
+        pushes = self.may_push or os.environ.get(PUSH_VARIABLE) == "true"
+        kind = FilteringReader if pushes and not asked.with_gaps else BatchReader
         return kind(asked, self._task(asked, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -80,7 +87,7 @@ class DriftqSource(DataSource):
 
     def _target(self) -> Target:
         check_names(self.options)
-        server = server_of(self.options, self.session_server)
+        server = server_of(self.options, self._known_server())
         return Target.of(self.options, Wire(server, api_key_of(self.options, self.session_key)))
 
     def _task(self, asked: ReadOptions, schema: StructType) -> Task:
