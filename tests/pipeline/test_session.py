@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftq.pipeline import register
 from driftq.pipeline.java import find_java
 from driftq.pipeline.jvm import archive_path, command
-from tests.acceptance.process import environment
+from tests.acceptance.process import ServerProcess, environment
+from tests.pipeline.topics import fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,3 +62,10 @@ def test_another_jar_means_another_archive(tmp_path: Path) -> None:
     assert first == archive_path(java, [jar], "-XX:+UseSerialGC")
     jar.write_bytes(b"22")
     assert archive_path(java, [jar], "-XX:+UseSerialGC") != first
+
+
+def test_any_session_learns_the_format_and_its_server_by_one_call(spark: "SparkSession", server: ServerProcess) -> None:
+    fill(server, "registered", range(3))
+    register(spark, f"http://{server.address}")
+    found = spark.read.format("driftq").option("topic", "registered").load().where("tag = 't1' and seq > 1")
+    assert [row.data for row in found.collect()] == ['{"n":1}']

@@ -1,0 +1,123 @@
+"""A stream's offsets without Spark: how far the next batch goes, and what is said of lives and losses."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from driftq.pipeline import DataLossError, PipelineError
+from driftq.pipeline.columns import Projection
+from driftq.pipeline.options import parse
+from driftq.pipeline.reading import Task
+from driftq.pipeline.source import StreamReader
+from driftq.pipeline.wire import AnswerError, Wire
+
+
+class _Server(Wire):
+    """Topics by name: epoch, head, earliest."""
+
+    def __init__(self, **topics: tuple[int, int, int]) -> None:
+        super().__init__("http://test", None)
+        self.topics = topics
+
+    def get(self, path: str) -> dict[str, Any]:
+        if path.startswith("/v0/topics?"):
+            return {"topics": [{"topic": name} for name in self.topics]}
+        name = path.partition("?")[0].split("/")[3]
+        if name not in self.topics:
+            raise AnswerError(404, "topic_not_found", "no such topic")
+        epoch, head, earliest = self.topics[name]
+        return {
+            "topic": name,
+            "epoch": epoch,
+            "head_seq": head,
+            "earliest_seq": earliest,
+            "evict_floor": earliest,
+            "holes": [],
+            "server_id": "s",
+            "hot_root": "/h",
+            "cold_root": None,
+            "segments": [],
+        }
+
+    def post(self, path: str, value: object) -> dict[str, Any]:
+        return {"tombstone": {"reason": "cap"}, "records": [], "head_seq": 0}
+
+
+def _reader(server: _Server, **options: str) -> StreamReader:
+    asked = parse({"topic": "t"} | options if "topicPattern" not in options else options)
+    return StreamReader(asked, Task(server, Projection(pa.schema([])), (), asked.on_data_loss), None)
+
+
+def _at(epoch: int, seq: int, began: int = 0, **more: int) -> dict[str, int]:
+    return {"epoch": epoch, "seq": seq, "began": began, **more}
+
+
+def test_a_batch_ends_at_the_head_or_at_the_limit() -> None:
+    reader = _reader(_Server(t=(1, 100, 1)), maxRecordsPerTrigger="30")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(30)
+    assert reader.initialOffset() == {"t": _at(1, 0)}
+    assert reader.latestOffset(reader.initialOffset(), ReadMaxRows(30)) == {"t": _at(1, 30)}
+    assert reader.latestOffset({"t": _at(1, 30)}, ReadAllAvailable()) == {"t": _at(1, 100)}
+    assert reader.latestOffset({"t": _at(1, 100)}, ReadAllAvailable()) == {"t": _at(1, 100)}
+
+
+def test_the_first_offset_is_the_same_whenever_it_is_asked_for() -> None:
+    server = _Server(t=(1, 100, 1))
+    reader = _reader(server, startingSeq="latest")
+    assert reader.initialOffset() == {"t": _at(1, 100, began=100)}
+    server.topics["t"] = (1, 200, 1)
+    assert reader.initialOffset() == {"t": _at(1, 100, began=100)}
+    assert reader.reportLatestOffset() == {"t": _at(1, 200)}
+
+
+def test_available_now_ends_where_the_topic_did_when_it_began() -> None:
+    server = _Server(t=(1, 100, 1))
+    reader = _reader(server)
+    reader.prepareForTriggerAvailableNow()
+    server.topics |= {"t": (1, 500, 1)}
+    assert reader.latestOffset({"t": _at(1, 40)}, ReadMaxRows(1000)) == {"t": _at(1, 100)}
+
+
+def test_a_topic_that_comes_later_joins_a_pattern() -> None:
+    server = _Server(a=(1, 10, 1))
+    reader = _reader(server, topicPattern="a|b")
+    server.topics["b"] = (2, 5, 3)
+    found = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert found == {"a": _at(1, 10), "b": _at(2, 5, began=2)}
+
+
+def test_another_life_fails_is_told_or_is_counted() -> None:
+    server = _Server(t=(2, 4, 1))
+    with pytest.raises(DataLossError, match="earlier life"):
+        _reader(server).latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
+    skipping = _reader(server, onDataLoss="skip")
+    assert skipping.latestOffset({"t": _at(1, 50)}, ReadAllAvailable()) == {"t": _at(2, 4, lost=1)}
+    (split,) = (
+        each.value for each in _reader(server, onDataLoss="rows").partitions({"t": _at(1, 50)}, {"t": _at(2, 4)})
+    )
+    assert [(gap.first, gap.reason) for gap in split.gaps] == [(51, "recreated")]
+    assert split.size == 4
+
+
+def test_a_journaled_batch_of_a_life_that_is_over_is_lost() -> None:
+    server = _Server(t=(2, 4, 1))
+    with pytest.raises(DataLossError, match=r"seqs 11\.\.50 \(recreated\)"):
+        _reader(server).partitions({"t": _at(1, 10)}, {"t": _at(1, 50)})
+    assert _reader(server, onDataLoss="skip").partitions({"t": _at(1, 10)}, {"t": _at(1, 50)}) == []
+
+
+def test_evicted_seqs_are_counted_where_they_are_skipped() -> None:
+    server = _Server(t=(1, 100, 61))
+    found = _reader(server, onDataLoss="skip").latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
+    assert found == {"t": _at(1, 100, lost=10)}
+    with pytest.raises(DataLossError, match=r"topic 't' has lost seqs 51\.\.60 \(cap\)"):
+        _reader(server).partitions({"t": _at(1, 50)}, {"t": _at(1, 100)})
+
+
+def test_a_topic_that_is_not_there_is_said_by_name_and_one_that_went_waits() -> None:
+    server = _Server()
+    with pytest.raises(PipelineError, match="there is no topic 't'"):
+        _reader(server).initialOffset()
+    assert _reader(server).latestOffset({"t": _at(1, 50)}, ReadAllAvailable()) == {"t": _at(1, 50)}
