@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from msgspec import MsgspecError
@@ -11,23 +11,15 @@ from msgspec.json import decode, encode
 from driftq.client.errors import ClientError, ProtocolError, api_error
 from driftq.client.plan import Emit, Flow, Pause, Plan, Request, Response
 from driftq.client.retry import Repeat, Retries, may_retry
+from driftq.model.answers import Listing
 from driftq.seam.entropy import Entropy
 
 T = TypeVar("T")
-Page = TypeVar("Page", bound="Listed")
+Page = TypeVar("Page", bound=Listing)
 
 JSON = {"content-type": "application/json"}
 
 Query = Mapping[str, str | int | bool | None]
-
-
-class Listed(Protocol):
-    """What every page of a list says of the next one."""
-
-    @property
-    def next_cursor(self) -> str | None:
-        """Where it begins; None behind the last."""
-        ...
 
 
 class Calls:

@@ -2,7 +2,7 @@
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from driftq.model.answers import Performance
+from driftq.model.answers import Listing, Performance
 from driftq.model.tombstone import Reason
 
 
@@ -79,12 +79,10 @@ class CursorState(CursorRow):
     performance: Performance
 
 
-class CursorList(Struct, omit_defaults=True):
+class CursorList(Listing):
     """A page of the list."""
 
     cursors: list[CursorRow]
-    performance: Performance
-    next_cursor: str | None = None
 
 
 class CursorDeleted(Struct):

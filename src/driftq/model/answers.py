@@ -24,6 +24,13 @@ class Performance(Struct, frozen=True, omit_defaults=True):
     cold_segments_read: int | None = None
 
 
+class Listing(Struct, kw_only=True, omit_defaults=True):
+    """What every page of a list has: where the next one begins, unless it is the last (http-v0 §1.9)."""
+
+    performance: Performance
+    next_cursor: str | None = None
+
+
 class Health(Struct, frozen=True):
     """What a process that can answer says of itself."""
 
@@ -97,12 +104,10 @@ class TopicRow(Struct):
     effective_priority: int
 
 
-class TopicList(Struct, omit_defaults=True):
+class TopicList(Listing):
     """A page of the list (§6.3)."""
 
     topics: list[TopicRow]
-    performance: Performance
-    next_cursor: str | None = None
 
 
 class TopicDeleted(Struct):
@@ -263,12 +268,10 @@ class RouterRow(Struct):
     forwarded_total: int
 
 
-class RouterList(Struct, omit_defaults=True):
+class RouterList(Listing):
     """A page of the list."""
 
     routers: list[RouterRow]
-    performance: Performance
-    next_cursor: str | None = None
 
 
 class RouterDeleted(Struct):

@@ -15,6 +15,7 @@ from driftq.client.errors import (
 )
 from driftq.client.plan import Request
 from driftq.client.retry import Repeat
+from driftq.model.answers import Listing
 from tests.unit.client.script import CUT, UNREACHED, Script, calls, refused, reply
 
 
@@ -127,11 +128,11 @@ def test_an_answer_of_somebody_else_is_told_as_such() -> None:
 
 
 def test_pages_follow_the_cursor_to_the_end() -> None:
-    class Page(Struct):
+    class Page(Listing):
         rows: list[int]
-        next_cursor: str | None = None
 
-    script = Script(reply(200, {"rows": [1, 2], "next_cursor": "c"}), reply(200, {"rows": [3]}))
+    took = {"performance": {"server_total_ms": 0.1}}
+    script = Script(reply(200, {"rows": [1, 2], "next_cursor": "c", **took}), reply(200, {"rows": [3], **took}))
     assert script.items(calls().pages("/x", Page, lambda page: page.rows, {"prefix": "p"})) == [1, 2, 3]
     assert [one.query for one in script.asked] == [{"prefix": "p"}, {"prefix": "p", "cursor": "c"}]
 

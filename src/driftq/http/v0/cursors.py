@@ -92,7 +92,7 @@ class Cursors:
         found = self._cursors.all(topic.name)
         names, cursor = Paging.of(request).cut(sorted(found), lambda _: True)
         rows = [CursorRow(*_fields(topic, name, found[name])) for name in names]
-        return json_reply(200, CursorList(rows, self._figures(request), cursor))
+        return json_reply(200, CursorList(rows, performance=self._figures(request), next_cursor=cursor))
 
     def delete(self, request: Request) -> Pending[Reply]:
         """Forget a cursor."""

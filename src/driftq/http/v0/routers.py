@@ -149,7 +149,7 @@ class Routers:
             RouterRow(router.name, router.spec.source, router.spec.dest, router.spec.guarantee, router.forwarded)
             for router in routers
         ]
-        return json_reply(200, RouterList(rows, self._figures(request), cursor))
+        return json_reply(200, RouterList(rows, performance=self._figures(request), next_cursor=cursor))
 
     def delete(self, request: Request) -> Pending[Reply]:
         """Delete a router; its copies stay."""

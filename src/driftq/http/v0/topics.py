@@ -106,7 +106,7 @@ class Topics:
         )
         touch = request.flag("touch", False)
         rows = [self._row(name, touch=touch) for name in names]
-        return json_reply(200, TopicList(rows, self._figures(request), cursor))
+        return json_reply(200, TopicList(rows, performance=self._figures(request), next_cursor=cursor))
 
     def _row(self, name: str, *, touch: bool) -> TopicRow:
         topic = self._engine.topic(name)
