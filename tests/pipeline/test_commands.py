@@ -93,3 +93,22 @@ def test_a_run_prints_what_it_did_and_nothing_else(commands: Commands, server_ur
     assert behind.returncode == 1
     assert "the lake is 1 records behind: seq 1001" in behind.stdout
     assert behind.stderr.count("\n") == 1
+
+
+def test_a_pipeline_that_fails_says_why_in_one_line(commands: Commands, server_url: str, tmp_path: Path) -> None:
+    with Client(server_url) as client:
+        client.topic("command-fails").append({"n": 1})
+    file = tmp_path / "fails.py"
+    file.write_text(
+        "from driftq import pipeline\n"
+        "@pipeline.step(source='command-fails', dest='command-failed')\n"
+        "def fails(rows):\n"
+        "    return rows.selectExpr(\"CAST(raise_error(concat('no ', data)) AS STRING) AS data\")\n",
+        encoding="utf-8",
+    )
+    done = commands("run", str(file), "--once")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert 'no {"n":1}' in done.stderr
+    (listed,) = commands.json("ls", "--all")
+    assert (listed["state"], listed["pipeline"]) == ("failed", "fails.py")

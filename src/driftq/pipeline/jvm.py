@@ -28,11 +28,22 @@ OPENED = (
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
     *("sun.security.action", "sun.util.calendar"),
 )
-# The two levels must be the same: else Spark prints that it changes one of them.
+# The first two levels must be the same: else Spark prints that it changes one of them. Those that are off tell, on many
+# lines, of failures that are raised as well: who runs a query reads of them where it is run.
 _QUIET = """rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
 logger.org.name = org
 logger.org.level = error
+logger.batch.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+logger.batch.level = off
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.write.name = org.apache.spark.sql.execution.datasources.v2
+logger.write.level = off
+logger.abort.name = org.apache.spark.util.Utils
+logger.abort.level = off
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
