@@ -93,7 +93,13 @@ def archive(run: Run, options: ArchiveOptions) -> Outcome:
     work = _Archive(lake, options.table, checkpoint)
     writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(work.write)
     progress = run.follow([triggered(writer, options).start()], ends=options.once)
-    facts = {"rows": work.rows, "bad_records": work.bad, "gaps": work.gaps, "batches": progress.batches}
+    # Over Spark Connect a batch is worked on by the server's copy of `work`, and only Spark counts.
+    facts = {
+        "rows": work.rows or progress.rows,
+        "bad_records": work.bad,
+        "gaps": work.gaps,
+        "batches": progress.batches,
+    }
     return Outcome({"lake": str(lake.root), **facts})
 
 

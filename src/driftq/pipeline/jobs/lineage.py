@@ -24,6 +24,7 @@ from msgspec import Meta, Struct, json
 
 from driftq.client import Client, NotFoundError
 from driftq.groups.names import log_name
+from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.job import Job, Outcome, Run
 from driftq.pipeline.jobs.run_fold import Seen, dump, fold, load
 from driftq.pipeline.jobs.run_tables import (
@@ -195,6 +196,8 @@ def lineage(run: Run, options: LineageOptions) -> Outcome:
     lake = Lake(options.lake)
     name = f"lineage-{selection_key(sorted(options.topics))}"
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
+    if type(run.spark).__module__.startswith("pyspark.sql.connect"):
+        raise PipelineError("lineage asks the server about runs while it works: run it with --master, not --remote")
     tables = Lineage(lake, run.client)
     reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**source_options(options.topics))
     rows = reader.options(**options.limits(), startingSeq="earliest", onDataLoss="skip").load()
