@@ -212,6 +212,39 @@ def warm(*, as_json: Json = False) -> None:
     show({"class_archive": str(record())}, as_json=as_json)
 
 
+cluster = group("A real Spark cluster on this machine, for trying things.")
+pipeline.add_typer(cluster, name="cluster", help="A real Spark cluster on this machine, for trying things.")
+
+Directory = Annotated[
+    Path | None, typer.Option(metavar="DIRECTORY", help="Its logs and files; without it one in the cache.")
+]
+
+
+@cluster.command("up")
+def cluster_up(
+    *,
+    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    cores: Annotated[int, typer.Option(min=1, help="Cores of each.")] = 1,
+    memory: Annotated[str, typer.Option(help="Memory of each, as Spark says it.")] = "1536m",
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Start a master and workers; `--master` of `run` takes the address that is shown."""
+    need_spark()
+    from driftq.pipeline.cluster import up
+
+    show(up(workers, cores=cores, memory=memory, directory=directory)._asdict(), as_json=as_json)
+
+
+@cluster.command("down")
+def cluster_down(*, directory: Directory = None, as_json: Json = False) -> None:
+    """End the cluster that `up` has started."""
+    need_spark()
+    from driftq.pipeline.cluster import down
+
+    show({"ended": down(directory)}, as_json=as_json)
+
+
 def _row(record: "RunRecord") -> dict[str, Any]:
     progress = record.progress
     return {
