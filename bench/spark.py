@@ -3,7 +3,7 @@
 `source`: sealed segments of 110-byte records into nothing, the columns seq, ts and data; the facts tell how that
 compares to the Parquet scan (`of_parquet`), to the same rows over HTTP as JSON (`times_json`), and what all columns
 take. `cold`: a topic in the cold tier through `read_topic`, as a part of the Parquet scan. `session`: seconds to a
-session in a new process, from a class-data archive, the best of some.
+session in a new process, from a class-data archive, the best of some. `sink_…`: those of `bench.spark_sink`.
 
 Readers take turns and each figure is the best of some rounds: what disturbs one is not what is measured.
 """
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from bench import spark_sink
 from bench.report import Result, Workload, report
 from bench.servers import Process, driftq, scratch
 from driftq.pipeline import read_topic, session, warm
@@ -190,6 +191,7 @@ WORKLOADS = {
     ),
     "cold": Workload("x", cold, 0.9, once=True),
     "session": Workload("s", start, 3.0, least=False, once=True),
+    **{f"sink_{name}": workload for name, workload in spark_sink.WORKLOADS.items()},
 }
 
 

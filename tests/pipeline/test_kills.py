@@ -31,11 +31,11 @@ from tests.acceptance.process import ROOT, ServerProcess, environment
 from tests.pipeline.between import Between, Harm, child_of, kill, owner_of
 from tests.pipeline.topics import fresh, values, write
 
-ROWS = 3000
+ROWS = 2000
 AT_ONCE = 500
 BATCHES = ROWS // AT_ONCE
 KINDS = ("task", "jvm", "driver", "server")
-SAMPLE, ARCHIVES = 5, 2
+SAMPLE, ARCHIVES = 4, 1
 """Kills that every run of the tests makes."""
 PATIENCE_S = 240.0
 TRIES = 8

@@ -16,6 +16,7 @@ This runs in executors that may have nothing of ours installed: the standard lib
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Protocol
 
@@ -162,7 +163,8 @@ def commit(stage: Stage, handles: Sequence[Staged], batch: int, *, error_topic: 
 def abandon(stage: Stage, handles: Sequence[Staged]) -> None:
     """Drop what waits. Never needed, for what is not named goes by itself; what is published is not touched."""
     for (topic, writer), _ in _parts(handles, None):
-        stage.drop(topic, writer)
+        with suppress(PipelineError):  # why the batch failed is what the user has to hear
+            stage.drop(topic, writer)
 
 
 def _parts(handles: Sequence[Staged], first: str | None) -> list[tuple[tuple[str, str], list[PartName]]]:

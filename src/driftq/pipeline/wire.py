@@ -70,8 +70,8 @@ class Wire:
         return self._json("PUT", path, value, patient=patient)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """JSON for nothing. May be sent twice."""
-        return self._json("DELETE", path, None)
+        """JSON for nothing. It tidies up, so it does not wait for a server that is away."""
+        return self._json("DELETE", path, None, patient=False)
 
     def send(self, path: str, body: bytes) -> dict[str, Any]:
         """JSON for an Arrow stream. May be sent twice."""

@@ -57,6 +57,8 @@ class MemoryStage:
 
     def drop(self, topic: str, writer: str) -> None:
         self.calls.append(f"drop {topic} {writer}")
+        if self.commit_error is not None:
+            raise self.commit_error
 
 
 def part(number: int = 0, attempt: int = 0, batch: int = 0) -> Address:
@@ -148,8 +150,10 @@ def test_a_commit_that_is_refused_says_what_to_do() -> None:
         commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
 
 
-def test_an_abort_drops_what_waits() -> None:
+@pytest.mark.parametrize("error", [None, AnswerError(500, "internal", "the disk is full")])
+def test_an_abort_drops_what_waits_and_says_nothing_of_its_own(error: AnswerError | None) -> None:
     stage = MemoryStage()
+    stage.commit_error = error
     abandon(stage, [Staged(part(), {"t": 1, "errors": 1}), Staged(part(1), {"t": 1})])
     assert stage.calls == ["drop errors w", "drop t w"]
 
