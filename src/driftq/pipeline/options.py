@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from driftq.groups.names import PREFIX, log_name
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.wire import PATIENCE_S
 
 DEFAULT_SERVER = "http://127.0.0.1:4000"
 SPLIT_RECORDS = 400_000
@@ -97,6 +98,12 @@ def api_key_of(options: Mapping[str, str], session_key: str | None) -> str | Non
     """The option, else the session's, else the environment's."""
     given = {name.lower(): value for name, value in options.items()}
     return given.get("apikey") or session_key or os.environ.get("DRIFTQ_API_KEY") or None
+
+
+def patience_of(options: Mapping[str, str]) -> float:
+    """How many seconds a write waits for a server that is away. Raises PipelineError."""
+    given = {name.lower(): value for name, value in options.items()}
+    return (_count(given, "retryTimeoutMs") or PATIENCE_S * 1000) / 1000
 
 
 def check_names(options: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from driftq.pipeline import offsets, selection
 from driftq.pipeline.columns import Projection, check_schema, ddl
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.offsets import Place, Places, Range
-from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, server_of
+from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, patience_of, server_of
 from driftq.pipeline.planning import Gap, Manifest, Split, recreated, splits_of
 from driftq.pipeline.reading import Task, loss, read_split
 from driftq.pipeline.selection import Condition
@@ -88,7 +88,8 @@ class DriftqSource(DataSource):
     def _target(self) -> Target:
         check_names(self.options)
         server = server_of(self.options, self._known_server())
-        return Target.of(self.options, Wire(server, api_key_of(self.options, self.session_key)))
+        key = api_key_of(self.options, self.session_key)
+        return Target.of(self.options, Wire(server, key, patience_s=patience_of(self.options)))
 
     def _task(self, asked: ReadOptions, schema: StructType) -> Task:
         check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)

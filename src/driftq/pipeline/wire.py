@@ -32,13 +32,14 @@ class AnswerError(PipelineError):
 class Wire:
     """One server. May be pickled: the connection stays behind."""
 
-    def __init__(self, server: str, api_key: str | None) -> None:
+    def __init__(self, server: str, api_key: str | None, *, patience_s: float = PATIENCE_S) -> None:
         parts = urlsplit(server if "://" in server else f"http://{server}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise PipelineError(f"{server!r} is no address of a server: give http://host:port")
         self.server = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/")
         self._api_key = api_key
+        self._patience_s = patience_s
         self._open: HTTPConnection | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class Wire:
             headers["Content-Type"] = ARROW if isinstance(value, bytes) else "application/json"
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
-        end, wait = time.monotonic() + (PATIENCE_S if patient else 0), _FIRST_WAIT_S
+        end, wait = time.monotonic() + (self._patience_s if patient else 0), _FIRST_WAIT_S
         while True:
             try:
                 status, said = self._once(method, self._prefix + path, body, headers)

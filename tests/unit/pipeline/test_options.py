@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.pipeline import PipelineError
-from driftq.pipeline.options import api_key_of, parse
+from driftq.pipeline.options import api_key_of, check_names, parse, patience_of
 
 
 def test_the_server_is_the_option_else_the_sessions_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +78,12 @@ def test_what_is_wrong_is_said_by_name(options: dict[str, str], said: str) -> No
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(PipelineError, match="no regular expression"):
         parse({"topicPattern": "("})
+
+
+def test_a_write_has_options_of_its_own() -> None:
+    check_names({"topic": "t", "errorTopic": "e", "createTopic": "false", "writer": "w", "batch": "1"})
+    assert (patience_of({}), patience_of({"retryTimeoutMs": "2500"})) == (60.0, 2.5)
+    with pytest.raises(PipelineError, match="did you mean errorTopic"):
+        check_names({"erorTopic": "e"})
+    with pytest.raises(PipelineError, match="retryTimeoutMs is 'soon'"):
+        patience_of({"retryTimeoutMs": "soon"})
