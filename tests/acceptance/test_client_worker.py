@@ -270,6 +270,21 @@ def test_a_signal_lets_running_handlers_end_and_nothing_new_begin(client: Client
     assert (state.queue.ready, state.queue.in_flight) == (8 - len(ended), 0)
 
 
+def test_a_signal_is_given_back_to_who_had_it(client: Client) -> None:
+    queue = client.topic("handlers")
+    queue.create(type="queue")
+    queue.append("job")
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        worker = Worker.queue(client, "handlers", lambda _: worker.stop())
+        worker.run()
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+
+
 def test_a_worker_outlives_its_server_and_every_effect_happens_once(tmp_path: Path) -> None:
     with restarting(tmp_path) as host, Client(f"http://{host.address}", retries=PATIENT) as client:
         client.broker.create_topic("work")

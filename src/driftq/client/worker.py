@@ -14,7 +14,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Generic, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 
@@ -321,11 +321,14 @@ class _Signals:
     def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         self._loop = loop
         self._stop = stop
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
             with suppress(ValueError, RuntimeError, NotImplementedError):
+                before = signal.getsignal(number)
                 self._loop.add_signal_handler(number, self._heard)
+                self._before[number] = before
         return self
 
     def _heard(self) -> None:
@@ -333,9 +336,12 @@ class _Signals:
         self._stop()
 
     def __exit__(self, *_: object) -> None:
-        for number in _SIGNALS:
-            with suppress(ValueError, RuntimeError, NotImplementedError):
-                self._loop.remove_signal_handler(number)
+        for number, before in self._before.items():
+            # The loop gives a signal back to the system, not to whoever had it.
+            self._loop.remove_signal_handler(number)
+            if before is not None:
+                signal.signal(number, before)
+        self._before.clear()
 
 
 def _own_name(client: AsyncClient) -> str:
