@@ -12,7 +12,7 @@ Invariant: the new segments and `.idx` are durable before the checkpoint that na
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct, msgpack, structs
+from msgspec import Struct, structs
 
 from driftq.engine.capture import SegmentState, TopicState
 from driftq.engine.holes import Holes
@@ -29,6 +29,7 @@ from driftq.storage.tag_index import TagIndex, tag_rows
 
 _REFILLED = frozenset((Reason.CORRUPTION, Reason.CRASH))
 _SEGMENT_RECORDS = 10_000
+_PLAIN = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
 class Outcome(Struct):
@@ -170,7 +171,7 @@ class Rebuild:
     def _written(self, blocks: list[Block], begun_ms: int, old: SegmentState | None = None) -> list[SegmentState]:
         """Sealed hot segments of some blocks; none for none."""
         made: list[SegmentState] = []
-        blocks = sorted(blocks, key=lambda block: block.first_seq)
+        blocks = [_with_plain_flags(block) for block in sorted(blocks, key=lambda block: block.first_seq)]
         while blocks:
             taken, rows = 0, 0
             while taken < len(blocks) and (old is not None or not taken or rows < _SEGMENT_RECORDS):
@@ -207,6 +208,7 @@ class Rebuild:
         return SegmentState(first_seq, blocks[-1].last_seq + 1, begun_ms, dead, [])
 
 
-def encode_state(state: TopicState) -> bytes:
-    """As a checkpoint holds it."""
-    return msgpack.encode(state)
+def _with_plain_flags(block: Block) -> Block:
+    """The same with every flag set or clear."""
+    flags = bytes(block.flags).translate(_PLAIN)
+    return block if flags == block.flags else Block.of(block.frame[: len(block.frame) - block.count] + flags)

@@ -204,3 +204,16 @@ def test_records_that_only_a_damaged_checkpoint_holds_are_found_in_it() -> None:
 def test_the_sections_that_are_known_are_those_that_a_server_writes() -> None:
     life = Life()
     assert {feature.name for feature in life.engine.catalog.features} | {"engine"} == SECTIONS
+
+
+def test_a_flag_that_is_none_is_clear_behind_a_repair_without_a_checkpoint(sound: SimDisk) -> None:
+    broken = sound.fork()
+    for path, content in contents(sound).items():
+        if kind_of(path) == "meta":
+            broken.unlink(path)
+        elif kind_of(path) == "data":
+            overwrite(broken, path, len(content) - 1, b"\x17")
+    before = picture(sound)
+    repaired(broken)
+    for topic_id, seqs in missing(before, picture(broken)).items():
+        assert seqs <= told(broken, topic_id), topic_id
