@@ -204,6 +204,13 @@ def test_a_reader_that_goes_away_is_no_news(cli: CommandLine, tmp_path: Path) ->
         assert read.wait(PATIENCE_S) == 1
 
 
+def test_names_of_topics_are_completed(cli: CommandLine) -> None:
+    for topic in ("whole-1", "whole-2"):
+        cli.ok("topic", "create", topic)
+    asked = {"_DRIFTQ_COMPLETE": "complete_bash", "COMP_WORDS": "driftq topic show whole", "COMP_CWORD": "3"}
+    assert cli.apart(**asked).out.split() == ["whole-1", "whole-2"]
+
+
 def test_named_cursors_are_listed(cli: CommandLine, cli_server: ServerProcess) -> None:
     cli_server.ask("POST", "/v0/topics/cursored", {"records": [{"data": 1}, {"data": 2}]})
     cli_server.ask("PUT", "/v0/topics/cursored/cursors/reader", {"seq": 1})
