@@ -71,10 +71,11 @@ class CommandLine:
         """Run a command in a process of its own, with something to read."""
         return apart(*arguments, given=given, **{"DRIFTQ_URL": self.url, **variables})
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, given: int | None = None) -> subprocess.Popen[bytes]:
         """Start a command that goes on."""
         return subprocess.Popen(
             [sys.executable, "-m", "driftq", *arguments],
+            stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(DRIFTQ_URL=self.url),

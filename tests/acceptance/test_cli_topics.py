@@ -1,6 +1,7 @@
 """Topics, records and routers from the command line, against a real server."""
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from msgspec import json
 
 from tests.acceptance.command_line import CommandLine, at_a_terminal
 from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.acceptance.waiting import until
 
 
 def flat(value: object, above: str = "") -> set[str]:
@@ -128,6 +130,18 @@ def test_what_was_written_before_a_refusal_is_told(cli: CommandLine, tmp_path: P
     assert done.err.count("\n") == 1
 
 
+def test_an_append_that_is_interrupted_tells_what_is_written(cli: CommandLine) -> None:
+    with cli.start("append", "broken-off", given=subprocess.PIPE) as command:
+        assert command.stdin is not None
+        assert command.stderr is not None
+        command.stdin.write(lines(1, 2, 3))
+        command.stdin.flush()
+        until(lambda: cli("read", "broken-off").out.count("\n"), lambda found: found == 3)
+        command.send_signal(signal.SIGINT)
+        assert command.stderr.read() == b"driftq: interrupted; 3 records were written before\n"
+        assert command.wait(PATIENCE_S) == 130
+
+
 def test_a_pipe_is_appended_in_order(cli: CommandLine) -> None:
     done = cli.apart("append", "piped", "--json", given=lines(*range(30_000)))
     assert (done.code, done.err, done.json["records"]) == (0, "", 30_000)
@@ -207,8 +221,8 @@ def test_a_reader_that_goes_away_is_no_news(cli: CommandLine, tmp_path: Path) ->
 def test_names_of_topics_are_completed(cli: CommandLine) -> None:
     for topic in ("whole-1", "whole-2"):
         cli.ok("topic", "create", topic)
-    asked = {"_DRIFTQ_COMPLETE": "complete_bash", "COMP_WORDS": "driftq topic show whole", "COMP_CWORD": "3"}
-    assert cli.apart(**asked).out.split() == ["whole-1", "whole-2"]
+    done = cli.apart(_DRIFTQ_COMPLETE="complete_bash", COMP_WORDS="driftq topic show whole", COMP_CWORD="3")
+    assert done.out.split() == ["whole-1", "whole-2"]
 
 
 def test_named_cursors_are_listed(cli: CommandLine, cli_server: ServerProcess) -> None:

@@ -70,6 +70,9 @@ def append(
         except ClientError as error:
             refusal = translated(error, client.url)
             raise CommandError(f"{refusal.message}; {job.records} records were written before", refusal.code) from None
+        except KeyboardInterrupt:
+            so_far = f"interrupted; {job.records} records were written before"
+            raise CommandError(so_far, ExitCode.INTERRUPTED) from None
     show(job.report((clock.monotonic_ns() - began_ns) / 1e9), as_json=as_json)
     if job.bad_lines:
         raise CommandError(job.failure or f"{job.bad_lines} lines were left out", ExitCode.BAD_INPUT)
@@ -105,31 +108,46 @@ def is_ready(source: int) -> bool:
     return bool(select.select([source], [], [], 0)[0])
 
 
-def chunks(source: int) -> Iterator[bytes]:
-    """What comes, in large pieces, or in smaller ones if it comes slowly."""
-    while piece := os.read(source, _CHUNK_BYTES):
-        parts, size = [piece], len(piece)
-        while size < _CHUNK_BYTES and select.select([source], [], [], _LINGER_S)[0]:
-            piece = os.read(source, _CHUNK_BYTES - size)
-            if not piece:
-                break
-            parts.append(piece)
-            size += len(piece)
-        yield b"".join(parts)
+async def wait_until_ready(source: int) -> None:
+    """Until something can be read. An interrupt ends it, as it would not end a read."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(source, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(source)
 
 
-def line_groups(pieces: Iterator[bytes], batch: int) -> Iterator[Lines]:
-    """The same as whole lines, at most so many at a time."""
-    rest, number = b"", 1
-    for piece in pieces:
-        text = rest + piece
-        end = text.rfind(b"\n") + 1
-        rest = text[end:]
-        for lines in _cut(text[:end], batch):
-            yield Lines(number, lines)
-            number += lines.count(b"\n")
-    if rest:
-        yield Lines(number, rest)
+def read_piece(source: int) -> bytes:
+    """What is there: much at once, or less if it comes slowly; nothing at the end."""
+    parts: list[bytes] = []
+    size = 0
+    while size < _CHUNK_BYTES and (not parts or select.select([source], [], [], _LINGER_S)[0]):
+        part = os.read(source, _CHUNK_BYTES - size)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+class LineGroups:
+    """Makes groups of whole lines of what comes in pieces, at most so many lines each."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self._rest = b""
+        self._number = 1
+
+    def feed(self, piece: bytes) -> Iterator[Lines]:
+        """The groups that this piece completes; an empty one is the end, and completes the last line."""
+        text = self._rest + piece
+        end = text.rfind(b"\n") + 1 if piece else len(text)
+        self._rest = text[end:]
+        for lines in _cut(text[:end], self._batch):
+            yield Lines(self._number, lines)
+            self._number += lines.count(b"\n")
 
 
 def _cut(text: bytes, batch: int) -> Iterator[bytes]:
@@ -170,22 +188,24 @@ class Appending:
     async def run(self, source: int, batch: int, tell: Callable[[int], None]) -> None:
         """Write all lines, or those before the first that cannot be. Raises ClientError."""
         read, writing = 0, None
-        groups = line_groups(chunks(source), batch)
-        while self.failure is None:
-            if writing is not None and not is_ready(source):
-                if not await writing:  # at once, so that a refusal is told while nothing comes
+        groups, piece = LineGroups(batch), b"."
+        while piece and not self._is_over():
+            if not is_ready(source):
+                if writing is not None and not await writing:  # at once: a refusal is told while nothing comes
                     return
                 writing = None
-            lines = next(groups, None)
-            if lines is None:
-                break
-            body = self._checked(lines)
-            if writing is not None and not await writing:
-                return
-            read += len(lines.text)
-            tell(read)
-            writing = None if body is None else asyncio.create_task(asyncio.to_thread(self._write, body))
-            await asyncio.sleep(0)  # it begins
+                await wait_until_ready(source)
+            piece = read_piece(source)
+            for lines in groups.feed(piece):
+                body = self._checked(lines)
+                if writing is not None and not await writing:
+                    return
+                read += len(lines.text)
+                tell(read)
+                writing = None if body is None else asyncio.create_task(asyncio.to_thread(self._write, body))
+                await asyncio.sleep(0)  # it begins
+                if self._is_over():
+                    break
         if writing is not None:
             await writing
 
@@ -194,6 +214,9 @@ class Appending:
         facts = {"topic": self._topic, "records": self.records, "first_seq": self._first_seq}
         facts |= {"last_seq": self._last_seq, "bad_lines": self.bad_lines, "seconds": round(seconds, 3)}
         return facts | {"records_per_s": round(self.records / seconds)}
+
+    def _is_over(self) -> bool:
+        return self.failure is not None
 
     def _checked(self, lines: Lines) -> _Body | None:
         """A body of those lines that are JSON."""

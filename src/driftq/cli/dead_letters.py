@@ -77,10 +77,19 @@ def _of_queues(client: "Client") -> Iterator[dict[str, object]]:
     names = [row.topic for row in client.topics(v1=False)]
     with progress("looking at topics", len(names)) as tell:
         for number, name in enumerate(names, 1):
-            target = client.topic(name).info(touch=False).config.dead_letter
+            target = _dead_letter_of(client, name)
             tell(number)
             if target is not None:
                 yield {"source": name, "dead_letter": target, "api": "v0", "letters": _count(client, target)}
+
+
+def _dead_letter_of(client: "Client", topic: str) -> str | None:
+    from driftq.client import NotFoundError
+
+    try:
+        return client.topic(topic).info(touch=False).config.dead_letter
+    except NotFoundError:
+        return None
 
 
 def _count(client: "Client", topic: str) -> int:
@@ -112,12 +121,7 @@ def show_letters(
 
 def _target_of(client: "Client", source: str) -> str | None:
     """The dead-letter topic of a queue; None for a topic of the broker. Raises CommandError."""
-    from driftq.client import NotFoundError
-
-    try:
-        target = client.topic(source).info(touch=False).config.dead_letter
-    except NotFoundError:
-        target = None
+    target = _dead_letter_of(client, source)
     if target is not None:
         return target
     if f"{_DLQ}{source}" not in ask(client, "GET", "/v1/topics", TopicNames).topics:

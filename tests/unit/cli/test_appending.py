@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json
 
-from driftq.cli.appending import Appending, chunks, is_ready, line_groups
+from driftq.cli.appending import Appending, LineGroups, is_ready, read_piece
 from driftq.client import BadRequestError, Client, Response
 
 
 @given(st.binary().map(lambda text: text.replace(b"\r", b"\n")), st.integers(1, 5), st.integers(1, 7))
 def test_groups_are_the_lines_whatever_pieces_they_come_in(text: bytes, batch: int, size: int) -> None:
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    groups = list(line_groups(iter(pieces), batch))
+    made = LineGroups(batch)
+    groups = [group for piece in [*pieces, b""] for group in made.feed(piece)]
     assert b"".join(group.text for group in groups) == text
     number = 1
     for group in groups:
@@ -31,11 +32,10 @@ def test_what_comes_slowly_is_not_waited_for() -> None:
     try:
         assert not is_ready(source)
         os.write(sink, b"1\n")
-        pieces = chunks(source)
-        assert next(pieces) == b"1\n"
+        assert read_piece(source) == b"1\n"
         os.write(sink, b"2\n")
         os.close(sink)
-        assert list(pieces) == [b"2\n"]
+        assert [read_piece(source), read_piece(source)] == [b"2\n", b""]
     finally:
         os.close(source)
 
