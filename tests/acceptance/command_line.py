@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -76,10 +77,16 @@ class CommandLine:
         return subprocess.Popen(
             [sys.executable, "-m", "driftq", *arguments],
             stdin=given,
+            preexec_fn=_hear_interrupts,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(DRIFTQ_URL=self.url),
         )
+
+
+def _hear_interrupts() -> None:
+    """As at a terminal, even where the tests run in the background, whose children are deaf to them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def at_a_terminal(arguments: Sequence[str], *, typed: bytes = b"", **variables: str) -> tuple[int, str]:

@@ -138,8 +138,8 @@ def test_an_append_that_is_interrupted_tells_what_is_written(cli: CommandLine) -
         command.stdin.flush()
         until(lambda: cli("read", "broken-off").out.count("\n"), lambda found: found == 3)
         command.send_signal(signal.SIGINT)
-        assert command.stderr.read() == b"driftq: interrupted; 3 records were written before\n"
         assert command.wait(PATIENCE_S) == 130
+        assert command.stderr.read() == b"driftq: interrupted; 3 records were written before\n"
 
 
 def test_a_pipe_is_appended_in_order(cli: CommandLine) -> None:
