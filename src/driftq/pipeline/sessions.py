@@ -195,6 +195,9 @@ def train(archive: str) -> None:
         spark.range(1000).selectExpr("id", "cast(id as string) text").write.parquet(f"{directory}/rows")
         rows = spark.read.parquet(f"{directory}/rows")
         rows.groupBy("text").count().orderBy("text").collect()
+        rows.mapInArrow(lambda batches: batches, "id bigint, text string").selectExpr(
+            "from_json(text, 'n int')"
+        ).collect()
         query = (
             spark.readStream.format("rate")
             .load()
