@@ -64,15 +64,17 @@ class Chorus:
         self._asked = False
         self.members: dict[Member, None] = {}
         self._left: deque[Member] = deque()
+        self._waiting: set[Member] = set()
+        """Who is in it. They keep their place: else a topic that changes all the time is told to the first alone."""
 
     def wake(self) -> None:
         """Something may have happened to the topic."""
-        self._left.clear()
         for member in self.members:
-            if member.alone:
-                self._left.append(member)
-            else:
+            if not member.alone:
                 member.wake()
+            elif member not in self._waiting:
+                self._waiting.add(member)
+                self._left.append(member)
         if self._left:
             self._ask_once()
 
@@ -83,6 +85,7 @@ class Chorus:
         spent = cost = 0
         for _ in range(min(len(self._left), _TOGETHER_MAX)):
             member = self._left.popleft()
+            self._waiting.discard(member)
             if member not in self.members:
                 continue
             if lead is None:

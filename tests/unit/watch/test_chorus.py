@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from driftq.model.topic import Durability
 from driftq.watch.feed import Feed
 from driftq.watch.options import Options
 from tests.unit.watch.outlet import FeedRig, KeptOutlet
@@ -61,6 +62,19 @@ def test_who_stands_elsewhere_or_asks_for_something_else_is_told_its_own(rig: Fe
     rig.write("a", 3)
     assert slow.taken() == together[0][1].taken() == [("record", "a", [3], 2, 3), ("caught-up", "a", 3)]
     assert slow.repeated == 1
+
+
+def test_a_topic_that_changes_all_the_time_is_told_to_the_last_too() -> None:
+    """One round is too much for one turn here, and the next write comes before it is through."""
+    rig = FeedRig()
+    rig.put("a", Durability.EPHEMERAL)
+    together = followers(rig, 400)
+    for _ in range(40):
+        rig.write_nowait("a", "x" * 10_000)
+        rig.runtime.turn()
+        rig.runtime.turn()
+    told = [len(outlet.taken()) for _, outlet in together]
+    assert min(told) > 0
 
 
 def test_who_leaves_before_its_turn_hears_nothing(rig: FeedRig) -> None:
