@@ -224,7 +224,7 @@ class Copying:
             self._figures.done_bytes += size
             return self._known[name]
         path = pool_path(self._to, name)
-        digest = xxh3_64()
+        digest, damaged = xxh3_64(), len(self._damaged)
         made = self._disk.create(f"{path}.part")
         try:
             place = 0
@@ -238,7 +238,10 @@ class Copying:
             made.sync(Site.BACKUP_FILE)
         finally:
             made.close()
-        self._disk.rename(f"{path}.part", path)
+        if len(self._damaged) > damaged:
+            # Not under the name of what it should be: the next backup looks again, and finds it mended or tells of it.
+            name = f"{name}-{digest.hexdigest()}"
+        self._disk.rename(f"{path}.part", pool_path(self._to, name))
         self._figures.copied_files += 1
         stored = self._known[name] = PoolFile(name, place, digest.hexdigest())
         return stored

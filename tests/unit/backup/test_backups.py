@@ -13,7 +13,7 @@ from driftq.offline.verify import verify
 from driftq.seam.entropy import SystemEntropy
 from driftq.storage.layout import Layout
 from driftq.testing import SimDisk
-from tests.unit.offline.life import Life
+from tests.unit.offline.life import Life, contents, overwrite
 
 TO = "/to"
 
@@ -37,6 +37,7 @@ def begun() -> Life:
 
 def backed_up(life: Life) -> Backup:
     """Take one."""
+    life.clock.advance(1000)
     backup = life.server.backups.begin(TO, "server")
     life.runtime.run_until_idle()
     assert (backup.state, backup.error) == ("done", None)
@@ -57,6 +58,19 @@ def test_what_comes_back_is_what_was_there_at_that_moment() -> None:
     backed_up(life)
     life.write("t", "later")
     assert restored(life).picture() == before
+
+
+def test_a_damaged_file_never_stands_for_the_good_one() -> None:
+    life = begun()
+    path = next(path for path in contents(life.disk) if path.startswith("/data") and path.endswith(".data"))
+    good = contents(life.disk)[path][64:65]
+    overwrite(life.disk, path, 64, bytes([good[0] ^ 255]))
+    found = [backed_up(life).damaged for _ in range(2)]
+    assert found[0]
+    assert found[0] == found[1], "the second backup tells of it too"
+    overwrite(life.disk, path, 64, good)
+    assert backed_up(life).damaged == []
+    restored(life)
 
 
 @pytest.mark.parametrize("held", [True, False])
