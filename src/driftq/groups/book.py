@@ -60,6 +60,8 @@ class BrokerTopic:
         """What a checkpoint knew of the index."""
         self.pinned = 0
         """Calls under way that count messages: retention waits for them."""
+        self.trimming: Pending[None] | None = None
+        """A trim on its way to the log: who counts messages waits for it."""
 
     @property
     def lasts(self) -> bool:

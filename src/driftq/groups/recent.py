@@ -5,12 +5,11 @@ It is a cache over what is committed: a message that is not in it is read from i
 whole broker; the first in is the first out.
 """
 
-from driftq.groups.stored import Read
-from driftq.model.envelope import Message
+from driftq.groups.stored import Read, to_data
 
 BYTES_MAX = 16 << 20
 _OWN_BYTES = 512
-"""What a message takes beside its text, about."""
+"""What a message takes beside what is stored of it, about."""
 
 
 class Recent:
@@ -18,7 +17,7 @@ class Recent:
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._kept: dict[tuple[int, int], Read] = {}
+        self._kept: dict[tuple[int, int], tuple[Read, int]] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -26,18 +25,17 @@ class Recent:
 
     def get(self, topic_id: int, offset: int) -> Read | None:
         """A message, if it is here."""
-        return self._kept.get((topic_id, offset))
+        found = self._kept.get((topic_id, offset))
+        return None if found is None else found[0]
 
     def put(self, topic_id: int, offset: int, found: Read) -> None:
         """Keep a message."""
         if (topic_id, offset) in self._kept:
             return
-        self._kept[topic_id, offset] = found
-        self._size += _weight(found.message)
+        # An envelope may be far longer than the text it is around.
+        weight = _OWN_BYTES + len(to_data(found.message))
+        self._kept[topic_id, offset] = found, weight
+        self._size += weight
         while self._size > self._bytes_max:
             oldest = next(iter(self._kept))
-            self._size -= _weight(self._kept.pop(oldest).message)
-
-
-def _weight(message: Message) -> int:
-    return _OWN_BYTES + len(message.key) + len(message.value)
+            self._size -= self._kept.pop(oldest)[1]

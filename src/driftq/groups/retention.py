@@ -20,7 +20,7 @@ from driftq.groups.frames import GroupKind, TrimBody, Trimmed, encode
 from driftq.groups.group import Group
 from driftq.groups.names import DLQ
 from driftq.groups.stored import read_page
-from driftq.seam.runtime import Runtime, Timer, run
+from driftq.seam.runtime import Pending, Runtime, Timer, run
 
 _LOOKS = 10
 """How often a topic is looked at while a message grows too old."""
@@ -77,10 +77,14 @@ class Retention:
         if start <= index.start or topic.pinned or self._bound(topic) < start:
             return False
         index.leave(start)
+        trimming: Pending[None] = Pending()
+        topic.trimming = trimming
         try:
             await self._book.log(topic, GroupKind.TRIM, encode(TrimBody(start, taken)))
         finally:
             index.leave(index.start)
+            topic.trimming = None
+            trimming.resolve(None)
         return True
 
     def _reach(self, topic: BrokerTopic, oldest_kept: int, bound: int) -> int:

@@ -38,6 +38,8 @@ async def seek(
         raise PreconditionError("the group has live streams")
     topic.pinned += 1
     try:
+        if topic.trimming is not None:
+            await topic.trimming
         landings = [await _landing(engine, topic, partition, offset) for partition, offset in sorted(floors.items())]
         moved = []
         for landing in landings:

@@ -45,6 +45,25 @@ def test_what_is_old_and_done_goes_and_what_is_young_or_open_stays(rig: BrokerRi
     assert (rig.lag(), rig.lag(partition=1)) == (1, 0)
 
 
+def test_a_seek_to_the_end_waits_for_a_trim_that_is_on_its_way(rig: BrokerRig) -> None:
+    rig.create("one", 1)
+    rig.produce(*"abcde", topic="one")
+    consumer = rig.consume(topic="one", credit=0)
+    for delivery in consumer.take():
+        consumer.ack(delivery.offset)
+    consumer.close()
+    rig.engine_rig.clock.advance(2 * AGE_MS)
+    sweep = run(rig.broker.retention.sweep())
+    seek = rig.broker.seek("one", "g", {0: 10**6}, force=True)
+    rig.run(sweep)
+    rig.run(seek)
+    rig.produce(*"xyz", topic="one")
+    assert rig.lag(topic="one") == 3
+    rig.engine_rig.checkpoint()
+    rig.restart()
+    assert rig.lag(topic="one") == 3
+
+
 def test_every_group_that_is_known_has_to_have_it_done(rig: BrokerRig) -> None:
     rig.produce(*"ab")
     quick, slow = rig.consume(group="quick", credit=0), rig.consume(group="slow", lease_ms=60_000, credit=0)

@@ -8,7 +8,7 @@ from driftq.errors import DriftQError
 from driftq.groups.frames import GroupKind
 from driftq.groups.recent import Recent
 from driftq.groups.stored import Read
-from driftq.model.envelope import Message
+from driftq.model.envelope import Envelope, Message
 from tests.unit.groups.rig import BrokerRig
 
 
@@ -102,6 +102,13 @@ def test_recent_messages_are_as_many_as_there_is_room_for_and_the_oldest_go() ->
     assert found is not None
     assert found.message.value == "x" * 100
     assert recent.get(2, 9) is None
+
+
+def test_an_envelope_takes_room_too() -> None:
+    recent = Recent(bytes_max=30_000)
+    for offset in range(10):
+        recent.put(1, offset, Read(Message("x", envelope=Envelope(step_id="s" * 10_000)), 1))
+    assert len(recent) == 2
 
 
 def test_a_backlog_is_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
