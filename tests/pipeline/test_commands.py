@@ -1,8 +1,10 @@
 """`driftq pipeline` as a user runs it: in processes of their own, with Sparks of their own."""
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from msgspec import json
 
 from driftq.client import Client
+from driftq.pipeline.jobs.runs import OPEN, Runs
 from driftq.seam.clock import SystemClock
 from tests.acceptance.process import environment
 
@@ -36,8 +39,11 @@ class Commands:
 
 
 @pytest.fixture
-def commands(server_url: str, tmp_path: Path) -> Commands:
-    return Commands(server_url, tmp_path / "runs")
+def commands(server_url: str, tmp_path: Path) -> Iterator[Commands]:
+    yield Commands(server_url, tmp_path / "runs")
+    for run in Runs(tmp_path / "runs").all():
+        if run.state in OPEN:  # a test that failed leaves one in the background
+            os.kill(run.pid, signal.SIGKILL)
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 from msgspec import Meta, Struct, json
+from pyspark.sql.functions import to_json
 
 from driftq.pipeline.jobs.checkpoints import end_of_batch, query_id
 from driftq.pipeline.jobs.job import Job, Outcome, Run
@@ -68,7 +69,8 @@ class _Archive:
             str(self._lake.root / "bad_records"),
             {topic: place.epoch for topic, place in ends.items()},
         )
-        told = [row["told"] for row in rows.mapInArrow(partial(write_parts, places=places), "told string").collect()]
+        plain = rows.withColumn("meta", to_json("meta"))
+        told = [row["told"] for row in plain.mapInArrow(partial(write_parts, places=places), "told string").collect()]
         number = Batch(query_id(self._checkpoint), batch)
         self._count(commit_parts(self._lake, told, number, seen_ms=SystemClock().wall_ms()))
 

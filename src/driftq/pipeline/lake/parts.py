@@ -84,6 +84,7 @@ class PartWriter:
     def _take_topic(self, topic: str, rows: pa.Table) -> None:
         epoch = pa.array([self._places.epochs[topic]], pa.int64()).take(pa.array([0] * len(rows), pa.int32()))
         rows = rows.append_column("epoch", epoch)
+        rows = rows.set_column(rows.schema.get_field_index("meta"), "meta", _maps(rows["meta"]))
         problems = [problem_of(topic, data) for data in rows["data"].to_pylist()]
         if any(problems):
             bad = rows.append_column("problem", pa.array(problems, pa.string()))
@@ -118,6 +119,15 @@ def _write(table: str, day: str, rows: pa.Table) -> Part:
     size = os.stat(file).st_size
     ends = (seqs["min"].as_py(), seqs["max"].as_py())
     return Part(table, path, size, day, len(rows), *ends, SystemClock().wall_ms())
+
+
+def _maps(texts: Any) -> Any:
+    """Meta, which comes as JSON: Spark measures a batch with a column of maps anew for every row of it."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), RECORDS.field("meta").type)
+    decode = _decoder()
+    maps = [None if text is None else list(decode(text).items()) for text in texts.to_pylist()]
+    return pa.array(maps, RECORDS.field("meta").type)
 
 
 def problem_of(topic: str, data: str | None) -> str | None:

@@ -20,7 +20,7 @@ SOURCE = pa.schema(
         ("ts", pa.timestamp("us", tz="UTC")),
         ("node", pa.string()),
         ("tag", pa.string()),
-        ("meta", pa.map_(pa.string(), pa.string())),
+        ("meta", pa.string()),
         ("data", pa.string()),
         ("kind", pa.string()),
         ("gap_from", pa.int64()),
@@ -32,7 +32,7 @@ SOURCE = pa.schema(
 
 def record(topic: str, seq: int, data: str = "{}", *, day: int = 0) -> dict[str, Any]:
     at = dt.datetime.fromtimestamp(day * 86_400 + seq, dt.UTC)
-    return {"topic": topic, "seq": seq, "ts": at, "meta": [("m", str(seq))], "data": data, "kind": "record"}
+    return {"topic": topic, "seq": seq, "ts": at, "meta": json.dumps({"m": str(seq)}), "data": data, "kind": "record"}
 
 
 def gap(topic: str, first: int, last: int) -> dict[str, Any]:
