@@ -110,6 +110,7 @@ def _start(java: Java, place: Path, name: str, *arguments: str) -> int:
             env=os.environ | variables,
             start_new_session=True,
         )
+    process.returncode = 0  # it outlives this process on purpose, and nobody here waits for it
     return process.pid
 
 
