@@ -11,9 +11,6 @@ JOBS     ?= 2
 BENCH    ?= engine http v1 cli spark
 ARGS     ?=
 
-# The pages first: their commands start a JVM each, and the other worker has time for the rest meanwhile.
-SPARK_TESTS := tests/pipeline/test_docs.py tests/pipeline
-
 BIN   := .venv/bin
 READY := .venv/.ready
 
@@ -33,7 +30,7 @@ run: $(READY) ## play a day of agents, run Spark over it, show it all, and go on
 test: check ## everything: format, lint, types, layers, all tests (JOBS=, CRASH=all, ARGS=)
 	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal --durations=12 --hypothesis-profile=ci --ignore=tests/pipeline $(ARGS)
 	@$(BIN)/python -c 'import driftq.pipeline; driftq.pipeline.warm()'
-	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=12 $(SPARK_TESTS) $(ARGS) || { code=$$?; [ $$code = 5 ] && [ -n "$(ARGS)" ] || exit $$code; }
+	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=12 tests/pipeline $(ARGS) || { code=$$?; [ $$code = 5 ] && [ -n "$(ARGS)" ] || exit $$code; }
 
 quick: check ## format, lint, types, layers, unit tests: under a minute
 	@$(BIN)/pytest -q -n $(JOBS) $(wildcard tests/unit) tests/tidy $(ARGS)
