@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -16,7 +16,6 @@ from msgspec import json
 import driftq
 
 PATIENCE_S = 30.0
-_STEP_S = 0.02
 ROOT = Path(driftq.__file__).parents[1]
 
 
@@ -26,16 +25,6 @@ def environment(**more: str) -> dict[str, str]:
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
     return kept | {"PYTHONPATH": os.pathsep.join(paths)} | more
-
-
-def comes_true(condition: Callable[[], bool]) -> bool:
-    """Wait for what the kernel and another process do, which no clock of ours decides."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_STEP_S)
-    return True
 
 
 class ServerProcess:

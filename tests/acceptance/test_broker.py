@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.broker_client import BrokerError, Client, Item, Worker
-from tests.acceptance.process import PATIENCE_S, ServerProcess, comes_true, serving
+from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.acceptance.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def test_nack_and_what_comes_of_it(client: Client) -> None:
         again = next(items)
     assert (again.attempts, again.last_error) == (2, "boom")
     client.nack("jobs", "g", "o", again, "x" * 5000)
-    assert comes_true(lambda: consumable(client, "dlq.jobs")), "no dead-letter topic"
+    until(lambda: consumable(client, "dlq.jobs"), bool)  # no dead-letter topic
     with client.consume("dlq.jobs", "g", "o") as items:
         letter = next(items)
     assert (letter.value, letter.attempts, letter.last_error) == ("v", 1, "")
@@ -97,7 +98,7 @@ def test_a_worker_retries_until_everything_is_done(client: Client) -> None:
             done.append(item.value)
 
     worker = Worker(client, "jobs", "g", "o", handle)
-    assert comes_true(lambda: len(done) == 30), "some are never done"
+    until(lambda: len(done) == 30, bool)  # some are never done
     worker.stop()
     assert sorted(done, key=int) == [str(number) for number in range(30)]
     assert {value: attempts for value, attempts in tried.items() if int(value) % 3 == 0} == {
@@ -131,7 +132,7 @@ def test_a_worker_goes_on_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path) as second:
         second.wait_ready()
         worker = Worker(Client(second.address), "jobs", "g", "o", lambda item: done.append(item.value))
-        assert comes_true(lambda: len(done) >= 10), "the rest"
+        until(lambda: len(done) >= 10, bool)  # the rest
         worker.stop()
     assert sorted(done) == [str(number) for number in range(10)]
 
@@ -182,7 +183,7 @@ def test_what_is_old_and_done_goes_and_a_kill_brings_it_back_to_nobody(tmp_path:
             client.produce("jobs", value, key="user:2")
         with client.consume("jobs", "g", "o", 60_000) as items:
             client.ack("jobs", "g", "o", next(items))
-            assert comes_true(lambda: earliest(server) == 2), "what is done stays"
+            until(lambda: earliest(server) == 2, bool)  # what is done stays
         server.stop(signal.SIGKILL)
     with serving(tmp_path, "--v1-retention-ms", "60000") as server:
         server.wait_ready()

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import comes_true, environment
+from tests.acceptance.process import environment
+from tests.acceptance.waiting import until
 
 PATIENCE_S = 120.0
 RUNS = 12
@@ -86,7 +87,7 @@ def test_with_serve_the_server_goes_on_with_its_tables_until_it_is_told_to_stop(
         connection.request("GET", "/v0/topics/usage")
         assert connection.getresponse().status == 200
         connection.close()
-        assert comes_true(lambda: "until Ctrl-C" in (tmp_path / "errors").read_text())
+        until(lambda: (tmp_path / "errors").read_text(), lambda said: "until Ctrl-C" in said)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
     assert any(line.startswith("dead letters") for line in lines)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from tests.acceptance.process import PATIENCE_S, ServerProcess, comes_true, serving
+from tests.acceptance.process import PATIENCE_S, ServerProcess, serving
+from tests.acceptance.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +99,7 @@ def test_a_client_that_goes_frees_its_stream_and_its_session_goes_on(
     read_until(peer, b"event: caught-up")
     assert streams(server) == 1
     go(peer)
-    assert comes_true(lambda: streams(server) == 0)
+    until(lambda: streams(server), lambda open_: open_ == 0)
     write(server, "t", "second")
     again = streaming(server, session["stream_url"])
     data = read_until(again, b"event: caught-up")
@@ -118,7 +119,7 @@ def test_a_socket_that_goes_frees_its_slot(server: ServerProcess, go: Callable[[
     read_until(peer, b'"caught_up"')
     assert streams(server) == 1
     go(peer)
-    assert comes_true(lambda: streams(server) == 0)
+    until(lambda: streams(server), lambda open_: open_ == 0)
 
 
 def test_clients_that_do_not_read_delay_nobody_and_vanish_without_a_trace(server: ServerProcess) -> None:
@@ -136,7 +137,7 @@ def test_clients_that_do_not_read_delay_nobody_and_vanish_without_a_trace(server
     assert time.monotonic() - began < PATIENCE_S / 2
     for peer in stuck:
         vanish(peer)
-    assert comes_true(lambda: streams(server) == 1)
+    until(lambda: streams(server), lambda open_: open_ == 1)
     brisk.close()
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from msgspec import json
 
 from driftq.client import Client
 from driftq.pipeline.jobs.runs import OPEN, Runs
-from driftq.seam.clock import SystemClock
 from tests.acceptance.process import environment
+from tests.acceptance.waiting import until
 
 PATIENCE_S = 300.0
 
@@ -46,13 +46,6 @@ def commands(server_url: str, tmp_path: Path) -> Iterator[Commands]:
             os.kill(run.pid, signal.SIGKILL)
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    clock = SystemClock()
-    until = clock.monotonic_ns() + int(PATIENCE_S * 1e9)
-    while not true():
-        assert clock.monotonic_ns() < until, what
-
-
 def test_an_archive_in_the_background_is_followed_refused_twice_and_stopped(
     commands: Commands, server_url: str, tmp_path: Path
 ) -> None:
@@ -65,9 +58,9 @@ def test_an_archive_in_the_background_is_followed_refused_twice_and_stopped(
         def rows() -> int:
             return int(commands.json("status", run_id)["rows"])
 
-        wait_until(lambda: rows() == 1000, "the first records are archived")
+        until(rows, lambda found: found == 1000, PATIENCE_S)
         topic.write([{"data": {"n": n}} for n in range(500)])
-        wait_until(lambda: rows() == 1500, "so are those that came later")
+        until(rows, lambda found: found == 1500, PATIENCE_S)
     (listed,) = commands.json("ls")
     assert (listed["id"], listed["state"], listed["lag"]) == (run_id, "running", 0)
     twice = commands("run", *job, "--once")

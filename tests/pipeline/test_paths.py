@@ -1,7 +1,6 @@
 """The same rows whatever path they take: from the server, from sealed segments in place, through Spark's own reader."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from driftq.pipeline.reading import Task, read_split
 from driftq.pipeline.topics import Topics
 from driftq.pipeline.wire import Wire
 from tests.acceptance.process import ServerProcess
+from tests.acceptance.waiting import until
 from tests.pipeline.topics import PATIENCE_S, ask, fill, table
 
 if TYPE_CHECKING:
@@ -78,10 +78,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_World]:
 
 def _wait_for_cold(world: _World) -> None:
     """Until sealed segments have moved."""
-    end = time.monotonic() + PATIENCE_S
-    while "cold" not in {segment.tier for segment in world.manifest("eventful").segments}:
-        assert time.monotonic() < end, world.manifest("eventful")
-        time.sleep(0.1)
+    until(
+        lambda: {segment.tier for segment in world.manifest("eventful").segments},
+        lambda tiers: "cold" in tiers,
+        PATIENCE_S,
+    )
 
 
 def _damage(world: _World) -> None:

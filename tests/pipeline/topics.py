@@ -1,6 +1,5 @@
 """Topics for the tests of the pipeline: made, filled and read over HTTP."""
 
-import time
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 
 from driftq.pipeline import PipelineError
 from tests.acceptance.process import ServerProcess
+from tests.acceptance.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -109,10 +109,5 @@ def values(server: ServerProcess, topic: str) -> list[Any]:
 
 def cursor_at(server: ServerProcess, topic: str, cursor: str, seq: int) -> dict[str, Any]:
     """A cursor once it stands at a seq: Spark tells its listeners of a batch some time after it."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        status, found = server.ask("GET", f"/v0/topics/{topic}/cursors/{cursor}")
-        if status == 200 and found["seq"] == seq:
-            return found
-        assert time.monotonic() < end, f"cursor {cursor} of {topic} is not at {seq}: {found}"
-        time.sleep(0.05)
+    place = f"/v0/topics/{topic}/cursors/{cursor}"
+    return until(lambda: server.get(place)[1], lambda found: found.get("seq") == seq, PATIENCE_S)
