@@ -324,6 +324,16 @@ class Engine:
         """The same as callers are told it: an `ephemeral` topic has none."""
         return None if topic.durability is Durability.EPHEMERAL else self.synced_seq(topic)
 
+    def hurry(self, topic: Topic) -> bool:
+        """Is anything of it on its way to stable storage? Then ask for its sync now, ahead of the timer's."""
+        shard = self.journal.shard_of(topic)
+        self.synced_seq(topic)
+        if not topic.unsynced or not shard.has_room:
+            return False
+        shard.sync(None)
+        self.journal.schedule()
+        return True
+
     def diff(self, name: str, query: Query) -> Page | Fetch:
         """The page after a cursor, or what to wait for before asking again."""
         topic = self.topic(name)

@@ -129,11 +129,16 @@ class Shard:
         """Is anything waiting for `flush`?"""
         return bool(self._queued)
 
+    @property
+    def has_room(self) -> bool:
+        """Would a submission be taken?"""
+        return self.stopped is None and self.depth < WAL_QUEUE_MAX and self._outstanding_bytes <= WAL_QUEUE_BYTES_MAX
+
     def check_room(self) -> None:
         """Refuse before anything is changed: a stopped shard, or a full queue."""
         if self.stopped is not None:
             raise self.stopped
-        if self.depth >= WAL_QUEUE_MAX or self._outstanding_bytes > WAL_QUEUE_BYTES_MAX:
+        if not self.has_room:
             self.counters.submit_full += 1
             raise ThrottledError(
                 "the log cannot keep up; try again shortly", detail={"retry_after_ms": 50}, retry_after_ms=50
@@ -161,7 +166,7 @@ class Shard:
         if queued:
             self._worker.put(queued)
 
-    def sync(self, done: Callable[[Submission, DriftQError | None], None]) -> None:
+    def sync(self, done: Callable[[Submission, DriftQError | None], None] | None) -> None:
         """Ask for a sync of everything queued so far."""
         self.submit(Submission((), sync=True, done=done))
 

@@ -20,6 +20,8 @@ from driftq.server import Server
 
 _TOPIC = "/v0/topics/:topic"
 _WAIT_MS_MAX = 30_000
+_SETTLE_MS = 250
+"""A state waits so long for the sync of what was written before it, so that two in a row say the same."""
 
 
 class Topics:
@@ -55,20 +57,22 @@ class Topics:
 
     def state(self, request: Request) -> Answer:
         """How a topic stands, with every copy that is due in it; maybe when it is synced so far."""
-        topic = self._engine.topic(request.params[0])
+        name = request.params[0]
+        topic = self._engine.topic(name)
         waiting = self._engine.bring(topic)
-        seq = request.number("wait_synced", 0)
-        if waiting is None and not seq:
+        seq, wait_ms = request.number("wait_synced", 0), min(request.number("wait_ms", 0), _WAIT_MS_MAX)
+        if waiting is None and not seq and not topic.unsynced:
             return self._state(request)
 
         async def answer() -> Reply:
             if waiting is not None:
                 await waiting
-            if seq:
-                wait_ms = min(request.number("wait_ms", 0), _WAIT_MS_MAX)
-                syncing = SyncWait(self._server, request, seq).park(wait_ms)
-                if syncing is not None:
-                    await syncing
+            found = self._engine.topic(name)
+            hurried = self._engine.hurry(found)
+            wait = SyncWait(self._server, request, seq or found.head)
+            syncing = wait.park(wait_ms if seq else _SETTLE_MS if hurried else 0)
+            if syncing is not None:
+                await syncing
             return self._state(request)
 
         return run(answer())

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from driftq.errors import ShardStoppedError
 from driftq.http.reply import Reply
 from driftq.testing import FaultyDisk, ServerRig, decoded_reply, settled
 
@@ -38,10 +39,16 @@ def _stage(rig: ServerRig, *datas: Any, **address: Any) -> Any:
 
 def test_synced_seq_follows_the_syncs_of_a_disk_topic(rig: ServerRig) -> None:
     assert rig.write("t", 1, 2)["synced_seq"] == 0
-    assert rig.ok("GET", TOPIC)["synced_seq"] == 0
     rig.advance(20)
-    assert rig.ok("GET", TOPIC)["synced_seq"] == 2
     assert rig.write("t", 3)["synced_seq"] == 2
+
+
+def test_a_state_waits_for_the_sync_of_what_it_shows(rig: ServerRig) -> None:
+    assert rig.write("t", 1, 2)["synced_seq"] == 0
+    state = rig.ok("GET", TOPIC)
+    assert state["synced_seq"] == 2
+    assert rig.ok("GET", TOPIC) | {"performance": 0} == state | {"performance": 0}
+    assert not rig.server.engine.synced.names(), "nobody is left behind"
 
 
 def test_an_ephemeral_topic_has_none_and_nobody_waits_for_it(rig: ServerRig) -> None:
@@ -71,6 +78,15 @@ def test_a_caller_waits_no_longer_than_it_said(rig: ServerRig) -> None:
     assert isinstance(reply, Reply)
     assert decoded_reply(reply).body["synced_seq"] == 0
     assert not rig.server.engine.synced.names(), "nobody is left behind"
+
+
+def test_a_state_does_not_wait_for_a_log_that_has_stopped(rig: ServerRig) -> None:
+    engine = rig.server.engine
+    rig.write("t", 1)
+    engine.journal.shard_of(engine.topic("t")).stop(ShardStoppedError("a sync failed"))
+    reply = settled(rig.send("GET", TOPIC))
+    assert reply is not None
+    assert decoded_reply(reply).body["synced_seq"] == 0
 
 
 def test_a_topic_that_is_deleted_ends_the_wait(rig: ServerRig) -> None:
