@@ -136,11 +136,13 @@ def test_a_second_backup_is_small_and_all_are_listed(server: ServerProcess, tmp_
         one = apart("backup", "--json", DRIFTQ_URL=url)
         client.topic("t").append("one more")
         two = apart("backup", "--json", DRIFTQ_URL=url)
+        told = client.backups().backups
+        assert client.backup(two.json["id"]).backup == told[1]
     assert (one.code, two.code) == (0, 0), (one.err, two.err)
     assert two.json["copied_bytes"] < one.json["copied_bytes"] / 3
     listed = apart("restore", "--from", tmp_path / "backups", "--list", "--json").json
     assert [row["id"] for row in listed] == [one.json["id"], two.json["id"]]
-    assert [row["id"] for row in server.get("/v0/backups")[1]["backups"]] == [one.json["id"], two.json["id"]]  # type: ignore[attr-defined]
+    assert [(row.id, row.state) for row in told] == [(one.json["id"], "done"), (two.json["id"], "done")]
     again = apart("restore", "--from", tmp_path / "backups", "--data-dir", server.data_dir)
     assert (again.code, "not empty" in again.err) == (1, True)
 

@@ -4,10 +4,10 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import json, structs
+from msgspec import structs
 
 from driftq.backup.format import Manifest, read_manifests
 from driftq.backup.restore import Restore
@@ -21,9 +21,9 @@ from driftq.storage.layout import Layout
 
 if TYPE_CHECKING:
     from driftq.client import Client
+    from driftq.model.additions import BackupRow
 
 _POLL_S = 0.1
-_BACKUPS = "/v0/backups"
 
 
 def backup(
@@ -37,32 +37,25 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Back up every topic of a running server, as it is at one moment. What the directory has already is not copied."""
-    body = {} if to is None else {"to": os.path.abspath(to)}
     with connected(url, key_file) as client:
-        begun = _answer(client, "POST", _BACKUPS, body)
+        begun = client.begin_backup(None if to is None else os.path.abspath(to)).backup
         with progress("backing up", in_bytes=True) as tell:
             done = asyncio.run(_followed(client, begun, tell))
-    show(done, as_json=as_json)
-    if done["state"] != "done":
-        raise CommandError(f"the backup failed: {done['error']}")
-    if done["damaged"]:
+    show(structs.asdict(done), as_json=as_json)
+    if done.state != "done":
+        raise CommandError(f"the backup failed: {done.error}")
+    if done.damaged:
         raise CommandError(
             "the server's own files are damaged, and so is the backup in these places: stop it and run `driftq verify`",
             ExitCode.DAMAGED,
         )
 
 
-def _answer(client: "Client", method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    reply = client.request(method, path, json=body, repeatable=method == "GET")
-    found: dict[str, Any] = json.decode(reply.content)["backup"]
-    return found
-
-
-async def _followed(client: "Client", backup: dict[str, Any], tell: Callable[[int], None]) -> dict[str, Any]:
-    while backup["state"] not in ("done", "failed"):
+async def _followed(client: "Client", backup: "BackupRow", tell: Callable[[int], None]) -> "BackupRow":
+    while backup.state not in ("done", "failed"):
         await asyncio.sleep(_POLL_S)
-        backup = _answer(client, "GET", f"{_BACKUPS}/{backup['id']}")
-        tell(backup["done_bytes"])
+        backup = client.backup(backup.id).backup
+        tell(backup.done_bytes)
     return backup
 
 

@@ -20,6 +20,7 @@ from driftq.client.reading import Nodes
 from driftq.client.retry import Repeat, Retries
 from driftq.client.topics import AsyncTopic, Topic
 from driftq.client.watch import Starts, Watched, watched
+from driftq.model.additions import BackupList, BackupState
 from driftq.model.answers import (
     Health,
     Readiness,
@@ -167,6 +168,22 @@ class _ClientOperations(Operations):
     def delete_router(self, name: str) -> Plan[RouterDeleted]:
         """Delete a router; its copies stay."""
         return self._calls.json("DELETE", path_of("v0", "routers", name), RouterDeleted)
+
+    @operation
+    def begin_backup(self, to: str | None = None) -> Plan[BackupState]:
+        """Begin a backup of every topic into a directory of the server's machine; without one into its --backup-dir."""
+        body = {} if to is None else {"to": to}
+        return self._calls.json("POST", "/v0/backups", BackupState, body=body, repeat=Repeat.AGAIN)
+
+    @operation
+    def backup(self, backup_id: str) -> Plan[BackupState]:
+        """How far a backup is; `state` ends as `done` or `failed`."""
+        return self._calls.json("GET", path_of("v0", "backups", backup_id), BackupState)
+
+    @operation
+    def backups(self) -> Plan[BackupList]:
+        """The backups of this run of the server, oldest first."""
+        return self._calls.json("GET", "/v0/backups", BackupList)
 
 
 class Client(_ClientOperations, Blocking, Closing):
