@@ -8,9 +8,11 @@ be UTF-8 again, ingest has done that.
     tag  utf8                     meta  utf8                                 data  utf8 not null
 
 pyarrow ships no types and takes long to import: it is imported by the first call, and what leaves here is typed by the
-protocols below.
+protocols below. Small arrays and scalars are made over bytes, never of Python values: for those pyarrow looks whether
+they are from pandas, and imports all of that first, half a second and 50 MiB, where it is installed.
 """
 
+from array import array
 from collections.abc import Container, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -132,6 +134,14 @@ def block_arrays(block: Block) -> dict[str, Array]:
     return arrays
 
 
+def binary_scalar(value: bytes) -> Any:
+    """One value for Arrow's kernels."""
+    import pyarrow as pa
+
+    ends = array("i", (0, len(value)))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(value)])[0]
+
+
 def block_batch(block: Block, without: Container[str] = ()) -> Batch:
     """All rows of a block under `record_schema`. Columns that the block has are not copied.
 
@@ -143,10 +153,11 @@ def block_batch(block: Block, without: Container[str] = ()) -> Batch:
     seqs = pa.arange(block.first_seq, block.first_seq + count).view(pa.uint64())
     times = arrays.get("ts")
     if times is None:
-        times = pa.repeat(pa.scalar(block.ts, pa.timestamp("ms", "UTC")), count)
+        same = pa.py_buffer(array("q", (block.ts,)) * count)
+        times = pa.Array.from_buffers(pa.timestamp("ms", "UTC"), count, [None, same])
     node = block.batch_node
     if node is not None:
-        arrays["node"] = pa.repeat(pa.scalar(node, pa.binary()), count).view(pa.utf8())
+        arrays["node"] = pa.repeat(binary_scalar(node), count).view(pa.utf8())
     texts = [
         arrays[name] if name in arrays and name not in without else pa.nulls(count, pa.utf8())
         for name in ("node", "tag", "meta", "data")
@@ -161,7 +172,8 @@ def picked(batch: Batch, rows: Sequence[int]) -> Batch:
 
     if isinstance(rows, range):
         return batch if len(rows) == batch.num_rows else batch.slice(rows[0], len(rows))
-    found: Batch = batch.take(pa.array(rows, pa.uint32()))  # type: ignore[attr-defined]
+    places = pa.Array.from_buffers(pa.uint32(), len(rows), [None, pa.py_buffer(array("I", rows))])
+    found: Batch = batch.take(places)  # type: ignore[attr-defined]
     return found
 
 

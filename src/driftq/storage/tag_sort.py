@@ -7,7 +7,7 @@ or without tags, take the plain way.
 from array import array
 from collections.abc import Sequence
 
-from driftq.storage.arrow import block_arrays
+from driftq.storage.arrow import binary_scalar, block_arrays
 from driftq.storage.block import Block
 from driftq.storage.tag_index import (
     AMBIGUOUS,
@@ -40,8 +40,8 @@ def index_blocks(blocks: Sequence[Block], first_seq: int) -> TagIndex:
     prefix = common_prefix(first, last)
     end = prefix + KEY_BYTES
     parts = pc.binary_slice(names, prefix, end)
-    zeros, nothing = pa.scalar(bytes(KEY_BYTES), pa.binary()), pa.scalar(b"", pa.binary())
-    padded = pc.binary_slice(pc.binary_join_element_wise(parts, zeros, nothing), 0, KEY_BYTES)
+    zeros = binary_scalar(bytes(KEY_BYTES))
+    padded = pc.binary_slice(pc.binary_join_element_wise(parts, zeros, binary_scalar(b"")), 0, KEY_BYTES)
     keys = array("Q", padded.buffers()[2].to_pybytes()[: 8 * len(names)])
     keys.byteswap()
     wide = len(tags) > NARROW_ROWS

@@ -92,9 +92,44 @@ def test_a_frame_lives_as_long_as_an_array_over_it() -> None:
     assert all(values_of(array)[999] == b'"999"' for array in kept)
 
 
+def code_of(script: str) -> int:
+    """How a script ends in an interpreter of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", script], check=False, env={"PYTHONPATH": ":".join(sys.path)}
+    ).returncode
+
+
 def test_pyarrow_is_not_imported_before_it_is_used() -> None:
-    code = "import sys, driftq.storage.cold, driftq.storage.arrow; sys.exit('pyarrow' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode
-        == 0
-    )
+    assert code_of("import sys, driftq.storage.cold, driftq.storage.arrow; sys.exit('pyarrow' in sys.modules)") == 0
+
+
+ALL_USES = """
+import sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            sys.exit(9)
+
+sys.meta_path.insert(0, Refused())
+from driftq.storage.arrow import block_batch, joined, picked, stream_pieces
+from driftq.storage.arrow_read import read_texts
+from driftq.storage.block import Block, encode_block
+from driftq.storage.cold import encode_parquet
+from driftq.storage.tag_sort import index_blocks
+from tests.unit.storage.samples import make_rows
+
+rows = make_rows([b"1", b"2", b"3"], tag=[b"a", None, b"b"], batch_node=b"n")
+block = Block.of(encode_block(rows, topic_id=1, first_seq=1, ts=1))
+batch = picked(block_batch(block), [0, 2])
+assert index_blocks([block], 1).first == b"a"
+encode_parquet([block], topic_id=1)
+assert len(stream_pieces([joined([batch, batch])], {"head_seq": "3"})) == 3
+texts = batch.select(["tag", "data"])
+body = texts.schema.serialize().to_pybytes() + texts.serialize().to_pybytes()
+assert read_texts(body, {"tag", "data"}, 10)[1] == 2
+"""
+
+
+def test_nothing_that_a_server_does_with_arrow_imports_pandas() -> None:
+    assert code_of(ALL_USES) == 0
