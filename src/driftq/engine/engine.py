@@ -133,7 +133,7 @@ class Engine:
         self._writes = FileThread(runtime, "driftq-blocks")
         self._thread = FileThread(runtime, "driftq-files")
         policy = SegmentPolicy(settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms)
-        self.filing = Filing(layout, self._writes, self._thread, self.blocks, self.indexes, policy)
+        self.filing = Filing(layout, self._writes, self._thread, self._clock, self.blocks, self.indexes, policy)
         if deriver is not None:
             deriver.attach(self.catalog, self.filing)
         self._recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time, deriver)

@@ -29,6 +29,7 @@ from driftq.engine.sealing import Sealing
 from driftq.engine.segment import Segment
 from driftq.engine.tags import TagIndexes
 from driftq.engine.topic import Topic
+from driftq.seam.clock import Clock
 from driftq.storage.layout import Layout
 from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 from driftq.storage.tag_index import TagIndex
@@ -50,6 +51,7 @@ class Filing:
         layout: Layout,
         writes: FileThread,
         thread: FileThread,
+        clock: Clock,
         blocks: Blocks,
         indexes: TagIndexes,
         policy: SegmentPolicy,
@@ -60,7 +62,7 @@ class Filing:
         self._blocks = blocks
         self._store: SegmentStore = blocks.store
         self._indexes = indexes
-        self._sealing = Sealing(thread, blocks, self._sealed)
+        self._sealing = Sealing(thread, clock, blocks, self._sealed)
         self._policy = policy
         self.events_max = policy.events_max
         """How many records a segment holds at most, about."""

@@ -1,9 +1,11 @@
 """Sort the tags of a sealed segment where the interpreter's lock is not held, so that sealing costs appends nothing.
 
 The same index as `TagIndex.build` makes, by Arrow's kernels over the blocks' own columns. Segments with holes inside,
-or without tags, take the plain way.
+or without tags, take the plain way. So does one that nobody is in a hurry for while Arrow is not loaded: to load it
+takes the interpreter's lock for as long as to sort some thirty segments plainly.
 """
 
+import sys
 from array import array
 from collections.abc import Sequence
 
@@ -21,11 +23,12 @@ from driftq.storage.tag_index import (
 )
 
 
-def index_blocks(blocks: Sequence[Block], first_seq: int) -> TagIndex:
-    """The tag index of a segment's blocks. For a thread."""
+def index_blocks(blocks: Sequence[Block], first_seq: int, *, hurry: bool = True) -> TagIndex:
+    """The tag index of a segment's blocks; `hurry` where many more are about to come. For a thread."""
     tagged = [block for block in blocks if block.tag_bytes()]
     contiguous = sum(block.count for block in blocks) == blocks[-1].last_seq + 1 - first_seq
-    if len(tagged) != len(blocks) or not contiguous:
+    worth_it = hurry or "pyarrow.compute" in sys.modules
+    if len(tagged) != len(blocks) or not contiguous or not worth_it:
         return TagIndex.build(tag_rows(blocks, first_seq))
     import pyarrow as pa
     import pyarrow.compute as pc

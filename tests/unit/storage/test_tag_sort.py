@@ -1,5 +1,8 @@
 """Sorting by Arrow makes the same index as sorting by Python."""
 
+import sys
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,3 +38,12 @@ def test_rows_above_two_bytes() -> None:
     rows = samples.make_rows([b"1"] * count, tag=[b"%05d" % (row * 7919 % count) for row in range(count)])
     made = [Block.of(encode_block(rows, topic_id=1, first_seq=1, ts=1))]
     assert index_blocks(made, 1).encode() == TagIndex.build(tag_rows(made, 1)).encode()
+
+
+def test_nobody_waits_for_arrow_who_is_in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pyarrow.compute", raising=False)
+    made = [Block.of(encode_block(samples.make_rows([b"1", b"2"], tag=[b"b", b"a"]), topic_id=1, first_seq=1, ts=1))]
+    assert index_blocks(made, 1, hurry=False).encode() == index_blocks(made, 1).encode()
+    monkeypatch.delitem(sys.modules, "pyarrow.compute", raising=False)
+    index_blocks(made, 1, hurry=False)
+    assert "pyarrow.compute" not in sys.modules
