@@ -1,7 +1,9 @@
 """Where the bytes of a block are right now: in memory because they are new or were read lately, or in a segment file.
 
-Blocks that are not in their file yet stay in memory, whatever the budget says. The rest is a cache of `budget` bytes,
-least recently used out first. Every block that comes from a file is verified before anybody sees it.
+Blocks that are not in their file yet stay in memory, and so does for a while what a checkpoint copies: the cache gets
+what these leave of `budget` bytes, least recently used out first. So all of it together is within the budget for as
+long as the first two are; records of an `ephemeral` topic are not counted. Every block that comes from a file is
+verified before anybody sees it.
 
 A reader whose page is larger than the cache has to see its first block when its last one has been read. So a block is
 found for as long as anybody holds it, in the cache or not.
@@ -38,7 +40,40 @@ class Blocks:
         self._budget = budget
         self._cached: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._cached_bytes = 0
+        self._unwritten: dict[tuple[int, int], int] = {}
+        self._held_bytes = 0
         self._alive: WeakValueDictionary[tuple[int, int], Block] = WeakValueDictionary()
+
+    @property
+    def kept_bytes(self) -> int:
+        """What of the budget is taken: blocks, written or not, and what is lent."""
+        return self._cached_bytes + self._held_bytes
+
+    def add(self, segment: Segment, block: Block, *, last_ts: int, payload: int) -> int:
+        """A closed block behind the others of its segment, not in its file yet. Returns its number."""
+        number = segment.add(block, last_ts=last_ts, payload=payload)
+        if not segment.resident:
+            self._unwritten[segment.uid, number] = len(block.frame)
+            self.lend(len(block.frame))
+        return number
+
+    def written(self, segment: Segment, number: int) -> None:
+        """A block is in its file: it may leave memory."""
+        self._uncount(segment, number)
+        self.keep(segment, number, segment.pending.pop(number))
+
+    def lend(self, size: int) -> None:
+        """Count bytes that somebody else keeps for a while; a negative number takes them back."""
+        self._held_bytes += size
+        self._shrink()
+
+    def _uncount(self, segment: Segment, number: int) -> None:
+        self._held_bytes -= self._unwritten.pop((segment.uid, number), 0)
+
+    def _shrink(self) -> None:
+        while self.kept_bytes > self._budget and len(self._cached) > 1:
+            _, dropped = self._cached.popitem(last=False)
+            self._cached_bytes -= len(dropped.frame)
 
     def nowait(self, topic_id: int, segment: Segment, number: int) -> Block | None:
         """A block without waiting for the device, or None. Raises BlockDamagedError or OSError."""
@@ -74,13 +109,12 @@ class Blocks:
             return
         self._cached[key] = self._alive[key] = block
         self._cached_bytes += len(block.frame)
-        while self._cached_bytes > self._budget and len(self._cached) > 1:
-            _, dropped = self._cached.popitem(last=False)
-            self._cached_bytes -= len(dropped.frame)
+        self._shrink()
 
     def forget(self, topic_id: int, segment: Segment) -> None:
         """A segment is gone, or its files are elsewhere now."""
         for number in range(len(segment.index)):
+            self._uncount(segment, number)
             self._alive.pop((segment.uid, number), None)
             dropped = self._cached.pop((segment.uid, number), None)
             if dropped is not None:

@@ -15,6 +15,7 @@ from functools import partial
 
 from msgspec import Struct, msgpack
 
+from driftq.engine.blocks import Blocks
 from driftq.engine.capture import capture_topic
 from driftq.engine.catalog import Catalog
 from driftq.engine.filing import Filing
@@ -36,6 +37,8 @@ _ROUNDS_MAX = 4
 _COPIED_BYTES = 4 << 20
 """So much may be copied into a checkpoint without another round of syncs."""
 _KEPT_BYTES_MAX = MIB
+_COPIES = 3
+"""So often is a capture in memory until it is installed: itself, the file's content, and what is read back of it."""
 
 
 class EngineState(Struct, frozen=True, array_like=True):
@@ -55,6 +58,7 @@ class Checkpointer:
         catalog: Catalog,
         filing: Filing,
         thread: FileThread,
+        blocks: Blocks,
         time: EngineTime,
         last_number: int,
     ) -> None:
@@ -63,6 +67,7 @@ class Checkpointer:
         self._catalog = catalog
         self._filing = filing
         self._thread = thread
+        self._blocks = blocks
         self._time = time
         self._number = last_number
         self._captured: dict[Topic, bytes] = {}
@@ -176,8 +181,11 @@ class Checkpointer:
         if not self._filing.pinned:
             trash, self._filing.trash = self._filing.trash, []
         number = self._number + 1
+        lent = _COPIES * sum(map(len, snapshot.topics))
+        self._blocks.lend(lent)
 
         def done(size: int | None, error: Exception | None) -> None:
+            self._blocks.lend(-lent)
             if size is None or error is not None:
                 self._filing.trash += trash
                 self._end(answer, installed=False)

@@ -157,7 +157,14 @@ class Engine:
         self.writer = CatalogWriter(self.catalog, self.journal, self._gone)
         self._deleter = Deleter(self.journal, self.indexes)
         self.checkpointer = Checkpointer(
-            layout, self.shards, self.catalog, self.filing, self._thread, self.time, self.recovered.snapshot
+            layout,
+            self.shards,
+            self.catalog,
+            self.filing,
+            self._thread,
+            self.blocks,
+            self.time,
+            self.recovered.snapshot,
         )
         relocation = (
             None

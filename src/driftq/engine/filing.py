@@ -185,7 +185,7 @@ class Filing:
 
     def _wrote(self, segment: Segment, blocks: int) -> None:
         for number in range(segment.written_blocks, blocks):
-            self._blocks.keep(segment, number, segment.pending.pop(number))
+            self._blocks.written(segment, number)
         segment.written_blocks = blocks
 
     def _seal(self, topic: Topic, segment: Segment) -> None:

@@ -84,7 +84,8 @@ class Log(ABC):
         if isinstance(rows, Block):
             assert rows.first_seq == first
             self.close_open()
-            self._active(first, ts, resident=resident).add(rows, last_ts=rows.last_ts, payload=rows.payload_bytes)
+            segment = self._active(first, ts, resident=resident)
+            self._blocks.add(segment, rows, last_ts=rows.last_ts, payload=rows.payload_bytes)
         else:
             opened = self.open
             if opened is None:
@@ -129,7 +130,7 @@ class Log(ABC):
         dead, self.open, self.open_dead = self.open_dead, None, None
         segment = self.segments[-1]
         block = Block.of(opened.encode(self.id, bytes(dead.flags) if dead is not None else b""))
-        number = segment.add(block, last_ts=opened.last_ts, payload=opened.payload_bytes)
+        number = self._blocks.add(segment, block, last_ts=opened.last_ts, payload=opened.payload_bytes)
         if dead is not None:
             segment.dead[number] = dead
             segment.live -= dead.count
@@ -176,7 +177,7 @@ class Log(ABC):
         segment = self._active(block.first_seq, block.ts, resident=False)
         if block.count >= OWN_BLOCK_RECORDS:
             self.close_open()
-            segment.add(block, last_ts=block.last_ts, payload=block.payload_bytes)
+            self._blocks.add(segment, block, last_ts=block.last_ts, payload=block.payload_bytes)
             self.head = block.last_seq
             self._account(block.count, block.payload_bytes)
             number = len(segment.index) - 1

@@ -20,7 +20,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 32 << 20), (_TOP_PAD, 8 << 20))
+    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 16 << 20), (_TOP_PAD, 8 << 20))
     understood = [mallopt(option, value) == 1 for option, value in settings]
     return all(understood)
 

@@ -1,14 +1,18 @@
-"""Reads that fail: which of them mean that records are lost, and that all others change nothing."""
+"""Reads that fail: which of them mean that records are lost, and that all others change nothing. How much is kept."""
 
 import errno
 from collections.abc import Callable
 
 import pytest
 
+from driftq.engine import checkpoint
 from driftq.errors import InternalError, StartError, ThrottledError
-from driftq.model.limits import Limits
+from driftq.model.limits import OWN_BLOCK_RECORDS, Limits
 from driftq.model.tombstone import Hole, Reason
+from driftq.model.topic import Durability
 from driftq.seam.runtime import run
+from driftq.storage.layout import Layout
+from driftq.storage.snapshot import install_snapshot
 from driftq.testing import EngineRig
 from tests.unit.engine.unreadable import Fault, filled
 
@@ -132,3 +136,82 @@ def test_a_start_that_cannot_read_what_it_must_is_refused_and_loses_nothing() ->
     fault.on = False
     rig.kill()
     assert rig.seqs("t") == list(range(2, 25, 2))
+
+
+CACHE = 64 << 10
+BLOCKS_SHARE = CACHE - CACHE // 8
+"""What the tag indexes leave of it."""
+
+
+def in_memory(rig: EngineRig) -> int:
+    """Bytes of blocks that are kept, counted one by one; those of an `ephemeral` topic are not."""
+    blocks = list(rig.engine.blocks._cached.values())
+    for topic in rig.engine.catalog.visible():
+        blocks += [block for segment in topic.segments if not segment.resident for block in segment.pending.values()]
+    return sum(len(block.frame) for block in blocks)
+
+
+def write_block(rig: EngineRig, topic: str = "t") -> None:
+    """A block of its own, of about 10 KiB."""
+    rig.write(topic, *[b'"%b"' % (b"x" * 30)] * OWN_BLOCK_RECORDS)
+
+
+def test_blocks_that_are_not_in_their_file_yet_take_their_room_from_the_cache() -> None:
+    rig = EngineRig(cache_bytes=CACHE)
+    rig.put("t")
+    for _ in range(10):
+        write_block(rig)
+    full = in_memory(rig)
+    assert BLOCKS_SHARE // 2 < full == rig.engine.blocks.kept_bytes <= BLOCKS_SHARE
+    rig.runtime.hold("driftq-blocks")
+    for _ in range(4):
+        write_block(rig)
+        assert in_memory(rig) == rig.engine.blocks.kept_bytes <= BLOCKS_SHARE
+    assert sum(len(segment.pending) for segment in rig.topic("t").segments) == 4
+    rig.runtime.release("driftq-blocks")
+    rig.runtime.run_until_idle()
+    assert in_memory(rig) == rig.engine.blocks.kept_bytes <= BLOCKS_SHARE
+    assert rig.seqs("t") == list(range(1, 14 * OWN_BLOCK_RECORDS + 1))
+
+
+def test_what_goes_before_it_is_written_gives_its_room_back() -> None:
+    rig = EngineRig(cache_bytes=CACHE)
+    rig.put("t")
+    rig.put("other")
+    rig.runtime.hold("driftq-blocks")
+    write_block(rig)
+    write_block(rig, "other")
+    both = rig.engine.blocks.kept_bytes
+    rig.run(rig.engine.delete_topic("t"))
+    assert in_memory(rig) == rig.engine.blocks.kept_bytes == both // 2
+    rig.delete("other", before_seq=OWN_BLOCK_RECORDS + 1)
+    assert rig.engine.blocks.kept_bytes == in_memory(rig) == 0
+
+
+def test_records_that_never_have_a_file_take_nothing_from_the_cache() -> None:
+    rig = EngineRig(cache_bytes=CACHE)
+    rig.put("t", Durability.EPHEMERAL)
+    for _ in range(8):
+        write_block(rig)
+    assert rig.engine.blocks.kept_bytes == 0
+
+
+def test_what_a_checkpoint_copies_takes_its_room_from_the_cache_until_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = EngineRig(cache_bytes=CACHE, segment_max_events=10_000)
+    rig.put("t")
+    for _ in range(10):
+        write_block(rig)
+    rig.write("t", *[b"1" * 100] * 80)  # in the open block, so that it has to be copied
+    seen = []
+
+    def install(layout: Layout, number: int, content: bytes) -> None:
+        seen.append((rig.engine.blocks.kept_bytes, in_memory(rig), len(content)))
+        install_snapshot(layout, number, content)
+
+    monkeypatch.setattr(checkpoint, "install_snapshot", install)
+    assert rig.checkpoint()
+    ((kept, blocks, content),) = seen
+    assert blocks + 2 * content < kept <= BLOCKS_SHARE
+    assert rig.engine.blocks.kept_bytes == in_memory(rig)
