@@ -7,13 +7,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
-from driftq.engine.blocks import unreadable
-from driftq.engine.diff import Damaged, Missing, Slice
+from driftq.engine.diff import Damaged, Missing, Slice, rows_nowait
 from driftq.engine.log import Part
 from driftq.engine.topic import Topic
 from driftq.storage.block import RowSource
 from driftq.storage.frame import DELETED
-from driftq.storage.segment_store import BlockDamagedError, is_lost
 
 _LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
 
@@ -61,14 +59,9 @@ def rows_of(topic: Topic, seqs: Sequence[int], budget: int) -> list[Slice] | Mis
     slices: list[Slice] = []
     sources: list[RowSource] = []
     for part, rows in parts_of(topic, seqs):
-        try:
-            source = topic.source_nowait(part)
-        except (BlockDamagedError, OSError) as error:
-            if not is_lost(error):
-                raise unreadable(error) from error
-            return Damaged(part, str(error))
-        if source is None:
-            return Missing(part, sources)
+        source = rows_nowait(topic, part, sources)
+        if isinstance(source, Missing | Damaged):
+            return source
         sources.append(source)
         fit, used = _fit(source, rows, budget)
         if fit < len(rows):

@@ -11,9 +11,8 @@ Invariants
 from bisect import bisect_right
 from typing import NamedTuple
 
-from driftq.engine.blocks import unreadable
 from driftq.engine.delete import parse_match
-from driftq.engine.diff import Damaged, Missing
+from driftq.engine.diff import Damaged, Missing, rows_nowait
 from driftq.engine.tags import Match
 from driftq.engine.topic import Topic
 from driftq.model.router import Guarantee, RouterSpec
@@ -22,7 +21,6 @@ from driftq.router.hops import Hops
 from driftq.seam.runtime import Pending, Timer
 from driftq.storage.block import RowSource
 from driftq.storage.frame import DELETED
-from driftq.storage.segment_store import BlockDamagedError, is_lost
 
 RUN_BYTES_MAX = 1 << 20
 """So many bytes of records are copied at a time, or one record."""
@@ -141,14 +139,9 @@ def look(topic: Topic, cursor: int, upto: int, limit: int) -> Run | Gap | Missin
     if dead is not None:
         gone = dead.flags.find(DELETED, live, end)
         end = gone if gone >= 0 else end
-    try:
-        source = topic.source_nowait(part)
-    except (BlockDamagedError, OSError) as error:
-        if not is_lost(error):
-            raise unreadable(error) from error
-        return Damaged(part, str(error))
-    if source is None:
-        return Missing(part, [])
+    source = rows_nowait(topic, part, [])
+    if isinstance(source, Missing | Damaged):
+        return source
     weights = source.weights(live, end)
     fit = bisect_right(weights, weights[0] + RUN_BYTES_MAX) - 1
     return Run(source, live, live + max(1, min(fit, end - live)))
