@@ -3,8 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pyspark
+from pyarrow import RecordBatch
 
 from driftq.pipeline import register
 from driftq.pipeline.java import find_java
@@ -43,6 +47,17 @@ def test_the_session_has_no_web_page_and_runs_in_utc(spark: "SparkSession") -> N
     assert spark.sparkContext.uiWebUrl is None
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_python_processes_of_a_local_session_import_pyspark_as_it_is_installed(spark: "SparkSession") -> None:
+    """And not from a zip of sources, which each of them would have to compile."""
+
+    def told(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        for _ in batches:
+            yield RecordBatch.from_pydict({"place": [pyspark.__file__]})
+
+    (row,) = spark.range(1, numPartitions=1).mapInArrow(told, "place string").collect()
+    assert row.place == pyspark.__file__
 
 
 def test_an_archive_that_is_there_is_used_and_one_that_is_not_is_recorded(tmp_path: Path) -> None:

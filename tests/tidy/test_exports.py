@@ -14,6 +14,7 @@ PUBLIC = [name for name in ("testing", "client", "pipeline") if (ROOT / "src/dri
 def test_all_is_exactly_what_can_be_imported(name: str) -> None:
     package = importlib.import_module(f"driftq.{name}")
     offered = list(getattr(package, "__all__", []))
+    assert all(hasattr(package, attribute) for attribute in offered)  # some are there when they are first asked for
     importable = sorted(
         attribute
         for attribute, value in vars(package).items()

@@ -10,6 +10,8 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping
@@ -149,19 +151,33 @@ def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, sho
         process = subprocess.Popen(
             line,
             stdin=subprocess.PIPE,
-            env=os.environ
-            | {
-                "SPARK_HOME": str(spark_home()),
-                "JAVA_HOME": str(home_for_spark(java)),
-                "SPARK_CONNECT_MODE": "0",
-                "SPARK_SCALA_VERSION": "2.13",
-                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
-            }
-            | dict(variables),
+            env=_environment(java, conf) | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)} | dict(variables),
             preexec_fn=_leave_interrupts_to_python,
         )
         _attach(process, *_address(process, told))
     return True
+
+
+def _environment(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the JVM, which are those of the Python processes that it starts.
+
+    Below `SPARK_HOME` Spark finds PySpark as a zip of sources, and puts it first: every Python process would compile
+    all that it imports, for a second. Where they are this very Python, PySpark is installed for them; then Spark is
+    not told where that zip is.
+    """
+    home = spark_home()
+    variables = os.environ | {
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(home_for_spark(java)),
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_SCALA_VERSION": "2.13",
+    }
+    installed = home.parent in [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
+    the_same = os.environ.get("PYSPARK_PYTHON") == sys.executable
+    if installed and the_same and conf.get("spark.master", "").startswith("local["):
+        del variables["SPARK_HOME"]
+        variables.setdefault("SPARK_CONF_DIR", str(home / "conf"))
+    return variables
 
 
 def _leave_interrupts_to_python() -> None:

@@ -1,9 +1,13 @@
 """The conf of a session, by its master."""
 
+import subprocess
+import sys
+
 import pytest
 
 from driftq.pipeline import PipelineError, session
 from driftq.pipeline.sessions import defaults
+from tests.acceptance.process import environment
 
 
 @pytest.mark.parametrize(
@@ -22,3 +26,12 @@ def test_a_cluster_on_another_host_is_not_told_to_call_back_to_this_loopback() -
 def test_a_session_is_local_or_remote() -> None:
     with pytest.raises(PipelineError, match="leave one out"):
         session(master="local[1]", remote="sc://127.0.0.1")
+
+
+def test_a_python_process_of_spark_imports_the_source_without_the_jobs() -> None:
+    """Spark starts half a dozen of them for a query."""
+    code = "import sys, pyspark_driftq; print(sorted({'httpx', 'driftq.pipeline.jobs', 'pandas'} & set(sys.modules)))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
