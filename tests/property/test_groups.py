@@ -15,6 +15,7 @@ from driftq.config import Settings
 from driftq.errors import InvalidRequestError, NotOwnerError, PreconditionError
 from driftq.groups.broker import Place
 from driftq.testing import CrashMode
+from tests.property.histories import HISTORIES
 from tests.unit.groups.rig import BrokerRig, Consumer
 
 spices = st.integers(0, 1 << 20)
@@ -284,7 +285,7 @@ class BrokerModel(RuleBasedStateMachine):
 
 
 BrokerModel.TestCase.settings = settings(
-    stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=HISTORIES, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestBrokerModel = BrokerModel.TestCase
 

@@ -7,10 +7,12 @@ what, the deliveries and the records that are left must be those of the model.
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from driftq.testing import CrashMode
+from tests.property.histories import HISTORIES
 from tests.unit.queue.rig import QueueRig
 
 NODES = st.sampled_from(["a", "b"])
@@ -230,3 +232,4 @@ class Queue(RuleBasedStateMachine):
 
 
 TestQueue = Queue.TestCase
+TestQueue.settings = settings(TestQueue.settings, max_examples=HISTORIES)
