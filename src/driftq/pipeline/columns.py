@@ -27,10 +27,10 @@ GAPS = {"kind": "string", "gap_from": "bigint", "gap_to": "bigint", "reason": "s
 BROKER = {"partition": "int", "key": "string", "value": "string", "envelope": "string", "routing": "string"}
 _ALL = RECORD | GAPS | BROKER
 
-_TIME = pa.timestamp("us", "UTC")
+TIME = pa.timestamp("us", "UTC")
 _BASE = {
     "seq": pa.int64(),
-    "ts": pa.timestamp("ms", "UTC"),
+    "ts": TIME,
     "node": pa.utf8(),
     "tag": pa.utf8(),
     "meta": pa.utf8(),
@@ -88,8 +88,6 @@ class Projection:
     def _column(self, name: str, topic: str, count: int, read: dict[str, Any], message: dict[str, Any]) -> Any:
         if name in _PLAIN:
             return read[name]
-        if name == "ts":
-            return read["ts"].cast(_TIME)
         if name == "topic":
             return _repeated(topic, count)
         if name == "meta":
@@ -120,7 +118,7 @@ class Projection:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-_PLAIN = frozenset(("seq", "node", "tag", "data"))
+_PLAIN = frozenset(("seq", "ts", "node", "tag", "data"))
 
 
 def _repeated(text: str, count: int) -> Any:

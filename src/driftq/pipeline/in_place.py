@@ -3,6 +3,9 @@
 Whether it does is checked by the id file of the root, not assumed. The server sets delete flags in files some time
 after the delete, so a file is believed only if it shows as many live rows as the server said at planning; otherwise,
 and when it is gone or damaged, the rows come from the server (`Elsewhere`). Frames are verified as the server does.
+
+Columns of a hot segment are not copied: batches are over the mapped file, which is unmapped when the last of them goes.
+Sealed files change in nothing but delete flags, and those are copied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,12 +13,12 @@ from functools import cache
 from itertools import compress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftq.pipeline.columns import base_schema
+from driftq.pipeline.columns import TIME, base_schema
 from driftq.pipeline.planning import Piece, Segment, Split
 from driftq.seam.disk import OsDisk
 from driftq.storage.arrow import block_arrays
@@ -90,10 +93,11 @@ def _hot(path: Path, segment: Segment, piece: Piece, earliest: int, names: tuple
     index = decode_index(path.with_suffix(".idx").read_bytes())
     if index is None:
         raise Elsewhere
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        if _live(content, index, earliest) != segment.live:
-            raise Elsewhere
-        yield from _gathered(_blocks(content, index, piece, names))
+    with path.open("rb") as file:
+        content = mmap(file.fileno(), 0, access=ACCESS_READ)
+    if _live(content, index, earliest) != segment.live:
+        raise Elsewhere
+    yield from _gathered(_blocks(memoryview(content), index, piece, names))
 
 
 def _live(content: mmap, index: BlockIndex, earliest: int) -> int:
@@ -108,16 +112,17 @@ def _live(content: mmap, index: BlockIndex, earliest: int) -> int:
     return total
 
 
-def _blocks(content: mmap, index: BlockIndex, piece: Piece, names: tuple[str, ...]) -> Iterator[Any]:
+def _blocks(content: memoryview, index: BlockIndex, piece: Piece, names: tuple[str, ...]) -> Iterator[Any]:
     for number in range(index.at_or_after(piece.first), len(index)):
         first_seq, count = index.first_seq(number), index.count(number)
         if first_seq > piece.last:
             return
         offset, length = index.place(number)
-        block = verified(content[offset : offset + length], first_seq, count)
+        frame = cast("bytes", content[offset : offset + length])  # storage reads it through the buffer protocol
+        block = verified(frame, first_seq, count)
         low, high = max(piece.first - first_seq, 0), min(piece.last - first_seq + 1, count)
         batch = _base(block, names)
-        flags = block.flags[low:high]
+        flags = bytes(block.flags[low:high])
         if flags.count(DELETED):
             yield batch.take(pa.array(list(compress(range(low, high), flags.translate(_LIVE))), pa.uint32()))
         else:
@@ -126,20 +131,26 @@ def _blocks(content: mmap, index: BlockIndex, piece: Piece, names: tuple[str, ..
 
 def _base(block: Block, names: tuple[str, ...]) -> Any:
     """The columns of a block that somebody needs."""
-    count, arrays = block.count, block_arrays(block)
+    count = block.count
+    arrays: dict[str, Any] = dict(block_arrays(block))
     columns = []
     for name in names:
         if name == "seq":
             columns.append(pa.arange(block.first_seq, block.first_seq + count))
+        elif name == "ts":
+            columns.append(arrays["ts"].cast(TIME) if name in arrays else _all_at(block.ts, count))
         elif name in arrays:
             columns.append(arrays[name])
-        elif name == "ts":
-            columns.append(pa.repeat(pa.scalar(block.ts, pa.timestamp("ms", "UTC")), count))
         elif name == "node" and block.batch_node is not None:
-            columns.append(pa.repeat(pa.scalar(block.batch_node.decode(), pa.utf8()), count))
+            columns.append(pa.repeat(pa.scalar(bytes(block.batch_node).decode(), pa.utf8()), count))
         else:
             columns.append(pa.nulls(count, pa.utf8()))
     return pa.RecordBatch.from_arrays(columns, schema=base_schema(names))
+
+
+def _all_at(ms: int, count: int) -> Any:
+    """So many times the same time."""
+    return pa.repeat(pa.scalar(1000 * ms, pa.int64()), count).view(TIME)
 
 
 def _gathered(batches: Iterator[Any]) -> Iterator[Any]:

@@ -108,8 +108,11 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
 
 def _base(batch: Any, names: list[str]) -> Any:
     columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+    schema = base_schema(tuple(names))
     columns[0] = columns[0].view(pa.int64())
-    return pa.RecordBatch.from_arrays(columns, schema=base_schema(tuple(names)))
+    return pa.RecordBatch.from_arrays(
+        [column.cast(kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
+    )
 
 
 def _until(batch: Any, last: int) -> Any:

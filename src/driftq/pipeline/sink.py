@@ -25,6 +25,7 @@ from driftq.pipeline.outgoing import check_columns
 from driftq.pipeline.stage_calls import ServerStage
 from driftq.pipeline.staged import Address, PartWriter, Staged, abandon, check_writer, commit
 from driftq.pipeline.wire import Wire
+from driftq.pipeline.workers import settle
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -61,7 +62,9 @@ class Target(NamedTuple):
         attempt = int.from_bytes(os.urandom(_ATTEMPT_BYTES))
         address = Address(check_writer(writer), batch, task.partitionId(), attempt)
         with self.connected() as server:
-            return Handle(PartWriter(server, address, topic=self.topic, error_topic=self.error_topic).write(rows))
+            handle = Handle(PartWriter(server, address, topic=self.topic, error_topic=self.error_topic).write(rows))
+        settle()
+        return handle
 
 
 @dataclass

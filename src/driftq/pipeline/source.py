@@ -25,6 +25,7 @@ from driftq.pipeline.selection import Condition
 from driftq.pipeline.sink import BatchSink, StreamSink, Target
 from driftq.pipeline.topics import Topics
 from driftq.pipeline.wire import Wire
+from driftq.pipeline.workers import settle
 
 
 class DriftqSource(DataSource):
@@ -104,7 +105,9 @@ class DriftqSource(DataSource):
 
 def _read(task: Task, partition: InputPartition) -> Iterator[Any]:
     """Spark makes a partition without a value where we have none."""
-    return iter(()) if partition.value is None else read_split(task, partition.value)
+    if partition.value is not None:
+        yield from read_split(task, partition.value)
+    settle()
 
 
 def _checked(asked: ReadOptions, topic: str, gaps: list[Gap]) -> list[Gap]:

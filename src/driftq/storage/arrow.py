@@ -127,7 +127,7 @@ def block_arrays(block: Block) -> dict[str, Array]:
             bitmap = (count + 7) >> 3
             offsets += up8(bitmap)
             valid = frame.slice(start, bitmap)
-            nulls = 0 if all_set(block.frame[start : start + bitmap], count) else -1
+            nulls = 0 if all_set(bytes(block.frame[start : start + bitmap]), count) else -1
         text = offsets + up8(4 * (count + 1))
         buffers = [valid, frame.slice(offsets, 4 * (count + 1)), frame.slice(text, start + size - text)]
         arrays[name] = pa.Array.from_buffers(pa.utf8(), count, buffers, nulls)

@@ -62,7 +62,7 @@ def test_only_what_is_needed_is_read() -> None:
 
 def test_columns_come_in_the_order_of_the_schema() -> None:
     made = _projection("data", "topic", "ts", "seq", "kind", "reason").rows(
-        "t", _base(seq=[4, 5], ts=[1000, 2000], data=['"a"', "{}"])
+        "t", _base(seq=[4, 5], ts=[1_000_000, 2_000_000], data=['"a"', "{}"])
     )
     assert made.to_pylist()[1] == {
         "data": "{}",
@@ -98,7 +98,7 @@ def test_a_gap_is_a_row_at_the_last_seq_that_is_gone() -> None:
 
 
 def test_filters_are_exact_and_null_never_passes() -> None:
-    base = _base(seq=[1, 2, 3, 4], ts=[1000, 2000, 3000, 4000], tag=["a1", None, "b", "a2"])
+    base = _base(seq=[1, 2, 3, 4], ts=[1_000_000, 2_000_000, 3_000_000, 4_000_000], tag=["a1", None, "b", "a2"])
 
     def passed(*tests: Condition) -> list[int]:
         return [int(seq) for seq in apply(tests, base).column(0).to_pylist()]
