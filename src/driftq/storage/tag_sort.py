@@ -9,7 +9,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 
-from driftq.storage.arrow import binary_scalar, block_arrays
+from driftq.storage.arrow import block_arrays
 from driftq.storage.block import Block
 from driftq.storage.tag_index import (
     AMBIGUOUS,
@@ -43,8 +43,8 @@ def index_blocks(blocks: Sequence[Block], first_seq: int, *, hurry: bool = True)
     prefix = common_prefix(first, last)
     end = prefix + KEY_BYTES
     parts = pc.binary_slice(names, prefix, end)
-    zeros = binary_scalar(bytes(KEY_BYTES))
-    padded = pc.binary_slice(pc.binary_join_element_wise(parts, zeros, binary_scalar(b"")), 0, KEY_BYTES)
+    # Bytes are padded as if they were ASCII: the kernel looks at none of them.
+    padded = pc.ascii_rpad(parts.view(pa.utf8()), KEY_BYTES, padding="\0")
     keys = array("Q", padded.buffers()[2].to_pybytes()[: 8 * len(names)])
     keys.byteswap()
     wide = len(tags) > NARROW_ROWS
