@@ -59,11 +59,12 @@ def expected(record: samples.Record, fields: Fields) -> dict[str, object]:
 @given(st.data())
 def test_every_record_is_valid_json_with_the_fields_that_were_asked_for(data: st.DataObject) -> None:
     rows = data.draw(some_rows())
+    first = data.draw(st.sampled_from((1, 7, 996, 1000, 1997, 999_996, (1 << 63) - 20)))
     source: RowSource
     if data.draw(st.booleans()):
-        source = Block.of(encode_block(rows, topic_id=1, first_seq=7, ts=1000))
+        source = Block.of(encode_block(rows, topic_id=1, first_seq=first, ts=1000))
     else:
-        source = OpenBlock(7)
+        source = OpenBlock(first)
         source.extend(rows, 1000)
         source.extend(rows, data.draw(st.sampled_from((1000, 1005))))
     picked = data.draw(
@@ -101,3 +102,11 @@ def test_the_bytes_of_data_are_those_that_were_stored() -> None:
     assert text == (
         b'{"$seq":1,"$ts":5,"data":1e5},{"$seq":2,"$ts":5,"data":1.0},{"$seq":3,"$ts":5,"data":12345678901234567890}'
     )
+
+
+def test_seqs_of_a_long_page_are_written_out_in_full() -> None:
+    rows = samples.make_rows([b"0"] * 2500)
+    for first in (1, 499, 999_001):
+        page = page_of(Block.of(encode_block(rows, topic_id=1, first_seq=first, ts=1000)), range(2500))
+        found = json.decode(b"[" + render_records(page, Fields()) + b"]")
+        assert [record["$seq"] for record in found] == list(range(first, first + 2500))
