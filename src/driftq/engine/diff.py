@@ -259,6 +259,11 @@ class _Window:
             if not rows:
                 return None
         first, last = rows[0], rows[-1]
+        if isinstance(rows, range) and (whole := source.weight(first, last + 1)) <= self._room:
+            self._room -= whole
+            self._delivered += len(rows)
+            self.slices.append(Slice(source, rows))
+            return None
         weights = source.weights(first, last + 1)
         if isinstance(rows, range):
             fit = bisect_right(weights, weights[0] + self._room) - 1

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 from io import BytesIO
 from operator import add, sub
+from struct import Struct
 from typing import Protocol
 
 from driftq.storage.columns import (
@@ -33,6 +34,7 @@ from driftq.storage.rows import Rows, Texts, is_plain, spread
 
 _PAD = [bytes(size) for size in range(8)]
 _APPEND = int(Kind.APPEND)
+_OFFSET = Struct("<i").unpack_from
 
 
 class RowSource(Protocol):
@@ -73,6 +75,10 @@ class RowSource(Protocol):
 
     def weights(self, first: int, last: int) -> Sequence[int]:
         """Running totals of payload bytes from some base, one more than there are rows."""
+        ...
+
+    def weight(self, first: int, last: int) -> int:
+        """Payload bytes of some rows."""
         ...
 
     def tag_bytes(self) -> bytes:
@@ -273,6 +279,16 @@ class Block:
         if self.bits & META:
             return list(map(add, totals, self._offsets(META, first, last)))
         return totals
+
+    def weight(self, first: int, last: int) -> int:
+        """Payload bytes of some rows."""
+        size = self._text_bytes(DATA, first, last)
+        return size + self._text_bytes(META, first, last) if self.bits & META else size
+
+    def _text_bytes(self, bit: int, first: int, last: int) -> int:
+        start = self._offsets_at(bit)
+        (begin,), (end,) = _OFFSET(self.frame, start + 4 * first), _OFFSET(self.frame, start + 4 * last)
+        return int(end - begin)
 
     def tag_bytes(self) -> bytes:
         """All tags back to back, for a search that rules blocks out."""

@@ -188,6 +188,11 @@ class OpenBlock:
             return totals
         return list(map(add, totals, self._meta.offsets[first : last + 1]))
 
+    def weight(self, first: int, last: int) -> int:
+        """Payload bytes of some rows."""
+        size = self._data.offsets[last] - self._data.offsets[first]
+        return size if self._meta is None else size + self._meta.offsets[last] - self._meta.offsets[first]
+
     def tag_bytes(self) -> bytes:
         """All tags back to back, for a search that rules blocks out."""
         return b"" if self._tag is None else bytes(self._tag.data)

@@ -137,6 +137,7 @@ def weights_fit(source: RowSource) -> bool:
     sizes = [len(record.data) + len(record.meta or b"") for record in records(source)]
     parts = all(
         [b - a for a, b in pairwise(source.weights(first, last))] == sizes[first:last]
+        and source.weight(first, last) == sum(sizes[first:last])
         for first in range(source.count)
         for last in range(first + 1, source.count + 1)
     )
