@@ -37,6 +37,8 @@ class _Cold(NamedTuple):
     files: list[str]
     dead: list[int]
     last: int
+    whole: bool
+    """No row of the files is outside the range."""
 
 
 def read_topic(
@@ -111,7 +113,7 @@ def _cold(manifest: Manifest, start: int, end: int) -> _Cold | None:
     except ImportError as error:
         raise PipelineError(f"a topic's files cannot be read here: {error}") from error
 
-    at, files, dead = max(start + 1, manifest.earliest), [], []
+    at, files, dead, whole = max(start + 1, manifest.earliest), [], [], True
     for segment in sorted(manifest.segments, key=lambda each: each.first):
         if segment.last < at:
             continue
@@ -125,10 +127,11 @@ def _cold(manifest: Manifest, start: int, end: int) -> _Cold | None:
             break
         dead += in_place.dead_seqs(file, flags)
         files.append(str(path))
+        whole = whole and segment.first >= at and segment.last <= end
         at = segment.last + 1
         while (hole := next((gap for gap in manifest.holes if gap.first <= at <= gap.last), None)) is not None:
             at = hole.last + 1
-    return _Cold(files, dead, at - 1) if files else None
+    return _Cold(files, dead, at - 1, whole) if files else None
 
 
 def _scan(
@@ -137,7 +140,9 @@ def _scan(
     """The rows of files. Their seqs are unsigned, which Spark would make slow decimals of; none is that large."""
     from pyspark.sql import functions as f
 
-    rows = spark.read.schema(_FILE).parquet(*cold.files).where(f"seq >= {first} and seq <= {last}")
+    rows = spark.read.schema(_FILE).parquet(*cold.files)
+    if not cold.whole:
+        rows = rows.where(f"seq >= {first} and seq <= {last}")
     for column, text in (("tag", asked.tag), ("node", asked.node)):
         if text is not None:
             rows = rows.where(f.col(column) == f.lit(text))

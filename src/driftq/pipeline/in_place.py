@@ -83,8 +83,9 @@ def dead_seqs(file: ColdFile, flags: bytes) -> list[int]:
     found: list[int] = []
     row = 0
     for group in file.groups:
-        dead = flags[row : row + group.count].translate(_DEAD)
-        found += compress(range(group.first_seq, group.first_seq + group.count), dead)
+        if flags.count(DELETED, row, row + group.count):
+            dead = flags[row : row + group.count].translate(_DEAD)
+            found += compress(range(group.first_seq, group.first_seq + group.count), dead)
         row += group.count
     return found
 
