@@ -135,8 +135,9 @@ def _alive(page: str) -> int | None:
 
 def _is_ours(pid: int) -> bool:
     """Is it one of Spark's daemons, and running? A pid alone may have become somebody else's."""
-    with suppress(OSError):
-        os.waitpid(pid, os.WNOHANG)  # one that has ended is there until its parent, if that is us, takes note
+    with suppress(ChildProcessError):
+        # Started by this process: its pid is nobody else's before this has been asked, and it may have no command yet.
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
     try:
         return b"org.apache.spark.deploy." in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
