@@ -37,7 +37,7 @@ from driftq.model.limits import Limits
 from driftq.model.topic import TopicConfig
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
-from driftq.seam.memory import keep_freed_memory
+from driftq.seam.memory import collect_seldom, keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime, Pending
 
 TOPIC = "bench"
@@ -279,6 +279,7 @@ def _child(*arguments: str) -> str:
 def child(arguments: list[str]) -> None:
     """The other side of `_child`."""
     keep_freed_memory()
+    collect_seldom()
     match arguments:
         case ["run", name, directory, scale]:
             result = uvloop.run(_result(RUNS[name](directory, float(scale))))
