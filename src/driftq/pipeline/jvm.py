@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.java import Java, cache_dir, find_java, home_for_spark
@@ -132,12 +132,31 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path
     return [*options, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
 
 
+class Gateway(NamedTuple):
+    """A JVM that is up, and the way to it."""
+
+    process: "subprocess.Popen[bytes]"
+    """It ends when its standard input is closed."""
+    port: int
+    secret: str
+
+    def variables(self) -> dict[str, str]:
+        """The environment of a process whose sessions are to be in this JVM, one at a time."""
+        return {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
+
+
 def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> bool:
     """Have PySpark's gateway lead to a JVM: was it started, with these variables? One that is there already stays."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return False
+    _attach(start(conf, variables, short=short))
+    return True
+
+
+def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> Gateway:
+    """A JVM with these variables, from the archive if there is one. Raises PipelineError where it does not come up."""
     java = find_java()
     archive = archive_path(java, _jars(), _collector())
     record_to = None if archive.exists() else _place_to_record(archive)
@@ -154,8 +173,7 @@ def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, sho
             env=_environment(java, conf) | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)} | dict(variables),
             preexec_fn=_leave_interrupts_to_python,
         )
-        _attach(process, *_address(process, told))
-    return True
+        return Gateway(process, *_address(process, told))
 
 
 def _environment(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
@@ -211,15 +229,16 @@ def _address(process: "subprocess.Popen[bytes]", told: Path) -> tuple[int, str]:
         return read_int(file), UTF8Deserializer().loads(file)
 
 
-def _attach(process: "subprocess.Popen[bytes]", port: int, secret: str) -> None:
+def _attach(started: Gateway) -> None:
     """Let PySpark connect as to any gateway that is there; the environment says where only meanwhile."""
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(port), secret
+    os.environ.update(started.variables())
     try:
         gateway: Any = launch_gateway()
     finally:
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-    gateway.proc = process  # its standard input is what keeps the JVM alive
+        for name in started.variables():
+            del os.environ[name]
+    gateway.proc = started.process  # its standard input is what keeps the JVM alive
     SparkContext._ensure_initialized(gateway=gateway)
