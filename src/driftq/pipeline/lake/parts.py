@@ -12,7 +12,6 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +66,7 @@ class PartWriter:
 
     def __init__(self, places: Places) -> None:
         self._places = places
+        self._decode = _decoder()
         self._held: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
         self._rows = 0
         self._bytes = 0
@@ -84,8 +84,8 @@ class PartWriter:
     def _take_topic(self, topic: str, rows: pa.Table) -> None:
         epoch = pa.array([self._places.epochs[topic]], pa.int64()).take(pa.array([0] * len(rows), pa.int32()))
         rows = rows.append_column("epoch", epoch)
-        rows = rows.set_column(rows.schema.get_field_index("meta"), "meta", _maps(rows["meta"]))
-        problems = [problem_of(topic, data) for data in rows["data"].to_pylist()]
+        rows = rows.set_column(rows.schema.get_field_index("meta"), "meta", _maps(rows["meta"], self._decode))
+        problems = [problem_of(topic, data, self._decode) for data in rows["data"].to_pylist()]
         if any(problems):
             bad = rows.append_column("problem", pa.array(problems, pa.string()))
             self._hold(self._places.bad, _BAD, bad.filter(pc.is_valid(bad["problem"])).select(BAD_RECORDS.names))
@@ -121,21 +121,20 @@ def _write(table: str, day: str, rows: pa.Table) -> Part:
     return Part(table, path, size, day, len(rows), *ends, SystemClock().wall_ms())
 
 
-def _maps(texts: Any) -> Any:
+def _maps(texts: Any, decode: Callable[[str], Any]) -> Any:
     """Meta, which comes as JSON: Spark measures a batch with a column of maps anew for every row of it."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), RECORDS.field("meta").type)
-    decode = _decoder()
     maps = [None if text is None else list(decode(text).items()) for text in texts.to_pylist()]
     return pa.array(maps, RECORDS.field("meta").type)
 
 
-def problem_of(topic: str, data: str | None) -> str | None:
+def problem_of(topic: str, data: str | None, decode: Callable[[str], Any] = json.loads) -> str | None:
     """Why nobody can read a record; None if all is well."""
     if data is None:
         return "no data"
     try:
-        found = _decoder()(data)
+        found = decode(data)
     except ValueError as error:
         return f"no JSON: {error}"
     if topic.startswith(_V1) and not (isinstance(found, dict) and isinstance(found.get("value"), str)):
@@ -143,9 +142,8 @@ def problem_of(topic: str, data: str | None) -> str | None:
     return None
 
 
-@cache
 def _decoder() -> Callable[[str], Any]:
-    """The quick reader of JSON where there is one."""
+    """The quick reader of JSON where there is one. Not kept: what keeps its result does not travel by value."""
     try:
         from msgspec.json import decode
     except ImportError:
