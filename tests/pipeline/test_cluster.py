@@ -25,7 +25,8 @@ from driftq.pipeline import read_topic, session
 url, target, topic = sys.argv[1:4]
 kind, _, where = target.partition("=")
 how = {kind: where}
-spark = session(url, **how, conf={} if "remote" in how else {"spark.executor.memory": "512m"})
+quick = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+spark = session(url, **how, conf={} if "remote" in how else quick, short=True)
 place = tempfile.mkdtemp()
 
 def table(name=topic, columns=None, **options):

@@ -12,6 +12,7 @@ import pytest
 from msgspec import json
 
 from driftq.client import Client
+from driftq.pipeline.jobs.job import Progress
 from driftq.pipeline.jobs.runs import OPEN, Runs
 from tests.acceptance.process import environment
 from tests.acceptance.waiting import until
@@ -55,12 +56,13 @@ def test_an_archive_in_the_background_is_followed_refused_twice_and_stopped(
         topic.write([{"data": {"n": n}} for n in range(1000)])
         run_id = _begun(commands, *job)["id"]
 
-        def rows() -> int:
-            return int(commands.json("status", run_id)["rows"])
+        def far() -> Progress:
+            return Runs(tmp_path / "runs").find(run_id).progress
 
-        until(rows, lambda found: found == 1000, PATIENCE_S)
+        until(far, lambda found: found.rows == 1000, PATIENCE_S)
         topic.write([{"data": {"n": n}} for n in range(500)])
-        until(rows, lambda found: found == 1500, PATIENCE_S)
+        until(far, lambda found: (found.rows, found.lag) == (1500, 0), PATIENCE_S)
+    assert commands.json("status", run_id)["rows"] == 1500
     (listed,) = commands.json("ls")
     assert (listed["id"], listed["state"], listed["lag"]) == (run_id, "running", 0)
     twice = commands("run", *job, "--once")

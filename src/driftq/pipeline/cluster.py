@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.java import Java, cache_dir, find_java, home_for_spark
-from driftq.pipeline.jvm import OPENED, log_config, spark_home
+from driftq.pipeline.jvm import daemon_command, spark_home
 
 PATIENCE_S = 180.0
 _POLL_S = 0.1
@@ -90,11 +90,6 @@ def down(directory: str | Path | None = None) -> bool:
 
 def _start(java: Java, place: Path, name: str, *arguments: str) -> int:
     """One JVM, on its own, with a log."""
-    line = [
-        *(str(java.command), "-cp", f"{spark_home()}/jars/*", "-Xmx512m", "-XX:+UseSerialGC"),
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
-        *(f"-Dlog4j2.configurationFile={log_config()}", *arguments),
-    ]
     variables = {
         "SPARK_HOME": str(spark_home()),
         "JAVA_HOME": str(home_for_spark(java)),
@@ -103,7 +98,7 @@ def _start(java: Java, place: Path, name: str, *arguments: str) -> int:
     }
     with (place / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            line,
+            [*daemon_command(java), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

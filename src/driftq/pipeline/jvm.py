@@ -25,7 +25,9 @@ from driftq.pipeline.java import Java, cache_dir, find_java, home_for_spark
 
 START_PATIENCE_S = 300.0
 _POLL_S = 0.01
-OPENED = (
+_QUICKLY = "-XX:TieredStopAtLevel=1"
+"""Compile quickly rather than well."""
+_OPENED = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
     *("sun.security.action", "sun.util.calendar"),
@@ -101,14 +103,8 @@ def log_config() -> Path:
 def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path | None, archive: Path) -> list[str]:
     """The command line of the JVM."""
     options = [
-        str(java.command),
-        "-cp",
-        os.pathsep.join([*filter(None, [conf.get("spark.driver.extraClassPath")]), *map(str, _jars())]),
+        *_common(java, conf.get("spark.driver.extraClassPath")),
         f"-Xmx{conf.get('spark.driver.memory', '1g')}",
-        "-XX:+IgnoreUnrecognizedVMOptions",
-        "-Xlog:disable",
-        "-Xlog:all=error:stderr",
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
         "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Dio.netty.allocator.type=pooled",
@@ -116,11 +112,10 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path
         "-Dderby.connection.requireAuthentication=false",
         "--sun-misc-unsafe-memory-access=allow",
         "--enable-native-access=ALL-UNNAMED",
-        f"-Dlog4j2.configurationFile={log_config()}",
         _collector(),
     ]
     if short:
-        options.append("-XX:TieredStopAtLevel=1")
+        options.append(_QUICKLY)
     if record_to is not None:
         options.append(f"-XX:ArchiveClassesAtExit={record_to}")
     elif archive.exists():
@@ -130,6 +125,27 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path
     for key, value in conf.items():
         options += ["--conf", f"{key}={value}"]
     return [*options, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
+
+
+def daemon_command(java: Java) -> list[str]:
+    """The command line of a small JVM of Spark's, without what it runs: it has little to do but to be up soon."""
+    archive = archive_path(java, _jars(), _collector())
+    mapped = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+    return [*_common(java), "-Xmx512m", "-XX:+UseSerialGC", _QUICKLY, *mapped]
+
+
+def _common(java: Java, first: str | None = None) -> list[str]:
+    """What every JVM of ours is started with: an archive fits where the class path begins with the same jars."""
+    return [
+        str(java.command),
+        "-cp",
+        os.pathsep.join([*filter(None, [first]), *map(str, _jars())]),
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        f"-Dlog4j2.configurationFile={log_config()}",
+    ]
 
 
 class Gateway(NamedTuple):
