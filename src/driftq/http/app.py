@@ -11,7 +11,7 @@ from driftq.http.access import FULL, STRANGER, Access, Scope
 from driftq.http.answer import Answer, Promise
 from driftq.http.errors import failed_reply, refusal
 from driftq.http.health import Health
-from driftq.http.keys import Keys, presented
+from driftq.http.keys import Keys
 from driftq.http.metrics import Metrics
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -113,8 +113,7 @@ class App:
 
     def _admit(self, request: Request, route: Route | None) -> Access:
         """Who is asking. Raises UnauthorizedError."""
-        token = presented(request, form_token=route is not None and route.form_token)
-        access = None if token is None else self._keys.find(token)
+        access = self._keys.who(request, form_token=route is not None and route.form_token)
         if access is not None:
             return access
         if route is not None and route.knows_callers:

@@ -183,11 +183,12 @@ class Http1(asyncio.Protocol):
 
     def _take_known(self, data: bytes) -> bytes:
         """Take up requests whose heads are known; what is returned begins with one that is not, or is not whole."""
-        known, add = self._known, self._answering.add
+        known, find, add = self._known, self._heads.find, self._answering.add
         start = 0
         while True:
             end = data.find(_HEAD_END, start) + len(_HEAD_END)
-            head = known.get(data[start:end])
+            raw = data[start:end]
+            head = known.get(raw) or find(raw)
             if head is None:
                 break
             stop = end + head.body_bytes

@@ -4,21 +4,25 @@ What a head means depends on its bytes alone, so one that was parsed for any pee
     - it is that of a plain request: nothing about its body but a length, no other protocol, no `Expect`, and the
       connection goes on behind it;
     - its bytes are what the parser made of them line by line, so that it ends at its first empty line;
-    - it carries no secret: a key is not to be found in memory longer than its request.
+    - it carries no secret but a key, and neither the key nor the bytes it stood in: a key is not to be found in memory
+      longer than its request. Digests of both are kept, as the server keeps those of its own keys.
 """
+
+from hashlib import sha256
 
 from msgspec import Struct
 
+from driftq.http.keys import digest_of, key_in
 from driftq.http.request import Headers, Request
 
 HEAD_KEPT_MAX = 1024
 """A longer one is not kept."""
 HEADS_KEPT_MAX = 1024
+_KEY = b"authorization"
 
 _METHODS = frozenset(["GET", "POST", "PUT", "DELETE", "HEAD"])
 _NEVER_KEPT = frozenset(
     [
-        b"authorization",
         b"content-encoding",
         b"cookie",
         b"expect",
@@ -40,17 +44,27 @@ class Head(Struct, frozen=True):
     headers: Headers
     fields: dict[bytes, bytes]
     body_bytes: int
+    key_digest: bytes | None = None
+    """Of the key that stood in it."""
 
     def request(self, body: bytes) -> Request:
         """One of them."""
-        return Request(self.method, self.path, self.query, self.headers, body, self.fields)
+        return Request(self.method, self.path, self.query, self.headers, body, self.fields, self.key_digest)
 
 
 class Heads:
-    """Those that are kept, by their bytes, the empty line included."""
+    """Those that are kept, by their bytes, the empty line included; those with a key by the digest of their bytes."""
 
     def __init__(self) -> None:
         self.known: dict[bytes, Head] = {}
+        self._with_key: dict[bytes, Head] = {}
+
+    def __len__(self) -> int:
+        return len(self.known) + len(self._with_key)
+
+    def find(self, raw: bytes) -> Head | None:
+        """One that is not among `known`."""
+        return self._with_key.get(sha256(raw).digest()) if self._with_key and len(raw) <= HEAD_KEPT_MAX else None
 
     def learn(self, raw: bytes, target: bytes, request: Request) -> None:
         """A request that began with these bytes was parsed, and its connection goes on."""
@@ -69,6 +83,15 @@ class Heads:
         fields = dict(reversed(headers))
         body_bytes = int(fields.get(b"content-length", b"0"))
         assert body_bytes == len(request.body), "without another coding a body is as long as its head says"
-        if len(self.known) >= HEADS_KEPT_MAX:
-            self.known.clear()
-        self.known[raw] = Head(request.method, request.path, request.query, headers, fields, body_bytes)
+        authorization = fields.pop(_KEY, None)
+        key = None if authorization is None else key_in(authorization)
+        if authorization is None:
+            kept, by, digest = self.known, raw, None
+        elif key is not None:
+            headers = [header for header in headers if header[0] != _KEY]
+            kept, by, digest = self._with_key, sha256(raw).digest(), digest_of(key)
+        else:
+            return
+        if len(kept) >= HEADS_KEPT_MAX:
+            kept.clear()
+        kept[by] = Head(request.method, request.path, request.query, headers, fields, body_bytes, digest)

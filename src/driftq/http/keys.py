@@ -47,9 +47,22 @@ class Keys:
         entries = [entry for entry in map(str.strip, text.split(",")) if entry]
         return cls(_entry(entry, number) for number, entry in enumerate(entries))
 
+    def who(self, request: Request, *, form_token: bool) -> Access | None:
+        """Who is asking; None where it is nobody known."""
+        digest = request.key_digest
+        if digest is None:
+            token = presented(request, form_token=form_token)
+            if token is None:
+                return None
+            digest = digest_of(token)
+        return self._whose(digest)
+
     def find(self, token: bytes) -> Access | None:
-        """Whose key this is. Every key is compared, whichever fits."""
-        digest = sha256(token).digest()
+        """Whose key this is."""
+        return self._whose(digest_of(token))
+
+    def _whose(self, digest: bytes) -> Access | None:
+        """Every key is compared, whichever fits."""
         found: Access | None = None
         for known, access in self._entries:
             if compare_digest(digest, known) and found is None:
@@ -65,7 +78,7 @@ def _entry(entry: str, number: int) -> tuple[bytes, Access]:
         raise StartError(f"entry {number + 1} of DRIFTQ_API_KEYS has no key")
     allowed = tuple(prefix for prefix in prefixes.split("|") if prefix)
     access = Access(number, _scopes(scopes.strip(), number), allowed)
-    return sha256(secret.encode("utf-8", "surrogateescape")).digest(), access
+    return digest_of(secret.encode("utf-8", "surrogateescape")), access
 
 
 def _scopes(text: str, number: int) -> Scope:
@@ -82,6 +95,16 @@ def presented(request: Request, *, form_token: bool) -> bytes | None:
     """The key that came with a request: in its header, else in the query where that counts."""
     header = request.header(b"authorization")
     if header is not None:
-        return header[len(_SCHEME) :].strip() if header.startswith(_SCHEME) else None
+        return key_in(header)
     token = request.argument("token") if form_token else None
     return None if token is None else token.encode("utf-8", "surrogatepass")
+
+
+def key_in(header: bytes) -> bytes | None:
+    """The key in the value of an `Authorization` header."""
+    return header[len(_SCHEME) :].strip() if header.startswith(_SCHEME) else None
+
+
+def digest_of(token: bytes) -> bytes:
+    """What is kept of a key."""
+    return sha256(token).digest()

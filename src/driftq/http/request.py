@@ -28,6 +28,8 @@ class Request(Struct, eq=False):
     body: bytes = b""
     fields: dict[bytes, bytes] | None = None
     """Of each name the first header, for `header`; None as long as nobody has asked."""
+    key_digest: bytes | None = None
+    """Of the key that stood in the head, where that was read before: then it is in no header."""
     oversized: bool = False
     """Was the body longer than it may be? Then it is not here."""
     fault: DriftQError | None = None

@@ -7,7 +7,7 @@ they may do, then path and method; the handler looks at the body. Whatever comes
 from driftq.errors import UnauthorizedError
 from driftq.http.access import FULL, Access
 from driftq.http.answer import Answer
-from driftq.http.keys import Keys, presented
+from driftq.http.keys import Keys
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table
@@ -77,8 +77,7 @@ class Dialect:
 
     def _admit(self, request: Request) -> Access:
         """Who is asking. Raises UnauthorizedError."""
-        token = presented(request, form_token=False)
-        access = None if token is None else self._keys.find(token)
+        access = self._keys.who(request, form_token=False)
         if access is None:
             raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
         return access
