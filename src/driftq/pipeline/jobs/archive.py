@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 from msgspec import Meta, Struct, json
-from pyspark.sql.functions import to_json
 
+from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.checkpoints import end_of_batch, query_id
 from driftq.pipeline.jobs.job import Job, Outcome, Run
 from driftq.pipeline.jobs.selection import selection_key, source_options
@@ -69,7 +69,7 @@ class _Archive:
             str(self._lake.root / "bad_records"),
             {topic: place.epoch for topic, place in ends.items()},
         )
-        plain = rows.withColumn("meta", to_json("meta"))
+        plain = metas.as_text(rows)
         told = [row["told"] for row in plain.mapInArrow(partial(write_parts, places=places), "told string").collect()]
         number = Batch(query_id(self._checkpoint), batch)
         self._count(commit_parts(self._lake, told, number, seen_ms=SystemClock().wall_ms()))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
 from msgspec import Meta, Struct
 
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.job import Outcome, Run
 from driftq.pipeline.lake.names import directory_name
 
@@ -131,7 +132,7 @@ def _start(run: Run, one: Step, steps: list[Step], root: Path, options: FileOpti
         return None
     if one.dest is None:
         return None  # it is the source of another one
-    rows = _rows(run, one, steps)
+    rows = metas.as_text(_rows(run, one, steps))
     checkpoint = run.checkpoint(root / directory_name(one.name))
     writer = rows.writeStream.format("driftq").option("topic", one.dest).option("checkpointLocation", checkpoint)
     writer = writer.queryName(one.name)

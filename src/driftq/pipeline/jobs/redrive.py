@@ -22,6 +22,7 @@ from msgspec import Meta, Struct, json
 
 from driftq.client import Record
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.lookup import epoch_of, exists
 from driftq.pipeline.jobs.pace import Pace, step_of
@@ -250,7 +251,7 @@ class _QueueMover:
             "node",
             f.map_concat(own, mark).alias("meta"),
         )
-        writer = rows.write.format("driftq").mode("append").option("server", self._run.server)
+        writer = metas.as_text(rows).write.format("driftq").mode("append").option("server", self._run.server)
         writer = writer.option("createTopic", "false").option("writer", f"redrive:{audit_epoch}:{noted}")
         writer.option("batch", "0").save()
         self._note(Note(kind="redriven", **self._head(), note=noted))

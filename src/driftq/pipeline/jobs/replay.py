@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, json
 
 from driftq.client import Client, NotFoundError
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.lookup import exists
 from driftq.pipeline.jobs.pace import Pace, step_of
@@ -64,7 +65,7 @@ def _write(run: Run, options: ReplayOptions, plan: Plan, after: int) -> int:
     for number, first, last in plan.steps(after):
         if run.stopping():
             break
-        writer = _rows(run, options, plan, first, last).write.format("driftq").mode("append")
+        writer = metas.as_text(_rows(run, options, plan, first, last)).write.format("driftq").mode("append")
         writer = writer.option("server", run.server).option("topic", options.to)
         writer.option("writer", plan.writer).option("batch", number).save()
         rows += _step_rows(run.client, options.to, plan, number)

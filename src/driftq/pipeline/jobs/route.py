@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.job import Job, Outcome, Run
 from driftq.pipeline.jobs.runs import state_directory
 from driftq.pipeline.jobs.selection import selection_key, source_options
@@ -52,7 +53,7 @@ def run_route(run: Run, options: RouteOptions) -> Outcome:
     checkpoint = run.checkpoint(path)
     reader = run.spark.readStream.format("driftq").options(**chosen, **options.limits())
     rows = reader.option("server", run.server).option("startingSeq", options.starting).load()
-    writer = as_records(transform(rows)).writeStream.format("driftq").queryName(f"route-{options.to}")
+    writer = metas.as_text(as_records(transform(rows))).writeStream.format("driftq").queryName(f"route-{options.to}")
     writer = writer.option("server", run.server).option("topic", options.to).option("checkpointLocation", checkpoint)
     if options.error_topic is not None:
         writer = writer.option("errorTopic", options.error_topic)
