@@ -112,12 +112,22 @@ def test_help_of_a_command_is_its_help(capsys: pytest.CaptureFixture[str]) -> No
     assert run(make_app(), ["help"]) == 0
 
 
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that a command imports, whatever comes of it."""
+    command = [sys.executable, "-X", "importtime", "-m", "driftq", *arguments]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
+
+
+def test_a_command_that_asks_a_server_loads_no_command_line_of_others() -> None:
+    loaded = loaded_by("topic", "ls", "--url", "http://127.0.0.1:1")
+    assert {"httpx", "driftq.client"} <= loaded
+    assert not loaded & {"httpx._main", "pygments", "rich.syntax"}
+
+
 def test_the_frame_itself_loads_nothing_heavy() -> None:
     """`driftq --help` has a quarter of a second; any of these would take a good part of it."""
-    said = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "driftq", "--help"], capture_output=True, text=True, check=True
-    )
-    loaded = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
+    loaded = loaded_by("--help")
     heavy = {"asyncio", "httpx", "msgspec", "numpy", "pandas", "pyarrow", "pyspark", "rich", "ssl", "uvloop"}
     assert frame.__name__ in loaded
     assert commands.__name__ in loaded
