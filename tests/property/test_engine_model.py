@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from driftq.config import Settings
 from driftq.testing import CrashMode
-from tests.property.histories import HISTORIES
+from tests.property.histories import HISTORIES, STEPS
 from tests.property.world import KEYS, NAMES, WORKERS, World, some_config, some_match
 
 names = st.sampled_from(NAMES)
@@ -146,7 +146,7 @@ class EngineModel(RuleBasedStateMachine):
 TestEngineModel = EngineModel.TestCase
 TestEngineModel.settings = settings(
     max_examples=HISTORIES,
-    stateful_step_count=50,
+    stateful_step_count=STEPS,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
