@@ -92,7 +92,7 @@ def test_a_backup_under_load_comes_back_as_one_moment(server: ServerProcess, tmp
     load.start()
     try:
         moments: list[tuple[int, int, str]] = []
-        for _ in range(3):
+        for _ in range(2):
             while load.acked < 40 * (len(moments) + 1) and load.failure is None:
                 threading.Event().wait(0.01)
             before = load.acked

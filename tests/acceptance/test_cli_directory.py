@@ -1,5 +1,6 @@
 """`driftq inspect`, `verify` and `repair` on the directory of a real server."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ pytestmark = pytest.mark.slow
 _RECORDS = 3000
 
 
-@pytest.fixture
-def written(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a server that was stopped."""
-    with serving(tmp_path, "--segment-max-events", "500") as server:
+    place = tmp_path_factory.mktemp("stopped")
+    with serving(place, "--segment-max-events", "500") as server:
         server.wait_ready()
         for first in range(0, _RECORDS, 300):
             records = [{"data": {"n": n}, "tag": f"t{n}"} for n in range(first, first + 300)]
@@ -26,10 +28,16 @@ def written(tmp_path: Path) -> Path:
         assert "in use by a server; stop it first" in busy.err
         assert apart("inspect", "--data-dir", server.data_dir).code == 0
         assert server.stop() == 0
-    with serving(tmp_path) as server:  # behind its checkpoint nothing of the first log is left
+    with serving(place) as server:  # behind its checkpoint nothing of the first log is left
         server.wait_ready()
         assert server.stop() == 0
     return server.data_dir
+
+
+@pytest.fixture
+def written(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of it, to break."""
+    return shutil.copytree(stopped, tmp_path / "data")
 
 
 def _verify(directory: Path) -> tuple[int, dict[str, Any]]:
@@ -71,10 +79,11 @@ def test_damage_is_found_mended_and_told(written: Path, tmp_path: Path) -> None:
     assert kept.read_bytes() == bytes(content)
 
 
-def test_files_are_shown_as_tables_and_as_json(written: Path) -> None:
-    listed = apart("inspect", "--data-dir", written, "--json").json
-    assert {row["kind"] for row in listed} >= {"wal", "snapshot", "data", "idx", "tags"}
-    for row in listed:
+def test_files_are_shown_as_tables_and_as_json(stopped: Path) -> None:
+    listed = apart("inspect", "--data-dir", stopped, "--json").json
+    one_of_each = {row["kind"]: row for row in listed}
+    assert one_of_each.keys() >= {"wal", "snapshot", "data", "idx", "tags"}
+    for row in one_of_each.values():
         looked = apart("inspect", row["file"], "--json")
         assert looked.code == 0, looked.err
         assert isinstance(looked.json, list)
