@@ -6,19 +6,22 @@
 Invariants
 - A message told twice changes nothing: it is known by its place in the log.
 - A dead letter may come before its message, because they are read from two topics.
+
+This runs in executors that may have nothing of ours installed: the standard library and no more, and no structs of
+msgspec, which do not travel by value.
 """
 
-from collections.abc import Iterable
-
-from msgspec import Struct, json
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from driftq.groups.names import log_name
-from driftq.model.envelope import DlqNote, Routing
 
 _PARTITION = "p"
 
 
-class Letter(Struct, frozen=True, array_like=True):
+class Letter(NamedTuple):
     """A dead letter, by the place of what it is a copy of."""
 
     topic: str
@@ -29,7 +32,7 @@ class Letter(Struct, frozen=True, array_like=True):
     routed_ms: int
 
 
-class Try(Struct, frozen=True, array_like=True):
+class Try(NamedTuple):
     """A message: one try of a step."""
 
     step_id: str
@@ -41,26 +44,17 @@ class Try(Struct, frozen=True, array_like=True):
     redriven: bool
 
 
-class RunState(Struct, frozen=True):
+@dataclass(frozen=True)
+class RunState:
     """One run, in the order in which it was read."""
 
     run_id: str
     tenant_id: str
-    tries: list[Try] = []
-    letters: list[Letter] = []
+    tries: list[Try] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
 
 
-class _Envelope(Struct):
-    """What lineage needs of an envelope."""
-
-    run_id: str = ""
-    step_id: str = ""
-    parent_step_id: str = ""
-    tenant_id: str = ""
-    dlq: DlqNote | None = None
-
-
-class Seen(Struct, frozen=True):
+class Seen(NamedTuple):
     """A record of a topic of the broker, as the job hands it on."""
 
     topic: str
@@ -76,8 +70,8 @@ def fold(state: RunState, seen: Iterable[Seen]) -> RunState:
     tries = {(one.topic, one.offset): one for one in state.tries}
     letters = {(one.topic, one.offset, one.group): one for one in state.letters}
     for record in seen:
-        envelope = json.decode(record.envelope, type=_Envelope)
-        note = envelope.dlq
+        envelope = json.loads(record.envelope)
+        note = envelope.get("dlq")
         if note is not None:
             letter = _letter(note)
             letters[letter.topic, letter.offset, letter.group] = letter
@@ -87,29 +81,34 @@ def fold(state: RunState, seen: Iterable[Seen]) -> RunState:
     return RunState(state.run_id, state.tenant_id, list(tries.values()), list(letters.values()))
 
 
-def _letter(note: DlqNote) -> Letter:
-    origin = log_name(note.original_topic)
-    return Letter(origin, note.original_offset, note.group, note.attempts, note.last_error, note.routed_at_ms)
+def _letter(note: Mapping[str, Any]) -> Letter:
+    """Of a `DlqNote`, every member of which is always there."""
+    origin = log_name(note["original_topic"])
+    place = (origin, note["original_offset"], note["group"])
+    return Letter(*place, note["attempts"], note["last_error"], note["routed_at_ms"])
 
 
-def _try(record: Seen, envelope: _Envelope) -> Try:
-    routing = Routing() if record.routing is None else json.decode(record.routing, type=Routing)
+def _try(record: Seen, envelope: Mapping[str, Any]) -> Try:
+    routing = {} if record.routing is None else json.loads(record.routing)
     return Try(
-        envelope.step_id,
-        envelope.parent_step_id,
+        envelope.get("step_id", ""),
+        envelope.get("parent_step_id", ""),
         record.topic,
         int(record.tag.removeprefix(_PARTITION)) if record.tag else 0,
         record.seq - 1,
         record.ts_ms,
-        "redriven" in routing.meta,
+        "redriven" in routing.get("meta", {}),
     )
 
 
 def load(run_id: str, tenant_id: str, text: str | None) -> RunState:
     """A state as it was kept, or a new one."""
-    return RunState(run_id, tenant_id) if text is None else json.decode(text, type=RunState)
+    kept = {} if text is None else json.loads(text)
+    tries, letters = kept.get("tries", ()), kept.get("letters", ())
+    return RunState(run_id, tenant_id, [Try(*one) for one in tries], [Letter(*one) for one in letters])
 
 
 def dump(state: RunState) -> str:
     """A state to be kept."""
-    return json.encode(state).decode()
+    members = {"run_id": state.run_id, "tenant_id": state.tenant_id, "tries": state.tries, "letters": state.letters}
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))

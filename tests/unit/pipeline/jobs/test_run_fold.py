@@ -78,7 +78,7 @@ def test_the_state_of_a_run_goes_on_from_batch_to_batch() -> None:
     kept = FakeKept()
 
     def frame(one: Seen) -> pd.DataFrame:
-        return pd.DataFrame([msgspec.structs.asdict(one)])
+        return pd.DataFrame([one])
 
     list(fold_run(("t", "r"), [frame(seen(1, "a"))], kept))
     (out,) = fold_run(("t", "r"), [frame(seen(2, "b", "a")), frame(seen(3, "c", "b"))], kept)
