@@ -1,30 +1,32 @@
 """What tasks have written becomes part of tables: one commit per table, each with the batch it belongs to.
 
 Invariant: what is told of a batch is committed in one go per table, so a table has a batch whole or not at all.
+
+Over Spark Connect this runs in the server, where it has come by value: no structs of msgspec, which do not.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake.transaction import AddAction
-from msgspec import Struct, json
+from msgspec import json
 
 from driftq.pipeline.lake.lake import Batch, Lake, Table
 from driftq.pipeline.lake.parts import Gap, Part
 from driftq.pipeline.lake.schemas import BAD_RECORDS, DAY, GAPS, RECORDS
 
 
-class Told(Struct, frozen=True):
+class Told(NamedTuple):
     """What the tasks of a batch have told."""
 
     parts: dict[str, list[Part]]
     gaps: list[Gap]
 
 
-class Committed(Struct, frozen=True):
+class Committed(NamedTuple):
     """What a batch brought."""
 
     rows: int

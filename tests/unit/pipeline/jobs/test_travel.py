@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+from driftq.pipeline.jobs.minutes import ROLLUP
 from driftq.pipeline.jobs.run_fold import Letter, Try, load
+from driftq.pipeline.lake.lake import Lake
 from tests.acceptance.process import environment
 
 # In processes of their own, because what is registered to travel by value stays so.
@@ -69,3 +72,55 @@ def test_lineage_folds_runs_where_nothing_of_ours_is_installed() -> None:
     found = load("r", "t", state)
     assert found.tries == [Try("a", "", "v1:work", 0, 0, 5, True)]
     assert found.letters == [Letter("v1:work", 0, "g", 2, "boom", 9)]
+
+
+_BATCHES = """
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+import pyarrow as pa
+
+archived, added = sent
+now = datetime(2026, 1, 2, tzinfo=UTC)
+
+class Collected:
+    def __init__(self, rows):
+        self.rows, self.dtypes = rows, [("meta", "string")]
+    def mapInArrow(self, function, schema):
+        return Collected([{"told": text} for batch in function(self.rows) for text in batch["told"].to_pylist()])
+    def collect(self):
+        return self.rows
+
+text = dict.fromkeys(("topic", "node", "tag", "meta", "data", "kind", "reason"), pa.string())
+number = dict.fromkeys(("seq", "gap_from", "gap_to"), pa.int64())
+rows = [{"topic": "a", "seq": 1, "ts": now, "data": "1", "kind": "record"},
+        {"topic": "a", "kind": "tombstone", "gap_from": 2, "gap_to": 3, "reason": "cap"}]
+batch = pa.RecordBatch.from_pylist(rows, pa.schema({**text, **number, "ts": pa.timestamp("us", "UTC")}))
+counted = {"topic": "a", "tenant_id": "", "minute": now, "bucket": 3,
+           "records": 2, "bytes": 9, "errors": 0, "retries": 1}
+for _ in range(2):
+    archived(Collected([batch]), 0)
+    added(pa.Table.from_pylist([counted]))
+"""
+
+
+def test_batches_of_archive_and_rollup_are_worked_on_by_a_server_of_spark_connect(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"q"}', encoding="utf-8")
+    (tmp_path / "offsets/0").write_text('v1\n{}\n{"a":{"epoch":7,"seq":3}}', encoding="utf-8")
+    imports = f"""
+from functools import partial
+from pathlib import Path
+from driftq.pipeline.jobs.archive import _Archive
+from driftq.pipeline.jobs.minutes import ROLLUP
+from driftq.pipeline.jobs.rollup import add_minutes
+from driftq.pipeline.lake.lake import Batch, Lake
+lake = Lake({str(tmp_path / "lake")!r})
+added = partial(add_minutes, lake.table("rollup", ROLLUP), batch=Batch("q", 0))
+archived = _Archive(lake, None, Path({str(tmp_path)!r})).write
+"""
+    _worked(imports, "(archived, added)", _BATCHES)
+    lake = Lake(tmp_path / "lake")
+    assert lake.topic("a").read(["epoch", "seq"]).to_pylist() == [{"epoch": 7, "seq": 1}]
+    (minute,) = lake.table("rollup", ROLLUP).read().to_pylist()
+    assert (minute["records"], minute["retries"], minute["ages"]) == (2, 1, '{"3":2}')
