@@ -73,3 +73,43 @@ def test_a_file_that_cannot_work_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(PipelineError, match=told):
         run(server_url, tmp_path, text)
+
+
+FAILS_SOON = """
+import time
+from driftq import pipeline
+
+@pipeline.step(source="file-fails", dest="file-failed")
+def fails(rows):
+    return rows.selectExpr("CAST(raise_error(concat('no ', data)) AS STRING) AS data")
+
+@pipeline.step
+def slow(spark):
+    for _ in range(300):
+        if not spark.streams.active:
+            break
+        time.sleep(0.1)
+"""
+
+PLAIN_FAILS_SOON = """
+import time
+
+rows = spark.readStream.format("driftq").option("topic", "file-fails").load()
+writer = rows.selectExpr("raise_error(concat('no ', data))").writeStream.format("noop").trigger(availableNow=True)
+writer.option("checkpointLocation", "{checkpoint}").start()
+for _ in range(300):
+    if not spark.streams.active:
+        break
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("text", [FAILS_SOON, PLAIN_FAILS_SOON])
+def test_a_query_that_fails_before_all_of_the_file_has_run_fails_the_run(
+    spark: object, server_url: str, tmp_path: Path, text: str
+) -> None:
+    with Client(server_url) as client:
+        client.topic("file-fails").append({"n": 1})
+    with pytest.raises(PipelineError, match=r"no \{") as told:
+        run(server_url, tmp_path, text.replace("{checkpoint}", str(tmp_path / "checkpoint")))
+    assert "\n" not in str(told.value)

@@ -7,6 +7,8 @@
     def report(spark): …
 
 A file without steps is run as it is, with `spark` in it, and the queries that it starts are followed.
+
+Invariant: a query that failed fails the run, also one that has ended before all of the file has run.
 """
 
 import runpy
@@ -103,18 +105,27 @@ def _collecting() -> Iterator[list[Step]]:
 
 def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
     """Run a file to its end. Raises PipelineError, or what the file raises."""
+    from driftq.pipeline.jobs.launch import told_by_spark
+    from driftq.pipeline.jobs.started import listening
+
     if not file.is_file():
         raise PipelineError(f"there is no file {str(file)!r}")
     spark = run.spark
     before = {query.id for query in spark.streams.active}
-    with _collecting() as collected:
-        runpy.run_path(str(file), init_globals={"spark": spark}, run_name="__main__")
-        steps = list(collected)
-    _check_names(steps)
-    root = Path(options.checkpoint) if options.checkpoint else file.absolute().parent / f".{file.stem}.checkpoints"
-    for one in steps:
-        _start(run, one, steps, root, options)
-    queries = [query for query in spark.streams.active if query.id not in before]
+    with listening(spark) as started:
+        with _collecting() as collected:
+            runpy.run_path(str(file), init_globals={"spark": spark}, run_name="__main__")
+            steps = list(collected)
+        _check_names(steps)
+        root = Path(options.checkpoint) if options.checkpoint else file.absolute().parent / f".{file.stem}.checkpoints"
+        own = [query for one in steps if (query := _start(run, one, steps, root, options)) is not None]
+        known = before | {query.id for query in own}
+        queries = [*own, *(query for query in spark.streams.active if query.id not in known)]
+        failure = started.failure({str(query.id) for query in queries})
+    if failure is not None:
+        for query in queries:
+            query.stop()
+        raise PipelineError(told_by_spark(failure))
     progress = run.follow(queries, ends=options.once)
     return Outcome({"steps": len(steps), "queries": len(queries), "rows": progress.rows, "batches": progress.batches})
 
