@@ -46,16 +46,16 @@ def test_a_range_arrives_as_it_was_and_the_same_replay_writes_nothing_again(
     assert len(records(server, to)) == 40
 
 
+def _cut_off(record: RunRecord) -> None:
+    if record.progress.batches == 2:
+        raise RuntimeError("cut off")
+
+
 def test_a_replay_that_was_cut_off_goes_on_where_it_was(server: ServerProcess, replay: Replays) -> None:
     topic, to = fresh("source"), fresh("again")
     write(server, topic, list(range(40)))
-
-    def cut_off(record: RunRecord) -> None:
-        if record.progress.batches == 2:
-            raise RuntimeError("cut off")
-
     with pytest.raises(RuntimeError, match="cut off"):
-        replay(topic=topic, to=to, rate=2.0, listener=cut_off)
+        replay(topic=topic, to=to, rate=2.0, listener=_cut_off)
     assert values(server, to) == list(range(20))
     facts = replay(topic=topic, to=to, rate=1e9)
     assert (facts["resumed"], facts["rows"]) == (True, 20)
@@ -74,6 +74,25 @@ def test_archive_and_live_log_are_one(server: ServerProcess, server_url: str, re
     facts = replay(topic=topic, to=to, lake=lake, where="cast(data as int) % 2 = 0")
     assert (facts["from_archive"], facts["from_live"], facts["rows"]) == (50, 30, 40)
     assert values(server, to) == list(range(0, 80, 2))
+
+
+def test_what_the_live_log_loses_on_the_way_comes_from_the_archive_or_stops_the_replay(
+    server: ServerProcess, server_url: str, replay: Replays, tmp_path: Path
+) -> None:
+    topic, to, bare, lake = fresh("source"), fresh("again"), fresh("bare"), str(tmp_path / "lake")
+    write(server, topic, list(range(40)))
+    settings = Settings(server=server_url, state_dir=str(tmp_path))
+    patiently(lambda: run_job("archive", settings=settings, topics=[topic], lake=lake, once=True))
+    for begun in ({"to": to, "lake": lake}, {"to": bare}):
+        with pytest.raises(RuntimeError, match="cut off"):
+            replay(topic=topic, rate=2.0, listener=_cut_off, **begun)
+    ask(server, "DELETE", f"/v0/topics/{topic}")
+    write(server, topic, [f"of another life {number}" for number in range(40)])
+    assert replay(topic=topic, to=to, lake=lake, rate=1e9)["rows"] == 20
+    assert values(server, to) == list(range(40))
+    with pytest.raises(PipelineError, match=r"has seqs 21\.\.30"):
+        replay(topic=topic, to=bare, rate=1e9)
+    assert values(server, bare) == list(range(20))
 
 
 def test_a_range_of_time_goes_into_a_queue(server: ServerProcess, replay: Replays) -> None:

@@ -78,4 +78,17 @@ def bounds(topic: str, wanted: Wanted, live: Held | None, archive: Held | None) 
             f"topic {topic!r} begins at seq {border}: give --lake to take what is before it from the archive, "
             f"or --from-seq {border}"
         )
+    check_archived(topic, first, min(last, border - 1), archive)
     return first, last, border
+
+
+def check_archived(topic: str, first: int, last: int, archive: Held | None) -> None:
+    """Raise PipelineError where an archive is not all that was asked of a range which the live log has no more."""
+    held = archive if archive is not None and archive.last >= archive.first else Held(last + 1, last)
+    before, behind = Held(first, min(last, held.first - 1)), Held(max(first, held.last + 1), last)
+    lost = [f"{one.first}..{one.last}" for one in dict.fromkeys((before, behind)) if one.first <= one.last]
+    if lost:
+        raise PipelineError(
+            f"neither the archive nor the live log of topic {topic!r} has seqs {' and '.join(lost)}: replay what is "
+            "beside them, with --from-seq and --to-seq, and --lake if there is an archive"
+        )

@@ -2,6 +2,8 @@
 
 A plan is made once and kept with the destination, as the meta of the named cursor `replay:<name>`. Its steps are
 batches of one writer, so each is published once; whoever starts the same replay again goes on behind the last one.
+
+Invariant: what the live log has lost since the plan was made is read from the archive, or stops the replay.
 """
 
 import hashlib
@@ -16,7 +18,7 @@ from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.lookup import exists
 from driftq.pipeline.jobs.pace import Pace, step_of
-from driftq.pipeline.jobs.ranges import STEP_ROWS, Held, Plan, Wanted, bounds
+from driftq.pipeline.jobs.ranges import STEP_ROWS, Held, Plan, Wanted, bounds, check_archived
 from driftq.pipeline.jobs.times import to_ms
 from driftq.pipeline.lake.lake import Lake
 from driftq.seam.entropy import SystemEntropy
@@ -85,16 +87,28 @@ def _write(run: Run, options: ReplayOptions, plan: Plan, after: int) -> int:
 
 
 def _rows(run: Run, options: ReplayOptions, plan: Plan, first: int, last: int) -> "DataFrame":
-    """The rows of a range, in the order of their seqs."""
+    """The rows of a range, in the order of their seqs. Raises PipelineError where they are not all there."""
     parts = []
-    if first < plan.border:
-        parts.append(_archived(run, options, plan, first, min(last, plan.border - 1)).sort("seq"))
-    if last >= plan.border:
-        parts.append(_live(run, plan, max(first, plan.border), last))
+    border = _border(run, plan)
+    if first < border:
+        if border != plan.border:
+            archive = _archive_held(run, options, plan.epoch)[1] if _files(options) else None
+            check_archived(plan.topic, first, min(last, border - 1), archive)
+        parts.append(_archived(run, options, plan, first, min(last, border - 1)).sort("seq"))
+    if last >= border:
+        parts.append(_live(run, plan, max(first, border), last))
     rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
     if plan.where is not None:
         rows = rows.where(plan.where)
     return rows.select(*_COLUMNS)
+
+
+def _border(run: Run, plan: Plan) -> int:
+    """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
+    manifest = run.client.topic(plan.topic).segments() if exists(run.client, plan.topic) else None
+    if manifest is None or manifest.epoch != plan.epoch:
+        return plan.last + 1
+    return max(plan.border, manifest.earliest_seq)
 
 
 def _live(run: Run, plan: Plan, first: int, last: int) -> "DataFrame":

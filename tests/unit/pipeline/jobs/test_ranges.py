@@ -37,6 +37,25 @@ def test_a_range_that_is_gone_needs_the_archive() -> None:
         bounds("t", Wanted(3, None), Held(5, 20), None)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "live", "archive", "lost"),
+    [
+        (ALL, Held(16, 20), Held(1, 12), r"13\.\.15"),
+        (Wanted(1, None), Held(16, 20), Held(3, 15), r"1\.\.2"),
+        (Wanted(1, 20), Held(16, 20), Held(1, 0), r"1\.\.15"),
+        (Wanted(2, 14), Held(16, 20), Held(1, 12), r"13\.\.14"),
+    ],
+)
+def test_what_neither_has_is_told_and_not_left_out(wanted: Wanted, live: Held, archive: Held, lost: str) -> None:
+    with pytest.raises(PipelineError, match=rf"neither the archive nor the live log of topic 't' has seqs {lost}:"):
+        bounds("t", wanted, live, archive)
+
+
+def test_ranges_beside_what_neither_has_can_be_replayed() -> None:
+    assert bounds("t", Wanted(None, 12), Held(16, 20), Held(1, 12)) == (1, 12, 16)
+    assert bounds("t", Wanted(16, None), Held(16, 20), Held(1, 12)) == (16, 20, 16)
+
+
 def test_steps_cover_the_range_once_and_go_on_where_they_stopped() -> None:
     steps = list(plan(11, 35, 10).steps())
     assert steps == [(0, 11, 20), (1, 21, 30), (2, 31, 35)]
