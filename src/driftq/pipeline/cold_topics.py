@@ -14,7 +14,7 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.options import ReadOptions, api_key_of, parse
 from driftq.pipeline.planning import Gap, Manifest
 from driftq.pipeline.reading import loss
-from driftq.pipeline.sessions import SERVER_CONF, is_local
+from driftq.pipeline.sessions import SERVER_CONF, is_local, key_of
 from driftq.pipeline.topics import Topics
 from driftq.pipeline.wire import Wire
 
@@ -51,7 +51,7 @@ def read_topic(
     kinds = RECORD | GAPS | BROKER
     check_schema((name, kinds.get(name, "")) for name in wanted)
     schema = ", ".join(f"{name} {kinds[name]}" for name in wanted)
-    with Wire(asked.server, api_key_of(options, None)) as wire:
+    with Wire(asked.server, api_key_of(options, key_of(spark))) as wire:
         topics = Topics(wire, asked)
         manifest = topics.get(asked.topics[0])
         start, end = topics.begin(manifest), topics.end(manifest)

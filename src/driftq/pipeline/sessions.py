@@ -100,16 +100,23 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
 
 
 def _listen(spark: "SparkSession", server: str | None, api_key: str | None) -> None:
-    """Tell the server where queries stand, once per session."""
+    """Tell the server where queries stand, once per session; the session knows its key from here on."""
     from driftq.pipeline.options import api_key_of, server_of
     from driftq.pipeline.progress import CursorListener
     from driftq.pipeline.wire import Wire
 
+    if api_key is not None:
+        spark.__dict__["_driftq_key"] = api_key
     address = server_of({}, server)
     listening: set[str] = spark.__dict__.setdefault("_driftq_listening", set())
     if address not in listening:
         listening.add(address)
         spark.streams.addListener(CursorListener(Wire(address, api_key_of({}, api_key))))
+
+
+def key_of(spark: "SparkSession") -> str | None:
+    """The key that a session was given, for what asks the server in this process."""
+    return spark.__dict__.get("_driftq_key")
 
 
 def is_local(spark: "SparkSession") -> bool:

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from driftq.pipeline import PipelineError, session
+from driftq.pipeline import PipelineError, cold_topics, read_topic, session, sessions
 from driftq.pipeline.sessions import defaults
 from tests.acceptance.process import environment
 
@@ -35,3 +38,22 @@ def test_a_python_process_of_spark_imports_the_source_without_the_jobs() -> None
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.stdout, ran.stderr) == ("[]\n", "")
+
+
+class _Asked(Exception):  # noqa: N818  # an answer, not an error
+    pass
+
+
+def test_read_topic_asks_with_the_key_that_the_session_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks the server itself, in the process of the user; the environment of the JVM is not its own."""
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: None), streams=Mock())
+    sessions._listen(spark, "http://127.0.0.1:1", "key of the session")
+
+    def wire(server: str, api_key: str | None) -> None:
+        raise _Asked(api_key)
+
+    monkeypatch.setattr(cold_topics, "Wire", wire)
+    with pytest.raises(_Asked, match="key of the session"):
+        read_topic(spark, "t")
+    with pytest.raises(_Asked, match="key of the read"):
+        read_topic(spark, "t", apiKey="key of the read")
