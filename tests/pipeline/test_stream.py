@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from driftq.pipeline.progress import CursorListener
+from driftq.pipeline.wire import Wire
 from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import PATIENCE_S, ask, cursor_at, fill, finished
 
@@ -151,3 +153,13 @@ def test_the_api_key_is_in_no_file_of_a_checkpoint(
     assert files
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
     assert "hunter2" not in json.dumps([progress.json for progress in query.recentProgress])
+
+
+def test_the_cursor_of_a_query_goes_back_where_the_query_begins_anew(server: ServerProcess) -> None:
+    """Under the same name with a new checkpoint: a cursor that stays ahead would hide its lag."""
+    fill(server, "s-anew", range(20))
+    epoch = server.get("/v0/topics/s-anew/segments")[1]["epoch"]
+    with Wire(f"http://{server.address}", None) as wire:
+        for batch, seq in enumerate((20, 5)):
+            CursorListener(wire).tell("spark:anew", {"s-anew": {"epoch": epoch, "seq": seq, "began": 0}}, batch)
+    assert server.get("/v0/topics/s-anew/cursors/spark:anew")[1]["lag"] == 15

@@ -52,9 +52,13 @@ class CursorListener(StreamingQueryListener):
             self.tell(cursor_name(progress.name, str(progress.id)), source.endOffset, progress.batchId)
 
     def tell(self, cursor: str, offset: object, batch: int) -> None:
-        """Move a cursor to an offset; in a topic that has been made again since, there is nothing to move."""
+        """Move a cursor to an offset; in a topic that has been made again since, there is nothing to move.
+
+        It goes back, too: a query of the same name with a new checkpoint begins anew.
+        """
         for topic, place in places_in(offset).items():
-            value: dict[str, Any] = {"seq": place.seq, "epoch": place.epoch, "meta": {"batch": str(batch)}}
+            place_now = {"seq": place.seq, "epoch": place.epoch, "rewind": True}
+            value: dict[str, Any] = {**place_now, "meta": {"batch": str(batch)}}
             try:
                 self._wire.put(self._wire.topic_path(topic, "cursors", cursor), value, patient=False)
             except PipelineError:
