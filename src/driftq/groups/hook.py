@@ -142,13 +142,24 @@ def _wrong(decision: object) -> str | None:
         return None
     if not isinstance(decision, RoutingDecision):
         return f"it returned {type(decision).__name__}, not a RoutingDecision"
-    values: tuple[object, ...] = (decision.label, decision.target_topic)
-    if not all(isinstance(value, str) for value in values):
-        return "label and target_topic have to be strings"
+    if not _are_texts(decision.label, decision.target_topic):
+        return "label and target_topic have to be strings of Unicode"
     partition: object = decision.partition_override
     if partition is not None and (type(partition) is not int or abs(partition) > _PARTITION_MAX):
         return "partition_override has to be a number or None"
     meta: object = decision.meta
-    if not isinstance(meta, dict) or not all(isinstance(text, str) for item in meta.items() for text in item):
-        return "meta has to be a dict of strings"
+    if not isinstance(meta, dict) or not all(_are_texts(*item) for item in meta.items()):
+        return "meta has to be a dict of strings of Unicode"
     return None
+
+
+def _are_texts(*values: object) -> bool:
+    """Can they be stored? Half a surrogate pair, as JSON may bring it into Python, cannot."""
+    try:
+        for value in values:
+            if not isinstance(value, str):
+                return False
+            value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

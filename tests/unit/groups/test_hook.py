@@ -69,6 +69,9 @@ def test_a_decision_is_passed_on_and_the_message_is_a_copy() -> None:
         (RoutingDecision(partition_override=True), "invalid"),
         (RoutingDecision(meta={"k": 1}), "invalid"),  # type: ignore[dict-item]
         (RoutingDecision(meta=None), "invalid"),  # type: ignore[arg-type]
+        (RoutingDecision(label="half a pair \ud83d"), "invalid"),
+        (RoutingDecision(target_topic="\ud83d"), "invalid"),
+        (RoutingDecision(meta={"k": "\ud83d"}), "invalid"),
         ("hang", "timeout"),
     ],
 )
