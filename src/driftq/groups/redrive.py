@@ -13,6 +13,7 @@ Invariants
 
 from array import array
 from collections.abc import Callable
+from math import ceil
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct, json, structs
@@ -22,7 +23,7 @@ from driftq.groups.broker import Produced
 from driftq.groups.names import DLQ
 from driftq.model.envelope import DlqNote, Envelope, Message, Routing
 from driftq.seam.entropy import Entropy
-from driftq.seam.runtime import Pending, Runtime, run
+from driftq.seam.runtime import Pending, Runtime, Timer, run
 
 AUDIT = "audit.redrive"
 _PAGE = 256
@@ -30,6 +31,7 @@ _JOBS_MAX = 1000
 """Jobs that are remembered; those that ended go first."""
 _RUNNING_MAX = 16
 _ID_BYTES = 8
+_SLEEP_MS_MAX = 86_400_000
 
 
 class Letter(NamedTuple):
@@ -124,6 +126,8 @@ class Redriver:
         self._jobs: dict[str, Job] = {}
         self._taken: dict[str, set[int]] = {}
         """Letters in the hands of a job, by their topic."""
+        self._sleeping: dict[str, tuple[Pending[None], Timer]] = {}
+        """Jobs between two moves, by their id."""
 
     def ask(
         self,
@@ -155,6 +159,7 @@ class Redriver:
         found = self.job(job_id)
         if found.state == "running":
             found.state = "cancelled"
+            self._wake(job_id)
         return found
 
     async def _begin(
@@ -163,9 +168,12 @@ class Redriver:
         offsets = await self._find(topic, wanted, group, limit)
         if dry_run:
             return len(offsets)
+        # Another job may have taken some while they were looked for.
+        taken = self._taken.setdefault(topic, set())
+        offsets = array("q", [offset for offset in offsets if offset not in taken])
         job = Job(self._entropy.token(_ID_BYTES).hex(), topic, len(offsets), rate, self._now())
         self._remember(job)
-        self._taken.setdefault(topic, set()).update(offsets)
+        taken.update(offsets)
         run(self._work(job, offsets))
         return job
 
@@ -198,9 +206,12 @@ class Redriver:
 
     async def _work(self, job: Job, offsets: "array[int]") -> None:
         try:
-            for number, offset in enumerate(offsets):
-                if number and job.rate is not None:
-                    await self._sleep(round(1000 / job.rate))
+            due: float = self._now()
+            for offset in offsets:
+                while job.state == "running" and (wait_ms := due - self._now()) > 0:
+                    await self._sleep(job, ceil(min(wait_ms, _SLEEP_MS_MAX)))
+                if job.rate is not None:
+                    due = max(due, self._now() - 1) + 1000 / job.rate
                 if job.state != "running":
                     return
                 await self._move_or_count(job, offset)
@@ -210,10 +221,18 @@ class Redriver:
         finally:
             self._taken[job.topic].difference_update(offsets)
 
-    def _sleep(self, delay_ms: int) -> Pending[None]:
+    def _sleep(self, job: Job, delay_ms: int) -> Pending[None]:
+        """So long, unless the job is cancelled meanwhile: what it has in hand is free at once."""
         over: Pending[None] = Pending()
-        self._runtime.later(delay_ms, lambda: over.resolve(None))
+        self._sleeping[job.id] = over, self._runtime.later(delay_ms, lambda: self._wake(job.id))
         return over
+
+    def _wake(self, job_id: str) -> None:
+        sleeping = self._sleeping.pop(job_id, None)
+        if sleeping is not None:
+            over, timer = sleeping
+            timer.cancel()
+            over.resolve(None)
 
     async def _move_or_count(self, job: Job, offset: int) -> None:
         try:

@@ -29,6 +29,8 @@ class _Broker:
         }
         self.retired: set[tuple[str, int]] = set()
         self.error: Exception | None = None
+        self.slow = False
+        self._reads: list[tuple[Pending[Any], Any]] = []
 
     def partitions(self, topic: str) -> int:
         if topic not in self.stored:
@@ -42,7 +44,16 @@ class _Broker:
         found = list(enumerate(self.stored[topic]))[offset : offset + limit]
         page = [Letter(0, at, message) for at, (_, message) in found if (topic, at) not in self.retired]
         further = offset + limit if offset + limit < len(self.stored[topic]) else None
+        if self.slow:
+            self._reads.append((Pending(), (page, further)))
+            return self._reads[-1][0]
         return _settled((page, further))
+
+    def go_on(self) -> None:
+        """What a slow one was asked so far is answered."""
+        reads, self._reads = self._reads, []
+        for pending, answer in reads:
+            pending.resolve(answer)
 
     def deposit(self, topic: str, message: Message, *, partition: int | None = None) -> Pending[Produced]:
         if self.error is not None and topic == "t":
@@ -152,9 +163,19 @@ def test_a_rate_is_kept_and_a_cancelled_job_moves_no_more() -> None:
     world.runtime.advance(501)
     assert job.moved == 3
     assert world.redriver.cancel(job.id).state == "cancelled"
+    assert world.ask(dry_run=True) == 3, "what it had in hand is free again at once"
     world.runtime.advance(5000)
     assert (world.redriver.job(job.id).moved, len(world.moved)) == (3, 3)
-    assert world.ask(dry_run=True) == 3, "what it had in hand is free again"
+
+
+@pytest.mark.parametrize(("rate", "after_ms", "moved"), [(3000, 10, 31), (0.4, 10_000, 5), (1e-320, 1 << 40, 1)])
+def test_any_rate_is_kept(rate: float, after_ms: int, moved: int) -> None:
+    world = _World(*[_letter()] * 100)
+    job = world.job(rate_per_s=rate)
+    world.runtime.advance(after_ms)
+    assert (job.state, job.moved) == ("running", moved)
+    world.redriver.cancel(job.id)
+    assert world.ask(dry_run=True) == 100 - moved
 
 
 def test_two_jobs_never_have_the_same_letter() -> None:
@@ -163,6 +184,18 @@ def test_two_jobs_never_have_the_same_letter() -> None:
     second = world.job()
     world.runtime.advance(5000)
     assert (first.moved, second.matched, second.moved, len(world.moved)) == (3, 1, 1, 4)
+
+
+def test_nor_have_two_that_were_asked_for_at_the_same_time() -> None:
+    world = _World(*[_letter()] * 300)
+    world.broker.slow = True
+    asked = [world.redriver.ask("t", Filter(), rate_per_s=1) for _ in range(2)]
+    for _ in range(2):
+        world.broker.go_on()
+    first, second = (one.result() for one in asked)
+    assert isinstance(first, Job)
+    assert isinstance(second, Job)
+    assert (first.matched, second.matched) == (300, 0)
 
 
 def test_a_move_that_fails_is_counted_and_the_letter_stays() -> None:
