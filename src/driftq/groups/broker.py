@@ -164,9 +164,9 @@ class Broker:
 
     # Groups
 
-    def groups(self, topic: str | None = None, group: str | None = None) -> list[GroupRow]:
-        """How groups stand, those of this topic and name if given."""
-        return figures(self.book, self._engine.time.now(), topic, group)
+    def groups(self, topic: str | None = None, group: str | None = None, *, ages: bool = True) -> list[GroupRow]:
+        """How groups stand, those of this topic and name if given; without `ages` for less."""
+        return figures(self.book, self._engine.time.now(), topic, group, ages=ages)
 
     def standings(self, topic: str, partition: int, offset: int) -> list[GroupStanding]:
         """How a message stands in every group of its topic."""

@@ -1,19 +1,23 @@
 """How groups stand, for people and for metrics (http-v1 §17, §22)."""
 
+from driftq.engine.diff import Damaged, Missing, rows_nowait
+from driftq.errors import DriftQError
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.group import Group
 from driftq.groups.lane import Lane, State
 from driftq.model.broker_answers import GroupRow, PartitionRow
 
 
-def figures(book: Book, now: int, topic: str | None = None, group: str | None = None) -> list[GroupRow]:
-    """Every group, or those of this topic and name."""
+def figures(
+    book: Book, now: int, topic: str | None = None, group: str | None = None, *, ages: bool = True
+) -> list[GroupRow]:
+    """Every group, or those of this topic and name. Without `ages` no block is looked into."""
     return [
         GroupRow(
             found.name,
             member.name,
             len(member.streams),
-            [_lane_figures(found, member, partition, now) for partition in range(found.partitions)],
+            [_lane_figures(found, member, partition, now if ages else None) for partition in range(found.partitions)],
         )
         for name, found in sorted(book.by_name.items())
         if topic is None or name == topic
@@ -22,7 +26,7 @@ def figures(book: Book, now: int, topic: str | None = None, group: str | None = 
     ]
 
 
-def _lane_figures(topic: BrokerTopic, group: Group, partition: int, now: int) -> PartitionRow:
+def _lane_figures(topic: BrokerTopic, group: Group, partition: int, now: int | None) -> PartitionRow:
     lane = group.lanes.get(partition) or Lane(partition, topic.index, live=True)
     leased = [entry for entry in lane.open.values() if entry.state is State.LEASED]
     owners = sorted({entry.owner for entry in leased if entry.owner is not None})
@@ -35,12 +39,24 @@ def _lane_figures(topic: BrokerTopic, group: Group, partition: int, now: int) ->
         len(leased),
         len(lane.open) - len(leased),
         owners,
-        _oldest_ms(topic, lane, now),
+        None if now is None else _oldest_ms(topic, lane, now),
     )
 
 
 def _oldest_ms(topic: BrokerTopic, lane: Lane, now: int) -> int | None:
-    """The age of the oldest open message, as far as it is known without reading it: that of its block."""
+    """The age of the oldest open message. Where its block would have to come from the disk it is that of the block."""
     oldest = lane.index.at_or_after(lane.partition, lane.done.floor + 1)
     part = None if oldest is None else next(topic.log.parts(oldest + 1), None)
-    return None if part is None else max(0, now - part.first_ts)
+    if oldest is None or part is None:
+        return None
+    stored = part.first_ts
+    if stored != part.last_ts:
+        try:
+            source = rows_nowait(topic.log, part, [])
+        except DriftQError:
+            source = Missing(part, [])
+        if not isinstance(source, Missing | Damaged):
+            row = max(0, oldest + 1 - part.first_seq)
+            times = source.times(row, row + 1)
+            stored = times if isinstance(times, int) else times[0]
+    return max(0, now - stored)

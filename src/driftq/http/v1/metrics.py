@@ -25,7 +25,7 @@ class Metrics:
 
     def get(self, request: Request) -> Reply:
         """Every group in every partition, zeros included; a counter from its first increment on."""
-        groups = [found for found in self._server.broker.groups() if may_name(request, found.topic)]
+        groups = [found for found in self._server.broker.groups(ages=False) if may_name(request, found.topic)]
         page = encode([*self._broker(request, groups), *families(self._server.figures())])
         return Reply(200, page, CONTENT_TYPE)
 

@@ -55,6 +55,22 @@ def test_a_group_says_how_it_stands() -> None:
     assert rig.ok("GET", "/v1/groups?topic=nope") == {"groups": []}
 
 
+@pytest.mark.parametrize("later", [lambda _: None, Broker.restart], ids=["in memory", "after a restart"])
+def test_a_group_says_how_old_its_oldest_open_message_is(later: Any) -> None:
+    rig = Broker()
+    rig.produce("0")
+    sink = rig.consume()
+    rig.settle("ack", rig.lines(sink)[0])
+    assert rig.group()["oldest_ms"] is None
+    rig.runtime.advance(3_600_000)
+    rig.produce("1")
+    rig.runtime.advance(500)
+    rig.produce("2")
+    rig.runtime.advance(500)
+    later(rig)
+    assert 1000 <= rig.group()["oldest_ms"] <= 2000  # a start may leave a second out
+
+
 def test_a_group_is_put_elsewhere() -> None:
     rig = Broker()
     rig.produce("0", "1", "2")
