@@ -204,6 +204,7 @@ class Book:
         elif kind == GroupKind.SEEK:
             seek = decode_seek(body)
             group = self.group(found, seek.group)
+            group.moved = True
             for landing in seek.landings:
                 lane = group.lane(landing.partition, live=self._engine is not None)
                 group.done += landing.count - lane.count
@@ -284,7 +285,9 @@ class Book:
             return TopicState(topic.name, topic.partitions, 0, [], {})
         index = topic.index
         totals = [(part.count, part.size) for part in index.parts]
-        groups = {name: states for name, group in sorted(topic.groups.items()) if (states := group.capture())}
+        groups = {
+            name: states for name, group in sorted(topic.groups.items()) if (states := group.capture()) or group.moved
+        }
         retired = [
             RetiredBody(number, offset, size)
             for number, part in enumerate(index.parts)

@@ -53,6 +53,8 @@ class Group:
         """Partitions that may have something to hand out, in the order of their turns."""
         self.done = 0
         """Messages that are done, in all partitions; what retention took may be among them."""
+        self.moved = False
+        """Was it put somewhere, now or before the checkpoint? Then it is known, even where it has done nothing."""
         self.turn = 0
         self._ask = ask
         self._now = now
@@ -121,5 +123,6 @@ class Group:
 
     def restore(self, states: list[LaneState]) -> None:
         """And back."""
+        self.moved = not states
         for state in states:
             self.lanes[state.partition] = Lane.of(state, self.index)

@@ -102,6 +102,17 @@ def test_a_group_that_had_everything_done_is_still_known_after_a_restart(rig: Br
     assert rig.consume().offsets() == [1]
 
 
+@pytest.mark.parametrize("starts", [0, 1, 2])
+def test_a_group_that_was_put_to_the_beginning_keeps_everything_over_restarts(rig: BrokerRig, starts: int) -> None:
+    rig.produce("a", "b")
+    rig.run(rig.broker.seek("t", "g", {0: 0, 1: 0}))
+    for _ in range(starts):
+        rig.restart()
+    assert [group.group for group in rig.broker.groups()] == ["g"]
+    rig.advance(2 * AGE_MS)
+    assert (_start(rig), rig.consume().offsets()) == (0, [0, 1])
+
+
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_restart_and_a_crash_keep_start_and_totals(rig: BrokerRig, *, checkpointed: bool) -> None:
     rig.produce(*"abcd", partition_override=1)
