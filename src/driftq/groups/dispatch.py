@@ -127,17 +127,17 @@ class Dispatcher:
         if envelope is not None and envelope.retry_policy is not None:
             policy = envelope.retry_policy
             entry.limit, entry.policy = policy.max_attempts, (policy.backoff_ms, policy.max_backoff_ms)
-        if entry.is_spent:
-            self._settler.bury(spot, entry)
-            return True
         holder: str | None = None
         if envelope is not None and envelope.idempotency_key and envelope.dlq is None:
             entry.scope = Scope(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
             standing = self._registry.standing(entry.scope, entry.stored_ts)
-            if standing.committed:
+            if standing.committed and not entry.doomed:
                 self._skip(spot, entry)
                 return True
             holder = standing.holder
+        if entry.is_spent:
+            self._settler.bury(spot, entry)
+            return True
         stream = group.next_stream(holder)
         if stream is not None:
             self._deliver(spot, entry, message, stream)
@@ -149,11 +149,10 @@ class Dispatcher:
     def _skip(self, spot: Spot, entry: Open) -> None:
         """The group has done the work of this key: the message is done."""
         spot.lane.open[entry.offset] = entry
-        self._counters.skips += 1
         entry.state = State.WAITING
         entry.due = self._agenda.now()
         try:
-            self._settler.finish(spot, entry)
+            self._settler.skip(spot, entry)
         except DriftQError:
             self._agenda.add(spot, entry)
 

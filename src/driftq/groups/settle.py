@@ -132,6 +132,11 @@ class Settler:
         scope = entry.scope
         return scope is None or self._registry.standing(scope, entry.stored_ts).holder in (None, entry.owner)
 
+    def _is_committed(self, entry: Open) -> bool:
+        """Is its work done? Then a lease that ends is a worker's that did not come to its ack, and no failure."""
+        scope = entry.scope
+        return scope is not None and self._registry.standing(scope, entry.stored_ts).committed
+
     def _cut(self, reason: str) -> str:
         raw = reason.encode("utf-8", "replace")
         return (
@@ -174,14 +179,22 @@ class Settler:
         self._held(lambda: self._book.log_done(topic, body), entry, scope).then(settle)
         return answer
 
+    def skip(self, spot: Spot, entry: Open) -> None:
+        """The work of its key is done, and so is the message."""
+        self.finish(spot, entry)
+        self._counters.skips += 1
+
     def due(self, spot: Spot, entry: Open) -> None:
         """A moment has passed: the end of a lease, or of a wait."""
         if entry.settling is not None:
             self._agenda.again(spot, entry)
         elif entry.state is State.LEASED:
-            verdict = Verdict(entry.last_error or "ack_timeout")
             try:
-                self._fail(spot, entry, verdict, entry.due, nacked=False)
+                if self._is_committed(entry):
+                    self.skip(spot, entry)
+                else:
+                    verdict = Verdict(entry.last_error or "ack_timeout")
+                    self._fail(spot, entry, verdict, entry.due, nacked=False)
             except DriftQError:
                 self._agenda.again(spot, entry)
         elif entry.state is State.WAITING:

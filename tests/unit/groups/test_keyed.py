@@ -4,6 +4,7 @@ import pytest
 
 from driftq.errors import PreconditionError
 from driftq.groups.consume_scope import Status
+from driftq.groups.frames import GroupKind, RetryBody, encode
 from driftq.groups.ports import Scope
 from tests.unit.groups.rig import RegisteredRig
 
@@ -72,6 +73,36 @@ def test_a_message_committed_and_not_acked_is_skipped_also_after_a_long_time(rig
     rig.advance(700_000)
     assert rig.consume(owner="b").take() == []
     assert rig.lag() == 0
+
+
+@pytest.mark.parametrize("retry", [(1, 0, 0), (2, 0, 0), (1, 60_000, 60_000)])
+def test_no_dead_letter_is_made_of_work_that_is_committed(retry: tuple[int, int, int]) -> None:
+    """inv1: 68"""
+    rig = RegisteredRig()
+    rig.create()
+    rig.produce("v", idempotency_key="k", retry=retry)
+    consumer = rig.consume(lease_ms=1000)
+    consumer.one()
+    rig.run(rig.registry.commit_key(WORK, "a", b"R"))
+    rig.advance(2000)
+    assert (rig.broker.topics(), rig.lag(), rig.broker.counters.skips) == (["t"], 0, 1)
+    consumer.ack(0)
+
+
+def test_nor_after_a_crash_before_the_dead_letter() -> None:
+    """inv1: 68"""
+    rig = RegisteredRig()
+    rig.create()
+    rig.produce("v", idempotency_key="k", retry=(1, 0, 0))
+    consumer = rig.consume(lease_ms=1000)
+    consumer.one()
+    lane = rig.broker.book.by_name["t"].groups["g"].lanes[0]
+    failed = RetryBody("g", 0, 0, lane.open[0].attempts, "ack_timeout", 0, 0)
+    rig.run(rig.broker.book.log(rig.broker.book.by_name["t"], GroupKind.RETRY, encode(failed)))
+    rig.run(rig.registry.commit_key(WORK, "a", b"R"))
+    rig.crash()
+    assert rig.consume().take() == []
+    assert (rig.broker.topics(), rig.lag()) == (["t"], 0)
 
 
 def test_a_repeat_stored_behind_both_windows_is_delivered(rig: RegisteredRig) -> None:
