@@ -219,9 +219,9 @@ class ConsumeScope:
 
     # What is over
 
-    def sweep(self, now: int) -> None:
+    def sweep(self, now: int, most: int = _SWEEP_MAX) -> None:
         """Forget what is out of its window, a bounded number at a time."""
-        for _ in range(min(len(self._queue), _SWEEP_MAX)):
+        for _ in range(min(len(self._queue), most)):
             if self._queue[0][0] > now:
                 return
             _, scope = heappop(self._queue)

@@ -105,10 +105,10 @@ class ProduceScope:
         found.holders -= 1
         self._drop_if_over(identity, found, now)
 
-    def sweep(self, now: int) -> None:
+    def sweep(self, now: int, most: int = _SWEEP_MAX) -> None:
         """Forget what is out of its window, a bounded number at a time."""
         order = self._order
-        for _ in range(min(len(order), _SWEEP_MAX)):
+        for _ in range(min(len(order), most)):
             ts, identity = order[0]
             if now < ts + self._ttl_ms:
                 return

@@ -32,6 +32,8 @@ LEASE_MS = 30_000
 """The lease of a caller that does not say how long."""
 _LEASE_MS_MIN, _LEASE_MS_MAX = 250, 600_000
 _RESULT_BYTES_MAX = 64 << 10
+_SWEEP_PER_KEY = 4
+"""With every key that comes so many may go: else keys that come faster than ticks sweep would stay."""
 
 
 class Groups(Protocol):
@@ -92,7 +94,9 @@ class IdempotencyRegistry:
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
         """Take a key for a produce. True: it is committed already. Raises InvalidRequestError while it is pending."""
-        gate = self.produced.begin((tenant, topic, key), self._engine.time.now())
+        now = self._engine.time.now()
+        self._make_room(now)
+        gate = self.produced.begin((tenant, topic, key), now)
         if gate is Gate.BUSY:
             raise InvalidRequestError("idempotency: key already in-flight")
         return gate is Gate.DUPLICATE
@@ -145,6 +149,10 @@ class IdempotencyRegistry:
         self.consumed.sweep(now)
         self.produced.sweep(now)
 
+    def _make_room(self, now: int) -> None:
+        self.consumed.sweep(now, _SWEEP_PER_KEY)
+        self.produced.sweep(now, _SWEEP_PER_KEY)
+
     # What a worker asks
 
     def begin(self, topic: str, group: str, msg: Message, owner: str, lease_ms: int = LEASE_MS) -> Begun:
@@ -174,6 +182,7 @@ class IdempotencyRegistry:
         """Take a key, unless its work is done already."""
         self._check(scope, lease_ms)
         now = self._engine.time.now()
+        self._make_room(now)
         entry = self.consumed.begin(scope, owner, now + lease_ms, now)
         if entry.status is Status.COMMITTED:
             return Begun(True, entry.result, None)

@@ -117,3 +117,15 @@ def test_a_repeat_stored_behind_both_windows_is_delivered(rig: RegisteredRig) ->
     rig.advance(360_000)
     rig.produce("second", idempotency_key="k")
     assert rig.consume().one().message.value == "second"
+
+
+def test_keys_behind_their_windows_go_while_others_come_though_no_lease_ends() -> None:
+    rig = RegisteredRig(idem_ttl_ms=1000, idem_consume_ttl_ms=1000)
+    rig.create()
+    for turn in range(10):
+        for number in range(100):
+            rig.produce("v", idempotency_key=f"{turn}:{number}")
+            rig.registry.begin_key(WORK._replace(key=f"{turn}:{number}"), "a", 250)
+        assert len(rig.registry.produced) <= 200
+        assert len(rig.registry.consumed) <= 200
+        rig.engine_rig.clock.advance(1001)
