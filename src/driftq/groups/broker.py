@@ -146,6 +146,7 @@ class Broker:
         joined = self.book.group(found, group)
         stream = Stream(joined, owner, outlet, lease, settings.stream_credit if credit is None else credit)
         joined.join(stream)
+        self.producer.note_member(found, joined)
         return stream
 
     def ack(self, place: Place, owner: str) -> Pending[None]:

@@ -292,6 +292,13 @@ class Producer:
         if not lane.caught_up and self._exceeded(lane.lag, lane.lag_size) is None:
             lane.caught_up = True
 
+    def note_member(self, topic: BrokerTopic, group: Group) -> None:
+        """A group has a stream: wherever little is open for it, it counts from now on, though it has done nothing."""
+        settings = self._settings
+        if (settings.partition_msgs_max or settings.partition_bytes_max) and not settings.dev_limits:
+            for partition in range(topic.partitions):
+                self.note_progress(group.lane(partition))
+
     def _check_room(self, topic: BrokerTopic, partition: int, size: int) -> None:
         part = topic.index.parts[partition]
         incoming, more = part.incoming, part.incoming_size + size

@@ -407,6 +407,27 @@ def test_a_group_that_left_or_never_caught_up_holds_nobody_up() -> None:
     rig.produce("5")
 
 
+def test_a_group_that_was_there_from_the_start_counts_in_every_partition() -> None:
+    rig = BrokerRig(partition_msgs_max=3)
+    rig.create("t", 2)
+    live, stalling = rig.consume(group="live"), rig.consume(group="stalling", credit=1)
+    rig.produce("0", partition_override=0)
+    live.ack(live.one().offset)
+    rig.produce("1", partition_override=0)
+    live.ack(live.one().offset)
+    stalling.ack(stalling.one().offset)
+    for _ in range(3):
+        rig.produce("2", partition_override=1)
+        live.ack(live.one().offset, 1)
+    with pytest.raises(OverloadedError):
+        rig.produce("3", partition_override=1)
+    late = rig.consume(group="late", credit=1)
+    late.ack(late.one().offset)
+    while got := stalling.take():
+        stalling.ack(got[0].offset, got[0].partition)
+    rig.produce("3", partition_override=1)
+
+
 def test_what_cannot_be_logged_has_not_happened() -> None:
     """inv1: 74"""
     armed = False
