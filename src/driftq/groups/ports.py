@@ -104,7 +104,7 @@ class Registry(Protocol):
         ...
 
     def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
-        """Recovery found a message with this key; those up to the last checkpoint are in the registry's own section."""
+        """A message with this key is there: recovery found it behind the checkpoint, or a redrive brought it back."""
         ...
 
     def standing(self, scope: Scope, stored_ts: int) -> Standing:

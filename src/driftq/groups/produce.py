@@ -229,7 +229,19 @@ class Producer:
                 return
             topic = self._book.by_name[name]
             place = partition_of(message.key, topic.partitions) if partition is None else partition
-            forward(lambda: self._store(Placed(topic, place, message.size, message, None)), answer)
+            forward(lambda: store(topic, place), answer)
+
+        def store(topic: BrokerTopic, place: int) -> Pending[Produced]:
+            stored = self._store(Placed(topic, place, message.size, message, None))
+            stored.then(know_key)
+            return stored
+
+        def know_key(done: Pending[Produced]) -> None:
+            # As when the log is read again: what comes back has its key, a dead letter has none.
+            envelope = message.envelope
+            if done.error is None and envelope is not None and envelope.idempotency_key and envelope.dlq is None:
+                at = done.result()
+                self._registry.stored(envelope.tenant_id, name, envelope.idempotency_key, at.ts, at.offset)
 
         self.ensure(name, partitions).then(go_on)
         return answer

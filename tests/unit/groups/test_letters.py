@@ -5,7 +5,7 @@ import pytest
 from driftq.groups.letters import BrokerLetters
 from driftq.groups.redrive import AUDIT, Filter, Job, Redriver
 from driftq.testing import SeededEntropy
-from tests.unit.groups.rig import BrokerRig
+from tests.unit.groups.rig import BrokerRig, RegisteredRig
 
 
 class _Rig(BrokerRig):
@@ -116,3 +116,44 @@ def test_letters_larger_than_a_page_are_all_read() -> None:
         page, place = rig.run(rig.letters.read("t", place, 256))
         seen += [letter.offset for letter in page]
     assert seen == [0, 1, 2, 3, 4]
+
+
+class _KeyedRig(RegisteredRig, _Rig):
+    """One letter with a key, of group `g`; group `h` has done the work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.create()
+        self.produce("v", idempotency_key="k", retry=(1, 0, 0))
+        for group in "gh":
+            consumer = self.consume(group=group)
+            consumer.one()
+            if group == "g":
+                consumer.nack(0, "boom")
+            else:
+                consumer.ack(0)
+            consumer.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_comes_back_has_its_key_whether_there_was_a_restart_or_not(*, restarted: bool) -> None:
+    rig = _KeyedRig()
+    rig.advance(660_000)
+    assert rig.redrive().moved == 1
+    if restarted:
+        rig.crash()
+    (again,) = rig.produce("v", idempotency_key="k")
+    assert again.duplicate
+    rig.advance(660_000)
+    (new,) = rig.produce("v", idempotency_key="k")
+    assert not new.duplicate
+
+
+def test_a_group_that_has_done_the_work_does_not_get_what_comes_back() -> None:
+    rig = _KeyedRig()
+    rig.advance(300_000)
+    assert rig.redrive().moved == 1
+    rig.advance(360_000)
+    rig.registry.sweep()
+    assert rig.consume(group="h", owner="b").take() == []
+    assert rig.consume(group="g", owner="b").offsets() == [1]
