@@ -13,11 +13,12 @@ from driftq.engine.engine import Engine
 from driftq.errors import InvalidRequestError
 from driftq.groups.broker import Broker
 from driftq.groups.consume_scope import Outcome
-from driftq.groups.core_log import MESSAGE, CoreLogError, Line, TopicPlan, message_of, plan, read_lines
-from driftq.groups.frames import GroupKind, RetryBody, encode
+from driftq.groups.core_log import MESSAGE, CoreLogError, Line, Record, TopicPlan, message_of, moment, plan, read_lines
+from driftq.groups.frames import DoneBody, GroupKind, RetryBody, encode
 from driftq.groups.names import check_name
 from driftq.groups.produce import Placed
 from driftq.groups.registry import IdempotencyRegistry
+from driftq.groups.stored import wait_for_message
 
 _BATCH = 500
 _BATCH_BYTES = 4 << 20
@@ -70,12 +71,13 @@ class CoreImport:
         for name in list(self._waiting):
             await self._store(name, topics[name])
         failures = sum([await self._progress(name, topic) for name, topic in topics.items()])
+        outcomes = sum([await self._outcomes(name, topic) for name, topic in topics.items()])
         return Report(
             len(topics),
             sum(topic.messages for topic in topics.values()),
             sum(len({group for group, _ in topic.acked}) for topic in topics.values()),
             failures,
-            sum(len(topic.outcomes) for topic in topics.values()),
+            outcomes,
         )
 
     def _check(self, topics: dict[str, TopicPlan]) -> None:
@@ -117,7 +119,7 @@ class CoreImport:
     # What groups have done
 
     async def _progress(self, name: str, topic: TopicPlan) -> int:
-        """Progress, failures and outcomes of one topic; how many failures there were."""
+        """Progress and failures of one topic; how many failures there were."""
         for (group, partition), acked in topic.acked.items():
             floor = topic.floor(partition, acked)
             if floor >= 0:
@@ -131,9 +133,23 @@ class CoreImport:
             body = RetryBody(group, partition, offset, failure.attempts, failure.last_error, now, failure.next_at)
             await self._broker.book.log(self._broker.book.find(name), GroupKind.RETRY, encode(body))
             failures += 1
+        return failures
+
+    async def _outcomes(self, name: str, topic: TopicPlan) -> int:
+        """Idempotency outcomes of one topic; how many there were.
+
+        Of one whose window is over only the messages that are open are done: those to come have nothing to do with it.
+        """
+        outcomes = 0
         for (tenant, group, key), record in topic.outcomes.items():
-            committed = record.idempotency_status == "COMMITTED"
             offsets = self._keyed[tenant, name, key]
+            committed = record.idempotency_status == "COMMITTED"
+            if self._is_over(record):
+                still = [offset for offset in offsets if committed and not self._broker.is_done(name, group, offset)]
+                for offset in still:
+                    await self._done(name, group, offset)
+                outcomes += bool(still)
+                continue
             await self._registry.record(
                 Outcome(
                     *(tenant, name, group, key, committed),
@@ -142,4 +158,18 @@ class CoreImport:
                     offsets=offsets,
                 )
             )
-        return failures
+            outcomes += 1
+        return outcomes
+
+    async def _done(self, name: str, group: str, offset: int) -> None:
+        book = self._broker.book
+        topic = book.find(name)
+        message = await wait_for_message(self._engine, topic.log, offset)
+        partition = topic.index.partition_at(offset)
+        if message is not None and partition is not None:
+            book.group(topic, group).lane(partition)
+            await book.log_done(topic, DoneBody(group, partition, offset, message.size, attempts=0))
+
+    def _is_over(self, record: Record) -> bool:
+        ttl_ms, ended = self._broker.settings.idem_consume_ttl_ms, moment(record.updated_at)
+        return bool(ttl_ms and ended) and ended + ttl_ms <= self._engine.time.now()

@@ -65,6 +65,23 @@ def test_everything_is_there_and_groups_go_on_where_they_were(rig: _Rig, life: s
     assert entry.result == b"R"
 
 
+def test_an_outcome_whose_window_is_over_hides_only_messages_that_are_open(rig: _Rig) -> None:
+    now = rig.engine_rig.engine.time.now()
+    ended = {"group": "g", "idempotency_scope": "consume", "idempotency_status": "COMMITTED"}
+    keys = ("old and done", "old and open", "young")
+    loaded = rig.load(
+        *(line(1, offset=n, value=b"v", idempotency_key=key) for n, key in enumerate(keys)),
+        line(2, group="g", offset=0),
+        *(line(5, idempotency_key=key, updated_at=now - 600_000, **ended) for key in keys[:2]),
+        line(5, idempotency_key=keys[2], updated_at=now - 1000, **ended),
+    )
+    assert loaded.outcomes == 2
+    for key in keys:
+        rig.produce(key, idempotency_key=key)
+    rig.crash()
+    assert _got(rig) == [(0, 3, "old and done"), (0, 4, "old and open")]
+
+
 def test_an_offset_record_says_that_all_below_is_done(rig: _Rig) -> None:
     rig.load(*(line(1, offset=n, value=b"v") for n in range(5)), line(2, group="g", offset=3))
     assert _got(rig) == [(0, 4, "v")]
