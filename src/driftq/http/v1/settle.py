@@ -121,9 +121,9 @@ def _asked(request: Request, given: AckBody) -> _Asked:
     partition, offset = given.partition, given.offset
     if partition is None or offset is None:
         raise InvalidRequestError("partition and offset are required")
-    if type(partition) is not int or abs(partition) > I32_MAX:
+    if type(partition) is not int or not -I32_MAX - 1 <= partition <= I32_MAX:
         raise InvalidRequestError("invalid partition")
-    if type(offset) is not int or abs(offset) > I64_MAX:
+    if type(offset) is not int or not -I64_MAX - 1 <= offset <= I64_MAX:
         raise InvalidRequestError("invalid offset")
     topic, group, owner = stripped(given.topic), stripped(given.group), stripped(given.owner)
     if not (topic and group and owner):

@@ -27,6 +27,9 @@ REQUIRED = "partition and offset are required"
         ({"owner": " ", "partition": -1}, "topic, group, and owner are required"),
         ({"partition": -1, "offset": -1}, "partition cannot be negative"),
         ({"offset": -1}, "offset cannot be negative"),
+        ({"partition": -(2**31)}, "partition cannot be negative"),
+        ({"partition": -(2**31) - 1}, "invalid partition"),
+        ({"offset": -(2**63)}, "offset cannot be negative"),
     ],
 )
 def test_the_first_failure_wins(path: str, changed: dict[str, Any], message: str) -> None:
@@ -46,6 +49,7 @@ def test_the_first_failure_wins(path: str, changed: dict[str, Any], message: str
         ("topic=t&group=g&owner=o&partition=0&offset=1.0", "invalid offset"),
         ("topic=t&group=g&partition=0&offset=1", "topic, group, and owner are required"),
         ("topic=t&group=g&owner=o&partition=0&offset=-1", "offset cannot be negative"),
+        (f"topic=t&group=g&owner=o&partition={-(2**31)}&offset=0", "partition cannot be negative"),
     ],
 )
 def test_the_same_in_a_query(query: str, message: str) -> None:
