@@ -92,7 +92,9 @@ class Redrive:
 
 
 def _filter(chosen: RedriveFilter, offsets: list[int] | None) -> Filter:
-    return Filter(chosen.tenant_id, chosen.reason_contains, chosen.run_id, chosen.before_ms, chosen.after_ms, offsets)
+    tenant_id = None if chosen.tenant_id is None else stripped(chosen.tenant_id)
+    run_id = None if chosen.run_id is None else stripped(chosen.run_id)
+    return Filter(tenant_id, chosen.reason_contains, run_id, chosen.before_ms, chosen.after_ms, offsets)
 
 
 def _offsets(given: list[int] | None) -> list[int] | None:

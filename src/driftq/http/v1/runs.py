@@ -11,7 +11,7 @@ from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v1.form import json_reply
 from driftq.http.v1.names import may_name
-from driftq.http.v1.params import query_of
+from driftq.http.v1.params import query_of, stripped
 from driftq.server import Server
 
 _RANK = ("dead", "leased", "waiting", "ready", "done")
@@ -31,8 +31,8 @@ class Runs:
 
     def get(self, request: Request) -> Reply:
         """The steps that the key may see, in commit order."""
-        run_id = request.params[0]
-        found = self._runs.find(run_id, query_of(request).get("tenant_id"))
+        run_id, tenant_id = stripped(request.params[0]), query_of(request).get("tenant_id")
+        found = self._runs.find(run_id, None if tenant_id is None else stripped(tenant_id))
         steps = [] if found is None else [one for one in found.steps if may_name(request, one[0].topic)]
         if found is None or not steps:
             raise NotFoundError("no such run")

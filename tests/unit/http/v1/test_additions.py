@@ -199,6 +199,17 @@ def test_a_run_is_its_steps_and_how_they_stand() -> None:
     assert [step["step_id"] for step in rig.ok("GET", "/v1/runs/r?tenant_id=x")["steps"]] == ["s1"]
 
 
+def test_ids_are_stripped_wherever_they_stand() -> None:
+    rig = Broker()
+    rig.produce("v", run_id=" r ", tenant_id=" ta ", retry_policy={"max_attempts": 1})
+    rig.settle("nack", rig.lines(rig.consume())[0])
+    rig.run()
+    found = rig.ok("GET", "/v1/runs/%20r?tenant_id=+ta")
+    assert (found["run_id"], len(found["steps"])) == ("r", 1)
+    wanted = {"topic": " t ", "filter": {"run_id": " r", "tenant_id": "ta "}, "group": " g", "dry_run": True}
+    assert rig.ok("POST", "/v1/dlq/redrive", wanted) == {"matched": 1}
+
+
 def test_what_is_counted() -> None:
     """inv1: 75. inv1: 76."""
     rig = Broker(2)
