@@ -193,7 +193,8 @@ class Broker:
         force: bool = False,
     ) -> Pending[list[Moved]]:
         """Put a group before the first message at or above an offset, per partition (http-v1 §22)."""
-        return run(seek(self._engine, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
+        seams = self._engine, self._runtime
+        return run(seek(*seams, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
 
     # What the engine asks for
 

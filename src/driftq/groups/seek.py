@@ -2,12 +2,17 @@
 
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from driftq.engine.engine import Engine
 from driftq.errors import InvalidRequestError, PreconditionError
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.frames import GroupKind, Landing, SeekBody, encode
 from driftq.groups.ports import Registry
-from driftq.groups.stored import wait_for_message
+from driftq.groups.stored import read_page
+from driftq.seam.runtime import Pending, Runtime
+
+_PAGE = 256
 
 
 class Moved(NamedTuple):
@@ -20,6 +25,7 @@ class Moved(NamedTuple):
 
 async def seek(
     engine: Engine,
+    runtime: Runtime,
     book: Book,
     registry: Registry,
     name: str,
@@ -40,7 +46,7 @@ async def seek(
     try:
         if topic.trimming is not None:
             await topic.trimming
-        landings = [await _landing(engine, topic, partition, offset) for partition, offset in sorted(floors.items())]
+        landings = await _landings(engine, runtime, topic, floors)
         moved = []
         for landing in landings:
             lane = None if known is None else known.lanes.get(landing.partition)
@@ -56,20 +62,43 @@ async def seek(
     return moved
 
 
-async def _landing(engine: Engine, topic: BrokerTopic, partition: int, offset: int) -> Landing:
-    """What is done when everything below an offset is."""
+class _Below(Struct):
+    """What of one partition is below an offset."""
+
+    offset: int
+    floor: int = -1
+    count: int = 0
+    size: int = 0
+
+
+async def _landings(engine: Engine, runtime: Runtime, topic: BrokerTopic, floors: dict[int, int]) -> list[Landing]:
+    """What is done when everything below an offset is, per partition. That is read, for its bytes count too."""
     index = topic.index
-    part = index.parts[partition]
-    floor, count, size = -1, 0, 0
-    if offset >= index.head:
-        floor, count, size = index.last(partition), part.count, part.size
-    else:
-        at = index.at_or_after(partition, 0)
-        while at is not None and at < offset:
-            message = await wait_for_message(engine, topic.log, at)
-            if message is not None:
-                count += 1
-                size += message.size
-            floor = at
-            at = index.at_or_after(partition, at + 1)
-    return Landing(partition, floor, count, size)
+    below: dict[int, _Below] = {}
+    for partition, offset in floors.items():
+        part = index.parts[partition]
+        if offset >= index.head:
+            below[partition] = _Below(0, index.last(partition), part.count, part.size)
+        else:
+            below[partition] = _Below(offset)
+    reached, end = index.start, max((found.offset for found in below.values()), default=0)
+    while reached < end:
+        begin = reached
+        page, reached = await read_page(engine, topic.log, begin, min(begin + _PAGE, end))
+        sizes = {found.offset: found.message.size for found in page}
+        for offset in range(begin, reached):
+            partition_at = index.partition_at(offset)
+            found = None if partition_at is None else below.get(partition_at)
+            if found is not None and offset < found.offset:
+                found.floor = offset
+                found.count += offset in sizes
+                found.size += sizes.get(offset, 0)
+        await _turn(runtime)
+    return [Landing(partition, found.floor, found.count, found.size) for partition, found in sorted(below.items())]
+
+
+def _turn(runtime: Runtime) -> Pending[None]:
+    """Others have theirs: there may be a million messages."""
+    over: Pending[None] = Pending()
+    runtime.soon(lambda: over.resolve(None))
+    return over

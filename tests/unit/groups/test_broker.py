@@ -496,6 +496,22 @@ def test_a_seek_moves_a_group_and_voids_its_leases(rig: BrokerRig) -> None:
     assert (rig.lag(group="g"), rig.consume(group="new").offsets()) == (0, [3, 4])
 
 
+def test_a_seek_over_many_messages_lets_others_in_between() -> None:
+    rig = BrokerRig()
+    rig.create("t", 2)
+    for _ in range(3):
+        batch: list[tuple[Message, int | None]] = [(message("v", partition_override=n % 2), None) for n in range(400)]
+        rig.run(rig.broker.produce_batch("t", batch, atomic=True))
+    seeking = rig.broker.seek("t", "g", {0: 1000, 1: 901}, dry_run=True)
+    seen: list[bool] = []
+    rig.engine_rig.runtime.soon(lambda: seen.append(seeking.settled))
+    assert rig.run(seeking) == [(0, -1, 998), (1, -1, 899)]
+    assert seen == [False]
+    rig.run(rig.broker.seek("t", "g", {0: 1000, 1: 901}))
+    (found,) = rig.broker.groups("t", "g")
+    assert [(row.floor, row.done, row.lag) for row in found.partitions] == [(998, 500, 100), (899, 450, 150)]
+
+
 def test_an_extension_gives_a_delivery_another_deadline(rig: BrokerRig) -> None:
     rig.produce("0")
     consumer = rig.consume(lease_ms=1000)
