@@ -187,7 +187,15 @@ class Redriver:
             page, after = await self._letters.read(DLQ + topic, place, _PAGE if asked is None else 1)
             found.extend(letter.offset for letter in page if self._matches(topic, letter, wanted, group))
             place = after if asked is None else asked.pop() if asked else None
+            if place is not None:
+                await self._turn()
         return found[:limit]
+
+    def _turn(self) -> Pending[None]:
+        """Others have theirs: there may be a million letters."""
+        over: Pending[None] = Pending()
+        self._runtime.soon(lambda: over.resolve(None))
+        return over
 
     def _matches(self, topic: str, letter: Letter, wanted: Filter, group: str | None) -> bool:
         envelope = letter.message.envelope

@@ -80,7 +80,9 @@ class _World:
         self.redriver = Redriver(self.broker, self.runtime, SeededEntropy(1), self.clock.wall_ms)
 
     def ask(self, wanted: Filter | None = None, **options: Any) -> Any:
-        return self.redriver.ask("t", wanted or Filter(), **options).result()
+        asked = self.redriver.ask("t", wanted or Filter(), **options)
+        self.runtime.run_until_idle()
+        return asked.result()
 
     def job(self, **options: Any) -> Job:
         job = self.ask(**options)
@@ -154,6 +156,15 @@ def test_more_letters_than_a_page_are_found() -> None:
     assert world.job().moved == 600
 
 
+def test_looking_for_letters_lets_others_in_between() -> None:
+    world = _World(*[_letter()] * 600)
+    asked = world.redriver.ask("t", Filter(), dry_run=True)
+    seen: list[bool] = []
+    world.runtime.soon(lambda: seen.append(asked.settled))
+    world.runtime.run_until_idle()
+    assert (seen, asked.result()) == ([False], 600)
+
+
 def test_a_rate_is_kept_and_a_cancelled_job_moves_no_more() -> None:
     world = _World(*[_letter()] * 6)
     job = world.job(rate_per_s=2)
@@ -192,6 +203,7 @@ def test_nor_have_two_that_were_asked_for_at_the_same_time() -> None:
     asked = [world.redriver.ask("t", Filter(), rate_per_s=1) for _ in range(2)]
     for _ in range(2):
         world.broker.go_on()
+        world.runtime.run_until_idle()
     first, second = (one.result() for one in asked)
     assert isinstance(first, Job)
     assert isinstance(second, Job)
