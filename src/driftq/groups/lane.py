@@ -228,10 +228,10 @@ class Lane:
         heappush(self.ready, entry.offset)
 
     def close(self, entry: Open) -> None:
-        """It is open no more."""
-        entry.void = True
-        entry.free_credit()
-        self.open.pop(entry.offset, None)
+        """It is open no more, nor is a delivery that a seek has made of the same message meanwhile."""
+        for ended in (entry, self.open.pop(entry.offset, entry)):
+            ended.void = True
+            ended.free_credit()
 
     # Checkpoints
 
