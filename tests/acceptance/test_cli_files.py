@@ -1,5 +1,7 @@
 """`driftq export` and `driftq import`: what goes out comes in again, once."""
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +119,25 @@ def test_what_cannot_be_read_is_one_line(driftq: CommandLine, tmp_path: Path) ->
     assert driftq("import", str(tmp_path / "bad.parquet"), "-t", "bad").code == 6
     assert driftq("export", "no-such-topic", "-o", str(tmp_path / "x.parquet")).code == 5
     assert not (tmp_path / "x.parquet").exists()
+
+
+def test_a_device_or_a_pipe_is_written_to_and_never_replaced(driftq: CommandLine, tmp_path: Path) -> None:
+    """`-o /dev/null` of a mighty user must not make a file of it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        driftq.ok("export", "capped", "-o", str(pipe))
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        assert os.read(reader, 1 << 16).count(b"\n") == 6
+    finally:
+        os.close(reader)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_link_stays_one_and_what_it_names_is_written(driftq: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "real.ndjson").write_bytes(b"old")
+    (tmp_path / "link.ndjson").symlink_to("real.ndjson")
+    driftq.ok("export", "capped", "-o", str(tmp_path / "link.ndjson"))
+    assert (tmp_path / "link.ndjson").is_symlink()
+    assert (tmp_path / "real.ndjson").read_bytes().count(b"\n") == 6

@@ -230,17 +230,32 @@ _WRITERS: dict[Format, Callable[[IO[bytes]], _Writer]] = {
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[BinaryIO]:
-    """Where the bytes go: standard output, or a file that gets its name at the end."""
+    """Where the bytes go: standard output, or a file that gets its name at the end.
+
+    What is there and is no file, as a pipe or a device, is written to as it is: a file in its place would be the end
+    of it. A link is followed, and stays.
+    """
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+            return
+        with _finished(path.resolve()) as file:
+            yield file
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _finished(path: Path) -> Iterator[BinaryIO]:
     unfinished = path.with_name(f"{path.name}.part")
     try:
         with unfinished.open("wb") as file:
             yield file
         os.replace(unfinished, path)
-    except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}") from None
     finally:
         unfinished.unlink(missing_ok=True)
