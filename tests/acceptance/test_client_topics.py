@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -78,6 +80,32 @@ def test_a_topic_is_a_table_both_ways(client: Client) -> None:
     assert list(topic.to_pandas()["seq"]) == topic.to_polars()["seq"].to_list() == [1, 2, 3, 4, 5]
     assert topic.write_arrow(topic.to_pandas()[["data"]])[0].count == 5
     assert [page.num_rows for page in topic.arrow_pages(page_records=4)] == [4, 4, 2]
+
+
+def test_frames_of_pandas_and_polars_are_written_with_their_times_spans_and_categories(client: Client) -> None:
+    topic = client.topic("frames")
+    moments = pd.DatetimeIndex(["2026-01-02T03:04:05", pd.NaT])
+    frame = pd.DataFrame({"at": moments, "took": moments - moments[0], "kind": pd.Categorical(["a", "b"])})
+    assert topic.write_arrow(frame)[0].count == 2
+    assert topic.write_arrow(pl.DataFrame({"at": moments[:1].to_pydatetime(), "kind": ["a"]}))[0].count == 1
+    first, second, third = (item.data for item in topic.read() if isinstance(item, Record))
+    assert (first["at"], first["kind"]) == ("2026-01-02T03:04:05", "a")
+    assert first["took"].startswith("P0D")
+    assert (second["at"], second["took"]) == (None, None)
+    assert third["kind"] == "a"
+
+
+def test_what_a_topic_gave_as_a_table_another_takes(client: Client) -> None:
+    source = client.topic("given")
+    source.write([NewRecord(n, tag=f"t{n}", meta={"k": "v"}) for n in range(3)])
+    for name, table in {
+        "arrow": source.to_arrow(),
+        "pandas": source.to_pandas().astype({"tag": "category"}),
+        "polars": source.to_polars(),
+    }.items():
+        copy = client.topic(f"taken.{name}")
+        copy.write_arrow(table)
+        assert copy.to_arrow().select(["tag", "meta", "data"]).equals(source.to_arrow().select(["tag", "meta", "data"]))
 
 
 def test_a_table_says_what_is_missing_from_it(client: Client) -> None:

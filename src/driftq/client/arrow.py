@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
+_GIVEN = ("seq", "ts")
+"""Columns of a table that a topic gives and does not take."""
 _WRITE_BYTES_MAX = BULK_BYTES_MAX // 4
 """Of one write: well below what a server takes, for the text of a table may be longer than its columns."""
 
@@ -70,8 +72,9 @@ class Arrow(Operations):
     ) -> Plan[list[Written]]:
         """Write a table: pyarrow's, or anything `pyarrow.table` takes, as pandas and polars frames.
 
-        With a column `data`, of JSON text, its rows are the records, and `tag`, `node` and `meta` may stand beside it.
-        Without one, every row is the data of a record, as an object. Each of the writes it takes is all or nothing.
+        With a column `data`, of JSON text, its rows are the records, and `tag`, `node` and `meta` may stand beside it;
+        `seq` and `ts` may too, as `to_arrow` gives them, and are left out: the topic has its own. Without `data` every
+        row is the data of a record, as an object. Each of the writes it takes is all or nothing.
         """
         key = idempotency_key or self._calls.fresh_key()
         done = []
@@ -137,11 +140,35 @@ def _bodies(table: Any) -> Iterator[bytes]:
     size = max(1, whole.nbytes // max(1, len(whole)))
     rows = max(1, min(ARROW_WRITE_RECORDS_MAX, _WRITE_BYTES_MAX // size))
     for batch in whole.combine_chunks().to_batches(max_chunksize=rows):
-        if "data" in batch.schema.names:
-            sent = batch
-        else:
-            sent = pa.record_batch([pa.array([encode(row).decode() for row in batch.to_pylist()])], names=["data"])
+        sent = records_of(pa.Table.from_batches([batch]))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, sent.schema) as writer:
-            writer.write_batch(sent)
+            writer.write_table(sent)
         yield sink.getvalue().to_pybytes()
+
+
+def records_of(table: "pyarrow.Table") -> "pyarrow.Table":
+    """A table as a write takes it: the columns of records as plain text; of any other table every row is an object."""
+    import pyarrow as pa
+
+    if "data" not in table.schema.names:
+        rows = [encode(row, enc_hook=_text_of).decode() for row in table.to_pylist()]
+        return pa.table({"data": pa.array(rows, pa.utf8())})
+    kept = table.select([name for name in table.schema.names if name not in _GIVEN])
+    plain = [field.with_type(_plain(field.type)) for field in kept.schema]
+    return kept.cast(pa.schema(plain))
+
+
+def _plain(kind: "pyarrow.DataType") -> "pyarrow.DataType":
+    """As a server takes text: polars keeps it as views, frames of both kinds as categories, and none at all as null."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    return pa.utf8() if pa.types.is_string_view(kind) or pa.types.is_null(kind) else kind
+
+
+def _text_of(value: object) -> str:
+    """What JSON has no word for: the moments and spans of pandas as those of Python, anything else as it prints."""
+    told = getattr(value, "isoformat", value.__str__)
+    return str(told())
