@@ -141,3 +141,36 @@ def test_a_link_stays_one_and_what_it_names_is_written(driftq: CommandLine, tmp_
     driftq.ok("export", "capped", "-o", str(tmp_path / "link.ndjson"))
     assert (tmp_path / "link.ndjson").is_symlink()
     assert (tmp_path / "real.ndjson").read_bytes().count(b"\n") == 6
+
+
+@pytest.mark.parametrize("line", [b'{"data":"\xff"}', b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}"])
+def test_a_line_that_no_server_takes_is_told_by_its_number(driftq: CommandLine, tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "odd.ndjson").write_bytes(b'{"data":1}\n' + line + b"\n")
+    done = driftq("import", str(tmp_path / "odd.ndjson"), "-t", "odd")
+    assert (done.code, done.err.count("\n")) == (6, 1)
+    assert "line 2 of" in done.err
+
+
+@pytest.mark.parametrize("data", [pa.array([1, 2]), pa.array(["plain", "text"]), pa.array(["1", None])])
+def test_a_column_of_data_that_is_no_json_is_bad_input_by_the_name_of_its_file(
+    driftq: CommandLine, tmp_path: Path, data: "pa.Array[pa.Scalar[pa.DataType]]"
+) -> None:
+    pq.write_table(pa.table({"data": data}), tmp_path / "odd.parquet")
+    done = driftq("import", str(tmp_path / "odd.parquet"), "-t", "odd")
+    assert (done.code, done.err.count("\n")) == (6, 1)
+    assert "odd.parquet" in done.err
+
+
+def test_labels_of_few_words_as_pandas_writes_them_go_in(driftq: CommandLine, tmp_path: Path) -> None:
+    table = pa.table({"data": ["1", "2"], "tag": pa.array(["a", "a"]).dictionary_encode()})
+    pq.write_table(table, tmp_path / "few.parquet")
+    driftq.ok("import", str(tmp_path / "few.parquet"), "-t", "few")
+    assert [json.decode(line)["$tag"] for line in driftq.ok("export", "few").out.splitlines()] == ["a", "a"]
+
+
+@pytest.mark.parametrize("path", ["/dev/stdin", "-"])
+def test_a_stream_is_refused_because_it_cannot_be_read_twice(driftq: CommandLine, path: str) -> None:
+    """Not a word of it would be imported otherwise, and nobody told."""
+    done = driftq.apart("import", path, "-t", "streamed", given=b'{"data":1}\n')
+    assert (done.code, done.err.count("\n")) == (6, 1)
+    assert "driftq append" in done.err

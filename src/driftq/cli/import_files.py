@@ -83,12 +83,19 @@ def _make_topic(client: "Client", topic: str) -> None:
 
 
 def _import(client: "Client", topic: str, path: Path, form: Format) -> dict[str, object]:
+    from driftq.client import BadRequestError
+
+    if path == Path("-") or (path.exists() and not path.is_file() and not path.is_dir()):
+        what = f"{path} is no file, and an import reads one twice; save it first, or pipe plain values to"
+        raise CommandError(f"{what} `driftq append`", ExitCode.BAD_INPUT)
     try:
         size = path.stat().st_size
         with progress(f"importing {path.name}", size, in_bytes=True) as tell:
             return _imported(client, topic, path, form, tell)
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror or error}", ExitCode.BAD_INPUT) from None
+    except BadRequestError as error:
+        raise CommandError(f"{path} is refused: {error.message}", ExitCode.BAD_INPUT) from None
 
 
 def _imported(client: "Client", topic: str, path: Path, form: Format, tell: Callable[[int], None]) -> dict[str, object]:
@@ -178,12 +185,10 @@ def _arrow(path: Path) -> "Iterator[tuple[pyarrow.Table, int]]":
 
 def as_records(table: "pyarrow.Table") -> "pyarrow.Table":
     """The columns of records; of any other table every row becomes the data of one."""
-    import pyarrow as pa
+    from driftq.client.arrow import records_of
 
-    if "data" in table.schema.names:
-        return table.select([name for name in _COLUMNS if name in table.schema.names])
-    rows = [json.encode(row, enc_hook=str).decode() for row in table.to_pylist()]
-    return pa.table({"data": pa.array(rows, pa.utf8())})
+    names = table.schema.names
+    return records_of(table.select([name for name in _COLUMNS if name in names]) if "data" in names else table)
 
 
 def _from_lines(path: Path) -> "Iterator[tuple[pyarrow.Table, int]]":
@@ -214,17 +219,17 @@ class _Columns:
         """One more line; one that only says what was lost is none. Raises CommandError."""
         try:
             record = _line.decode(line)
-        except (DecodeError, ValidationError) as error:
+            data, meta = bytes(record.data).decode(), bytes(record.meta).decode()
+        except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
             if _is_gap(line):
                 return
             raise CommandError(
                 f"line {number} of {path} is no record: {error}; lines that are plain values go in by `driftq append`",
                 ExitCode.BAD_INPUT,
             ) from None
-        self.data.append(bytes(record.data).decode())
+        self.data.append(data)
         self._tag.append(record.tag if record.tag is not None else record.shown_tag)
         self._node.append(record.node if record.node is not None else record.shown_node)
-        meta = bytes(record.meta).decode()
         self._meta.append(meta if meta not in ("", "null") else None)
 
     def table(self) -> "pyarrow.Table":
@@ -238,7 +243,7 @@ class _Columns:
 def _is_gap(line: bytes) -> bool:
     try:
         return _gap.decode(line).type == "tombstone"
-    except (DecodeError, ValidationError):
+    except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
         return False
 
 

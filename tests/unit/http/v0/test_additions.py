@@ -177,6 +177,16 @@ def test_cursors_are_put_read_listed_by_page_and_deleted(rig: ServerRig) -> None
     assert 'driftq_cursor_lag{topic="t",cursor="b"} 1' in text
 
 
+def test_the_meta_of_a_cursor_has_the_limits_of_any_meta() -> None:
+    rig = ServerRig(limits={"meta_bytes_max": 100})
+    rig.write("t", 1)
+    most = {"k": "x" * (100 - len('{"k":""}'))}
+    rig.ok("PUT", f"{TOPIC}/cursors/c", {"seq": 0, "meta": most})
+    for meta in ({"k": most["k"] + "x"}, {str(number): "" for number in range(65)}):
+        assert rig.code("PUT", f"{TOPIC}/cursors/c", {"seq": 1, "meta": meta}) == (400, "invalid_request")
+    assert rig.ok("GET", f"{TOPIC}/cursors/c")["meta"] == most
+
+
 # Staged writes
 
 
