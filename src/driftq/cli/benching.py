@@ -76,7 +76,7 @@ def _target(client: "Client", name: str, key_file: Path | None) -> Target:
     parts = urlsplit(client.url)
     if parts.scheme != "http" or parts.hostname is None:
         raise CommandError("bench speaks plain HTTP only; say --url http://…", ExitCode.USAGE)
-    key = api_key(key_file) or os.environ.get("DRIFTQ_API_KEY")
+    key = api_key(key_file) or os.environ.get("DRIFTQ_API_KEY", "").strip()
     headers = () if not key else (f"authorization: Bearer {key}",)
     return Target((parts.hostname, parts.port or 80), f"{parts.path}/v0/topics/{name}", headers)
 

@@ -21,7 +21,7 @@ import typer
 from driftq import __version__
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, progress, readable, show_rows, size
-from driftq.cli.remote import KeyFile, Url, api_key, server_url, translated
+from driftq.cli.remote import KeyFile, Url, client_of, translated
 from driftq.config import Settings
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk, Site
@@ -198,10 +198,10 @@ def _find_java() -> str | None:
 
 def _server(url: str | None, key_file: Path | None) -> Iterator[Finding]:
     """One that nobody named need not be there."""
-    from driftq.client import Client, ClientError
+    from driftq.client import ClientError
 
-    chosen, clock = server_url(url), SystemClock()
-    with Client(chosen, api_key(key_file), timeout=5.0, retries=0) as client:
+    clock = SystemClock()
+    with client_of(url, key_file, timeout=5.0, retries=0) as client:
         try:
             began_ns = clock.monotonic_ns()
             health = client.health()
@@ -209,7 +209,7 @@ def _server(url: str | None, key_file: Path | None) -> Iterator[Finding]:
             ready = client.ready()
         except ClientError as error:
             refusal = translated(error, client.url)
-            absent = chosen is None and refusal.code is ExitCode.UNREACHABLE
+            absent = url is None and refusal.code is ExitCode.UNREACHABLE
             found, _, advice = refusal.message.rpartition("; ")
             yield Finding("server", "warn" if absent else "fail", found or advice, advice)
             return

@@ -30,7 +30,7 @@ def complete_topic(incomplete: str) -> list[str]:
     try:
         with Client(timeout=_COMPLETING_S, retries=0) as client:
             return [row.topic for row in client.topics(prefix=incomplete)]
-    except ClientError:
+    except (ClientError, ValueError):
         return []
 
 
@@ -66,14 +66,26 @@ _NEXT = {
 @contextmanager
 def connected(url: str | None, key_file: Path | None) -> "Iterator[Client]":
     """A client of the server that was asked for. Raises CommandError for all that goes wrong with it."""
-    from driftq.client import Client, ClientError
+    from driftq.client import ClientError
 
-    chosen = server_url(url)
+    client = client_of(url, key_file)
     try:
-        with Client(chosen, api_key(key_file)) as client:
+        with client:
             yield client
     except ClientError as error:
-        raise translated(error, chosen or "http://127.0.0.1:4000") from None
+        raise translated(error, client.url) from None
+
+
+def client_of(url: str | None, key_file: Path | None, **options: Any) -> "Client":
+    """A client, of which nothing has been asked yet. Raises CommandError for what is no address, or no key."""
+    from driftq.client import Client
+
+    try:
+        return Client(server_url(url), api_key(key_file), **options)
+    except ValueError as error:
+        raise CommandError(
+            f"{error}; mend --url or DRIFTQ_URL, --api-key-file or DRIFTQ_API_KEY", ExitCode.USAGE
+        ) from None
 
 
 def served(function: "Callable[Concatenate[Client, ...], None]") -> Callable[..., None]:

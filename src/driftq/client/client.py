@@ -52,7 +52,7 @@ class _ClientOperations(Operations):
 
     Without `url` it is that in DRIFTQ_URL, else http://127.0.0.1:4000; without `api_key` that in DRIFTQ_API_KEY, if
     any. `timeout` is in seconds, for a call; `retries` how often one is made again; `node` names this client to queues
-    and groups.
+    and groups. Raises ValueError for what is no address, or no key.
     """
 
     _make_driver: ClassVar[type[Any]]
@@ -67,9 +67,10 @@ class _ClientOperations(Operations):
         node: str | None = None,
     ) -> None:
         entropy = SystemEntropy()
-        self.url = (url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL).rstrip("/")
         self.node = node or f"{socket.gethostname()[:64]}-{os.getpid()}-{entropy.token(4).hex()}"
-        self._address = Address(self.url, api_key or os.environ.get("DRIFTQ_API_KEY") or None, timeout)
+        given = url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL
+        self._address = Address.of(given, api_key or os.environ.get("DRIFTQ_API_KEY"), timeout)
+        self.url = self._address.url
         calls = Calls(Retries(count=retries) if isinstance(retries, int) else retries, entropy)
         super().__init__(calls, self._make_driver(self._address))
 

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _CONNECT_S_MAX = 10.0
+_FIRST_SIGN, _LAST_SIGN = "!", "~"
+"""Of a key: what a header may have without quotes."""
 _IDLE_S = 30.0
 """A connection that was idle for so long is not used again: the server might be closing it at this moment."""
 
@@ -27,6 +29,20 @@ class Address(Struct, frozen=True):
     url: str
     api_key: str | None
     timeout_s: float
+
+    @staticmethod
+    def of(url: str, api_key: str | None, timeout_s: float) -> "Address":
+        """What was given, checked: a key without the end of its line. Raises ValueError, which never tells the key."""
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{url!r} is no address of a server: {error}") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError(f"{url!r} is no address of a server: it is like http://127.0.0.1:4000")
+        key = (api_key or "").strip()
+        if not all(_FIRST_SIGN <= sign <= _LAST_SIGN for sign in key):
+            raise ValueError("the API key has a sign that none has: a blank, a control character or one beyond ASCII")
+        return Address(url.rstrip("/"), key or None, timeout_s)
 
     def __repr__(self) -> str:
         return f"Address({self.url!r})"

@@ -56,3 +56,16 @@ def test_nothing_is_completed_where_nobody_answers(monkeypatch: pytest.MonkeyPat
     assert complete_topic("a") == []
     with pytest.raises(CommandError), connected(None, None) as client:
         list(client.topics())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("DRIFTQ_URL", "http://here:abc"), ("DRIFTQ_API_KEY", "sésame"), ("DRIFTQ_API_KEY", "ses\name")]
+)
+def test_what_is_no_address_and_no_key_is_wrong_usage(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CommandError) as refused, connected(None, None):
+        pass
+    assert refused.value.code is ExitCode.USAGE
+    assert name in refused.value.message
+    assert "same" not in refused.value.message
+    assert complete_topic("a") == []
