@@ -70,6 +70,9 @@ def append(
         except ClientError as error:
             refusal = translated(error, client.url)
             raise CommandError(f"{refusal.message}; {job.records} records were written before", refusal.code) from None
+        except OSError as error:
+            so_far = f"{file or 'standard input'} cannot be read: {error.strerror}"
+            raise CommandError(f"{so_far}; {job.records} records were written before", ExitCode.BAD_INPUT) from None
         except KeyboardInterrupt:
             so_far = f"interrupted; {job.records} records were written before"
             raise CommandError(so_far, ExitCode.INTERRUPTED) from None

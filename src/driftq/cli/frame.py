@@ -116,7 +116,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         code = typer.main.get_command(app).main(list(arguments), prog_name="driftq", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be flushed goes nowhere
+        _drop_output()
         return ExitCode.FAILED
     except CommandError as error:
         return _end(error.message, error.code)
@@ -126,7 +126,19 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _end(_usage(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _end("interrupted", ExitCode.INTERRUPTED)
+    except OSError as error:
+        _drop_output()
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _end(f"{where}{error.strerror or error}", ExitCode.FAILED)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _drop_output() -> None:
+    """What is left to be flushed goes nowhere, if it cannot go where it should."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int) -> int:

@@ -7,6 +7,7 @@ from types import ModuleType
 
 def main() -> None:
     """Run the command that was asked for."""
+    _open_streams()
     if sys.argv[1:2] == ["serve"] and "_DRIFTQ_COMPLETE" not in os.environ:
         from driftq.cli.options import parse_flags
         from driftq.cli.serve import run_server
@@ -19,3 +20,10 @@ def main() -> None:
     from driftq.cli.frame import run
 
     sys.exit(run(make_app(completing="_DRIFTQ_COMPLETE" in os.environ), sys.argv[1:]))
+
+
+def _open_streams() -> None:
+    """A stream that was closed by whoever started us leads nowhere; Python has none in its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # as long as the process lives

@@ -144,9 +144,10 @@ def _refused(error: "ApiError", url: str) -> CommandError:
         return CommandError(f"the server at {url} is not ready: {error.message}; try again", ExitCode.UNREACHABLE)
     if error.status == 429:
         return CommandError(f"{error.message}; try again in {error.retry_after or 1:g} s")
-    next_step = _NEXT.get(error.code)
+    absent_in_broker = error.message.startswith("topic does not exist")
+    next_step = "`driftq topic ls --prefix v1:` lists those there are" if absent_in_broker else _NEXT.get(error.code)
     message = error.message if next_step is None else f"{error.message}; {next_step}"
-    absent = error.status == 404 or error.message.startswith("topic does not exist")
+    absent = error.status == 404 or absent_in_broker
     return CommandError(message, ExitCode.ABSENT if absent else ExitCode.FAILED)
 
 

@@ -1,7 +1,10 @@
 """The frame of the commands: one table, one way to end, and no import before it is needed."""
 
+import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -19,6 +22,7 @@ class _Told(LazyGroup):
         "refuses": Entry("Ends", f"{__name__}:refuses", "Refuse."),
         "fails": Entry("Ends", f"{__name__}:fails", "Fail."),
         "stops": Entry("Ends", f"{__name__}:stops", "Be interrupted."),
+        "breaks": Entry("Ends", f"{__name__}:breaks", "Meet a full disk."),
         "ends": Entry("Ends", f"{__name__}:ends", "End with a code."),
         "many": Entry("Groups", f"{__name__}:many", "A group."),
         "gone": Entry("Groups", "no.such.module:nothing", "What cannot be imported."),
@@ -46,6 +50,10 @@ def stops() -> None:
     raise KeyboardInterrupt
 
 
+def breaks() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "out.txt")
+
+
 def ends() -> None:
     raise typer.Exit(ExitCode.DAMAGED)
 
@@ -59,6 +67,7 @@ sys.modules.setdefault(__name__, sys.modules[one.__module__])
     [
         (["refuses"], 5, "driftq: it is not there; look elsewhere\n"),
         (["fails"], 1, "driftq: the disk is on fire\n"),
+        (["breaks"], 1, "driftq: out.txt: No space left on device\n"),
         (["ends"], 7, ""),
         (["stops"], 130, ""),
         (["refuse"], 2, "driftq: no such command 'refuse'. Did you mean 'refuses'?; see driftq --help\n"),
@@ -159,3 +168,21 @@ def test_a_command_is_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             run(make_app(completing=True), [])
         assert ended.value.code == 0
         assert capsys.readouterr().out.split() == [wanted]
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_stream_that_is_closed_leads_nowhere(closed: int) -> None:
+    """As some daemons start what they start."""
+    command = [sys.executable, "-m", "driftq", "help", "exit-codes"]
+    done = subprocess.run(
+        command, preexec_fn=lambda: os.close(closed), capture_output=True, stdin=subprocess.DEVNULL, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_output_that_has_no_room_is_told_in_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "driftq", "help", "exit-codes", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"driftq: No space left on device\n")
