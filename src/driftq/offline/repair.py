@@ -39,7 +39,7 @@ from driftq.seam.clock import Clock
 from driftq.seam.disk import Site, read_file, write_fully
 from driftq.storage.bodies import FileHead, encode_file_head
 from driftq.storage.frame import Frame, Kind, encode_control, read_frame
-from driftq.storage.layout import Layout
+from driftq.storage.layout import Layout, make_directory
 from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot
 from driftq.storage.stage_file import read_rows
 
@@ -96,8 +96,9 @@ class Repair:
             before = verify(self._layout)
             self._refuse_what_is_not_damage(before)
             self._aside = Aside(self._layout, self._clock)
-            self._remains = read_remains(self._layout)
             self._tell("keeping the originals aside")
+            self._keep_checkpoints()
+            self._remains = read_remains(self._layout)
             self._keep(before)
             self._notes = read_notes(self._aside.layout)
             self._make_fit(before)
@@ -130,12 +131,14 @@ class Repair:
 
     # The originals
 
-    def _keep(self, report: Report) -> None:
-        """The log and the checkpoints, whole; of the segments those that a start or a repair may touch."""
-        layout = self._layout
+    def _keep_checkpoints(self) -> None:
         self._disk.mkdir(self._aside.layout.data)
-        for number in layout.snapshots():
-            self._aside.keep(layout.snapshot_path(number))
+        for number in self._layout.snapshots():
+            self._aside.keep(self._layout.snapshot_path(number))
+
+    def _keep(self, report: Report) -> None:
+        """The log, whole; of the segments those that a start or a repair may touch."""
+        layout = self._layout
         for number, name in layout.wal_files():
             self._aside.keep(layout.wal_path(name, number))
         for found in report.findings:
@@ -176,9 +179,10 @@ class Repair:
             positions = {name: (number, 0) for number, name in reversed(self._layout.wal_files())}
         walk = WalWalk(self._layout, positions)
         gone = [found.file for found in walk.missing(based=True)]
+        # Before the checkpoint that needs no file which is gone: a repair that dies between leaves no loss untold.
+        self._stand_in(walk, gone)
         if self._remains is None or not self._remains.whole or gone:
             self._install(positions, gone)
-        self._stand_in(walk, gone)
         self._prove_ends(walk)
 
     def _drop_parts(self, report: Report) -> None:
@@ -208,6 +212,7 @@ class Repair:
 
     def _put(self, snapshot: Snapshot) -> None:
         number = 1 + max(self._layout.snapshots(), default=0)
+        make_directory(self._disk, self._layout.meta_dir)
         install_snapshot(self._layout, number, encode_snapshot(snapshot))
 
     def _engine_section(self, old: bytes | None, states: dict[int, TopicState]) -> bytes:
@@ -249,9 +254,10 @@ class Repair:
             torn = self._torn_at(walk, number, name)
             if torn is None or (number, name) in told:
                 continue
-            content = read_file(self._disk, self._layout.wal_path(name, number))
+            path = self._layout.wal_path(name, number)
+            content = read_file(self._disk, path)
             ends = [frame.end for frame in frames_of(content) if frame.start > torn]
-            if was_cut(content, torn):
+            if was_cut(content, torn) or self._aside.was_unreadable(path):
                 ends.append(max(self._wal_file_bytes, len(content)))  # how much stood there nobody knows
             if ends:
                 self._follow(name, number, walk.heads[number, name], max(ends))
@@ -269,6 +275,7 @@ class Repair:
     def _write_head(self, name: str, number: int, head: FileHead) -> None:
         frame = encode_control(Kind.FILE_HEAD, encode_file_head(head), topic_id=0, op=0, ts=0, synced_to=number << 32)
         assert isinstance(read_frame(frame, 0, len(frame)), Frame)
+        make_directory(self._disk, self._layout.wal_dir(name))
         file = self._disk.create(self._layout.wal_path(name, number))
         try:
             write_fully(file, [frame], 0)

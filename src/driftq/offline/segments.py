@@ -80,6 +80,7 @@ class HotCheck:
         self._state = None if state is None or state.cold else state
         self._tell = tell
         self._named = self._state is not None
+        self.path = self._path("data")
         self.rows: list[Rows] = []
         self.blocks = 0
         self.records = 0
@@ -214,7 +215,7 @@ class ColdCheck:
         self._suffixes = suffixes
         self._named = named
         self._tell = tell
-        self._parquet = layout.segment_path(topic_id, first_seq, "parquet")
+        self._parquet = self.path = layout.segment_path(topic_id, first_seq, "parquet")
         self._del = layout.segment_path(topic_id, first_seq, "del")
         self.rows: list[Rows] = []
         self.blocks = 0

@@ -63,7 +63,7 @@ class Verification:
         self._log(snapshot)
         self._segments()
         self._parts()
-        self._ids()
+        self._guarded(f"{self._layout.data}/.driftq.id", self._ids())
         return self.report
 
     def _tell(self, size: int) -> None:
@@ -224,7 +224,7 @@ class Verification:
             named = state is not None and (state.cold or hot is None or "data" not in hot)
             checks.append(ColdCheck(self._layout, topic_id, first_seq, cold, named=named, tell=self._tell))
         for check in checks:
-            self._guarded(path, check.findings())
+            self._guarded(check.path, check.findings())
             self.report.blocks += check.blocks
             self.report.records += check.records
         counted = next(
@@ -268,18 +268,18 @@ class Verification:
                 path, Verdict.DAMAGE, "a delete flag is set in a staged part", offset=len(content) - rows.count
             )
 
-    def _ids(self) -> None:
+    def _ids(self) -> Iterator[Finding]:
         """The data directory says whose it is; the cold one, where it says anything, says the same."""
         path = f"{self._layout.data}/.driftq.id"
         if not self._disk.exists(path):
-            self._found(Finding(path, Verdict.MISSING, "a server that has started leaves its id", crash=True))
+            yield Finding(path, Verdict.MISSING, "a server that has started leaves its id", crash=True)
             return
         own = read_file(self._disk, path)
         if not _ID.fullmatch(own):
-            self._found(Finding(path, Verdict.DAMAGE, "it is no id of a server"))
+            yield Finding(path, Verdict.DAMAGE, "it is no id of a server")
         cold = None if self._layout.cold is None else f"{self._layout.cold}/.driftq.id"
         if cold is not None and self._disk.exists(cold) and read_file(self._disk, cold) != own:
-            self._found(Finding(cold, Verdict.DAMAGE, "it is not the id of the data directory's server"))
+            yield Finding(cold, Verdict.DAMAGE, "it is not the id of the data directory's server")
 
 
 def verify(layout: Layout) -> Report:

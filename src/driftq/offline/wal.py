@@ -102,11 +102,14 @@ def was_cut(content: bytes, end: int) -> bool:
 
 def head_of(layout: Layout, number: int, name: str) -> FileHead | None:
     """What the first frame of a file says, if that can be read."""
-    file = layout.disk.open(layout.wal_path(name, number))
     try:
-        content = file.pread(_HEAD_BYTES_MAX, 0)
-    finally:
-        file.close()
+        file = layout.disk.open(layout.wal_path(name, number))
+        try:
+            content = file.pread(_HEAD_BYTES_MAX, 0)
+        finally:
+            file.close()
+    except OSError:
+        return None
     header = read_frame(content, 0, len(content))
     if not isinstance(header, Frame) or header.kind != Kind.FILE_HEAD:
         return None

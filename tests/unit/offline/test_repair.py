@@ -1,6 +1,8 @@
 """`driftq repair`: afterwards a server starts, nothing is wrong, and every record that could be read is there."""
 
+import errno
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +10,19 @@ import pytest
 from driftq.offline.remains import SECTIONS
 from driftq.offline.repair import Repair, Repaired
 from driftq.testing import ManualClock, SimDisk
-from tests.unit.offline.life import Life, contents, frames, kind_of, layout, lived, overwrite, truncate, used_bytes
+from driftq.testing.disk import SimFile
+from tests.unit.offline.life import (
+    Life,
+    checked,
+    contents,
+    frames,
+    kind_of,
+    layout,
+    lived,
+    overwrite,
+    truncate,
+    used_bytes,
+)
 
 
 @pytest.fixture(scope="module")
@@ -217,3 +231,92 @@ def test_a_flag_that_is_none_is_clear_behind_a_repair_without_a_checkpoint(sound
     repaired(broken)
     for topic_id, seqs in missing(before, picture(broken)).items():
         assert seqs <= told(broken, topic_id), topic_id
+
+
+BadSector = Callable[[SimDisk, str, int], None]
+_SECTOR = 4096
+
+
+@pytest.fixture
+def bad_sector(monkeypatch: pytest.MonkeyPatch) -> BadSector:
+    """Let one sector be unreadable: that of a file, whatever its name becomes."""
+    bad: set[tuple[int, int]] = set()
+    whole = SimFile.pread
+
+    def pread(file: SimFile, size: int, offset: int) -> bytes:
+        sectors = range(offset // _SECTOR, (offset + max(size, 1) - 1) // _SECTOR + 1)
+        if any((file._inode, sector) in bad for sector in sectors):
+            raise OSError(errno.EIO, "Input/output error", file._path)
+        return whole(file, size, offset)
+
+    def spoil(disk: SimDisk, path: str, place: int) -> None:
+        bad.clear()
+        bad.add((disk.open(path)._inode, place // _SECTOR))
+
+    monkeypatch.setattr(SimFile, "pread", pread)
+    return spoil
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("kind", ["data", "idx", "tags", "parquet", "del", "wal", "meta", "stage"])
+def test_a_sector_that_cannot_be_read_costs_no_more_than_what_it_held(
+    bad_sector: BadSector, sound: SimDisk, killed: SimDisk, kind: str, clean: bool
+) -> None:
+    base = sound if clean else killed
+    before = picture(base)
+    for path in [path for path in contents(base) if kind_of(path) == kind]:
+        broken = base.fork()
+        bad_sector(broken, path, 0)
+        assert next(found.file for found in checked(broken).wrong()).rpartition(".")[0] == path.rpartition(".")[0]
+        repaired(broken)
+        for topic_id, seqs in missing(before, picture(broken)).items():
+            assert seqs <= told(broken, topic_id), (path, topic_id)
+        aside = "/data/damaged-1700000000" if path.startswith("/data") else "/cold/damaged-1700000000"
+        assert broken.exists(f"{aside}/{path.split('/', 2)[2]}.unreadable")
+
+
+def test_blocks_beside_a_bad_sector_are_kept(bad_sector: BadSector) -> None:
+    life = Life()
+    life.put("t")
+    life.write("t", 1, 2)
+    life.write("t", *[f"{number:>40}" for number in range(300)])
+    life.close()
+    before = picture(life.disk)
+    path = next(p for p in contents(life.disk) if kind_of(p) == "data")
+    small, large = frames(contents(life.disk)[path])
+    assert small.end < _SECTOR < large.end
+    bad_sector(life.disk, path, large.end - 1)
+    done = repaired(life.disk)
+    assert missing(before, picture(life.disk)) == {1: set(range(3, 303))}
+    assert [(lost.first_seq, lost.last_seq) for lost in done.lost] == [(3, 302)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("directory", ["wal", "meta", "stage"])
+def test_a_directory_that_is_gone_is_made_again(sound: SimDisk, killed: SimDisk, directory: str, clean: bool) -> None:
+    broken = (sound if clean else killed).fork()
+    before = picture(broken)
+    broken.remove_tree(f"/data/{directory}")
+    repaired(broken)
+    for topic_id, seqs in missing(before, picture(broken)).items():
+        assert seqs <= told(broken, topic_id), topic_id
+
+
+@pytest.mark.parametrize("dies_in", ["_stand_in", "_install", "_prove_ends", "_start"])
+def test_a_repair_that_dies_on_its_way_hides_no_loss(
+    killed: SimDisk, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    broken = killed.fork()
+    for path in [path for path in contents(broken) if kind_of(path) == "wal"]:
+        broken.unlink(path)
+    other = broken.fork()
+    repaired(other)
+    with monkeypatch.context() as dying:
+        dying.setattr(Repair, dies_in, lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            repaired(broken)
+    assert checked(broken).wrong()
+    repaired(broken)
+    assert picture(broken) == picture(other)
+    for topic_id in picture(other):
+        assert bool(told(broken, topic_id)) == bool(told(other, topic_id))
