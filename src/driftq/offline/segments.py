@@ -1,12 +1,13 @@
 """One segment, hot or cold: does every byte of its files say what it should, and do the files agree?
 
-A hot one is judged block by block, never more than one in memory; a cold one by its row groups. What a checkpoint knows
-of a segment is the last witness: which rows are gone. Flags stand outside every checksum, so only their number tells
-whether one of them has changed.
+A hot one is judged block by block, never more than one in memory beside the tags of all; a cold one by its row groups.
+What a checkpoint knows of a segment is the last witness: which rows are gone. Flags stand outside every checksum, so
+only their number tells whether one of them has changed.
 """
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from driftq.engine.capture import SegmentState
@@ -18,7 +19,7 @@ from driftq.storage.cold import DEL_HEADER_BYTES, ColdDamagedError, ColdFile
 from driftq.storage.frame import DELETED, HEAD_BYTES, Bad, Kind, NewerVersion, read_frame
 from driftq.storage.layout import Layout
 from driftq.storage.segment import BlockIndex, decode_index
-from driftq.storage.tag_index import TagIndex
+from driftq.storage.tag_index import TagIndex, tag_rows
 
 _LENGTH_BYTES = 8
 _PARQUET_MAGIC = b"PAR1"
@@ -67,19 +68,38 @@ def read_block(file: File, topic_id: int, offset: int, length: int) -> Block | s
     return block.why if isinstance(block, Bad) else block
 
 
+class _Tagged(NamedTuple):
+    """The tags of a block, by row numbers of its segment."""
+
+    first_seq: int
+    last_seq: int
+    tags: list[tuple[bytes, int]]
+
+
 class HotCheck:
     """The files of one hot segment."""
 
     def __init__(
-        self, layout: Layout, topic_id: int, first_seq: int, suffixes: set[str], state: SegmentState | None, tell: Tell
+        self,
+        layout: Layout,
+        topic_id: int,
+        first_seq: int,
+        suffixes: set[str],
+        state: SegmentState | None,
+        earliest: int,
+        tell: Tell,
     ) -> None:
         self._layout = layout
         self._topic_id = topic_id
         self._first_seq = first_seq
         self._suffixes = suffixes
         self._state = None if state is None or state.cold else state
+        self._earliest = earliest
         self._tell = tell
         self._named = self._state is not None
+        self._tagged: list[_Tagged] = []
+        self._complete = True
+        """Were all blocks read?"""
         self.path = self._path("data")
         self.rows: list[Rows] = []
         self.blocks = 0
@@ -145,6 +165,7 @@ class HotCheck:
         self._tell(length)
         why = block if isinstance(block, str) else _contradiction(block, length, index, number)
         if why is not None:
+            self._complete = False
             yield self._finding("data", Verdict.DAMAGE, why, offset=offset, first_seq=first, last_seq=last)
         if isinstance(block, Block):
             yield from self._take(block, offset)
@@ -154,6 +175,7 @@ class HotCheck:
         self.blocks += 1
         self.records += block.count
         self.rows.append(Rows(block.first_seq, block.flags))
+        self._tagged.append(_Tagged(block.first_seq, block.last_seq, list(tag_rows([block], self._first_seq))))
         if block.flags.translate(None, _KNOWN_FLAGS):
             what = "a delete flag is neither set nor clear"
             place = offset + len(block.frame) - block.count
@@ -171,6 +193,7 @@ class HotCheck:
                 yield from self._take(met.block, met.offset)
             else:
                 offset, why = met
+                self._complete = False
                 verdict = Verdict.TORN if unsure else Verdict.DAMAGE
                 yield self._finding("data", verdict, why, offset=offset, crash=int(unsure))
 
@@ -180,9 +203,26 @@ class HotCheck:
             return
         content = read_file(self._layout.disk, self._path("tags"))
         self._tell(len(content))
-        if TagIndex.decode(content) is None or content[4:8] != bytes(4):
+        index = TagIndex.decode(content)
+        if index is None or content[4:8] != bytes(4):
             what = "the tag index does not check out; it can be made again"
             yield self._finding("tags", Verdict.DAMAGE, what, crash=1)
+        elif self._complete and not self._is_of(index, content):
+            what = "the tag index is that of other records; it can be made again"
+            yield self._finding("tags", Verdict.DAMAGE, what)
+
+    def _is_of(self, index: TagIndex, content: bytes) -> bool:
+        """Has an index the tags of all blocks? But those that had no live record when it was made, if it leaves any."""
+        rows = frozenset(index.prefix(b"").rows)
+        there = [block for block in self._tagged if any(row in rows for _, row in block.tags)]
+        if TagIndex.build(chain.from_iterable(block.tags for block in there)).encode() != content:
+            return False
+        if self._state is None:
+            return True
+        dead = {first for first, count, gone, _ in self._state.dead if gone == count}
+        dead.update(block.first_seq for block in there)
+        left = [block for block in self._tagged if block.tags and block.first_seq not in dead]
+        return all(block.last_seq < self._earliest for block in left)
 
     def _check_extent(self, state: SegmentState) -> Iterator[Finding]:
         last = self.rows[-1]

@@ -218,7 +218,8 @@ class Verification:
             return
         checks: list[HotCheck | ColdCheck] = []
         if hot is not None and (cold is None or "data" in hot):
-            checks.append(HotCheck(self._layout, topic_id, first_seq, hot, state, self._tell))
+            earliest = 0 if state is None else self._topics[topic_id].earliest
+            checks.append(HotCheck(self._layout, topic_id, first_seq, hot, state, earliest, self._tell))
         if cold is not None:
             # A segment may have moved since the checkpoint: then its hot copy is gone, and the cold one counts.
             named = state is not None and (state.cold or hot is None or "data" not in hot)

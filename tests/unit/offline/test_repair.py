@@ -173,6 +173,24 @@ def test_without_any_checkpoint_records_are_found_under_names_that_say_so(sound:
     assert stored - kept <= told(broken, 4) | set(range(max(kept) + 1, max(stored) + 1))
 
 
+def test_the_tags_of_another_segment_delete_nothing_wrong(sound: SimDisk) -> None:
+    """Behind a repair, a delete by tag takes what has that tag."""
+    paths = [path for path in contents(sound) if kind_of(path) == "tags" and "/00000004/" in path]
+    bulk = next(path for path in paths if b"bulk" in contents(sound)[path])
+    foreign = next(path for path in paths if b"bulk" not in contents(sound)[path])
+    broken = sound.fork()
+    truncate(broken, bulk, 0)
+    overwrite(broken, bulk, 0, contents(sound)[foreign])
+    repaired(broken)
+    assert not missing(picture(sound), picture(broken))
+    shown = []
+    for disk in (sound.fork(), broken):
+        life = Life(disk)
+        life.delete("t.fsync", match=["tag", "Glob", "bulk-*"])
+        shown.append(life.picture()["t.fsync"])
+    assert shown[0] == shown[1]
+
+
 def test_originals_are_kept_byte_for_byte(sound: SimDisk) -> None:
     path = next(p for p in contents(sound) if kind_of(p) == "data")
     broken = sound.fork()

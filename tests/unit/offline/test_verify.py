@@ -115,6 +115,21 @@ def test_every_flipped_byte_of_the_log_of_a_killed_server_is_found(killed: SimDi
     assert not missed
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS - {"wal", "meta", "stage"}))
+def test_a_file_in_the_place_of_another_is_found(sound: SimDisk, kind: str) -> None:
+    """It checks out by itself: only what stands beside it says that it does not belong there."""
+    files = {path: content for path, content in contents(sound).items() if kind_of(path) == kind}
+    missed = []
+    for path, content in files.items():
+        for other in set(files.values()) - {content}:
+            disk = sound.fork()
+            truncate(disk, path, 0)
+            overwrite(disk, path, 0, other)
+            if not checked(disk).wrong():
+                missed.append(path)
+    assert not missed
+
+
 def test_anything_behind_the_end_of_the_log_is_found(sound: SimDisk) -> None:
     path, content = next((p, c) for p, c in contents(sound).items() if kind_of(p) == "wal")
     disk = sound.fork()
