@@ -260,3 +260,11 @@ def test_work_needs_a_queue_and_a_command(cli: CommandLine) -> None:
     assert cli("queue", "work", "nowhere", "--", "true").code == 5
     assert cli("queue", "work", "no-queue", "--", "/no/such/command").code == 2
     assert cli("queue", "work", "no-queue").code == 2
+
+
+def test_who_may_give_up_needs_a_place_for_dead_letters(cli: CommandLine) -> None:
+    """Its jobs would be run again and again, each as long as a lease behind the one before."""
+    cli.ok("topic", "create", "no-way-out", "--type", "queue")
+    done = cli("queue", "work", "no-way-out", "--until-empty", "--give-up-code", "3", "--", "sh", "-c", "exit 3")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "dead_letter" in done.err

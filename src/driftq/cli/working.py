@@ -76,7 +76,11 @@ def work(
     if shutil.which(command[0]) is None:
         raise CommandError(f"there is no command {command[0]!r} to run", ExitCode.USAGE)
     job = Work(name, command, retry_ms, give_up_code, until_empty, limit, as_json)
-    lease = lease_ms or lease_of(client.topic(name).info(touch=False))
+    state = client.topic(name).info(touch=False)
+    lease = lease_ms or lease_of(state)
+    if give_up_code is not None and state.config.dead_letter is None:
+        what = f"{name} has no topic for dead letters, and --give-up-code makes one of a job"
+        raise CommandError(f"{what}; leave it out, or set dead_letter of the queue", ExitCode.USAGE)
     stats = asyncio.run(_run(client, job, concurrency, lease, drain_s, worker_name(node)))
     show({"topic": name, **stats}, as_json=as_json)
 
