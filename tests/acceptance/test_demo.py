@@ -104,3 +104,21 @@ def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path, told: dict[str
     assert (second.returncode, said) == (1, "")
     assert errors.startswith("driftq: the server did not start: cannot listen on 127.0.0.1:")
     assert errors.count("\n") == 1
+
+
+def test_a_demo_that_is_interrupted_says_nothing_else(tmp_path: Path) -> None:
+    """Its workers have taken the signal for themselves, and finish what they took."""
+    command = [sys.executable, "-m", "driftq", "demo", "--data-dir", str(tmp_path / "d"), "--no-spark", "--runs", "400"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as at a terminal, wherever the tests run
+    ) as demo:
+        wal = tmp_path / "d" / "wal"
+        until(lambda: sum(b"run_id" in path.read_bytes() for path in wal.glob("wal-*.log")), bool)
+        demo.send_signal(signal.SIGINT)
+        out, err = demo.communicate(timeout=60)
+    assert demo.returncode == 130, err
+    assert b"worker" not in out + err

@@ -86,7 +86,7 @@ def _key(delivery: Delivery) -> str:
 
 
 async def play(url: str, name: str, runs: int) -> Played:
-    """Play so many runs to their end. Raises DemoError, or what the client raises."""
+    """Play so many runs to their end. Raises DemoError, KeyboardInterrupt, or what the client raises."""
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
     async with AsyncClient(url) as client:
@@ -146,7 +146,7 @@ async def _all_is_done(client: AsyncClient, working: "Sequence[asyncio.Future[No
                 done, _ = await asyncio.wait(working, timeout=_LOOK_S)
                 if done:
                     done.pop().result()
-                    raise DemoError("a worker ended before the work did")
+                    raise KeyboardInterrupt  # workers take the signals: one that ends by itself was told to by one
     except TimeoutError:
         raise DemoError(f"the workload was not through after {_PATIENCE_S:.0f} s; is the machine very busy?") from None
 
