@@ -192,15 +192,18 @@ def test_a_full_disk_refuses_writes_and_goes_on_with_space_back() -> None:
     faulty = Faulty(error=errno.ENOSPC, forever=True, when=lambda _, path: "/wal-" in path, fail_at=12)
     world = faulty.world
     world.start(wal_file_bytes=2048)
-    for name in ("fsync", "disk"):
+    names = ("fsync", "disk", "memory")
+    for name in names:
         world.put(name, name)
     world.settle()
     answers = []
     while not faulty.faulty.failed:
-        answers += [world.append("fsync", 2, padding=200), world.append("disk", 2, padding=200)]
+        answers += [world.append(name, 2, padding=200) for name in names]
         world.settle()
     refused: list[Pending[Any]] = [
         world.append("fsync", 1),
+        world.append("disk", 1),
+        world.append("memory", 1),
         world.put("new", "fsync"),
         world.delete("fsync", seqs=[1]),
     ]
@@ -209,9 +212,9 @@ def test_a_full_disk_refuses_writes_and_goes_on_with_space_back() -> None:
         assert isinstance(answer.error, InternalError)
         assert "No space left" in answer.error.message
     acked = sum(answer.result().count for answer in answers if answer.error is None)
-    assert sum(len(world.read(name).records) for name in ("fsync", "disk")) == acked
+    assert sum(len(world.read(name).records) for name in names) == acked
     faulty.faulty.heal()
-    for name in ("fsync", "disk"):
+    for name in names:
         head = world.engine.topic(name).head
         answer = world.append(name, 2)
         world.settle()
@@ -225,7 +228,8 @@ def test_a_wal_file_that_cannot_be_made_makes_the_shard_read_only_until_it_can()
     faulty = Faulty(forever=True, fail_at=2, when=lambda operation, path: operation == "create" and "/wal-" in path)
     world = faulty.world
     world.start(wal_file_bytes=2048)
-    world.put("fsync", "fsync")
+    for name in ("fsync", "disk"):
+        world.put(name, name)
     world.settle()
     shard = world.engine.shards.all[0]
     acked = 0
@@ -235,9 +239,14 @@ def test_a_wal_file_that_cannot_be_made_makes_the_shard_read_only_until_it_can()
         acked += 2 if answer.error is None else 0
     assert isinstance(answer.error, ShardReadOnlyError)
     assert len(world.read("fsync").records) == acked
-    answer = world.append("fsync", 1)
+    for name in ("fsync", "disk"):
+        answer = world.append(name, 1)
+        world.settle()
+        assert isinstance(answer.error, ShardReadOnlyError)
+    shard.sync(None)  # needs no file, and proves nothing
+    shard.flush()
     world.settle()
-    assert isinstance(answer.error, ShardReadOnlyError)
+    assert shard.read_only
     faulty.faulty.heal()
     answer = world.append("fsync", 1)
     world.settle()

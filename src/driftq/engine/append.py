@@ -5,6 +5,9 @@ with an idempotency key, a node of its own or many records keeps its own frame.
 
 `disk` seqs are reserved ahead in synced frames (http-v0 §19.4): a write within its topic's reservation is acked when
 queued; one beyond it waits for the next reservation, which then is twice as wide.
+
+Where the shard's last write has failed, on a full disk for example, no ack goes ahead of the file: `disk` and `memory`
+writes are refused like all others until one gets in.
 """
 
 from collections.abc import Callable
@@ -199,7 +202,8 @@ class Appender:
         sync = durability is Durability.FSYNC or (
             durability is Durability.DISK and self.reserved_for(topic, first, last)
         )
-        if sync or topic.waiting:
+        # While the log cannot be written, a write that would be acked when queued is acked when it is in the file.
+        if sync or topic.waiting or (frames and shard.failing is not None):
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
             return
         number = None

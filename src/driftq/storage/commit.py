@@ -15,6 +15,7 @@ Invariants
 - So does a committed change that could not be applied (`stop`): what is behind it is written, but settles with an
   error, for it builds on a state that is not there.
 - A WAL file that cannot be made makes the shard read-only until it can; nothing was written, so nothing is undone.
+- From a failure until a write works again the shard is `failing`: nobody may be told that it was enough to queue.
 """
 
 from bisect import bisect_left
@@ -29,6 +30,8 @@ from driftq.seam.runtime import Runtime, Worker
 from driftq.storage.bodies import FileHead, encode_file_head
 from driftq.storage.frame import Kind, encode_control
 from driftq.storage.wal_file import WalFile, WalFiles
+
+# long: the two halves of one hand-over, to be read together
 
 SYNC_DELAY_MS = 10
 """What no caller waits for is synced so long after the sync before it."""
@@ -100,7 +103,8 @@ class Shard:
         """Every submission up to this number is on stable storage."""
         self.stopped: DriftQError | None = None
         self._unapplied: ShardStoppedError | None = None
-        self.read_only = False
+        self.failing: DriftQError | None = None
+        """What the newest write failed with, until one works again."""
         self.on_synced: Callable[[Shard], None] | None = None
         """Hears, on the loop, that `synced_number` has grown, when everything that settles with it has settled."""
         self._runtime = runtime
@@ -113,6 +117,11 @@ class Shard:
         self._generation = 0
         self._writer = _Writer(runtime, clock, files, self, FileHead(run, shard, shards, 0, 0))
         self._worker: Worker[list[Submission]] = runtime.worker(f"driftq-wal-{shard}", self._writer.handle)
+
+    @property
+    def read_only(self) -> bool:
+        """Can the next file not be made?"""
+        return isinstance(self.failing, ShardReadOnlyError)
 
     @property
     def synced_to(self) -> int:
@@ -182,17 +191,24 @@ class Shard:
         self.synced_number = max(self.synced_number, synced)
         if isinstance(error, ShardStoppedError):
             self.stopped = error
-        self.read_only = isinstance(error, ShardReadOnlyError)
         outstanding = self._outstanding
+        if self.failing is not None and any(s.frames for s in outstanding if s.number <= written):
+            self.failing = None
         while outstanding and outstanding[0].number <= written:
             self._settle_first(self._unapplied)
-        if error is not None and generation == self._generation:
-            self._generation += 1
-            self._queued.clear()
-            while outstanding and outstanding[0].generation == generation:
-                self._settle_first(self._unapplied or error)
+        if error is not None:
+            self.failing = error
+            if generation == self._generation:
+                self._fail_generation(error)
         if further and self.on_synced is not None:
             self.on_synced(self)
+
+    def _fail_generation(self, error: DriftQError) -> None:
+        """Nothing that was queued before the loop heard of a failure is in the file."""
+        failed, self._generation = self._generation, self._generation + 1
+        self._queued.clear()
+        while self._outstanding and self._outstanding[0].generation == failed:
+            self._settle_first(self._unapplied or error)
 
     def _settle_first(self, error: DriftQError | None) -> None:
         submission = self._outstanding.popleft()
