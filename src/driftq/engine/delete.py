@@ -75,7 +75,8 @@ class Deleter:
             deleted = apply_delete(topic, self._indexes, body, op, ts)
             return Deleted(deleted, topic.earliest, topic.head, topic.count, topic.payload)
 
-        # Without a cap or a TTL a delete commutes with the records behind it, so they need not wait for its sync.
+        # Without a cap or a TTL a delete commutes with the records behind it, so they need not wait for its sync. A
+        # config that is under way may bring one, and be in force before the delete is.
         config = topic.config
         return self._journal.control(
             topic,
@@ -83,5 +84,5 @@ class Deleter:
             encode_body(body),
             apply,
             sync=topic.durability in (Durability.DISK, Durability.FSYNC) if sync is None else sync,
-            in_order=bool(config.cap_records or config.cap_bytes or config.ttl_ms),
+            in_order=bool(config.cap_records or config.cap_bytes or config.ttl_ms or topic.held),
         )

@@ -2,10 +2,11 @@
 
 import pytest
 
-from driftq.engine.delete import parse_match
+from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.tags import Match
 from driftq.errors import InvalidRequestError, TopicNotFoundError
 from driftq.model.topic import Durability
+from driftq.seam.runtime import Pending
 from driftq.testing import EngineRig
 
 
@@ -136,6 +137,36 @@ def test_a_write_that_overtakes_a_delete_is_not_touched_by_it(rig: EngineRig) ->
     assert (delete.result().deleted, rig.seqs("t")) == (1, [2])
     rig.kill()
     assert rig.seqs("t") == [2]
+
+
+def test_a_cap_that_is_under_way_takes_the_same_records_live_and_in_replay(rig: EngineRig) -> None:
+    """The cap is in force when the write comes, and the delete before it is not: the write waits for it.
+
+    proves: G-TOMB-6, G-TOMB-7
+    """
+    rig.put("t", Durability.DISK)
+    rig.write("t", 1, 2, tags=["a", "b"])
+    deletes: list[Pending[Deleted]] = []
+
+    def called(operation: str, _: str) -> None:
+        if operation == "sync" and not deletes:
+            deletes.append(rig.engine.delete_records("t", match=parse_match("b")))
+            rig.hold_wal()
+
+    put = rig.put_nowait("t", Durability.DISK, cap_records=2)
+    rig.disk.on_call = called
+    rig.runtime.run_until_idle()
+    (deleted,) = deletes
+    assert put.settled
+    assert not deleted.settled
+    written = rig.write_nowait("t", 3)
+    rig.runtime.run_loop_only()
+    rig.release_wal()
+    assert (deleted.result().deleted, written.result().first_seq) == (1, 3)
+    before = (rig.seqs("t"), rig.topic("t").evict_floor)
+    assert before == ([1, 3], 1)
+    rig.kill()
+    assert (rig.seqs("t"), rig.topic("t").evict_floor) == before
 
 
 @pytest.mark.parametrize("durability", [Durability.DISK, Durability.FSYNC])
