@@ -166,13 +166,11 @@ class Checkpointer:
 
     def _install(self, answer: Pending[bool], marks: list[Submission], wal_bytes: int, *, clean: bool) -> None:
         """All is synced and marked: capture in this very turn, write on the thread."""
-        run = min(mark.end for mark in marks) >> 32
-        positions = dict.fromkeys(self._layout.wal_dirs(), (run, 0))
-        for name, mark in zip(self._shards.names, marks, strict=True):
-            positions[name] = (mark.end >> 32, mark.end & 0xFFFFFFFF)
         self._filing.captures = capture = self._filing.captures + 1
         try:
-            snapshot = Snapshot(positions, self._capture_sections(clean=clean), self._capture_topics(clean=clean))
+            snapshot = Snapshot(
+                self._positions(marks), self._capture_sections(clean=clean), self._capture_topics(clean=clean)
+            )
         except OSError:
             self._filing.failures += 1
             self._end(answer, installed=False)
@@ -197,6 +195,14 @@ class Checkpointer:
             self._end(answer, installed=True)
 
         self._thread.submit(partial(self._write, number, snapshot, trash), done)
+
+    def _positions(self, marks: list[Submission]) -> dict[str, tuple[int, int]]:
+        """Where replay begins in every shard directory: behind the marks, and in those of other runs at no frame."""
+        run = min(mark.end for mark in marks) >> 32
+        positions = dict.fromkeys(self._layout.wal_dirs(), (run, 0))
+        for name, mark in zip(self._shards.names, marks, strict=True):
+            positions[name] = (mark.end >> 32, mark.end & 0xFFFFFFFF)
+        return positions
 
     def _capture_sections(self, *, clean: bool) -> dict[str, bytes]:
         # The notes of time in the WAL were ahead too. Behind a graceful stop nobody sees any more expire.

@@ -176,6 +176,29 @@ def test_one_that_failed_is_tried_again_by_the_upkeep() -> None:
     assert len(snapshots(rig)) == 1
 
 
+def test_one_that_cannot_list_a_directory_ends_and_keeps_nobody_waiting() -> None:
+    """Too many open files, for a moment. Who waits for a sync behind its mark is answered, and the next one is taken.
+
+    proves: G-CKPT-3
+    """
+    full = False
+    rig = EngineRig(
+        wrap=lambda disk: FaultyDisk(
+            disk, error=errno.EMFILE, forever=True, reads=True, when=lambda operation, _: full and operation == "names"
+        )
+    )
+    rig.put("t")
+    rig.write("t", 1)
+    full = True
+    taken = rig.engine.checkpointer.run()
+    written = rig.write_nowait("t", 2)
+    rig.runtime.run_until_idle()
+    assert (taken.result(), written.result().first_seq) == (False, 2)
+    full = False
+    assert rig.checkpoint()
+    assert rig.close()
+
+
 def test_none_is_taken_while_a_shard_is_stopped() -> None:
     """Memory is behind the log then: a delete may be there by half, and count as done.
 
