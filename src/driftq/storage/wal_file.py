@@ -7,6 +7,7 @@ never made again: the thread may come late, and find it full of frames.
 """
 
 import threading
+from contextlib import suppress
 
 from driftq.seam.disk import Disk, File, Site, write_zeros
 from driftq.storage.layout import Layout
@@ -63,11 +64,12 @@ class WalFiles:
             return ready
 
     def close(self) -> None:
-        """Remove what was made and never used."""
+        """Remove what was made and never used. What cannot be removed is zeros, as a crash would have left it."""
         with self._lock:
             for number, ready in self._ready.items():
                 ready.file.close()
-                self._disk.unlink(self._layout.wal_path(self._name, number))
+                with suppress(OSError):
+                    self._disk.unlink(self._layout.wal_path(self._name, number))
             self._ready.clear()
 
     def _make(self, number: int, size: int) -> WalFile:

@@ -1,5 +1,7 @@
 """The whole: opening, closing, one server per directory, and what is put together there."""
 
+import errno
+
 import pytest
 
 from driftq.errors import DataDirLockedError, StartError, TopicNotFoundError
@@ -55,6 +57,21 @@ def test_a_graceful_stop_leaves_one_checkpoint_and_no_prepared_files(rig: Engine
     assert rig.engine.recovered.frames == 0
     rig.close()
     assert len(rig.disk.names("/data/wal")) <= len(before)
+
+
+def test_a_stop_comes_to_its_end_on_a_file_system_that_has_become_read_only() -> None:
+    """Nothing can be written or removed any more: no checkpoint is taken, and what was acked is in the log."""
+    broken = False
+    rig = EngineRig(wrap=lambda disk: FaultyDisk(disk, error=errno.EROFS, forever=True, when=lambda *_: broken))
+    rig.put("t")
+    for n in range(30):
+        rig.write("t", n, "x" * 400)
+    assert len(rig.disk.names("/data/wal")) > 1, "a file is prepared"
+    broken = True
+    assert not rig.close()
+    broken = False
+    rig.kill()
+    assert len(rig.seqs("t")) == 60
 
 
 def test_reads_never_create(rig: EngineRig) -> None:
