@@ -135,5 +135,5 @@ class Blocks:
 
 def unreadable(error: Exception) -> InternalError:
     """What a caller is told when his records cannot be read for a reason that says nothing about them."""
-    why = error.strerror if isinstance(error, OSError) else error
+    why = error.strerror if isinstance(error, OSError) else repr(error)
     return InternalError(f"records cannot be read now: {why}; they are not lost, try again")

@@ -17,7 +17,7 @@ from driftq.model.tombstone import Reason
 from driftq.seam.runtime import Pending, Runtime, Worker
 from driftq.storage.block import Block, RowSource
 from driftq.storage.frame import Kind
-from driftq.storage.segment_store import BlockDamagedError, is_lost
+from driftq.storage.segment_store import is_lost
 
 
 class Fetch(Pending[None], eq=False, kw_only=True):
@@ -70,7 +70,7 @@ class Fetching:
         def read() -> None:
             try:
                 block = self._blocks.read(topic.id, first_seq, index, part.number, cold=cold)
-            except (BlockDamagedError, OSError) as failure:
+            except Exception as failure:  # noqa: BLE001 - the thread goes on, and whoever waits hears of it
                 error = failure
                 self._runtime.from_thread(lambda: settle(None, error))
             else:

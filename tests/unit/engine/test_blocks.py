@@ -11,6 +11,7 @@ from driftq.model.limits import OWN_BLOCK_RECORDS, Limits
 from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic import Durability
 from driftq.seam.runtime import run
+from driftq.storage.block import Block
 from driftq.storage.layout import Layout
 from driftq.storage.snapshot import install_snapshot
 from driftq.testing import EngineRig
@@ -65,6 +66,25 @@ def test_the_same_holds_for_the_cold_tier(suffix: str) -> None:
     fault.on = False
     rig.kill()
     assert rig.seqs("t") == list(range(1, 25))
+
+
+def test_the_thread_that_reads_lives_through_whatever_a_read_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory for a large block, for example: an error for whoever waits for it, and the next one is read.
+
+    proves: G-IO-8
+    """
+
+    def read_block(*_: object) -> Block:
+        raise MemoryError
+
+    rig = filled(Fault(errno.EIO))
+    rig.disk.cached = False
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.engine.blocks.store, "read_block", read_block)
+        with pytest.raises(InternalError, match="cannot be read now: MemoryError"):
+            rig.page("t")
+    assert rig.seqs("t") == list(range(1, 25))
+    assert rig.topic("t").holes.all == []
 
 
 def test_a_time_that_cannot_be_looked_up_now_is_an_error_and_no_hole() -> None:
