@@ -107,11 +107,12 @@ class WalScan:
         self._look_ahead(place)
         if header is not None and header.end <= max(self._synced, 0):
             return Damage(place, header.end, header)
+        if place >= self._synced:
+            return None
         following = next(self._frames_behind(place), None)
-        end = self._synced if following is None else following.start
-        if place < end <= self._synced:
-            return Damage(place, end, None)
-        return None
+        # A tail that is torn may follow at once: it begins where the synced bytes end.
+        end = self._synced if following is None else min(following.start, self._synced)
+        return Damage(place, end, None)
 
     def _look_ahead(self, place: int) -> None:
         """Collect what every later frame of this file says about how far it was synced."""

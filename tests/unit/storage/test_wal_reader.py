@@ -83,6 +83,17 @@ def test_a_damaged_header_costs_its_frame_and_does_not_tell_whose_it_was() -> No
     assert [(found.start, found.end, found.header) for found in damage] == [(starts[2], starts[3], None)]
 
 
+def test_a_torn_tail_right_behind_damage_does_not_hide_it() -> None:
+    """What was synced is damage up to where the synced bytes end, though no sound frame begins there."""
+    content, starts = frames(3, synced=False)
+    torn = len(content)
+    for op in (3, 4):
+        content += encode_control(Kind.DELETE, b"late", topic_id=1, op=op, ts=0, synced_to=NUMBER << 32 | torn)
+    ops, damage, scan = walked(flipped(flipped(content, starts[2] + 20), torn + 66))
+    assert (ops, scan.end, scan.torn) == ([0, 1], torn, True)
+    assert [(found.start, found.end, found.header) for found in damage] == [(starts[2], torn, None)]
+
+
 def test_a_later_file_proves_that_this_one_was_synced() -> None:
     content, starts = frames(6, synced=False)
     ops, damage, _ = walked(flipped(content, starts[5] + 66), synced_end=len(content))
