@@ -9,6 +9,7 @@ They share nothing but messages and two numbers the thread publishes.
 Invariants
 - Submissions settle in the order in which they were queued, all their frames or none in the file.
 - A submission that asked for a sync settles only after a sync that covers it.
+- Whoever fails when he is told skips nobody behind him.
 - A failed write fails it and everything queued behind it, for their seqs build on it; the bytes it may have left are
   zeros again before anything else is written. `generation` tells what was queued before the loop heard of it.
 - A failed sync stops the shard: nobody can say what is on disk. Only a restart ends that.
@@ -21,6 +22,7 @@ Invariants
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from driftq.errors import DriftQError, InternalError, ShardReadOnlyError, ShardStoppedError, ThrottledError
 from driftq.model.limits import WAL_QUEUE_BYTES_MAX, WAL_QUEUE_MAX
@@ -215,7 +217,14 @@ class Shard:
         self.depth -= 1
         self._outstanding_bytes -= submission.size
         if submission.done is not None:
-            submission.done(submission, error)
+            try:
+                submission.done(submission, error)
+            except Exception as bug:  # noqa: BLE001 - the loop hears of it, and whoever comes next is answered
+                self._runtime.soon(partial(_raise, bug))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 class _Writer:

@@ -147,6 +147,21 @@ def test_an_ack_comes_strictly_behind_its_sync() -> None:
     assert bench.ops(bench.disk.crash(CrashMode.DROP, 0)) == [1, 2]
 
 
+def test_a_completion_that_fails_skips_nobody_behind_it_and_is_heard_of() -> None:
+    bench = Bench()
+
+    def broken(_: Submission, __: DriftQError | None) -> None:
+        raise KeyError("bug")
+
+    bench.submit(1, sync=True)
+    bench.shard.submit(Submission([], sync=True, done=broken))
+    bench.submit(2, sync=True)
+    bench.shard.flush()
+    with pytest.raises(KeyError, match="bug"):
+        bench.runtime.run_until_idle()
+    assert bench.answers == [(1, None), (3, None)]
+
+
 def test_a_sync_of_nothing_new_still_answers() -> None:
     bench = Bench()
     heard: list[DriftQError | None] = []
