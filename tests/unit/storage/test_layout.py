@@ -58,6 +58,19 @@ def test_a_cold_directory_that_no_server_has_had_is_not_there() -> None:
     assert Layout(disk.crash(CrashMode.DROP, 0), "/data", "/far/away").has_cold()
 
 
+def test_every_directory_is_there_behind_a_crash() -> None:
+    """Each of them by a sync of its own: parts may be staged before anything else is synced there.
+
+    proves: G-STG-1
+    """
+    disk = SimDisk(["/data"])
+    layout = Layout(disk, "/data")
+    layout.prepare()
+    assert disk.crash(CrashMode.DROP, 0).names("/data") == ["meta", "topics", "wal"]
+    layout.prepare_stage()
+    assert disk.crash(CrashMode.DROP, 0).names("/data") == ["meta", "stage", "topics", "wal"]
+
+
 def test_without_tiering_there_is_nothing_cold() -> None:
     layout = Layout(SimDisk(["/data"]), "/data")
     layout.prepare()
