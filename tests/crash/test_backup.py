@@ -41,6 +41,16 @@ def test_a_backup_that_is_done_survives_a_power_loss(mode: CrashMode) -> None:
         assert _restored(disk.crash(mode, seed)) == 20
 
 
+@pytest.mark.parametrize("ignore", [None, Site.BACKUP_FILE, Site.SEGMENT_DIR], ids=str)
+def test_what_was_restored_survives_a_power_loss_by_its_syncs(ignore: Site | None) -> None:
+    _, disk = _backed_up(None)
+    disk.ignore = ignore
+    Restore(disk, "/to", Layout(disk, "/new", "/newcold"), SystemEntropy()).run()
+    disk.ignore = None
+    shown = Life(disk.crash(CrashMode.DROP, 0), data_dir="/new", cold_dir="/newcold").picture()["t"]
+    assert (len(shown) == 20) == (ignore is None)
+
+
 def test_without_its_sync_it_would_not() -> None:
     _, disk = _backed_up(Site.BACKUP_FILE)
     with pytest.raises((StartError, NotFoundError)):
