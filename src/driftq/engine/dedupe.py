@@ -9,7 +9,7 @@ that says whether it lasts.
 from collections import deque
 from collections.abc import Iterator
 
-_COUNT_BITS = 20
+_COUNT_BITS = 32
 _SEQ_BITS = 64
 
 

@@ -141,3 +141,10 @@ def test_a_key_used_again_behind_its_window_is_kept_for_its_newer_use() -> None:
     assert list(keys.items()) == [(b"k", 300, 2, 5)]
     keys.expire(401, 100)
     assert len(keys) == 0
+
+
+def test_a_write_of_millions_of_records_keeps_its_seqs() -> None:
+    """As many as a body can hold, where the settings allow so many."""
+    keys = Keys()
+    keys.remember(b"k", 100, 7, (1 << 32) - 1)
+    assert keys.find(b"k", 100, 0) == (7, (1 << 32) - 1)
