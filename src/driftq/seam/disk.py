@@ -22,8 +22,9 @@ from typing import Protocol
 
 _IOV_MAX = 1024
 _WRITE_AND_WAIT = 7
-_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+_sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
 """Linux only; elsewhere the first sync of a new WAL file takes longer, and that is all."""
+_NOT_WRITTEN = frozenset((errno.EIO, errno.ENOSPC, errno.EDQUOT))
 _ZEROS = bytes(1 << 20)
 
 
@@ -78,7 +79,10 @@ class File(Protocol):
         ...
 
     def write_out(self) -> None:
-        """Have the kernel write what is pending now, so that a later sync has less to do. Promises nothing."""
+        """Have the kernel write what is pending now, so that a later sync has less to do. Promises nothing.
+
+        Raises OSError when the device did not take it: the kernel says so once, and no later sync would.
+        """
         ...
 
     def truncate(self, size: int) -> None:
@@ -223,8 +227,12 @@ class OsFile:
 
     def write_out(self) -> None:
         """Wait for the pages of this file to be written, without a flush of the device or of the journal."""
-        if _sync_file_range is not None:
-            _sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_AND_WAIT)
+        if _sync_file_range is None:
+            return
+        if _sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_AND_WAIT) < 0:
+            code = ctypes.get_errno()
+            if code in _NOT_WRITTEN:  # others say that there is no such call here
+                raise OSError(code, os.strerror(code))
 
     def truncate(self, size: int) -> None:
         """One ftruncate call."""

@@ -1,14 +1,17 @@
 """The real disk: what the protocol promises, on the operating system's files."""
 
+import ctypes
 import errno
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from driftq.seam import disk
 from driftq.seam.disk import Disk, LockHeldError, OsDisk, OsFile, Site, read_file, write_fully, write_zeros
 from driftq.testing import SimDisk
 
@@ -47,6 +50,22 @@ class _Stingy:
 
 
 # --- files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "raises"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EINVAL, False)])
+def test_an_error_that_the_kernel_says_once_is_not_passed_over(
+    file: OsFile, monkeypatch: pytest.MonkeyPatch, code: int, *, raises: bool
+) -> None:
+    """A failed write-back is reported to whoever waits for it first, and to no sync behind it."""
+
+    def failed(*_: object) -> int:
+        ctypes.set_errno(code)
+        return -1
+
+    file.write_out()
+    monkeypatch.setattr(disk, "_sync_file_range", failed)
+    with pytest.raises(OSError, match=os.strerror(code)) if raises else nullcontext():
+        file.write_out()
 
 
 def test_a_file_reads_back_what_was_written_at_its_offsets(file: OsFile) -> None:
