@@ -94,7 +94,7 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
         for name in move_aside(settings, disk, clock):
             _log.warning("what there was is kept as %s", name)
     server = Server(settings, disk, clock, runtime, pid=os.getpid(), recover=False)
-    threshold = Threshold(server)
+    threshold = Threshold(server, keys)
     listener = Listener(threshold.handle, runtime, Terms.of(settings))
     recovery = server.recover()
     recovered = _go_on(recovery, clock, _QUICK_NS)

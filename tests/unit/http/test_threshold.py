@@ -5,6 +5,7 @@ from msgspec import json
 from driftq.config import Settings
 from driftq.engine.ingest import make_rows
 from driftq.http.app import App
+from driftq.http.keys import Keys
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.threshold import Threshold
@@ -13,9 +14,10 @@ from driftq.server import Server
 from driftq.testing import CrashMode, ManualClock, ManualRuntime, SimDisk
 
 WRITES = 3000
+PROBES = ("/v0/health", "/healthz", "/v0/ready", "/readyz")
 
 
-def a_server_with_a_long_log() -> Server:
+def a_server_with_a_long_log(*, probe_auth: bool = False) -> Server:
     """Not recovered yet, on a disk with enough frames for some steps."""
     disk, runtime = SimDisk(), ManualRuntime(ManualClock())
     first = Server(Settings(data_dir="/data"), disk, runtime.clock, runtime)
@@ -24,11 +26,14 @@ def a_server_with_a_long_log() -> Server:
         first.engine.append("a", make_rows([b"%d" % number]), key=str(number))
     runtime.run_until_idle()
     again = ManualRuntime(runtime.clock)
-    return Server(Settings(data_dir="/data"), disk.crash(CrashMode.KEEP, 0), again.clock, again, recover=False)
+    settings = Settings(data_dir="/data", probe_auth=probe_auth)
+    return Server(settings, disk.crash(CrashMode.KEEP, 0), again.clock, again, recover=False)
 
 
-def ask(threshold: Threshold, path: str, method: str = "GET") -> Reply:
-    answer = threshold.handle(Request(method, path))
+def ask(threshold: Threshold, path: str, method: str = "GET", key: str | None = None) -> Reply:
+    path, _, query = path.partition("?")
+    headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
+    answer = threshold.handle(Request(method, path, query, headers))
     assert isinstance(answer, Reply)
     return answer
 
@@ -67,3 +72,34 @@ def test_the_broker_says_so_in_its_own_form() -> None:
     headers = dict(reply.headers)
     assert (reply.status, headers[b"retry-after"], len(headers[b"x-request-id"])) == (503, b"1", 24)
     assert json.decode(reply.body)["error"] == "UNAVAILABLE"
+
+
+def test_keys_are_asked_for_as_they_are_later() -> None:
+    """The figures always, the probes where the settings say so; who asks for anything else hears what he always did."""
+    keys = Keys.parse("reader:read,writer:write")
+    server = a_server_with_a_long_log()
+    threshold = Threshold(server, keys)
+    assert [ask(threshold, "/v0/metrics", key=key).status for key in (None, "nobody", "writer", "reader")] == [
+        401,
+        401,
+        403,
+        200,
+    ]
+    assert ask(threshold, "/v0/metrics?token=reader").status == 401
+    assert [ask(threshold, path).status for path in PROBES] == [200, 200, 503, 503]
+    assert ask(threshold, "/v0/topics").status == 503
+
+    guarded = Threshold(a_server_with_a_long_log(probe_auth=True), keys)
+    assert [ask(guarded, path).status for path in PROBES] == [401] * 4
+    assert [ask(guarded, path, key="writer").status for path in PROBES] == [200, 200, 503, 503]
+    refused = ask(guarded, "/readyz")
+    assert json.decode(refused.body)["error"]["code"] == "unauthorized"
+
+
+def test_the_figures_are_json_for_who_wants_it() -> None:
+    threshold = Threshold(a_server_with_a_long_log())
+    reply = threshold.handle(Request("GET", "/v0/metrics", headers=[(b"accept", b"application/json")]))
+    assert isinstance(reply, Reply)
+    figures = json.decode(reply.body)
+    assert (figures["ready"], figures["replay_progress"]) == (False, 0.0)
+    assert figures.keys() == {"ready", "replay_progress", "uptime_ms"}
