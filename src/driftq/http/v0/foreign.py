@@ -6,6 +6,7 @@ from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Fence, Route
+from driftq.model.topic import TopicConfig
 
 PREFIX = "v1:"
 
@@ -23,6 +24,16 @@ def check_own(name: str) -> None:
     """Refuse a name of the other API as something to write to. Raises ReadOnlyError."""
     if is_foreign(name):
         raise ReadOnlyError(name)
+
+
+def check_inline(engine: Engine, name: str, config: TopicConfig) -> None:
+    """Refuse a write that would make a queue whose dead letters go to the other API. Raises ReadOnlyError.
+
+    A topic that is there does not look at the config; one that is being deleted will not be there by then.
+    """
+    topic = engine.catalog.by_name.get(name)
+    if config.dead_letter is not None and (topic is None or engine.writer.deleting(topic) is not None):
+        check_own(config.dead_letter)
 
 
 def check_not_new(engine: Engine, name: str) -> None:

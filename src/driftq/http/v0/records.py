@@ -18,6 +18,7 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import since_ms
+from driftq.http.v0.foreign import check_inline
 from driftq.http.v0.poll import Poll
 from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, page_reply, written_reply
 from driftq.model.answers import Performance, RecordsDeleted
@@ -86,6 +87,8 @@ class Records:
         header = request.header(b"idempotency-key")
         key = None if header is None else header.decode("utf-8", "surrogateescape")
         wanted = decode_write(request.body, self._limits, default_key=key)
+        if wanted.config is not None:
+            check_inline(self._engine, name, wanted.config)
         return self._append(request, wanted, with_seqs=request.flag("return_seqs", True))
 
     def _write_arrow(self, request: Request) -> Answer:

@@ -17,7 +17,7 @@ from driftq.engine.ingest import decode_write
 from driftq.errors import DriftQError, InvalidRequestError
 from driftq.http.access import Access, Scope
 from driftq.http.timing import shown_sync_ms, since_ms
-from driftq.http.v0.foreign import check_own
+from driftq.http.v0.foreign import check_inline, check_own
 from driftq.http.v0.watch import cursors_of
 from driftq.http.v0.watch_wire import SUBSCRIBE_BODY, options_of, starts_of
 from driftq.model.answers import Cursor, Performance
@@ -210,6 +210,8 @@ class Commands:
         if body.config is not None:
             self._access.check(Scope.ADMIN)
         wanted = decode_write(command.text, self._limits)
+        if wanted.config is not None:
+            check_inline(self._engine, body.topic, wanted.config)
         submitted_ns = self._server.clock.monotonic_ns()
         answer: Pending[bytes] = Pending()
 

@@ -7,7 +7,7 @@ from msgspec import convert, json
 
 from driftq.model.broker import BrokerSettings
 from driftq.model.broker_answers import GroupList
-from driftq.testing import ServerRig
+from driftq.testing import ServerRig, decoded_reply, settled
 from driftq.testing.wire import KeptSink
 
 KEY = {"topic": "t", "group": "g", "idempotency_key": "k", "owner": "a"}
@@ -242,6 +242,26 @@ def test_a_topic_of_the_broker_is_read_through_the_other_api() -> None:
     assert rig.code("DELETE", "/v0/topics/v1:t") == (409, "read_only")
     rig.ok("PUT", "/v0/topics/own", {})
     rig.ok("PUT", "/v0/routers/out", {"source": "v1:t", "dest": "own"})
+
+
+def test_no_write_makes_a_queue_whose_dead_letters_are_the_brokers() -> None:
+    """As with a PUT: a config that comes with a write, or over a socket, must not lead into a topic of the broker."""
+    rig = Broker()
+    config = {"type": "queue", "max_deliveries": 1, "dead_letter": "v1:t"}
+    write = {"records": [{"data": 1}], "config": config}
+    assert rig.code("POST", "/v0/topics/q", write) == (409, "read_only")
+    upgrade, sink = rig.socket()
+    upgrade.source.received(json.encode({"op": "publish", "topic": "q", **write}).decode())
+    rig.run()
+    assert [message["code"] for message in sink.messages()] == ["read_only"]
+    assert rig.code("GET", "/v0/topics/q") == (404, "topic_not_found")
+    rig.ok("PUT", "/v0/topics/q", {"type": "queue"})
+    assert rig.ok("POST", "/v0/topics/q", write)["created"] is False
+    deleted = rig.send("DELETE", "/v0/topics/q")
+    late = rig.send("POST", "/v0/topics/q", write)
+    rig.run()
+    assert [decoded_reply(reply).status for reply in map(settled, (deleted, late)) if reply is not None] == [200, 409]
+    assert rig.ok("GET", "/v0/topics/v1:t")["head_seq"] == 0
 
 
 def test_a_worker_says_when_a_message_is_tried_again() -> None:
