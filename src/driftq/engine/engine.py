@@ -234,6 +234,11 @@ class Engine:
             self.pressure.check_write()
         return self._appender.append(topic, rows, raw_key, created=created)
 
+    def would_create(self, name: str) -> bool:
+        """Would a write to this name make its topic? There is none, or it is going, and the write comes behind that."""
+        topic = self.catalog.by_name.get(name)
+        return topic is None or self.writer.deleting(topic) is not None
+
     def _create_for(self, name: str, config: TopicConfig, rows: Rows | Row) -> Topic:
         """Create a topic for a write that it can take: a refused write leaves no topic behind."""
         self._appender.check_new(config, rows)

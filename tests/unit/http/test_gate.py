@@ -92,6 +92,19 @@ def test_a_config_needs_admin_only_where_it_would_create() -> None:
     assert rig.ask("POST", "/v0/topics/new", with_config, key="root").status == 201
 
 
+def test_a_config_needs_admin_while_its_topic_is_being_deleted() -> None:
+    """The write comes behind the deletion, so it would create."""
+    rig = ServerRig(keys="root,writer:write")
+    rig.ok("PUT", "/v0/topics/t", {}, key="root")
+    deleted = rig.send("DELETE", "/v0/topics/t", key="root")
+    refused = rig.send("POST", "/v0/topics/t", WRITE | {"config": {"type": "queue"}}, key="writer")
+    plain = rig.send("POST", "/v0/topics/t", WRITE, key="writer")
+    rig.run()
+    replies = [settled(answer) for answer in (deleted, refused, plain)]
+    assert [reply.status for reply in replies if reply is not None] == [200, 403, 201]
+    assert rig.ok("GET", "/v0/topics/t", key="root")["type"] == "log"
+
+
 def test_probes_are_open_unless_they_are_not() -> None:
     """inv: 74"""
     for closed, keyless in ((False, 200), (True, 401)):

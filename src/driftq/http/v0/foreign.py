@@ -27,12 +27,8 @@ def check_own(name: str) -> None:
 
 
 def check_inline(engine: Engine, name: str, config: TopicConfig) -> None:
-    """Refuse a write that would make a queue whose dead letters go to the other API. Raises ReadOnlyError.
-
-    A topic that is there does not look at the config; one that is being deleted will not be there by then.
-    """
-    topic = engine.catalog.by_name.get(name)
-    if config.dead_letter is not None and (topic is None or engine.writer.deleting(topic) is not None):
+    """Refuse a write that would make a queue whose dead letters go to the other API. Raises ReadOnlyError."""
+    if config.dead_letter is not None and engine.would_create(name):
         check_own(config.dead_letter)
 
 

@@ -80,7 +80,7 @@ class Records:
         if (
             access is not FULL
             and not access.may(Scope.ADMIN)
-            and self._engine.catalog.find(name) is None
+            and self._engine.would_create(name)
             and brings_config(request.body)
         ):
             access.check(Scope.ADMIN)
