@@ -124,5 +124,5 @@ class WorkSource:
         self._heartbeat.spoke()
 
     def _beat(self) -> None:
-        if self._sink is not None:
+        if self._sink is not None and self._sink.room:
             self._sink.write(sse.heartbeat(self._server.clock.wall_ms()))

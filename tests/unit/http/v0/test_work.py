@@ -73,6 +73,18 @@ def test_heartbeats_come_when_there_is_nothing_else(rig: ServerRig) -> None:
     assert sink.taken() == b""
 
 
+def test_a_worker_that_does_not_read_is_sent_no_heartbeats(rig: ServerRig) -> None:
+    """Else what waits for it grows for ever, and its connection never looks stuck."""
+    _, sink = rig.stream("/v0/topics/q/work?node=w")
+    sink.taken()
+    sink.room = False
+    rig.advance(60_000)
+    assert sink.taken() == b""
+    sink.room = True
+    rig.advance(15_000)
+    assert sink.taken() == b": hb %d\n\n" % rig.clock.wall_ms()
+
+
 def test_what_is_checked_before_it_opens(rig: ServerRig) -> None:
     """inv: 71"""
     rig.ok("PUT", "/v0/topics/log", {})
