@@ -4,6 +4,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.cursors.named import Cursor
+from driftq.engine.ingest import meta_column
 from driftq.engine.topic import Topic
 from driftq.http.access import Scope
 from driftq.http.body import U64, check_u64, decode_body
@@ -39,7 +40,7 @@ class Cursors:
         self._server = server
         self._engine = server.engine
         self._cursors = server.cursors
-        self._body_bytes_max = server.settings.limits.body_bytes_max
+        self._limits = server.settings.limits
 
     def routes(self) -> list[Route]:
         """Four."""
@@ -53,9 +54,10 @@ class Cursors:
 
     def put(self, request: Request) -> Pending[Reply]:
         """Move a cursor, or make one."""
-        body = decode_body(_PUT, request, body_bytes_max=self._body_bytes_max)
+        body = decode_body(_PUT, request, body_bytes_max=self._limits.body_bytes_max)
         check_u64(body.seq, "seq")
         check_u64(body.epoch, "epoch")
+        meta_column([body.meta], self._limits.meta_bytes_max)
 
         async def answer() -> Reply:
             topic, name = request.params
