@@ -329,10 +329,10 @@ def check_writer(writer: str) -> None:
 
 
 def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[Address]:
-    """Every chunk of every part, in order; so many that some are missing for sure need not all be spelled out."""
+    """Every chunk of every part, in order; behind those that an answer can name as missing none is spelled out."""
     found: list[Address] = []
     for part, attempt, chunks in parts:
-        found += [Address(batch, part, attempt, chunk) for chunk in range(min(chunks, waiting + 1))]
+        found += [Address(batch, part, attempt, chunk) for chunk in range(min(chunks, waiting + _MISSING_MAX))]
         if len(found) > waiting + _MISSING_MAX:
             break
     return found

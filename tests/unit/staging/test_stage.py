@@ -91,6 +91,18 @@ def test_a_commit_without_its_parts_names_them_and_changes_nothing(rig: StagingR
         rig.staging.writer("a", "w")
 
 
+def test_all_that_is_missing_is_named_up_to_a_thousand(rig: StagingRig) -> None:
+    rig.put("a")
+    with pytest.raises(StageIncompleteError) as refused:
+        rig.commit(PartRef(0, 0, 3))
+    missing = [{"part": 0, "attempt": 0, "chunk": chunk} for chunk in range(3)]
+    assert refused.value.detail == {"missing": missing}
+    with pytest.raises(StageIncompleteError) as refused:
+        rig.commit(PartRef(0, 0, 1 << 63), PartRef(1, 0, 1))
+    assert refused.value.detail is not None
+    assert refused.value.detail["missing"] == [{"part": 0, "attempt": 0, "chunk": chunk} for chunk in range(1000)]
+
+
 def test_a_commit_that_makes_no_sense_is_refused(rig: StagingRig) -> None:
     rig.stage("v")
     with pytest.raises(InvalidRequestError, match="empty"):
