@@ -44,6 +44,8 @@ from driftq.storage.server_id import ColdMark, settle_server_id
 from driftq.watch.watch import Watch
 
 _NS_PER_MS = 1_000_000
+_DRAIN_MS = 2000
+"""So long a stop waits for routers: the connections and the last checkpoint need the rest of its ten seconds."""
 _LAGS_MAX = 10_000
 """Of so many cursors the lag is shown."""
 
@@ -92,6 +94,7 @@ class Server:
         self.clock = clock
         self._began_ns = clock.monotonic_ns()
         self._closing: Pending[bool] | None = None
+        self._finished = False
         _make_directories(disk, settings)
         self.runtime = runtime
         self.admission = Admission(settings.limits)
@@ -200,16 +203,35 @@ class Server:
         return QueueCounts(*self.queues.counters(topic))
 
     def close(self) -> Pending[bool]:
-        """Take nothing more and take a last checkpoint; the answer says whether it was taken."""
+        """Take nothing more, copy what is due, take a last checkpoint; the answer says whether it was taken."""
         if self._closing is None:
+            self._closing = Pending()
             self.backups.close()
-            self.routers.close()
             self.broker.close()
             if self.hook is not None:
                 self.hook.close()
-            self._closing = self.engine.close()
-            self._closing.then(lambda _: self.staging.close())
+            given_up = self.runtime.later(_DRAIN_MS, self._finish)
+            drained = self.routers.drain()
+            drained.then(lambda _: given_up.cancel())
+            drained.then(lambda _: self._finish())
         return self._closing
+
+    def _finish(self) -> None:
+        """Whatever is not copied by now is copied after the next start, where its source keeps anything."""
+        if self._finished:
+            return
+        self._finished = True
+        self.routers.close()
+        done = self.engine.close()
+        done.then(lambda _: self.staging.close())
+        done.then(self._closed)
+
+    def _closed(self, done: Pending[bool]) -> None:
+        assert self._closing is not None
+        if done.error is None:
+            self._closing.resolve(done.result())
+        else:
+            self._closing.fail(done.error)
 
 
 def _make_directories(disk: Disk, settings: Settings) -> None:

@@ -212,6 +212,19 @@ class Routers:
         assert self._forward is not None
         return self._forward.bring(topic)
 
+    def drain(self) -> Pending[None]:
+        """Copy what is due everywhere, copies of copies too, as far as there is room for it."""
+        return run(self._drain())
+
+    async def _drain(self) -> None:
+        while waiting := [due for topic in self._dests() if (due := self.bring(topic)) is not None]:
+            for due in waiting:
+                await due
+
+    def _dests(self) -> list[Topic]:
+        found = [self._table.topic(inflow.dest_id) for inflow in self._table.all_inflows()]
+        return [topic for topic in found if topic is not None]
+
     def close(self) -> None:
         """Copy nothing more."""
         if self._forward is not None:

@@ -295,3 +295,47 @@ def test_routers_and_leases_are_the_same_with_and_without_checkpoints(*, checkpo
     assert (rig.server.engine.recovered.snapshot > 0) == checkpointed
     assert picture(rig) == before
     assert settles(rig, held)
+
+
+def test_a_graceful_stop_copies_what_is_due_first() -> None:
+    """http-v0 §17; after a restart nothing could be copied from a source that is `ephemeral`."""
+    rig = ServerRig()
+    for topic in ("b", "c"):
+        rig.ok("PUT", f"/v0/topics/{topic}", {"durability": "fsync"})
+    rig.ok("PUT", "/v0/topics/a", {"durability": "ephemeral"})
+    rig.ok("PUT", "/v0/routers/ab", {"source": "a", "dest": "b"})
+    rig.ok("PUT", "/v0/routers/bc", {"source": "b", "dest": "c"})
+    records = [{"data": number} for number in range(10_000)]
+    written = [rig.send("POST", "/v0/topics/a", {"records": records}) for _ in range(4)]
+    while not all(settled(answer) for answer in written):
+        rig.runtime.turn()
+    assert rig.server.engine.topic("c").head < 40_000
+    rig.restart()
+    assert [rig.ok("GET", f"/v0/topics/{topic}")["count"] for topic in ("b", "c")] == [40_000, 40_000]
+    assert rig.ok("GET", "/v0/routers/bc")["forwarded_total"] == 40_000
+
+
+def test_a_stop_does_not_wait_for_a_dest_that_takes_nothing() -> None:
+    rig = ServerRig()
+    rig.ok("PUT", "/v0/topics/b", {"cap_records": 1, "discard": "reject"})
+    rig.ok("PUT", "/v0/routers/ab", {"source": "a", "dest": "b"})
+    rig.write("a", 1, 2, 3)
+    began = rig.clock.wall_ms()
+    rig.restart()
+    assert rig.clock.wall_ms() - began <= 1000
+    rig.ok("PUT", "/v0/topics/b", {})
+    assert rig.ok("GET", "/v0/topics/b")["count"] == 3
+
+
+def test_a_stop_waits_only_so_long_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = ServerRig()
+    rig.ok("PUT", "/v0/topics/a", {})
+    rig.ok("PUT", "/v0/topics/b", {})
+    rig.ok("PUT", "/v0/routers/ab", {"source": "a", "dest": "b"})
+    monkeypatch.setattr(rig.server.routers, "bring", lambda _: Pending())
+    closing = rig.server.close()
+    rig.advance(1500)
+    assert not closing.settled
+    assert rig.code("GET", "/v0/topics/a") == (503, "shutting_down")
+    rig.advance(1500)
+    assert closing.result()
