@@ -1,7 +1,7 @@
 """`driftq serve`: from settings to a process that serves, and out again (http-v0 §17).
 
     settings → address and guard → directories, lock → recovery → bind → port file → one line → until a signal
-    → accept nobody → replies that are due → last checkpoint → 0
+    → accept nobody → replies that are due → copies that are due → last checkpoint → 0
 
 A refused start says why in one line on standard error and exits 1. It has bound nothing, unless the log takes long to
 read: then the server is bound meanwhile, so that its probes are answered, and refuses everything else (`Threshold`).
