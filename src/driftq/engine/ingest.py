@@ -133,8 +133,11 @@ def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None)
 
 
 def brings_config(body: bytes) -> bool:
-    """Is there a config in the body of a write? Its types are checked, nothing else is."""
-    return json_text.parse(_BODY, json_text.compact(body)).config is not None
+    """Is there a config in the body of a write? Its types and ranges are checked, nothing else is."""
+    config = json_text.parse(_BODY, json_text.compact(body)).config
+    if config is not None:
+        _check_ranges(config)
+    return config is not None
 
 
 def _parsed(body: bytes) -> _PlainBody | WriteBody:

@@ -84,8 +84,12 @@ def test_a_config_needs_admin_only_where_it_would_create() -> None:
     with_config = WRITE | {"config": {"ttl_ms": 5}}
     assert rig.code("POST", "/v0/topics/t", with_config, key="writer") == (403, "forbidden")
     assert rig.code("POST", "/v0/topics/t", {"records": [], "config": {}}, key="writer") == (403, "forbidden")
-    bad = {"records": 1, "config": {}}
-    assert rig.code("POST", "/v0/topics/t", bad, key="writer") == (400, "invalid_request")
+    for bad in (
+        {"records": 1, "config": {}},
+        WRITE | {"config": {"ttl_ms": -1}},
+        WRITE | {"config": {"cap_bytes": 1 << 64}},
+    ):
+        assert rig.code("POST", "/v0/topics/t", bad, key="writer") == (400, "invalid_request")
     assert rig.code("GET", "/v0/topics/t", key="root") == (404, "topic_not_found")
     assert rig.ask("POST", "/v0/topics/t", WRITE | {"config": None}, key="writer").status == 201
     assert rig.ask("POST", "/v0/topics/t", with_config, key="writer").status == 200
