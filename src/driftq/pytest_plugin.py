@@ -79,7 +79,8 @@ class DriftQServer:
         settings = convert({"data_dir": self.data_dir, "port": 0, **self._settings}, Settings)
         runtime = AsyncioRuntime(self._loop)
         server = Server(settings, OsDisk(), SystemClock(), runtime, pid=os.getpid())
-        listener = Listener(App(server, Keys.parse("")).handle, runtime, Terms.of(settings))
+        app = App(server, Keys.parse(""))
+        listener = Listener(app.handle, runtime, Terms.of(settings), app.shortcut)
         self.url = f"http://{await listener.open(choose_address(settings))}"
         self._begun.set()
         await self._stopping.wait()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from driftq.http.answer import Sink, Stream
 from driftq.http.connection import PREFACE
-from driftq.http.heads import Heads
+from driftq.http.heads import Finder, Heads
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from tests.unit.http.sources import Voice
@@ -70,7 +70,7 @@ LAST = [
 class NoHeads(Heads):
     """Learns nothing, so that every head is parsed."""
 
-    def learn(self, raw: bytes, target: bytes, request: Request) -> None:
+    def learn(self, raw: bytes, target: bytes, request: Request, shortcut: Finder | None = None) -> None:
         pass
 
 

@@ -100,7 +100,7 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
     recovered = _go_on(recovery, clock, _QUICK_NS)
     try:
         if recovered:
-            threshold.behind = App(server, keys).handle
+            threshold.behind = App(server, keys)
         address = await _listen(listener, chosen, settings, disk)
         while not (recovered or stop.is_set()):
             recovered = _go_on(recovery, clock, _SLICE_NS)
@@ -114,8 +114,8 @@ async def _serve(settings: Settings, keys: Keys) -> bool:
         await listener.close(0)
         return True
     if threshold.behind is None:
-        threshold.behind = App(server, keys).handle
-    listener.answer_with(threshold.behind)
+        threshold.behind = App(server, keys)
+    listener.answer_with(threshold.behind.handle, threshold.behind.shortcut)
     keep_for_good()
     _tell_what_was_found(server)
     _announce(address, settings)

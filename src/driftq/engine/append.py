@@ -37,6 +37,9 @@ from driftq.storage.frame import Kind
 from driftq.storage.rows import Row, Rows
 
 _UNSYNCED_KEPT = 64
+# A member of an enum takes as long to look up as it takes to call a function.
+_EPHEMERAL, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.DISK, Durability.FSYNC
+_REJECT = Discard.REJECT
 
 
 class Appended(Struct, frozen=True):
@@ -59,12 +62,36 @@ class Appended(Struct, frozen=True):
         return self.last_seq - self.first_seq + 1
 
 
+class Committed(Struct, frozen=True):
+    """What all writes of one frame are told alike."""
+
+    head_seq: int
+    ts: int
+    sync_ns: int
+    synced_seq: int | None
+
+
 class Write(Pending[Appended], eq=False, kw_only=True):
     """One caller's records, on their way, and what the caller waits for."""
 
     rows: Rows | Row
-    key: bytes | None
-    created: bool
+    key: bytes | None = None
+    created: bool = False
+
+    def answer(self, first_seq: int, committed: Committed) -> None:
+        """They are there, from this seq on."""
+        self.resolve(
+            Appended(
+                first_seq,
+                first_seq + self.rows.count - 1,
+                committed.head_seq,
+                committed.ts,
+                self.created,
+                False,
+                committed.sync_ns,
+                committed.synced_seq,
+            )
+        )
 
 
 class Appender:
@@ -80,30 +107,36 @@ class Appender:
 
     def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[Appended]:
         """Take a write in, or raise and change nothing."""
-        config = topic.config
         if key is not None:
             earlier = self._same_key(topic, key, self._journal.time.now())
             if earlier is not None:
                 return earlier
-        if config.ttl_ms:
-            topic.expire_or_refuse(self._journal.time.now())
-        if config.discard is Discard.REJECT:
-            check_caps(topic, rows)
-        self._quota.check(rows.payload_bytes)
-        if topic.durability is not Durability.EPHEMERAL and not created:
-            # The topic that this write creates has its frame in the queue already, and would be left behind.
-            self._journal.shard_of(topic).check_room()
         write = Write(rows=rows, key=key, created=created)
-        self.count_in(topic, rows.count, rows.payload_bytes)
+        self.take(topic, write)
         if key is not None:
             self._keys[topic.id, key] = write
+        return write
+
+    def take(self, topic: Topic, write: Write) -> None:
+        """Take in a write that repeats no other, or raise and change nothing."""
+        rows = write.rows
+        config = topic.config
+        if config.ttl_ms:
+            topic.expire_or_refuse(self._journal.time.now())
+        if config.discard is _REJECT:
+            check_caps(topic, rows)
+        payload = rows.payload_bytes
+        self._quota.check(payload)
+        if topic.durability is not _EPHEMERAL and not write.created:
+            # The topic that this write creates has its frame in the queue already, and would be left behind.
+            self._journal.shard_of(topic).check_room()
+        self.count_in(topic, rows.count, payload)
         gathered = self._gathered.get(topic)
         if gathered is None:
             self._gathered[topic] = [write]
         else:
             gathered.append(write)
         self._journal.schedule()
-        return write
 
     def forget(self, topic: Topic, error: DriftQError) -> None:
         """The topic is gone: what was gathered for it and not sent fails."""
@@ -181,7 +214,7 @@ class Appender:
     def _send(self, topic: Topic, writes: list[Write]) -> None:
         """One frame: seqs, stamp, and the commit point of the topic's class."""
         shard = self._journal.shard_of(topic)
-        if shard.stopped is not None and topic.durability is not Durability.EPHEMERAL:
+        if shard.stopped is not None and topic.durability is not _EPHEMERAL:
             self._fail(topic, writes, shard.stopped)  # it was still well when they were gathered
             return
         rows = Rows.joined([write.rows for write in writes])
@@ -190,7 +223,7 @@ class Appender:
         topic.next_seq = last + 1
         ts = max(self._journal.time.now(), topic.last_ts)
         durability = topic.durability
-        if durability is Durability.EPHEMERAL:
+        if durability is _EPHEMERAL:
             frames: list[bytes] = []
             records: Rows | Block = rows
         else:
@@ -199,9 +232,7 @@ class Appender:
             )
             frames = [frame]
             records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
-        sync = durability is Durability.FSYNC or (
-            durability is Durability.DISK and self.reserved_for(topic, first, last)
-        )
+        sync = durability is _FSYNC or (durability is _DISK and self.reserved_for(topic, first, last))
         # While the log cannot be written, a write that would be acked when queued is acked when it is in the file.
         if sync or topic.waiting or (frames and shard.failing is not None):
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
@@ -228,7 +259,7 @@ class Appender:
         sync: bool,
     ) -> None:
         topic.waiting += 1
-        promised = topic.durability is Durability.FSYNC
+        promised = topic.durability is _FSYNC
 
         def done(submission: Submission, error: DriftQError | None) -> None:
             topic.waiting -= 1
@@ -301,16 +332,15 @@ class Appender:
             topic.lost_from = first
 
     def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
-        head, synced = topic.head, self._synced_seq(topic)
+        committed = Committed(topic.head, ts, sync_ns, self._synced_seq(topic))
         self._settle(topic, writes)
         for write in writes:
-            last = first + write.rows.count - 1
-            write.resolve(Appended(first, last, head, ts, write.created, False, sync_ns, synced))
-            first = last + 1
+            write.answer(first, committed)
+            first += write.rows.count
         self._published(topic)
 
     def _synced_seq(self, topic: Topic) -> int | None:
-        if topic.durability is Durability.EPHEMERAL:
+        if topic.durability is _EPHEMERAL:
             return None
         return synced_seq(topic, self._journal.shard_of(topic))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from driftq.config import Settings
-from driftq.engine.append import Appended, Appender, synced_seq
+from driftq.engine.append import Appended, Appender, Write, synced_seq
 from driftq.engine.blocks import Blocks
 from driftq.engine.catalog import Catalog, CatalogWriter, forward
 from driftq.engine.checkpoint import Checkpointer
@@ -238,6 +238,15 @@ class Engine:
         """Would a write to this name make its topic? There is none, or it is going, and the write comes behind that."""
         topic = self.catalog.by_name.get(name)
         return topic is None or self.writer.deleting(topic) is not None
+
+    def take(self, name: str, write: Write) -> bool:
+        """Take in a write without a key to a topic that is there and holds nobody up; else do nothing, or raise."""
+        topic = self.catalog.by_name.get(name)
+        if self._closing is not None or topic is None or topic.held:
+            return False
+        self.pressure.check_write()
+        self._appender.take(topic, write)
+        return True
 
     def _create_for(self, name: str, config: TopicConfig, rows: Rows | Row) -> Topic:
         """Create a topic for a write that it can take: a refused write leaves no topic behind."""

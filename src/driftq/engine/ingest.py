@@ -87,6 +87,7 @@ _COUNT = Decoder(_Count)
 _CONFIG = Decoder(TopicConfig)
 _META = Encoder()
 
+_DATA_KEY = b'"data"'
 _AROUND_DATA = 3
 """Levels around `data`: the body, `records`, the record. So a body may be that much deeper than a value."""
 
@@ -128,7 +129,7 @@ def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None)
     key = default_key if wire.idempotency_key is None else wire.idempotency_key
     if key is not None:
         key = check_key(key)
-    row = _short_row(wire, limits) if count == 1 and size < json_text.DEEP_BYTES else None
+    row = _single_row(body, wire, limits) if count == 1 else None
     return WriteRequest(row or _rows(body, wire, limits), key, wire.create, wire.config, wire.disable_backpressure)
 
 
@@ -208,12 +209,32 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
     return Rows(Texts.sized(text, sizes), tag=tag, node=node, meta=meta, batch_node=batch_node)
 
 
-def _short_row(wire: _PlainBody | WriteBody, limits: Limits) -> Row | None:
-    """The one record of a body that is too short to nest too deep; None if there is more to look at.
+def decode_single(body: bytes, limits: Limits) -> Row | None:
+    """The record of a body that has one, with no more than data and tag, and says nothing else but `create`.
+
+    None for every other body, the wrong ones too: `decode_write` knows what they are. Of one with many records no more
+    is read than its first two, lest it be decoded twice.
+    """
+    if body.find(_DATA_KEY, body.find(_DATA_KEY) + 1) > 0:
+        return None
+    try:
+        body = json_text.compact(body)
+        wire = _PLAIN.decode(body)
+    except (InvalidRequestError, MsgspecError, RecursionError):
+        return None
+    if len(wire.records) != 1 or wire.idempotency_key or wire.config is not None or wire.disable_backpressure:
+        return None
+    return _single_row(body, wire, limits)
+
+
+def _single_row(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Row | None:
+    """The one record of a body that cannot nest too deep; None if there is more to look at.
 
     Many writes are such ones, and most of their price would be what is done once for a whole column.
     """
     if not isinstance(wire, _PlainBody) or wire.node is not None:
+        return None
+    if len(body) >= json_text.DEEP_BYTES and json_text.openers(body) > NESTING_MAX:
         return None
     (record,) = wire.records
     data = bytes(record.data)

@@ -13,8 +13,6 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from driftq.errors import DriftQError
 from driftq.http.answer import Stream, Upgrade
 from driftq.http.asking import outcome
@@ -22,9 +20,10 @@ from driftq.http.chunks import ChunkSink, stream_head, tell_closed
 from driftq.http.errors import error_reply
 from driftq.http.outbox import HIGH_WATER, JOIN_MAX, write_parts
 from driftq.http.packing import PACKED_MIN
-from driftq.http.reply import Reply, encode_head
+from driftq.http.reply import OK_JSON, Reply, encode_head
 from driftq.http.request import Request
 from driftq.http.serving import Peer, Serving
+from driftq.http.slot import Slot
 from driftq.seam.runtime import Pending, Timer
 
 if TYPE_CHECKING:
@@ -35,24 +34,6 @@ PIPELINE_MAX = 64
 _SENT_AT_ONCE = (Reply, bytes)
 LINGER_MS = 5000
 """How long a peer has to finish sending after a refusal, and to take what it was sent last."""
-
-
-class Slot(Struct, eq=False):
-    """Where a reply belongs in the order."""
-
-    request: Request | None
-    keep_alive: bool = True
-    old: bool = False
-    """Is this a client of HTTP/1.0?"""
-    coded: bool = False
-    """Is the body to be unpacked?"""
-    answer: Reply | Stream | Upgrade | bytes | None = None
-    """Bytes are an answer that is written as it is."""
-
-    @property
-    def with_body(self) -> bool:
-        """HEAD wants none."""
-        return self.request is None or self.request.method != "HEAD"
 
 
 class Answering:
@@ -114,6 +95,37 @@ class Answering:
             self._held.append(slot)
         else:
             self._take(slot)
+
+    @property
+    def free(self) -> bool:
+        """Would a request be taken up at once?"""
+        return not (self._held or self._full or self._blocked) and len(self._slots) < PIPELINE_MAX
+
+    def expect(self) -> Slot:
+        """Take the next place, for a reply that comes in a later turn of the loop."""
+        slot = Slot(None)
+        self._slots.append(slot)
+        return slot
+
+    def tell(self, slot: Slot, body: bytes) -> None:
+        """A `200` with this JSON is the reply."""
+        transport = self._transport
+        if transport is None:
+            return
+        slots = self._slots
+        if len(slots) == 1 and not (self.last or self._busy or self._paused):
+            # Nothing before it, nothing behind it, and the connection goes on: as nearly always.
+            slots.clear()
+            transport.write(b"%b%d\r\n\r\n%b" % (OK_JSON, len(body), body))
+        else:
+            self.settle(slot, Reply(200, body))
+
+    def settle(self, slot: Slot, reply: Reply) -> None:
+        """This is the reply."""
+        if self._transport is not None:
+            slot.answer = reply
+            if not self._busy:
+                self.flush()
 
     def add_last(self, request: Request) -> None:
         """Take up a request of which only the beginning was read; the rest is ignored."""

@@ -16,6 +16,7 @@ from driftq.http.metrics import Metrics
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
+from driftq.http.slot import Shortcut
 from driftq.http.v0.backups import Backups
 from driftq.http.v0.cursors import Cursors
 from driftq.http.v0.described import OpenApi
@@ -79,6 +80,15 @@ class App:
         if isinstance(answer, Promise) or not isinstance(answer, Pending):
             return answer
         return self._promise(request, answer)
+
+    def shortcut(self, request: Request) -> Shortcut | None:
+        """The short way of requests with the head of this one, where there is one."""
+        found = self._table.find(request.path) if self._open else None
+        route = None if found is None else found.routes.get(request.method)
+        if found is None or route is None or route.shortcut is None:
+            return None
+        request.params = found.params
+        return route.shortcut(request)
 
     def _promise(self, request: Request, answer: Pending[Reply]) -> Answer:
         """The same promise, kept with an envelope where it fails."""

@@ -16,11 +16,12 @@ from enum import Enum, auto
 
 import httptools
 
-from driftq.http.answering import Answering, Slot
+from driftq.http.answering import Answering
 from driftq.http.heads import HEAD_KEPT_MAX
 from driftq.http.refused import refused
 from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
+from driftq.http.slot import Slot
 from driftq.seam.runtime import Timer
 
 TARGET_BYTES_MAX = 64 << 10
@@ -171,7 +172,7 @@ class Http1(asyncio.Protocol):
         )
         keep_alive = parser.should_keep_alive()
         if self._raw_head and keep_alive:
-            self._heads.learn(self._raw_head, self._target, request)
+            self._heads.learn(self._raw_head, self._target, request, self._serving.shortcut)
         answering.last = not keep_alive
         # A client of HTTP/1.0 that says nothing about its connection does not keep it.
         old = (self._told or not keep_alive) and parser.get_http_version() == "1.0"
@@ -183,7 +184,7 @@ class Http1(asyncio.Protocol):
 
     def _take_known(self, data: bytes) -> bytes:
         """Take up requests whose heads are known; what is returned begins with one that is not, or is not whole."""
-        known, find, add = self._known, self._heads.find, self._answering.add
+        known, find, answering = self._known, self._heads.find, self._answering
         start = 0
         while True:
             end = data.find(_HEAD_END, start) + len(_HEAD_END)
@@ -195,7 +196,10 @@ class Http1(asyncio.Protocol):
             if stop > len(data):
                 break
             self._requests += 1
-            add(Slot(head.request(data[end:stop])))
+            body = data[end:stop]
+            shortcut = head.shortcut
+            if shortcut is None or not answering.free or not shortcut(body, answering):
+                answering.add(Slot(head.request(body)))
             start = stop
             if stop == len(data):
                 return b""

@@ -8,12 +8,14 @@ What a head means depends on its bytes alone, so one that was parsed for any pee
       longer than its request. Digests of both are kept, as the server keeps those of its own keys.
 """
 
+from collections.abc import Callable
 from hashlib import sha256
 
 from msgspec import Struct
 
 from driftq.http.keys import digest_of, key_in
 from driftq.http.request import Headers, Request
+from driftq.http.slot import Shortcut
 
 HEAD_KEPT_MAX = 1024
 """A longer one is not kept."""
@@ -46,10 +48,16 @@ class Head(Struct, frozen=True):
     body_bytes: int
     key_digest: bytes | None = None
     """Of the key that stood in it."""
+    shortcut: Shortcut | None = None
+    """What takes their bodies, where there is one."""
 
     def request(self, body: bytes) -> Request:
         """One of them."""
         return Request(self.method, self.path, self.query, self.headers, body, self.fields, self.key_digest)
+
+
+Finder = Callable[[Request], Shortcut | None]
+"""Finds the shortcut of requests that have the head of this one."""
 
 
 class Heads:
@@ -62,11 +70,16 @@ class Heads:
     def __len__(self) -> int:
         return len(self.known) + len(self._with_key)
 
+    def forget(self) -> None:
+        """Learn them all again."""
+        self.known.clear()
+        self._with_key.clear()
+
     def find(self, raw: bytes) -> Head | None:
         """One that is not among `known`."""
         return self._with_key.get(sha256(raw).digest()) if self._with_key and len(raw) <= HEAD_KEPT_MAX else None
 
-    def learn(self, raw: bytes, target: bytes, request: Request) -> None:
+    def learn(self, raw: bytes, target: bytes, request: Request, shortcut: "Finder | None" = None) -> None:
         """A request that began with these bytes was parsed, and its connection goes on."""
         headers = request.headers
         names = [name for name, _ in headers]
@@ -94,4 +107,13 @@ class Heads:
             return
         if len(kept) >= HEADS_KEPT_MAX:
             kept.clear()
-        kept[by] = Head(request.method, request.path, request.query, headers, fields, body_bytes, digest)
+        kept[by] = Head(
+            request.method,
+            request.path,
+            request.query,
+            headers,
+            fields,
+            body_bytes,
+            digest,
+            None if shortcut is None else shortcut(request),
+        )

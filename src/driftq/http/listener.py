@@ -13,6 +13,7 @@ from driftq.config import Settings
 from driftq.errors import StartError
 from driftq.http.answer import Answer
 from driftq.http.connection import Connection
+from driftq.http.heads import Finder
 from driftq.http.request import Request
 from driftq.http.serving import Serving, Terms
 from driftq.seam.disk import Disk, write_fully
@@ -60,13 +61,17 @@ def choose_address(settings: Settings) -> Address:
 class Listener:
     """A bound socket and the connections it let in."""
 
-    def __init__(self, handle: Callable[[Request], Answer], runtime: Runtime, terms: Terms) -> None:
-        self._serving = Serving(handle, runtime, terms)
+    def __init__(
+        self, handle: Callable[[Request], Answer], runtime: Runtime, terms: Terms, shortcut: Finder | None = None
+    ) -> None:
+        self._serving = Serving(handle, runtime, terms, shortcut)
         self._server: asyncio.Server | None = None
 
-    def answer_with(self, handle: Callable[[Request], Answer]) -> None:
-        """From the next connection on, let another one answer."""
+    def answer_with(self, handle: Callable[[Request], Answer], shortcut: Finder | None = None) -> None:
+        """Let another one answer: connections to come, and by the short way those that are here."""
         self._serving.handle = handle
+        self._serving.shortcut = shortcut
+        self._serving.heads.forget()
 
     async def open(self, address: Address) -> Address:
         """Bind and accept; the answer has the port that was taken. Raises StartError."""

@@ -42,6 +42,9 @@ _JSON_HEADS = {
     status: line + b"content-type: application/json\r\ncontent-length: " for status, line in STATUS_LINES.items()
 }
 
+OK_JSON = _JSON_HEADS[200]
+"""The head of a `200` with JSON, up to its length."""
+
 
 def encode_head(reply: Reply, size: int, *, keep_alive: bool, old: bool) -> bytes:
     """The head of a reply. `old` is a client of HTTP/1.0, which must be told that the connection stays."""

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 from driftq.http.access import NOTHING, Scope
 from driftq.http.answer import Answer
 from driftq.http.request import Request
+from driftq.http.slot import Shortcut
 
 Handler = Callable[[Request], Answer]
 
@@ -39,6 +40,8 @@ class Route(NamedTuple):
     """May the key stand in the query?"""
     knows_callers: bool = False
     """Does the handler say itself who may come in? Then `request.access` may be `STRANGER`."""
+    shortcut: Callable[[Request], Shortcut | None] | None = None
+    """Finds the short way of requests from full access with the head of this one, where there is one."""
 
 
 class Found(NamedTuple):

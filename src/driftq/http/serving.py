@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from driftq.config import Settings
 from driftq.http.answer import Answer
-from driftq.http.heads import Heads
+from driftq.http.heads import Finder, Heads
 from driftq.http.packing import Packing
 from driftq.http.request import Request
 from driftq.seam.runtime import Runtime
@@ -92,8 +92,12 @@ class Terms(Struct, frozen=True, kw_only=True):
 class Serving:
     """What a connection needs to know of the server."""
 
-    def __init__(self, handle: Callable[[Request], Answer], runtime: Runtime, terms: Terms) -> None:
+    def __init__(
+        self, handle: Callable[[Request], Answer], runtime: Runtime, terms: Terms, shortcut: Finder | None = None
+    ) -> None:
         self.handle = handle
+        self.shortcut = shortcut
+        """Finds the short way of requests with a head that is new, for whoever answers now."""
         self.runtime = runtime
         self.terms = terms
         self.peers = Peers()

@@ -4,11 +4,10 @@ It stands where the app will stand, for a start that takes long. Who connected m
 that is there. What it tells needs the same keys as it will then.
 """
 
-from collections.abc import Callable
-
 from driftq.errors import DriftQError, NotReadyError, UnauthorizedError
 from driftq.http.access import NOTHING, Scope
 from driftq.http.answer import Answer
+from driftq.http.app import App
 from driftq.http.errors import error_reply
 from driftq.http.keys import Keys
 from driftq.http.prometheus import CONTENT_TYPE, counter, encode, gauge
@@ -30,13 +29,13 @@ class Threshold:
     def __init__(self, server: Server, keys: Keys | None = None) -> None:
         self._server = server
         self._keys = keys or Keys()
-        self.behind: Callable[[Request], Answer] | None = None
+        self.behind: App | None = None
         """The app, once there is one."""
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request."""
         if self.behind is not None:
-            return self.behind(request)
+            return self.behind.handle(request)
         told = request.path in (*_HEALTH, *_READY, _METRICS)
         if told and request.method in ("GET", "HEAD"):
             try:

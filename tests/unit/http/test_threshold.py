@@ -61,7 +61,7 @@ def test_who_came_early_is_passed_on_to_the_app() -> None:
     threshold = Threshold(server)
     for _ in server.recover():
         pass
-    threshold.behind = App(server).handle
+    threshold.behind = App(server)
     assert ask(threshold, "/v0/ready").status == 200
     assert server.engine.topic("a").head == WRITES
 

@@ -119,16 +119,20 @@ class Peer:
 
     def replies(self) -> list[tuple[int, dict[bytes, bytes], bytes]]:
         """Status, headers and body of every reply; a reply to HEAD must be the last one."""
-        found = []
-        rest = self.received
-        while rest:
-            head, _, rest = rest.partition(b"\r\n\r\n")
-            line, *lines = head.split(b"\r\n")
-            headers = dict(one.split(b": ", 1) for one in lines)
-            size = int(headers[b"content-length"])
-            found.append((int(line.split()[1]), headers, rest[:size]))
-            rest = rest[size:]
-        return found
+        return replies_in(self.received)
+
+
+def replies_in(rest: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
+    """Status, headers and body of every reply in these bytes."""
+    found = []
+    while rest:
+        head, _, rest = rest.partition(b"\r\n\r\n")
+        line, *lines = head.split(b"\r\n")
+        headers = dict(one.split(b": ", 1) for one in lines)
+        size = int(headers[b"content-length"])
+        found.append((int(line.split()[1]), headers, rest[:size]))
+        rest = rest[size:]
+    return found
 
 
 def get(path: str = "/a", *headers: str, method: str = "GET", version: str = "1.1") -> bytes:

@@ -2,14 +2,14 @@
 
 from msgspec import UNSET
 
-from driftq.engine.append import Appended
+from driftq.engine.append import Appended, Committed, Write
 from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.diff import Page, Query
 from driftq.engine.fetching import Fetch
-from driftq.engine.ingest import WriteRequest, brings_config, check_key, decode_write
+from driftq.engine.ingest import WriteRequest, brings_config, check_key, decode_single, decode_write
 from driftq.engine.ingest_arrow import decode_arrow
 from driftq.engine.render import Fields
-from driftq.errors import InvalidRequestError
+from driftq.errors import DriftQError, InvalidRequestError
 from driftq.http.access import FULL, Scope
 from driftq.http.answer import Answer, Promise
 from driftq.http.body import ARROW, JSON, check_media_type, check_size, check_u64, decode_body, has_media_type
@@ -17,10 +17,11 @@ from driftq.http.errors import failed_reply
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
+from driftq.http.slot import Replies, Shortcut, Slot
 from driftq.http.timing import since_ms
 from driftq.http.v0.foreign import check_inline
 from driftq.http.v0.poll import Poll
-from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, page_reply, written_reply
+from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, SingleWrittenTexts, page_reply, written_reply
 from driftq.model.answers import Performance, RecordsDeleted
 from driftq.model.limits import ARROW_WRITE_RECORDS_MAX
 from driftq.seam.clock import Clock
@@ -49,6 +50,28 @@ class _Written(Promise, eq=False, kw_only=True):
         self.resolve(reply)
 
 
+class _ShortWrite(Write, eq=False, kw_only=True):
+    """A write of one record by the short way, which tells its caller itself what became of it."""
+
+    replies: Replies
+    texts: SingleWrittenTexts
+    path: str
+    clock: Clock
+    began_ns: int
+    slot: Slot | None = None
+
+    def answer(self, first_seq: int, committed: Committed) -> None:
+        """It is there."""
+        assert self.slot is not None
+        total_ns = self.clock.monotonic_ns() - self.began_ns
+        self.replies.tell(self.slot, self.texts.body(first_seq, committed, total_ns))
+
+    def fail(self, error: BaseException) -> None:
+        """It is not."""
+        assert self.slot is not None
+        self.replies.settle(self.slot, failed_reply(Request("POST", self.path), error))
+
+
 class Records:
     """The handlers."""
 
@@ -61,7 +84,7 @@ class Records:
     def routes(self) -> list[Route]:
         """Three."""
         return [
-            Route("POST", _TOPIC, self.write, Scope.WRITE, guards_name=True),
+            Route("POST", _TOPIC, self.write, Scope.WRITE, guards_name=True, shortcut=self.write_shortcut),
             Route("POST", f"{_TOPIC}/diff", self.diff, Scope.READ, guards_name=True),
             Route("POST", f"{_TOPIC}/delete", self.delete, Scope.DELETE, guards_name=True),
         ]
@@ -90,6 +113,32 @@ class Records:
         if wanted.config is not None:
             check_inline(self._engine, name, wanted.config)
         return self._append(request, wanted, with_seqs=request.flag("return_seqs", True))
+
+    def write_shortcut(self, request: Request) -> Shortcut | None:
+        """The short way of writes of one record each to one topic, with a head like this one's."""
+        if request.header(b"content-type") != JSON or request.header(b"idempotency-key") is not None:
+            return None
+        name, path = request.params[0], request.path
+        texts = SingleWrittenTexts(name, with_seqs=request.flag("return_seqs", True))
+        check_ready, take, limits = self._server.check_ready, self._engine.take, self._limits
+        monotonic_ns = self._clock.monotonic_ns
+
+        def shortcut(body: bytes, replies: Replies) -> bool:
+            began_ns = monotonic_ns()
+            row = decode_single(body, limits)
+            if row is None:
+                return False
+            write = _ShortWrite(rows=row, replies=replies, texts=texts, path=path, clock=self._clock, began_ns=began_ns)
+            try:
+                check_ready()
+                if not take(name, write):
+                    return False
+            except DriftQError:
+                return False  # the long way says why
+            write.slot = replies.expect()
+            return True
+
+        return shortcut
 
     def _write_arrow(self, request: Request) -> Answer:
         """The same from an Arrow stream (§22.1); what stands beside the records in JSON stands in the query."""

@@ -7,7 +7,7 @@ that exists has a name without anything to escape, so it goes in as it is.
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder, encode
 
-from driftq.engine.append import Appended
+from driftq.engine.append import Appended, Committed
 from driftq.engine.arrow_page import arrow_pieces
 from driftq.engine.diff import Page
 from driftq.engine.render import Fields, render_records
@@ -44,10 +44,11 @@ DIFF_BODY = Decoder(DiffBody)
 DELETE_BODY = Decoder(DeleteBody)
 
 
-_WRITTEN = (
-    b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
-)
+_MIDDLE = b'"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
+_WRITTEN = b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b' + _MIDDLE
 _FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
+_SINGLE = b'%b%d,"last_seq":%d,%b' + _FIGURES
+_SINGLE_SEQS = b'%b%d,"last_seq":%d,"seqs":[%d],%b' + _FIGURES
 _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
 _BOOL = (b"false", b"true")
 
@@ -79,6 +80,31 @@ def written_reply(request: Request, done: Appended, clock: Clock, submitted_ns: 
     append_ms = max(0, now_ns - submitted_ns - done.sync_ns) / _NS_PER_MS
     figures = _FIGURES % (total_ms, append_ms, shown_sync_ms(done.sync_ns))
     return Reply(201 if done.created else 200, head + figures)
+
+
+class SingleWrittenTexts:
+    """What `written_reply` says of a write of one record to a topic that was there, for one topic and one query."""
+
+    def __init__(self, name: str, *, with_seqs: bool) -> None:
+        self._start = b'{"topic":"%b","first_seq":' % name.encode()
+        self._with_seqs = with_seqs
+        self._shared: tuple[Committed, bytes] | None = None
+        """The middle of the newest replies, which all writes of one frame have in common."""
+
+    def body(self, seq: int, committed: Committed, total_ns: int) -> bytes:
+        """The body of the reply."""
+        if self._shared is None or self._shared[0] is not committed:
+            self._shared = committed, self._middle(committed)
+        middle = self._shared[1]
+        sync_ns = committed.sync_ns
+        figures = (total_ns / _NS_PER_MS, max(0, total_ns - sync_ns) / _NS_PER_MS, shown_sync_ms(sync_ns))
+        if self._with_seqs:
+            return _SINGLE_SEQS % (self._start, seq, seq, seq, middle, *figures)
+        return _SINGLE % (self._start, seq, seq, middle, *figures)
+
+    def _middle(self, committed: Committed) -> bytes:
+        synced = b"null" if committed.synced_seq is None else b"%d" % committed.synced_seq
+        return _MIDDLE % (committed.head_seq, 1, _BOOL[False], _BOOL[False], synced)
 
 
 _PAGE_HEAD = b'{"topic":"%b","records":['
