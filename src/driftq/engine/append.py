@@ -126,11 +126,16 @@ class Appender:
         if config.discard is _REJECT:
             check_caps(topic, rows)
         payload = rows.payload_bytes
-        self._quota.check(payload)
+        quota = self._quota
+        if quota.limited:
+            quota.check(payload)
         if topic.durability is not _EPHEMERAL and not write.created:
             # The topic that this write creates has its frame in the queue already, and would be left behind.
             self._journal.shard_of(topic).check_room()
-        self.count_in(topic, rows.count, payload)
+        # `count_in`, for every write there is.
+        topic.inflight_records += rows.count
+        topic.inflight_payload += payload
+        quota.reserved += payload
         gathered = self._gathered.get(topic)
         if gathered is None:
             self._gathered[topic] = [write]

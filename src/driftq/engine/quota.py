@@ -22,6 +22,7 @@ class Quota:
         self._usage = catalog.usage
         self._time = time
         self._most = most
+        self.limited = most > 0
         self._due = 0
         self._configs_seen = -1
         self.reserved = 0

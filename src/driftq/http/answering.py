@@ -99,7 +99,7 @@ class Answering:
     @property
     def free(self) -> bool:
         """Would a request be taken up at once?"""
-        return not (self._held or self._full or self._blocked) and len(self._slots) < PIPELINE_MAX
+        return not (self.last or self._held or self._full or self._blocked) and len(self._slots) < PIPELINE_MAX
 
     def expect(self) -> Slot:
         """Take the next place, for a reply that comes in a later turn of the loop."""

@@ -17,7 +17,7 @@ from enum import Enum, auto
 import httptools
 
 from driftq.http.answering import Answering
-from driftq.http.heads import HEAD_KEPT_MAX
+from driftq.http.heads import HEAD_KEPT_MAX, Head
 from driftq.http.refused import refused
 from driftq.http.request import Headers, Request
 from driftq.http.serving import Serving
@@ -59,6 +59,9 @@ class Http1(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._heads = serving.heads
         self._known = serving.heads.known
+        self._newest: Head | None = None
+        self._newest_raw = b""
+        """The head that was known last, and its bytes: the next one is the same, nearly always."""
         self._requests = 0
         self._unread_head = 0
         """Bytes that came since the head of a request began."""
@@ -83,6 +86,8 @@ class Http1(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take in what has come, and send what is ready."""
         answering = self._answering
+        if data.startswith(self._newest_raw) and self._take_like_newest(data):
+            return
         if answering.upgraded:
             answering.keep(data)
             return
@@ -182,6 +187,26 @@ class Http1(asyncio.Protocol):
 
     # The rest
 
+    def _take_like_newest(self, data: bytes) -> bool:
+        """Take up the one request that these bytes are, if its head is that of the one before; that it is, is known."""
+        newest, answering = self._newest, self._answering
+        end = len(self._newest_raw)
+        if newest is None or self._begun or answering.last or len(data) != end + newest.body_bytes:
+            return False
+        if answering.upgraded:
+            return False
+        self._requests += 1
+        if not self._take_short(newest, data[end:]):
+            answering.begin()
+            answering.add(Slot(newest.request(data[end:])))
+            answering.flush()
+        return True
+
+    def _take_short(self, head: Head, body: bytes) -> bool:
+        """Take up a request by the short way, if there is one and nothing is before it that waits."""
+        shortcut = head.shortcut
+        return shortcut is not None and self._answering.free and shortcut(body, self._answering)
+
     def _take_known(self, data: bytes) -> bytes:
         """Take up requests whose heads are known; what is returned begins with one that is not, or is not whole."""
         known, find, answering = self._known, self._heads.find, self._answering
@@ -189,16 +214,19 @@ class Http1(asyncio.Protocol):
         while True:
             end = data.find(_HEAD_END, start) + len(_HEAD_END)
             raw = data[start:end]
-            head = known.get(raw) or find(raw)
-            if head is None:
-                break
+            head = known.get(raw)
+            if head is not None:
+                self._newest, self._newest_raw = head, raw
+            else:
+                head = find(raw)
+                if head is None:
+                    break
             stop = end + head.body_bytes
             if stop > len(data):
                 break
             self._requests += 1
             body = data[end:stop]
-            shortcut = head.shortcut
-            if shortcut is None or not answering.free or not shortcut(body, answering):
+            if not self._take_short(head, body):
                 answering.add(Slot(head.request(body)))
             start = stop
             if stop == len(data):

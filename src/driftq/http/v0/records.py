@@ -55,7 +55,6 @@ class _ShortWrite(Write, eq=False, kw_only=True):
 
     replies: Replies
     texts: SingleWrittenTexts
-    path: str
     clock: Clock
     began_ns: int
     slot: Slot | None = None
@@ -69,7 +68,7 @@ class _ShortWrite(Write, eq=False, kw_only=True):
     def fail(self, error: BaseException) -> None:
         """It is not."""
         assert self.slot is not None
-        self.replies.settle(self.slot, failed_reply(Request("POST", self.path), error))
+        self.replies.settle(self.slot, failed_reply(self.texts.request, error))
 
 
 class Records:
@@ -118,8 +117,8 @@ class Records:
         """The short way of writes of one record each to one topic, with a head like this one's."""
         if request.header(b"content-type") != JSON or request.header(b"idempotency-key") is not None:
             return None
-        name, path = request.params[0], request.path
-        texts = SingleWrittenTexts(name, with_seqs=request.flag("return_seqs", True))
+        name = request.params[0]
+        texts = SingleWrittenTexts(request, with_seqs=request.flag("return_seqs", True))
         check_ready, take, limits = self._server.check_ready, self._engine.take, self._limits
         monotonic_ns = self._clock.monotonic_ns
 
@@ -128,7 +127,7 @@ class Records:
             row = decode_single(body, limits)
             if row is None:
                 return False
-            write = _ShortWrite(rows=row, replies=replies, texts=texts, path=path, clock=self._clock, began_ns=began_ns)
+            write = _ShortWrite(rows=row, replies=replies, texts=texts, clock=self._clock, began_ns=began_ns)
             try:
                 check_ready()
                 if not take(name, write):

@@ -85,8 +85,10 @@ def written_reply(request: Request, done: Appended, clock: Clock, submitted_ns: 
 class SingleWrittenTexts:
     """What `written_reply` says of a write of one record to a topic that was there, for one topic and one query."""
 
-    def __init__(self, name: str, *, with_seqs: bool) -> None:
-        self._start = b'{"topic":"%b","first_seq":' % name.encode()
+    def __init__(self, request: Request, *, with_seqs: bool) -> None:
+        self.request = Request(request.method, request.path)
+        """What is asked, for a log of errors."""
+        self._start = b'{"topic":"%b","first_seq":' % request.params[0].encode()
         self._with_seqs = with_seqs
         self._shared: tuple[Committed, bytes] | None = None
         """The middle of the newest replies, which all writes of one frame have in common."""
