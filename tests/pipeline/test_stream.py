@@ -64,6 +64,18 @@ def test_a_query_reads_in_batches_and_goes_on_where_it_was(
     cursor_at(server, "s-batches", "spark:s-batches", 300)
 
 
+def test_a_query_that_was_killed_while_it_noted_its_first_batch_begins_again(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    """What Spark had begun to write is still there, and it would take that for the notes of another query."""
+    fill(server, "s-first", range(5))
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.9df90a24-af86-4e70-81bd-467cd6762918.tmp").touch()
+    _run(spark, str(tmp_path), topic="s-first")
+    assert _seqs(spark, str(tmp_path)) == [1, 2, 3, 4, 5]
+
+
 def test_the_place_of_a_query_and_its_lag_are_seen_in_the_server(
     spark: "SparkSession", server: ServerProcess, tmp_path: Path
 ) -> None:

@@ -32,6 +32,9 @@ _QUICK = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # A query that is killed while it notes its first batch leaves a file without a name: with this check it could never
+    # begin again. A checkpoint that has batches is gone on with, whatever the check says.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _TRAINING = """
