@@ -1,16 +1,20 @@
 """Coroutines of others, as one seam: they run on a thread with an event loop of their own.
 
 Code we did not write may block, or never end. On a thread of its own it holds up nobody but others of its kind, and the
-loop that owns the state hears of it only when it has an answer.
+loop that owns the state hears of it only when it has an answer. Whatever it raises is its answer, also what would end a
+thread of ours: the thread ends when it is closed, and not before.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
 from driftq.seam.runtime import Runtime
+
+_log = logging.getLogger(__name__)
 
 Ended = Callable[[object, BaseException | None], None]
 """Told what a coroutine returned, or what it raised."""
@@ -34,6 +38,7 @@ class LoopThread:
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
         self._loop = asyncio.new_event_loop()
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -43,7 +48,9 @@ class LoopThread:
         async def whole() -> None:
             try:
                 value = await make()
-            except Exception as error:  # noqa: BLE001  # whatever others raise is their answer
+            except BaseException as error:  # whatever others raise is their answer
+                if _is_cancelled():
+                    raise
                 failure = error
                 self._runtime.from_thread(lambda: ended(None, failure))
             else:
@@ -58,13 +65,32 @@ class LoopThread:
 
     def close(self) -> None:
         """End the thread, unless something on it blocks: then it ends with the process."""
+        self._closed = True
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
-        self._loop.run_forever()
+        self._go_on(self._loop.run_forever)
+        while not self._closed:
+            self._go_on(self._loop.run_forever)
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        if tasks:
+            gathered = asyncio.gather(*tasks, return_exceptions=True)
+            self._go_on(lambda: self._loop.run_until_complete(gathered))
         self._loop.close()
+
+    @staticmethod
+    def _go_on(step: Callable[[], object]) -> None:
+        """Let the loop run, and outlive what it raises: SystemExit of a task ends it, whoever made the task."""
+        try:
+            step()
+        except BaseException:  # noqa: BLE001  # it is theirs, and the thread is ours
+            _log.exception("code of others has stopped its event loop, which goes on")
+
+
+def _is_cancelled() -> bool:
+    """Is the running task called off by us? One that raises CancelledError by itself is not."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

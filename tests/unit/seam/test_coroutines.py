@@ -4,6 +4,8 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 from driftq.seam.coroutines import LoopThread
 from driftq.seam.runtime import AsyncioRuntime
 
@@ -49,3 +51,39 @@ def test_answers_errors_and_cancelled_ones() -> None:
 
     asyncio.run(talk())
     assert told == [("answer", "theirs", None), ("fail", None, "boom")]
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("aside", [False, True])
+def test_what_would_end_a_thread_is_an_answer_and_the_next_one_is_asked(
+    raised: type[BaseException], aside: bool
+) -> None:
+    told: list[tuple[object, object]] = []
+
+    async def end() -> None:
+        raise raised
+
+    async def end_aside() -> None:
+        """In a task that nobody started but the code of others."""
+        task = asyncio.get_running_loop().create_task(end())
+        await asyncio.wait([task])
+        task.result()
+
+    async def answer() -> str:
+        return "answer"
+
+    async def talk() -> None:
+        thread = LoopThread(AsyncioRuntime(asyncio.get_running_loop()), "theirs")
+        for make in (end_aside if aside else end, answer):
+            done = asyncio.Event()
+
+            def tell(value: object, error: BaseException | None, done: asyncio.Event = done) -> None:
+                told.append((value, error and type(error)))
+                done.set()
+
+            thread.start(make, tell)
+            await asyncio.wait_for(done.wait(), 10)
+        thread.close()
+
+    asyncio.run(talk())
+    assert told == [(None, raised), ("answer", None)]
