@@ -70,6 +70,13 @@ class Upkeep:
             self._timer = None
 
     def _tick(self) -> None:
+        try:
+            self._look_after()
+        finally:
+            # Whatever became of this one, there is a next.
+            self._timer = self._runtime.later(TICK_MS, self._tick)
+
+    def _look_after(self) -> None:
         self._ticks += 1
         now = self._journal.time.now()
         self._filing.flip()
@@ -85,7 +92,6 @@ class Upkeep:
         if self._due(now):
             self.checkpoint()
         self._tidy_memory()
-        self._timer = self._runtime.later(TICK_MS, self._tick)
 
     def _retain(self, topic: Topic, now: int) -> None:
         try:

@@ -2,6 +2,8 @@
 
 Nothing happens before its moment, and nothing later than one tick behind it. While nothing is due some time there is no
 tick. Entries whose moment has changed stay until they come up, or until they are most of the heap.
+
+A look that fails is taken again at the next tick, and costs no other its turn.
 """
 
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from driftq.groups.book import BrokerTopic
 from driftq.groups.group import Group
 from driftq.groups.lane import Lane, Open
 from driftq.seam.clock import Clock
-from driftq.seam.runtime import Runtime, Timer
+from driftq.seam.runtime import Runtime, Timer, each
 
 _NS_PER_MS = 1_000_000
 _STALE_MIN = 64
@@ -80,17 +82,29 @@ class Agenda:
 
     def _tick(self) -> None:
         self._timer = None
+        try:
+            each((self._stir, self._sweep, self._look), lambda step: step())
+        finally:
+            if self._heap or self._lanes:
+                self._arm()
+
+    def _stir(self) -> None:
         lanes, self._lanes = self._lanes, {}
         for group, partition in lanes.values():
             group.stir(partition)
-        self._sweep()
+
+    def _look(self) -> None:
         now = self.now()
         due: list[tuple[Spot, Open]] = []
         while self._heap and self._heap[0][0] < now:
             _, _, moment, spot, entry = heappop(self._heap)
             if not entry.void and entry.due == moment:
                 due.append((spot, entry))
-        for spot, entry in due:
-            self._due(spot, entry)
-        if self._heap or self._lanes:
-            self._arm()
+        each(due, self._look_at)
+
+    def _look_at(self, found: tuple[Spot, Open]) -> None:
+        try:
+            self._due(*found)
+        except Exception:
+            self.again(*found)
+            raise

@@ -26,7 +26,7 @@ from driftq.model.broker import BrokerSettings
 from driftq.model.broker_answers import GroupRow
 from driftq.model.envelope import Message
 from driftq.seam.clock import Clock
-from driftq.seam.runtime import Pending, Runtime, run
+from driftq.seam.runtime import Pending, Runtime, each, run
 
 
 class Broker:
@@ -103,8 +103,7 @@ class Broker:
     def _serve(self) -> None:
         asked, self._asked = self._asked, {}
         if not self._closed:
-            for topic, group in asked.values():
-                self._dispatcher.serve(topic, group)
+            each(asked.values(), lambda one: self._dispatcher.serve(*one))
 
     # Topics
 

@@ -55,7 +55,12 @@ class Dispatcher:
         while group.round and group.next_stream() is not None:
             partition = next(iter(group.round))
             del group.round[partition]
-            if self._serve_lane(Spot(topic, group, group.lane(partition))):
+            try:
+                more = self._serve_lane(Spot(topic, group, group.lane(partition)))
+            except Exception:
+                self._agenda.stir_later(topic, group, partition)
+                raise
+            if more:
                 group.round[partition] = None
 
     def _serve_lane(self, spot: Spot) -> bool:

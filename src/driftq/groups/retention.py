@@ -11,16 +11,20 @@ per partition. A trim is one frame: records, totals and what groups have done ch
 replay. From the moment it is asked for, nobody new is given what it takes.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Iterable
 
 from driftq.engine.engine import Engine
+from driftq.errors import DriftQError
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.frames import GroupKind, TrimBody, Trimmed, encode
 from driftq.groups.group import Group
 from driftq.groups.names import DLQ
 from driftq.groups.stored import read_page
 from driftq.seam.runtime import Pending, Runtime, Timer, run
+
+_log = logging.getLogger(__name__)
 
 _LOOKS = 10
 """How often a topic is looked at while a message grows too old."""
@@ -55,8 +59,13 @@ class Retention:
 
     def _look(self) -> None:
         self._timer = None
-        # A block that cannot be read, or a log that takes nothing: the next look tries again.
-        run(self.sweep()).then(lambda _: self.start())
+        run(self.sweep()).then(self._looked)
+
+    def _looked(self, done: Pending[None]) -> None:
+        # A block that cannot be read, or a log that takes nothing, is nothing to tell: the next look tries again.
+        if done.error is not None and not isinstance(done.error, DriftQError):
+            _log.error("retention failed, and is tried again", exc_info=done.error)
+        self.start()
 
     async def sweep(self) -> None:
         """Take what may go now. Raises a DriftQError."""

@@ -132,8 +132,9 @@ class Runner:
         except DriftQError as error:
             lease.lost = True
             run(self._give_up(lease, error))
-        else:
-            self._renew_later(lease)
+        finally:
+            if not lease.lost:
+                self._renew_later(lease)
 
     async def _give_up(self, lease: _Lease, error: DriftQError) -> None:
         await self._broker.nack(lease.place, self._owner, _reason(error))

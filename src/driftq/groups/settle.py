@@ -290,7 +290,7 @@ class Settler:
         """Log a fact; while that is under way nobody else gets the key."""
         try:
             logged = log()
-        except DriftQError:
+        except Exception:
             _settled(entry)
             raise
         if scope is not None and not logged.settled:

@@ -88,12 +88,24 @@ class Push:
         if wanted is None:
             return 0
         self._asking = True
-        claim = self._parts.claimer.claim(self._topic, self._node, wanted, self._lease_ms, self.held)
+        try:
+            claim = self._parts.claimer.claim(self._topic, self._node, wanted, self._lease_ms, self.held)
+        except Exception:
+            self._asking = False
+            self._look_later(_RETRY_MS)
+            raise
         claim.then(self._answered)
         return sum(map(len, claim.result().jobs)) if claim.settled and claim.error is None else 0
 
     def _wanted(self) -> int | None:
-        """How many jobs to ask for; when there is nothing to ask for it will be woken."""
+        """How many jobs to ask for; when there is nothing to ask for it will be woken, and so it is after a failure."""
+        try:
+            return self._look()
+        except Exception:
+            self._look_later(_RETRY_MS)
+            raise
+
+    def _look(self) -> int | None:
         topic, parts = self._topic, self._parts
         table = parts.backlog.book.table(topic)
         try:
@@ -120,18 +132,23 @@ class Push:
         if done.error is not None or not done.result().seqs:
             self._look_again(self._parts.backlog.book.table(self._topic), retry=done.error is not None)
             return
-        self._deliver(done.result())
-        self._parts.runtime.soon(self.wake)
+        try:
+            self._deliver(done.result())
+        finally:
+            self._parts.runtime.soon(self.wake)
 
     def _look_again(self, table: Table, *, retry: bool = False) -> None:
         """Be woken when the next lease or delay runs out; after a failed claim, shortly."""
+        due = table.next_due()
+        if due is None or retry:
+            self._look_later(_RETRY_MS if retry else None)
+        else:
+            self._look_later(max(1, due - self._parts.engine.time.now()))
+
+    def _look_later(self, delay_ms: int | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        due = table.next_due()
-        if due is not None or retry:
-            delay = _RETRY_MS if due is None or retry else max(1, due - self._parts.engine.time.now())
-            self._timer = self._parts.runtime.later(delay, self.wake)
+        self._timer = None if delay_ms is None else self._parts.runtime.later(delay_ms, self.wake)
 
     def close(self) -> None:
         """The connection is gone: what it holds is given back."""

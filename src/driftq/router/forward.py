@@ -150,6 +150,9 @@ class Forwarder:
             outcome = self._step(inflow)
         except DriftQError:
             outcome = Outcome.BLOCKED
+        except Exception:
+            self._later(inflow, RETRY_MS)  # and with it those that are in line
+            raise
         if outcome is Outcome.BLOCKED:
             self._later(inflow, RETRY_MS)
         if outcome is not Outcome.BUSY:

@@ -37,9 +37,12 @@ class Stamps:
         self._due.discard(dest.id)
         if self.closed or dest.gone or not inflow.routers or inflow.frozen:
             return
-        cursors = [(router.number, inflow.heading(router)) for router in inflow.routers]
-        body = encode_body(RouterMarkBody(dest.next_seq - 1, cursors))
         try:
+            cursors = [(router.number, inflow.heading(router)) for router in inflow.routers]
+            body = encode_body(RouterMarkBody(dest.next_seq - 1, cursors))
             self._engine.log(dest, ROUTER_MARK, body, self._table.feature, sync=False)
         except DriftQError:
             self.copied(dest, inflow)  # the log takes nothing now; it is tried again
+        except Exception:
+            self.copied(dest, inflow)
+            raise

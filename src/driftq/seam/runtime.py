@@ -14,7 +14,7 @@ a seed decides.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -148,6 +148,18 @@ def run(steps: "Coroutine[Pending[Any], None, T]") -> Pending[T]:
 
     step()
     return answer
+
+
+def each(items: Iterable[T], step: Callable[[T], None]) -> None:
+    """Let every one have its turn, whatever becomes of the others. What some raise is raised behind the last one."""
+    failures: list[Exception] = []
+    for item in items:
+        try:
+            step(item)
+        except Exception as error:  # noqa: BLE001  # it is raised below
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup(f"{len(failures)} failed, and the others had their turns", failures)
 
 
 class ThreadWorker(Generic[Job]):

@@ -185,9 +185,11 @@ class Staging:
 
     def _tick(self) -> None:
         self._timer = None
-        self._expire()
-        if len(self._parts):
-            self._timer = self._runtime.later(_TICK_MS, self._tick)
+        try:
+            self._expire()
+        finally:
+            if len(self._parts):
+                self._timer = self._runtime.later(_TICK_MS, self._tick)
 
     def _expire(self) -> None:
         # Not while a commit is under way: one that gets lost must find its parts again.

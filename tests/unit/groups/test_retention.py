@@ -4,7 +4,9 @@ import pytest
 
 from driftq.errors import InvalidRequestError
 from driftq.groups.letters import BrokerLetters
+from driftq.groups.retention import Retention
 from driftq.seam.runtime import run
+from tests.unit.failing import fail_once
 from tests.unit.groups.rig import BrokerRig
 
 AGE_MS = 10_000
@@ -194,3 +196,16 @@ def test_more_than_a_frame_takes_goes_in_steps(rig: BrokerRig, monkeypatch: pyte
     rig.produce(*"abcdefgh")
     rig.advance(2 * AGE_MS)
     assert (_start(rig), _stored(rig)) == (8, [])
+
+
+def test_a_look_that_fails_is_told_and_is_not_the_last(
+    rig: BrokerRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.produce("a", partition_override=0)
+    rig.advance(AGE_MS)
+    fail_once(monkeypatch, Retention, "_trim")
+    rig.advance(AGE_MS // 10)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    assert _start(rig) == 0
+    rig.advance(AGE_MS // 10)
+    assert _start(rig) == 1

@@ -2,11 +2,14 @@
 
 import pytest
 
+from driftq.groups.broker import Broker
 from driftq.groups.consume_scope import Status
 from driftq.groups.ports import Scope
+from driftq.groups.registry import IdempotencyRegistry
 from driftq.groups.runner import Runner
 from driftq.model.envelope import Message
 from driftq.seam.runtime import Pending
+from tests.unit.failing import BugError, fail_once
 from tests.unit.groups.rig import RegisteredRig
 
 
@@ -140,3 +143,20 @@ def test_no_more_messages_are_under_way_than_there_are_hands(rig: RegisteredRig)
     rig.run_all()
     assert work.begun == ["a", "b", "c"], "it is closed"
     assert rig.lag() == 1
+
+
+@pytest.mark.parametrize("key", ["k", ""])
+def test_a_lease_that_could_not_be_renewed_once_is_renewed(
+    rig: RegisteredRig, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    work = _Work()
+    work.waits["long"] = Pending()
+    rig.produce("long", idempotency_key=key)
+    _runner(rig, work, lease_ms=900)
+    other = rig.consume(owner="other")
+    rig.run_all()
+    fail_once(monkeypatch, *((IdempotencyRegistry, "renew_key") if key else (Broker, "extend")))
+    with pytest.raises(BugError):
+        rig.advance(10_000)
+    rig.advance(10_000)
+    assert other.take() == []

@@ -2,6 +2,9 @@
 
 import pytest
 
+from driftq.queue.backlog import Backlog
+from driftq.queue.claim import Claimer
+from tests.unit.failing import BugError, fail_once
 from tests.unit.queue.rig import Connection, QueueRig
 
 
@@ -189,3 +192,25 @@ def test_after_a_failed_claim_it_asks_again(rig: QueueRig) -> None:
     rig.nack("poison", 1)
     assert connection.seqs() == [2]
     assert rig.counters("poison") == (0, 1, 1)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Backlog, "refresh"), (Claimer, "claim")])
+def test_a_look_that_fails_is_not_the_last(
+    rig: QueueRig, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    connection = opened(rig, lease_ms=600)
+    assert connection.seqs() == [1]
+    fail_once(monkeypatch, owner, name)
+    with pytest.raises(BugError):
+        rig.runtime.advance(601)
+    rig.runtime.advance(300)
+    assert connection.seqs() == [1]
+
+
+def test_a_delivery_that_fails_is_not_the_last(rig: QueueRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_once(monkeypatch, Connection, "_deliver")
+    connection = Connection(rig, lease_ms=600)
+    with pytest.raises(BugError):
+        rig.runtime.run_until_idle()
+    rig.runtime.advance(601)
+    assert connection.seqs() == [1]

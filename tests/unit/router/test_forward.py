@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from driftq.router.forward import Forwarder
 from driftq.seam.runtime import Pending
 from driftq.testing import ServerRig, decoded_reply, settled
+from tests.unit.failing import BugError, fail_once
 from tests.unit.router.routed_rig import forwarded, listed_head, put_router, put_topic, routed, values
 
 
@@ -260,3 +262,15 @@ def test_two_routers_of_one_dest_copy_record_by_record() -> None:
     assert values(rig, "b") == [1, 1, 2, 2]
     rig.crash()
     assert values(rig, "b") == [1, 1, 2, 2]
+
+
+def test_an_inflow_that_fails_is_tried_again_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = ServerRig()
+    put_topic(rig, *"abc")
+    for dest in "bc":
+        put_router(rig, dest, "a", dest)
+    fail_once(monkeypatch, Forwarder, "_step")
+    with pytest.raises(BugError):
+        rig.write("a", 1)
+    rig.advance(100)
+    assert [listed_head(rig, dest) for dest in "bc"] == [1, 1]

@@ -1,6 +1,16 @@
 """Copies that have expired stay so over a crash, though their times are not logged."""
 
+from typing import Any
+
+import pytest
+
+from driftq.engine.engine import Engine
+from driftq.engine.topic import Topic
+from driftq.router.frames import ROUTER_MARK
+from driftq.router.inflow import Inflow
+from driftq.seam.runtime import Pending
 from driftq.testing import ServerRig
+from tests.unit.failing import BugError, fail_once
 from tests.unit.router.routed_rig import put_router, put_topic, values
 
 
@@ -31,3 +41,25 @@ def test_a_dest_without_a_ttl_gets_no_frame_for_its_copies() -> None:
     assert values(rig, "b") == [1]
     rig.advance(5000)
     assert rig.server.engine.shards.all[0].counters.frames == before
+
+
+def test_a_stamp_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = ServerRig()
+    put_topic(rig, "a")
+    put_topic(rig, "b", ttl_ms=10_000)
+    put_router(rig, "r", "a", "b")
+    rig.write("a", 1)
+    assert values(rig, "b") == [1]
+    fail_once(monkeypatch, Inflow, "heading")
+    with pytest.raises(BugError):
+        rig.advance(2000)
+    logged: list[int] = []
+    log = Engine.log
+
+    def note(engine: Engine, topic: Topic, kind: int, *rest: Any, **options: Any) -> Pending[None]:
+        logged.append(kind)
+        return log(engine, topic, kind, *rest, **options)
+
+    monkeypatch.setattr(Engine, "log", note)
+    rig.advance(1000)
+    assert logged == [ROUTER_MARK]

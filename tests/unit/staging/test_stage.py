@@ -16,8 +16,10 @@ from driftq.errors import (
 )
 from driftq.model.limits import Limits
 from driftq.model.topic import Discard, Durability
+from driftq.staging.parts import Parts
 from driftq.staging.stage import PartRef
 from driftq.testing import CrashMode, FaultyDisk
+from tests.unit.failing import BugError, fail_once
 from tests.unit.staging.rig import StagingRig
 
 
@@ -378,3 +380,12 @@ def test_a_commit_whose_write_fails_publishes_nothing_and_keeps_its_parts() -> N
     assert (rig.values(), rig.topic("a").inflight_records) == ([], 0)
     assert rig.commit().seqs == range(1, 2)
     assert rig.values() == ["v"]
+
+
+def test_a_look_for_expired_parts_that_fails_is_not_the_last(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.stage(1)
+    fail_once(monkeypatch, Parts, "expired")
+    with pytest.raises(BugError):
+        rig.runtime.advance(60_000)
+    rig.runtime.advance(60_000)
+    assert rig.files() == []
