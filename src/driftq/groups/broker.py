@@ -73,6 +73,7 @@ class Broker:
             for group in topic.groups.values():
                 for lane in group.lanes.values():
                     self._reopen(Spot(topic, group, lane))
+                    self.producer.note_progress(lane)
         self.retention.start()
 
     def _reopen(self, spot: Spot) -> None:
@@ -193,7 +194,14 @@ class Broker:
     ) -> Pending[list[Moved]]:
         """Put a group before the first message at or above an offset, per partition (http-v1 §22)."""
         seams = self._engine, self._runtime
-        return run(seek(*seams, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
+        moved = run(seek(*seams, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
+        moved.then(lambda done: self._sought(topic, group) if done.error is None else None)
+        return moved
+
+    def _sought(self, topic: str, group: str) -> None:
+        known = self.book.find(topic).groups.get(group)
+        for lane in () if known is None else known.lanes.values():
+            self.producer.note_progress(lane)
 
     # What the engine asks for
 

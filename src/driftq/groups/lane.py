@@ -124,7 +124,7 @@ class Lane:
         """How many messages are done, and how many bytes they have."""
         self.size = 0
         self.caught_up = False
-        """Has the group once been within the limits of backpressure here?"""
+        """Has the group once been within the limits of backpressure here, since it was last put somewhere?"""
         self.retries: dict[int, RetryState] = {}
         self.raw: dict[int, int] | None = None if live else {}
         self.open: dict[int, Open] = {}
@@ -170,6 +170,7 @@ class Lane:
         self.open.clear()
         self.ready.clear()
         self.cursor = 0
+        self.caught_up = False
         if self.raw is not None:
             self.raw.clear()
         self._retire()

@@ -300,7 +300,7 @@ class Producer:
     # Room
 
     def note_progress(self, lane: Lane) -> None:
-        """A group has done a message: it may have caught up."""
+        """A group has done a message, was put somewhere or is back: it may have caught up."""
         if not lane.caught_up and self._exceeded(lane.lag, lane.lag_size) is None:
             lane.caught_up = True
 
