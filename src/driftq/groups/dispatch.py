@@ -66,7 +66,7 @@ class Dispatcher:
     def _serve_lane(self, spot: Spot) -> bool:
         """One message of a partition. Returns whether there may be more."""
         topic, group, lane = spot
-        if lane.fetching:
+        if lane.fetching or lane.moving is not None:
             return False
         entry = lane.next_ready()
         if entry is None:

@@ -8,7 +8,8 @@
 
 An open message (`Open`) has been delivered and is not done; it takes one of the group's places in the partition until
 it is. After a restart those with a recorded failure are open too, with nobody as their owner. While a frame about a
-message is under way it is `settling`, and neither time nor another call touches it.
+message is under way it is `settling`, and neither time nor another call touches it. While a seek is under way nothing
+is handed out, and nothing logged of what was: it would be behind the seek, which ends all deliveries.
 
 Invariants
 - every message below `cursor` is done or open, so fresh ones are handed out in the order of their offsets;
@@ -108,6 +109,7 @@ class Lane:
         "done",
         "fetching",
         "index",
+        "moving",
         "open",
         "partition",
         "raw",
@@ -131,6 +133,8 @@ class Lane:
         self.ready: list[int] = []
         self.cursor = 0
         self.fetching = False
+        self.moving: Pending[None] | None = None
+        """A seek on its way to the log: who ends or fails a delivery waits for it."""
         self._retire()
 
     @property
@@ -229,10 +233,11 @@ class Lane:
         heappush(self.ready, entry.offset)
 
     def close(self, entry: Open) -> None:
-        """It is open no more, nor is a delivery that a seek has made of the same message meanwhile."""
-        for ended in (entry, self.open.pop(entry.offset, entry)):
-            ended.void = True
-            ended.free_credit()
+        """It is open no more; another delivery of the same message, behind a seek, is."""
+        if self.open.get(entry.offset) is entry:
+            del self.open[entry.offset]
+        entry.void = True
+        entry.free_credit()
 
     # Checkpoints
 

@@ -1,4 +1,8 @@
-"""Seek: put a group somewhere else, as one logged record (http-v1 §22). Leases end, and attempts start anew."""
+"""Seek: put a group somewhere else, as one logged record (http-v1 §22). Leases end, and attempts start anew.
+
+From the moment its record is on its way nothing is logged of what was handed out before: an ack waits, and finds its
+delivery ended. So what is done behind a seek was handed out behind it.
+"""
 
 from typing import NamedTuple
 
@@ -8,6 +12,7 @@ from driftq.engine.engine import Engine
 from driftq.errors import InvalidRequestError, PreconditionError
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.frames import GroupKind, Landing, SeekBody, encode
+from driftq.groups.group import Group
 from driftq.groups.ports import Registry
 from driftq.groups.stored import read_page
 from driftq.seam.runtime import Pending, Runtime
@@ -47,19 +52,43 @@ async def seek(
         if topic.trimming is not None:
             await topic.trimming
         landings = await _landings(engine, runtime, topic, floors)
+        if not dry_run:
+            await _before(topic, group, landings)
+        known = topic.groups.get(group)
         moved = []
         for landing in landings:
             lane = None if known is None else known.lanes.get(landing.partition)
             moved.append(Moved(landing.partition, -1 if lane is None else lane.done.floor, landing.floor))
         if not dry_run and landings:
-            found = book.group(topic, group)
-            await book.log(topic, GroupKind.SEEK, encode(SeekBody(group, landings)))
-            registry.voided(name, group)
-            for landing in landings:
-                found.stir(landing.partition)
+            await _move(book, registry, topic, book.group(topic, group), landings)
     finally:
         topic.pinned -= 1
     return moved
+
+
+async def _before(topic: BrokerTopic, group: str, landings: list[Landing]) -> None:
+    """Other seeks that are on their way to where this one goes come first."""
+    while (known := topic.groups.get(group)) is not None:
+        lanes = [known.lanes.get(landing.partition) for landing in landings]
+        under_way = next((lane.moving for lane in lanes if lane is not None and lane.moving is not None), None)
+        if under_way is None:
+            return
+        await under_way
+
+
+async def _move(book: Book, registry: Registry, topic: BrokerTopic, group: Group, landings: list[Landing]) -> None:
+    lanes = [group.lane(landing.partition) for landing in landings]
+    over: Pending[None] = Pending()
+    for lane in lanes:
+        lane.moving = over
+    try:
+        await book.log(topic, GroupKind.SEEK, encode(SeekBody(group.name, landings)))
+        registry.voided(topic.name, group.name)
+    finally:
+        for lane in lanes:
+            lane.moving = None
+            group.stir(lane.partition)
+        over.resolve(None)
 
 
 class _Below(Struct):

@@ -3,7 +3,8 @@
 Whatever ends or fails a delivery is logged first; until that is committed the message is `settling`, and whoever comes
 meanwhile waits for it and then finds what is true. What cannot be logged has not happened: the message stays in flight.
 
-A dead letter is copied first and marked done then: a crash between the two makes it again, and never loses it.
+A dead letter is copied first and marked done then: a crash between the two makes it again, and never loses it. A seek
+between the two leaves the letter, and hands its message out again.
 """
 
 from collections.abc import Callable
@@ -70,8 +71,8 @@ class Settler:
         if entry is None:
             answer.resolve(None)
             return answer
-        if entry.settling is not None:
-            entry.settling.then(lambda _: forward(lambda: self.ack(place, owner), answer))
+        if (waiting := entry.settling or spot.lane.moving) is not None:
+            waiting.then(lambda _: forward(lambda: self.ack(place, owner), answer))
             return answer
         self._check_owner(entry, owner)
         return self.finish(spot, entry, commits=True)
@@ -81,9 +82,9 @@ class Settler:
         spot, entry = self._find(place)
         if entry is None:
             raise InvalidRequestError("message is not in-flight")
-        if entry.settling is not None:
+        if (waiting := entry.settling or spot.lane.moving) is not None:
             answer: Pending[None] = Pending()
-            entry.settling.then(lambda _: forward(lambda: self.nack(place, owner, verdict), answer))
+            waiting.then(lambda _: forward(lambda: self.nack(place, owner, verdict), answer))
             return answer
         if entry.owner != owner:
             raise NotOwnerError
@@ -186,7 +187,7 @@ class Settler:
 
     def due(self, spot: Spot, entry: Open) -> None:
         """A moment has passed: the end of a lease, or of a wait."""
-        if entry.settling is not None:
+        if entry.settling is not None or spot.lane.moving is not None:
             self._agenda.again(spot, entry)
         elif entry.state is State.LEASED:
             try:
@@ -306,12 +307,13 @@ class Settler:
             entry.settling = Pending()
         answer: Pending[None] = Pending()
 
-        def settle(done: Pending[None]) -> None:
+        def settle(done: Pending[bool]) -> None:
             topic, group, lane = spot
             if done.error is None:
-                reason = "rejected" if entry.doomed else "max_attempts_reached"
-                dead = self._counters.dead_letters
-                dead[topic.name, reason] = dead.get((topic.name, reason), 0) + 1
+                if done.result():
+                    reason = "rejected" if entry.doomed else "max_attempts_reached"
+                    dead = self._counters.dead_letters
+                    dead[topic.name, reason] = dead.get((topic.name, reason), 0) + 1
                 lane.close(entry)
                 self._producer.note_progress(lane)
             elif not entry.void:
@@ -325,8 +327,11 @@ class Settler:
         run(self._bury(spot.topic, spot.group, spot.lane, entry)).then(settle)
         return answer
 
-    async def _bury(self, topic: BrokerTopic, group: Group, lane: Lane, entry: Open) -> None:
+    async def _bury(self, topic: BrokerTopic, group: Group, lane: Lane, entry: Open) -> bool:
+        """Returns whether it is a dead letter now; where a seek came first it is not."""
         message = await wait_for_message(self._engine, topic.log, entry.offset)
+        if await _is_left_behind(lane, entry):
+            return False
         if message is not None:
             note = DlqNote(
                 topic.name,
@@ -338,8 +343,17 @@ class Settler:
                 group.name,
             )
             await self._producer.copy(DLQ + topic.name, topic.partitions, dead_letter(message, note))
-        body = DoneBody(group.name, lane.partition, entry.offset, entry.size, attempts=entry.attempts)
-        await self._book.log_done(topic, body)
+        if not await _is_left_behind(lane, entry):
+            body = DoneBody(group.name, lane.partition, entry.offset, entry.size, attempts=entry.attempts)
+            await self._book.log_done(topic, body)
+        return True
+
+
+async def _is_left_behind(lane: Lane, entry: Open) -> bool:
+    """Has a seek ended the delivery? One that is on its way is waited for."""
+    while lane.moving is not None:
+        await lane.moving
+    return entry.void
 
 
 def dead_letter(message: Message, note: DlqNote) -> Message:

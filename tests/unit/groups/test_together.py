@@ -1,16 +1,14 @@
 """Acks of one turn share a frame; what else is logged of the topic comes behind them. And what dispatch has at hand."""
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from driftq.errors import DriftQError, InvalidRequestError
+from driftq.errors import DriftQError
 from driftq.groups.frames import GroupKind
 from driftq.groups.recent import Recent
 from driftq.groups.stored import Read
 from driftq.model.envelope import Envelope, Message
-from driftq.seam.runtime import Pending
 from tests.unit.groups.rig import BrokerRig
 
 
@@ -71,30 +69,6 @@ def test_a_seek_behind_acks_of_the_same_turn_wins_over_them(rig: BrokerRig, monk
     assert sought.settled
     assert frames.kinds == [GroupKind.DONE, GroupKind.SEEK]
     assert consumer.offsets() == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_what_was_acked_while_a_seek_was_logged_is_no_dead_letter(seed: int) -> None:
-    rig = BrokerRig(seed=seed)
-    rig.create()
-    rig.produce("v", retry=(1, 0, 0))
-    consumer = rig.consume(lease_ms=1000, credit=1)
-    consumer.one()
-    acked: list[Pending[None]] = []
-
-    def ack() -> None:
-        with suppress(InvalidRequestError):  # it was nobody's at that moment
-            acked.append(rig.broker.ack(consumer.place(0), "a"))
-
-    soon = rig.engine_rig.runtime.soon
-    rig.broker.seek("t", "g", {0: 0}, force=True)
-    soon(lambda: soon(ack))
-    rig.run_all()
-    if acked:
-        assert acked[0].result() is None
-        assert consumer.stream.held == 0
-        rig.advance(5000)
-        assert (rig.broker.topics(), rig.lag()) == (["t"], 0)
 
 
 def test_acks_that_cannot_be_logged_have_not_happened(rig: BrokerRig, monkeypatch: pytest.MonkeyPatch) -> None:
