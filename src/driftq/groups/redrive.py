@@ -27,6 +27,8 @@ from driftq.seam.runtime import Pending, Runtime, Timer, run
 
 AUDIT = "audit.redrive"
 _PAGE = 256
+_AT_ONCE = 16
+"""So many letters are moved before others have their turn, where nothing has to be waited for."""
 _JOBS_MAX = 1000
 """Jobs that are remembered; those that ended go first."""
 _RUNNING_MAX = 16
@@ -215,7 +217,9 @@ class Redriver:
     async def _work(self, job: Job, offsets: "array[int]") -> None:
         try:
             due: float = self._now()
-            for offset in offsets:
+            for number, offset in enumerate(offsets):
+                if number and number % _AT_ONCE == 0:
+                    await self._turn()
                 while job.state == "running" and (wait_ms := due - self._now()) > 0:
                     await self._sleep(job, ceil(min(wait_ms, _SLEEP_MS_MAX)))
                 if job.rate is not None:

@@ -1,5 +1,6 @@
 """Redrive jobs over a broker of lists: what is matched, what a move leaves behind, pace, cancelling, failures."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -253,3 +254,17 @@ def test_so_many_jobs_run_at_one_time_and_so_many_are_remembered() -> None:
     assert world.redriver.job(ended[-1].id) is ended[-1]
     with pytest.raises(NotFoundError):
         world.redriver.job(running[0].id)
+
+
+@pytest.mark.parametrize("error", [None, InternalError("full")])
+def test_a_job_that_waits_for_nothing_lets_others_in_between(error: Exception | None) -> None:
+    world = _World(*[_letter() for _ in range(200)])
+    world.broker.error = error
+    job = world.redriver.ask("t", Filter()).result()
+    assert isinstance(job, Job)
+    seen = [0, job.moved + job.failed]
+    while job.state == "running":
+        world.runtime.turn()
+        seen.append(job.moved + job.failed)
+    assert seen[-1] == 200
+    assert max(after - before for before, after in pairwise(seen)) <= 32
