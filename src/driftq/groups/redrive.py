@@ -11,6 +11,7 @@ Invariants
 - A job holds the offsets of its letters, not the letters.
 """
 
+import logging
 from array import array
 from collections.abc import Callable
 from math import ceil
@@ -24,6 +25,8 @@ from driftq.groups.names import DLQ
 from driftq.model.envelope import DlqNote, Envelope, Message, Routing
 from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Pending, Runtime, Timer, run
+
+_log = logging.getLogger(__name__)
 
 AUDIT = "audit.redrive"
 _PAGE = 256
@@ -230,6 +233,9 @@ class Redriver:
             job.state = "done"
         except ShuttingDownError:
             job.state = "failed"
+        except Exception:  # noqa: BLE001  # a bug ends one job, not the server
+            job.state = "failed"
+            _log.exception("the redrive %s failed", job.id)
         finally:
             self._taken[job.topic].difference_update(offsets)
 

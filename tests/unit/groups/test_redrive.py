@@ -268,3 +268,11 @@ def test_a_job_that_waits_for_nothing_lets_others_in_between(error: Exception | 
         seen.append(job.moved + job.failed)
     assert seen[-1] == 200
     assert max(after - before for before, after in pairwise(seen)) <= 32
+
+
+def test_a_job_that_fails_as_nobody_expected_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    world = _World(_letter(), _letter())
+    world.broker.error = RuntimeError("boom")
+    assert world.job().state == "failed"
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    assert world.ask(dry_run=True) == 2
