@@ -177,11 +177,11 @@ def hot_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block]
 
 
 def cold_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block]:
-    """Every sound row group of a `.parquet` file, whatever has become of its `.del`."""
+    """Every sound row group of a `.parquet` file, whatever has become of its `.del`, which may stand at another."""
     path = layout.segment_path(topic_id, first_seq, "parquet")
     flags = _read(layout.disk, layout.segment_path(topic_id, first_seq, "del"))
     try:
-        opened = ColdFile.open_alone(layout.disk, path, flags)
+        opened = ColdFile.open_alone(layout.disk, path, flags, _all_flags(layout))
     except (ColdDamagedError, NewerFormatError, OSError):
         return
     if opened.topic_id != topic_id:
@@ -191,6 +191,14 @@ def cold_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block
             yield opened.read_group(number)
         except (ColdDamagedError, OSError):
             continue
+
+
+def _all_flags(layout: Layout) -> Iterator[bytes]:
+    """The `.del` files of a directory, one after the other."""
+    for topic_id in layout.topic_ids(cold=True):
+        for first_seq, suffixes in sorted(layout.segment_files(topic_id, cold=True).items()):
+            if "del" in suffixes:
+                yield _read(layout.disk, layout.segment_path(topic_id, first_seq, "del"))
 
 
 def _read(disk: Disk, path: str) -> bytes:

@@ -23,8 +23,9 @@ import errno
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
+from itertools import chain
 from struct import Struct as Layoutter
 from typing import Protocol
 
@@ -36,6 +37,8 @@ from driftq.seam.disk import Disk, File
 from driftq.storage.arrow import Array, Batch, block_batch, record_schema
 from driftq.storage.block import Block, encode_block
 from driftq.storage.rows import Rows, Texts
+
+# long: one format, written and read and salvaged, to be read beside its page
 
 GROUP_ROWS_MAX = 16_384
 GROUP_BYTES_MAX = 8 << 20
@@ -180,14 +183,22 @@ def encode_del(flags: bytes, parquet: bytes) -> bytes:
     return b"".join((header, _SUM.pack(xxh3_64_intdigest(header)), flags))
 
 
-def _decode_del(content: bytes) -> tuple[int, bytes] | None:
-    """The footer's checksum and the flags, or None for anything damaged."""
+def _named_footer(content: bytes) -> int | None:
+    """The checksum of the footer that a `.del` belongs to, or None for a damaged header."""
     if len(content) < DEL_HEADER_BYTES:
         return None
-    magic, count, footer_sum = _DEL.unpack_from(content)
+    magic, _, footer_sum = _DEL.unpack_from(content)
     (header_sum,) = _SUM.unpack_from(content, _DEL.size)
-    if magic[:3] != DEL_MAGIC[:3] or xxh3_64_intdigest(content[: _DEL.size]) != header_sum:
+    sound = magic[:3] == DEL_MAGIC[:3] and xxh3_64_intdigest(content[: _DEL.size]) == header_sum
+    return int(footer_sum) if sound else None
+
+
+def _decode_del(content: bytes) -> tuple[int, bytes] | None:
+    """The footer's checksum and the flags, or None for anything damaged."""
+    footer_sum = _named_footer(content)
+    if footer_sum is None:
         return None
+    magic, count, _ = _DEL.unpack_from(content)
     if magic != DEL_MAGIC:
         raise NewerFormatError(f"a .del file is of format version {magic[3]}: start the version that wrote it")
     flags = content[DEL_HEADER_BYTES:]
@@ -240,21 +251,39 @@ class ColdFile:
         return ColdFile(disk, path, size, _parse_footer(footer), flags[1])
 
     @staticmethod
-    def open_alone(disk: Disk, path: str, del_content: bytes) -> "ColdFile":
+    def open_alone(disk: Disk, path: str, del_content: bytes, others: Iterable[bytes] = ()) -> "ColdFile":
         """Open a `.parquet` that no `.del` vouches for, to save what can be read of it.
 
-        The flags count where there are as many as records, else every record is live. Row groups still answer for
-        themselves. Raises ColdDamagedError, NewerFormatError and OSError.
+        The flags are those of the `.del` that names this footer, its own or one of `others`. Else its own count if they
+        are as many as the records and its header is damaged, or names the footer that these records would have. Flags
+        of another file never do: then every record is live. Row groups still answer for themselves. Raises
+        ColdDamagedError, NewerFormatError and OSError.
         """
         file = disk.open(path)
         try:
             size = file.size()
-            metadata = _parse_footer(_read_footer(file, size))
+            footer = _read_footer(file, size)
         finally:
             file.close()
+        metadata = _parse_footer(footer)
         count = sum(group.count for group in _described(metadata)[1])
+        for content in chain((del_content,), others):
+            if _named_footer(content) == xxh3_64_intdigest(footer) and len(content) == DEL_HEADER_BYTES + count:
+                return ColdFile(disk, path, size, metadata, content[DEL_HEADER_BYTES:])
         flags = del_content[DEL_HEADER_BYTES:]
-        return ColdFile(disk, path, size, metadata, flags if len(flags) == count else bytes(count))
+        live = ColdFile(disk, path, size, metadata, bytes(count))
+        named = _named_footer(del_content)
+        if len(flags) != count or (named is not None and named != live._footer_of_records()):
+            return live
+        return ColdFile(disk, path, size, metadata, flags)
+
+    def _footer_of_records(self) -> int | None:
+        """The checksum of the footer that a file of these records gets; None where some of them cannot be read."""
+        try:
+            blocks = [self.read_group(number) for number in range(len(self.groups))]
+        except (ColdDamagedError, OSError):
+            return None
+        return _named_footer(encode_del(b"", encode_parquet(blocks, topic_id=self.topic_id)))
 
     @property
     def first_seq(self) -> int:

@@ -338,3 +338,49 @@ def test_a_repair_that_dies_on_its_way_hides_no_loss(
     assert picture(broken) == picture(other)
     for topic_id in picture(other):
         assert bool(told(broken, topic_id)) == bool(told(other, topic_id))
+
+
+def _with_cold_deletes() -> SimDisk:
+    """A directory whose cold segments have each one deleted row, at another place each."""
+    life = Life()
+    life.put("t")
+    for number in range(48):
+        life.write("t", number)
+    life.delete("t", seqs=[2, 13])
+    life.runtime.advance(12_000)
+    life.checkpoint()
+    life.runtime.advance(12_000)
+    life.close()
+    dels = [content[24:].count(0xD5) for path, content in contents(life.disk).items() if kind_of(path) == "del"]
+    assert dels[:2] == [1, 1]
+    return life.disk
+
+
+def test_the_delete_flags_of_two_cold_segments_find_back_to_their_own() -> None:
+    disk = _with_cold_deletes()
+    before = picture(disk)
+    files = contents(disk)
+    first, second = [path for path in files if kind_of(path) == "del"][:2]
+    overwrite(disk, first, 0, files[second])
+    overwrite(disk, second, 0, files[first])
+    repaired(disk)
+    assert picture(disk) == before
+
+
+def test_delete_flags_of_another_cold_segment_hide_nothing() -> None:
+    disk = _with_cold_deletes()
+    before = picture(disk)
+    first, second = [path for path in contents(disk) if kind_of(path) == "del"][:2]
+    overwrite(disk, second, 0, contents(disk)[first])
+    repaired(disk)
+    assert not missing(before, picture(disk))
+
+
+def test_a_damaged_footer_brings_no_deleted_record_back() -> None:
+    disk = _with_cold_deletes()
+    before = picture(disk)
+    path = next(path for path in contents(disk) if kind_of(path) == "parquet")
+    place = contents(disk)[path].rindex(b"parquet-cpp-arrow")
+    overwrite(disk, path, place, b"P")
+    repaired(disk)
+    assert picture(disk) == before
