@@ -4,7 +4,11 @@ A file that cannot be read whole, for a sector is bad, goes there itself, as `.u
 stands what can be read of it, and 0xFF for the rest, which is neither the end of a log nor a flag. So whatever comes
 behind meets damage, and no error of the disk.
 
-Invariant: a file that a repair changes or removes has its copy, synced, before.
+A folder with a file `unfinished` is that of a repair which died: what it has kept are sources of the next one.
+
+Invariants
+- A file that a repair changes or removes has its copy, synced, before.
+- No file is missing at any moment: a bad one has its second name before another takes the first.
 """
 
 import posixpath
@@ -17,6 +21,7 @@ _CHUNK = 1 << 20
 _SECTOR = 4096
 _UNKNOWN = b"\xff"
 _UNREADABLE = ".unreadable"
+_UNFINISHED = "unfinished"
 _MS_PER_S = 1000
 
 
@@ -32,9 +37,27 @@ class Aside:
             number += 1
             name = f"{stem}.{number}"
         self.name = name
-        cold = None if layout.cold is None else f"{layout.cold}/{name}"
-        self.layout = Layout(self._disk, f"{layout.data}/{name}", cold)
+        self.layout = self._folder(name)
         """The originals, as if they were a data directory."""
+        others = [self._folder(name) for name in self._disk.names(layout.data) if name.startswith("damaged-")]
+        self.sources = [one for one in others if self._disk.exists(f"{one.data}/{_UNFINISHED}")]
+        """The same of repairs that died, oldest first, and of this one."""
+        self.sources.append(self.layout)
+
+    def _folder(self, name: str) -> Layout:
+        cold = None if self._layout.cold is None else f"{self._layout.cold}/{name}"
+        return Layout(self._disk, f"{self._layout.data}/{name}", cold)
+
+    def begin(self) -> None:
+        """The originals are all here, and are about to be changed."""
+        put_file(self._disk, f"{self.layout.data}/{_UNFINISHED}", b"")
+        self._disk.sync_dir(self.layout.data, Site.LAYOUT_DIR)
+
+    def finish(self) -> None:
+        """Nothing that was kept is needed any more."""
+        for source in reversed(self.sources):
+            self._disk.unlink(f"{source.data}/{_UNFINISHED}")
+            self._disk.sync_dir(source.data, Site.LAYOUT_DIR)
 
     def keep(self, path: str) -> None:
         """Copy a file, once."""
@@ -50,19 +73,32 @@ class Aside:
         try:
             copy_file(self._disk, path, target)
         except OSError:
-            content = readable(self._disk, path)
-            if content is not None:
-                put_file(self._disk, target, content)
-                put_file(self._disk, f"{target}.whole", content)
-            self._disk.rename(path, f"{target}{_UNREADABLE}")
-            if content is not None:
-                self._disk.rename(f"{target}.whole", path)
-            self._disk.sync_dir(posixpath.dirname(target), Site.LAYOUT_DIR)
-            self._disk.sync_dir(posixpath.dirname(path), Site.LAYOUT_DIR)
+            self._replace(path, f"{target}{_UNREADABLE}")
+            if self._disk.exists(path):
+                copy_file(self._disk, path, target)
+
+    def _replace(self, path: str, target: str) -> None:
+        """Move a bad file away, and what can be read of it to where it was."""
+        content = readable(self._disk, path)
+        stand_in = f"{target}.part"
+        if content is not None:
+            put_file(self._disk, stand_in, content)
+        try:
+            self._disk.link(path, target)
+        except OSError:  # a file system without links: here a crash may leave the file under its second name alone
+            self._disk.rename(path, target)
+        self._disk.sync_dir(posixpath.dirname(target), Site.LAYOUT_DIR)
+        if content is not None:
+            self._disk.rename(stand_in, path)
+        else:
+            self._disk.unlink(path)
+        self._disk.sync_dir(posixpath.dirname(path), Site.LAYOUT_DIR)
 
     def was_unreadable(self, path: str) -> bool:
-        """Was it a file of the data directory that could not be read whole?"""
-        return self._disk.exists(f"{self.layout.data}/{path.removeprefix(f'{self._layout.data}/')}{_UNREADABLE}")
+        """Was it a file of the data directory that could not be read whole, in this repair or an earlier one?"""
+        inside = path.removeprefix(f"{self._layout.data}/")
+        folders = [name for name in self._disk.names(self._layout.data) if name.startswith("damaged-")]
+        return any(self._disk.exists(f"{self._layout.data}/{name}/{inside}{_UNREADABLE}") for name in folders)
 
     def keep_segment(self, topic_id: int, first_seq: int) -> None:
         """Copy every file of a segment, of both tiers."""

@@ -37,6 +37,12 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     crash: bool = False
     """May a crash have left it, with no byte gone bad?"""
 
+    @property
+    def segment(self) -> int | None:
+        """The first seq of the segment whose file it is."""
+        _, found, name = self.file.rpartition("/seg-")
+        return int(name[:16]) if found else None
+
 
 class Report(Struct):
     """What a reading of everything has found."""

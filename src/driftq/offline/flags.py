@@ -4,8 +4,10 @@ Where it knows of no delete in a block, no flag in it is one. What is neither se
 number right, and where nobody can tell the record lives: a repair brings back rather than hides.
 """
 
+from collections.abc import Iterable
+
 from driftq.engine.capture import TopicState
-from driftq.offline.findings import Finding, Report
+from driftq.offline.findings import Finding
 from driftq.offline.salvage import frames_of
 from driftq.seam.disk import Disk, Site, read_file, write_fully
 from driftq.storage.frame import DELETED
@@ -20,20 +22,19 @@ class Flags:
         self._disk = layout.disk
         self._states = states
 
-    def mend(self, report: Report) -> None:
+    def mend(self, findings: Iterable[Finding]) -> None:
         """Every segment whose flags have a finding."""
-        for found in report.findings:
+        for found in findings:
             if "delete flag" not in found.what or found.topic_id is None or not found.file.startswith(self._roots()):
                 continue
-            if "/topics/" in found.file:
-                self._segment(found.topic_id, found)
+            if found.segment is not None:
+                self._segment(found.topic_id, found.segment)
 
     def _roots(self) -> tuple[str, ...]:
         return tuple(f"{root}/" for root in (self._layout.data, self._layout.cold) if root is not None)
 
-    def _segment(self, topic_id: int, found: Finding) -> None:
+    def _segment(self, topic_id: int, first_seq: int) -> None:
         state = self._states.get(topic_id)
-        first_seq = int(found.file.rpartition("/seg-")[2][:16])
         segment = next((one for one in state.segments if one.first_seq == first_seq), None) if state else None
         if segment is None:
             return  # no checkpoint speaks of it: what is no flag counts as none anyway

@@ -77,10 +77,12 @@ class Rebuild:
         ahead = [(state.head + 1, beyond)] if beyond > state.head else []
         wanted = [(max(first, self._floor), last) for first, last in joined([*holes, *lost, *ahead])]
         salvage = Salvage(state.topic_id, [r for r in wanted if r[0] <= r[1]], notes, self._flips())
-        salvage.from_segments(self._aside.layout)
-        salvage.from_segments(self._layout)
-        salvage.from_checkpoints(self._aside.layout)
-        salvage.from_log(self._aside.layout)
+        for source in (*self._aside.sources, self._layout):
+            salvage.from_segments(source)
+        for source in self._aside.sources:
+            salvage.from_checkpoints(source)
+        for source in self._aside.sources:
+            salvage.from_log(source)
         found = sorted(salvage.found, key=lambda block: block.first_seq)
         self.outcome.salvaged = sum(block.count - block.flags.count(DELETED) for block in found)
         return self._assembled(found, lost, sound)

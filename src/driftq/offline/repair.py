@@ -12,7 +12,8 @@ Invariants
 - Before a file is changed or removed its copy stands in `damaged-<seconds>`, durable. Nothing is removed from there.
 - A record that can be read, and was neither deleted nor passed by retention, is there afterwards.
 - What is not there afterwards is a hole of damage, which every reader is told of.
-- Run again after a crash it begins anew, with the directory as it is then; the first folder still has the originals.
+- Run again after a crash it begins anew, with the directory as it is then, and judges what was lost by the originals in
+  the first folder: it ends as the first would have.
 """
 
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from driftq.offline.flags import Flags, overwrite
 from driftq.offline.hold import held
 from driftq.offline.rebuild import Outcome, Rebuild
 from driftq.offline.remains import SEQ_MAX, Remains, read_remains
+from driftq.offline.resume import Resume
 from driftq.offline.salvage import frames_of, read_notes
 from driftq.offline.verify import verify
 from driftq.offline.wal import CUT, TORN, WalWalk, was_cut
@@ -96,11 +98,16 @@ class Repair:
             before = verify(self._layout)
             self._refuse_what_is_not_damage(before)
             self._aside = Aside(self._layout, self._clock)
+            self._resume = Resume(self._layout, self._aside)
+            if self._resume.take_back():
+                before = verify(self._layout)
             self._tell("keeping the originals aside")
             self._keep_checkpoints()
-            self._remains = read_remains(self._layout)
+            self._base = read_remains(self._layout)
             self._keep(before)
-            self._notes = read_notes(self._aside.layout)
+            self._aside.begin()
+            self._remains = read_remains(self._aside.sources[0])
+            self._notes = read_notes(self._aside.sources)
             self._make_fit(before)
         self._tell("starting and stopping a server")
         self._start()
@@ -111,6 +118,8 @@ class Repair:
         with held(self._layout):
             self._tell("reading everything again")
             after = verify(self._layout)
+            if not after.wrong():
+                self._aside.finish()
         return Repaired(
             self._layout.data,
             self._aside.layout.data,
@@ -132,7 +141,7 @@ class Repair:
     # The originals
 
     def _keep_checkpoints(self) -> None:
-        self._disk.mkdir(self._aside.layout.data)
+        make_directory(self._disk, self._aside.layout.data)
         for number in self._layout.snapshots():
             self._aside.keep(self._layout.snapshot_path(number))
 
@@ -157,23 +166,20 @@ class Repair:
         """Sealed segments that a checkpoint names: a start leaves them as they are."""
         return {
             (state.topic_id, segment.first_seq)
-            for state in self._states().values()
+            for state in _states(self._base).values()
             for segment in state.segments
             if segment.cells is None
         }
 
-    def _states(self) -> dict[int, TopicState]:
-        if self._remains is None:
-            return {}
-        return {state.topic_id: state for state in map(decode_topic, self._remains.snapshot.topics)}
-
     # Fit to start
 
     def _make_fit(self, report: Report) -> None:
-        Flags(self._layout, self._states()).mend(report)
+        Flags(self._layout, _states(self._base)).mend(
+            found for found in report.findings if not self._resume.is_mended(found)
+        )
         self._drop_parts(report)
-        if self._remains is not None and self._remains.whole:
-            positions = dict(self._remains.snapshot.positions)
+        if self._base is not None and self._base.whole:
+            positions = dict(self._base.snapshot.positions)
         else:
             # From the first file there is: what was before it a checkpoint had made superfluous, and frames count once.
             positions = {name: (number, 0) for number, name in reversed(self._layout.wal_files())}
@@ -181,7 +187,7 @@ class Repair:
         gone = [found.file for found in walk.missing(based=True)]
         # Before the checkpoint that needs no file which is gone: a repair that dies between leaves no loss untold.
         self._stand_in(walk, gone)
-        if self._remains is None or not self._remains.whole or gone:
+        if self._base is None or not self._base.whole or gone:
             self._install(positions, gone)
         self._prove_ends(walk)
 
@@ -202,8 +208,8 @@ class Repair:
         for name, (number, _) in positions.items():
             if self._layout.wal_path(name, number) in gone:
                 positions[name] = (number, 0)
-        base = self._remains
-        states = self._states()
+        base = self._base
+        states = _states(base)
         if base is None or not base.whole:
             states |= self._nameless(states)
         sections = {} if base is None else dict(base.snapshot.sections)
@@ -228,9 +234,10 @@ class Repair:
         """Topics that have records and of which nothing else is left: their names and settings are lost."""
         notes, made = self._notes, {}
         held_by = {*notes.first_seqs, *self._layout.topic_ids(cold=False), *self._layout.topic_ids(cold=True)}
-        for number in self._aside.layout.snapshots():
-            content = read_file(self._disk, self._aside.layout.snapshot_path(number))
-            held_by |= {frame.topic_id for frame in frames_of(content, step=1) if frame.kind == Kind.APPEND}
+        for source in self._aside.sources:
+            for number in source.snapshots():
+                content = read_file(self._disk, source.snapshot_path(number))
+                held_by |= {frame.topic_id for frame in frames_of(content, step=1) if frame.kind == Kind.APPEND}
         for topic_id in held_by - known.keys() - notes.created.keys() - notes.dropped:
             head = notes.first_seqs.get(topic_id, 1) - 1
             made[topic_id] = nameless(topic_id, head)
@@ -244,8 +251,9 @@ class Repair:
             name = directory.removeprefix(self._layout.wal_dir("")).strip("/")
             number = int(file[4:20])
             if (number, name) not in told:
-                self._write_head(name, number, FileHead(number, 0, 1, 0, 0))
+                # The proof first: a stand-in without one would look like a log that was never written to.
                 self._follow(name, number, None, self._wal_file_bytes)
+                self._write_head(name, number, FileHead(number, 0, 1, 0, 0))
 
     def _prove_ends(self, walk: WalWalk) -> None:
         """A log that goes on behind a place that looks torn: say that it had been synced."""
@@ -268,7 +276,7 @@ class Repair:
 
     def _follow(self, name: str, number: int, head: FileHead | None, end: int) -> None:
         """A file behind another, which says how far that one was synced."""
-        next_number = 1 + max(number for number, _ in self._layout.wal_files())
+        next_number = 1 + max([number, *(other for other, _ in self._layout.wal_files())])
         shard, shards = (head.shard, head.shards) if head is not None else (0, 1)
         self._write_head(name, next_number, FileHead(next_number, shard, shards, number, end))
 
@@ -289,11 +297,11 @@ class Repair:
         try:
             self._restart()
         except (DecodeError, ValidationError, ValueError, TypeError, KeyError):
-            if self._remains is None or self._remains.whole:
+            if self._base is None or self._base.whole:
                 raise
             with held(self._layout):
-                bare = structs.replace(self._remains.snapshot, sections={})
-                self._remains = Remains(bare, False)
+                bare = structs.replace(self._base.snapshot, sections={})
+                self._base = Remains(bare, False)
                 self._install({}, [])
             self._restart()
 
@@ -305,7 +313,7 @@ class Repair:
             raise UnrecoverableError(f"{self._layout.data} has no checkpoint behind a start; look at its disk")
         for found in report.wrong():
             self._aside.keep(found.file)
-        before = self._states()
+        before = _states(self._remains)
         if self._remains is None or not self._remains.whole:
             before = {topic_id: structs.replace(state, holes=[]) for topic_id, state in before.items()}
         states = {state.topic_id: state for state in map(decode_topic, remains.snapshot.topics)}
@@ -316,7 +324,8 @@ class Repair:
                 continue
             work = Rebuild(self._layout, self._aside, state, _broken(report, topic_id), before.get(topic_id))
             rebuilt = work.run(self._notes, beyond=self._beyond(topic_id, state))
-            if topic_id not in before and self._blind:
+            later = self._resume.is_later(state.created_ts)
+            if topic_id not in before and self._blind and not later and not has_unknown_end(rebuilt):
                 rebuilt = with_unknown_end(rebuilt)
                 work.outcome.lost.append((rebuilt.head - UNKNOWN_RECORDS + 1, rebuilt.head))
             states[topic_id] = rebuilt
@@ -329,7 +338,7 @@ class Repair:
     def _blind(self) -> bool:
         """Is there neither a checkpoint that checks out nor a log from its first file? Nobody knows all heads then."""
         whole = self._remains is not None and self._remains.whole
-        return not whole and all(number != 1 for number, _ in self._aside.layout.wal_files())
+        return not whole and all(number != 1 for number, _ in self._aside.sources[0].wal_files())
 
     def _beyond(self, topic_id: int, state: TopicState) -> int:
         """Up to which seq anything may be found behind the head: what segments alone hold there was never a record."""
@@ -347,6 +356,13 @@ class Repair:
         return {topic_id: nameless(topic_id, 0) for topic_id in lost if topic_id >= least}
 
 
+def _states(remains: Remains | None) -> dict[int, TopicState]:
+    """The topics of a checkpoint by their ids."""
+    if remains is None:
+        return {}
+    return {state.topic_id: state for state in map(decode_topic, remains.snapshot.topics)}
+
+
 def nameless(topic_id: int, head: int) -> TopicState:
     """A topic of which only records are left, under a name that says so."""
     name = f"recovered-{topic_id:08x}"
@@ -354,6 +370,12 @@ def nameless(topic_id: int, head: int) -> TopicState:
     holes = [Hole(1, head, Reason.CORRUPTION)] if head else []
     config = TopicConfig(durability=Durability.FSYNC).resolved(name)
     return TopicState(topic_id, name, config, 0, 0, head, 0, 1, 0, 0, 0, holes, [], [], [])
+
+
+def has_unknown_end(state: TopicState) -> bool:
+    """Has a repair that died told of it already?"""
+    last = max(state.holes, key=lambda hole: hole.last, default=Hole(1, 0, Reason.CORRUPTION))
+    return last.last == state.head and last.last - last.first + 1 >= UNKNOWN_RECORDS
 
 
 def with_unknown_end(state: TopicState) -> TopicState:
@@ -365,8 +387,4 @@ def with_unknown_end(state: TopicState) -> TopicState:
 
 def _broken(report: Report, topic_id: int) -> set[int]:
     """The segments of a topic that have a finding, by their first seqs."""
-    return {
-        int(found.file.rpartition("/seg-")[2][:16])
-        for found in report.wrong()
-        if found.topic_id == topic_id and "/seg-" in found.file
-    }
+    return {found.segment for found in report.wrong() if found.topic_id == topic_id and found.segment is not None}

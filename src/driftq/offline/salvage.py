@@ -8,7 +8,7 @@ Invariant: a row that any readable source says was deleted is not brought back.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import DecodeError
@@ -49,10 +49,11 @@ def frames_of(content: bytes, *, step: int = 8) -> Iterator[Frame]:
             place += 1
 
 
-def read_notes(layout: Layout) -> LogNotes:
-    """Go through the whole log once."""
+def read_notes(layouts: Sequence[Layout]) -> LogNotes:
+    """Go through the whole logs once."""
     notes = LogNotes({}, {}, {}, set(), {}, {})
-    for number, name in layout.wal_files():
+    files = [(layout, number, name) for layout in layouts for number, name in layout.wal_files()]
+    for layout, number, name in files:
         content = read_file(layout.disk, layout.wal_path(name, number))
         for frame in frames_of(content):
             if frame.kind == Kind.APPEND:

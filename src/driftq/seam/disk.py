@@ -133,6 +133,10 @@ class Disk(Protocol):
         """Move a file, replacing what `new` named, in one step."""
         ...
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name, which nothing has yet. Not every file system can."""
+        ...
+
     def unlink(self, path: str) -> None:
         """Remove a file; a missing one is no error."""
         ...
@@ -299,6 +303,10 @@ class OsDisk:
     def rename(self, old: str, new: str) -> None:
         """Atomic replace."""
         os.replace(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        """A hard link."""
+        os.link(old, new)
 
     def unlink(self, path: str) -> None:
         """Remove a file."""

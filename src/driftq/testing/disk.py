@@ -22,6 +22,8 @@ from typing import Any
 from driftq.seam.disk import LockHeldError, Site
 from driftq.testing.faults import Content, DirNode, Entries, FileNode, Link, Op, Resize, Unlink, Write
 
+# long: every call of a file system, in one place beside what becomes of it
+
 _TOP = 0
 
 
@@ -125,9 +127,10 @@ class SimDisk:
 
     The `roots` and what is above them exist durably from the start. The same calls and seeds give the same result.
 
-    - `calls` counts the calls of every kind that can change something: create, mkdir, rename, unlink, remove_tree,
-      pwritev, truncate, sync, sync_dir, lock; also those that happened to change nothing. `on_call(operation, path)`
-      hears of each when it has taken effect; for a handle the path is the one it was opened by.
+    - `calls` counts the calls of every kind that can change something: create, mkdir, rename, link, unlink,
+      remove_tree, pwritev, truncate, sync, sync_dir, lock; also those that happened to change nothing.
+      `on_call(operation, path)` hears of each when it has taken effect; for a handle the path is the one it was
+      opened by.
     - `crash_after`: once that many calls have taken effect the process is dead; `Crashed` comes out of that call and
       of every later one. `crash` and `fork` still work.
     - `ignore`: syncs of this site say they worked and do nothing. It stays so behind `crash` and `fork`.
@@ -222,6 +225,18 @@ class SimDisk:
             else:
                 self._change(target, Link(order, new_name, inode))
                 self._change(source, Unlink(order, old_name))
+
+    def link(self, old: str, new: str) -> None:
+        """A pending entry."""
+        with self._call("link", old):
+            inode = self._find(old)
+            if inode is None:
+                raise _error(errno.ENOENT, old)
+            assert isinstance(self._nodes[inode], FileNode), "only files have a second name"
+            parent, name = self._place(new)
+            if self._find(new) is not None:
+                raise _error(errno.EEXIST, new)
+            self._change(parent, Link(self._next(), name, inode))
 
     def unlink(self, path: str) -> None:
         """A pending removal."""

@@ -328,6 +328,10 @@ class FaultyDisk:
         """The inner disk's, or the fault; `when` sees the old path."""
         self.attempt("rename", old, lambda: self._inner.rename(old, new))
 
+    def link(self, old: str, new: str) -> None:
+        """The inner disk's, or the fault; `when` sees the old path."""
+        self.attempt("link", old, lambda: self._inner.link(old, new))
+
     def unlink(self, path: str) -> None:
         """The inner disk's, or the fault."""
         self.attempt("unlink", path, lambda: self._inner.unlink(path))

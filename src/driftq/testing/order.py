@@ -94,6 +94,11 @@ class OrderCheckingDisk:
         known.path = new
         known.entry_synced = False
 
+    def link(self, old: str, new: str) -> None:
+        """The inner disk's; the new name is not durable yet."""
+        self._inner.link(old, new)
+        self._known[new] = _Known(new, entry_synced=False)
+
     def unlink(self, path: str) -> None:
         """The inner disk's, of a file that nothing unsynced is to take the place of."""
         for heir in self._heirs(path):

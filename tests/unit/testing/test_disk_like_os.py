@@ -78,6 +78,11 @@ class _LikeOs(RuleBasedStateMachine):
         if not Path(self.scratch.name, old).is_dir() and not old.startswith(f"{new}/"):
             self.both(lambda disk, root: disk.rename(root + old, root + new))
 
+    @rule(old=PATHS, new=PATHS)
+    def link(self, old: str, new: str) -> None:
+        if not Path(self.scratch.name, old).is_dir():
+            self.both(lambda disk, root: disk.link(root + old, root + new))
+
     @rule(path=PATHS)
     def unlink(self, path: str) -> None:
         self.both(lambda disk, root: disk.unlink(root + path))
