@@ -10,7 +10,7 @@ from msgspec.json import decode, encode
 
 from driftq.client.errors import ClientError, ProtocolError, api_error
 from driftq.client.plan import Emit, Flow, Pause, Plan, Request, Response
-from driftq.client.retry import Repeat, Retries, may_retry
+from driftq.client.retry import Repeat, Retries, asked_s, may_retry
 from driftq.model.answers import Listing
 from driftq.seam.entropy import Entropy
 
@@ -23,10 +23,11 @@ Query = Mapping[str, str | int | bool | None]
 
 
 class Calls:
-    """How one client makes its calls."""
+    """How one client makes its calls. It never waits longer than `patience_s` because a server asks for it."""
 
-    def __init__(self, retries: Retries, entropy: Entropy) -> None:
+    def __init__(self, retries: Retries, entropy: Entropy, patience_s: float) -> None:
         self.retries = retries
+        self.patience_s = patience_s
         self._entropy = entropy
 
     def json(
@@ -63,13 +64,17 @@ class Calls:
             except ClientError as error:
                 if attempt >= self.retries.count or not may_retry(error, repeat):
                     raise
+                if asked_s(error) > self.patience_s:
+                    raise
                 pause = self.pause(attempt, error)
             yield pause
         raise AssertionError("unreachable")
 
     def pause(self, attempt: int, error: ClientError | None) -> Pause:
         """What comes before the next try."""
-        return Pause(self.retries.pause_s(attempt, error, self._entropy))
+        seconds = self.retries.pause_s(attempt, error, self._entropy)
+        # What a `Retries` says is the caller's wish; what a server asks for may be anybody's.
+        return Pause(min(seconds, self.patience_s) if asked_s(error) else seconds)
 
     def fresh_key(self) -> str | None:
         """An idempotency key nobody has used; None where nothing is ever sent twice."""

@@ -37,6 +37,8 @@ from driftq.seam.entropy import SystemEntropy
 
 DEFAULT_URL = "http://127.0.0.1:4000"
 _TIMEOUT_S = 30.0
+_PATIENCE_S = 60.0
+"""Nobody who has made a call waits longer than this for the next try, whatever a server or a proxy asks for."""
 _SAFE = frozenset(("GET", "HEAD", "PUT", "DELETE"))
 
 
@@ -71,7 +73,9 @@ class _ClientOperations(Operations):
         given = url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL
         self._address = Address.of(given, api_key or os.environ.get("DRIFTQ_API_KEY"), timeout)
         self.url = self._address.url
-        calls = Calls(Retries(count=retries) if isinstance(retries, int) else retries, entropy)
+        calls = Calls(
+            Retries(count=retries) if isinstance(retries, int) else retries, entropy, min(timeout, _PATIENCE_S)
+        )
         super().__init__(calls, self._make_driver(self._address))
 
     def __repr__(self) -> str:

@@ -44,6 +44,11 @@ class Retries(Struct, frozen=True, kw_only=True):
         return most * (1 - entropy.token(1)[0] / 512)
 
 
+def asked_s(error: ClientError | None) -> float:
+    """How long a server asks to wait; 0 where it does not."""
+    return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
+
+
 def may_retry(error: ClientError, repeat: Repeat) -> bool:
     """Is there sense in making the same call again?"""
     if isinstance(error, TransportError):

@@ -25,9 +25,9 @@ class CountingEntropy:
         return bytes([self._calls % 256]) * size
 
 
-def calls(count: int = 3) -> Calls:
+def calls(count: int = 3, *, patience_s: float = 60.0) -> Calls:
     """How a client makes its calls, with known pauses and keys."""
-    return Calls(Retries(count=count), CountingEntropy())
+    return Calls(Retries(count=count), CountingEntropy(), patience_s)
 
 
 def reply(status: int, body: object = None, **headers: str) -> Response:

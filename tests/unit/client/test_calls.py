@@ -3,6 +3,7 @@
 import pytest
 from msgspec import Struct
 
+from driftq.client import Client
 from driftq.client.calls import path_of, query_of
 from driftq.client.errors import (
     ApiError,
@@ -12,6 +13,7 @@ from driftq.client.errors import (
     ServerError,
     ThrottledError,
     TransportError,
+    UnavailableError,
 )
 from driftq.client.plan import Request
 from driftq.client.retry import Repeat
@@ -72,6 +74,25 @@ def test_milliseconds_in_the_body_are_finer_than_the_header() -> None:
     script = Script(reply(429, body, retry_after="1"), reply(200, {"count": 1}))
     script.run(calls().json("POST", "/x", _Answer, body={}))
     assert script.pauses == [0.04]
+
+
+@pytest.mark.parametrize(("patience_s", "asked"), [(60.0, "61"), (5.0, "6"), (60.0, "3600")])
+def test_who_is_asked_to_wait_too_long_is_told_at_once(patience_s: float, asked: str) -> None:
+    script = Script(refused(503, "not_ready", retry_after=asked))
+    with pytest.raises(UnavailableError) as caught:
+        script.run(calls(patience_s=patience_s).json("GET", "/x", _Answer))
+    assert caught.value.retry_after == float(asked)
+    assert not script.pauses
+
+
+def test_a_client_waits_no_longer_than_its_timeout_and_never_over_a_minute() -> None:
+    for timeout, patience_s in ((5.0, 5.0), (30.0, 30.0), (600.0, 60.0)):
+        with Client("http://u", timeout=timeout) as client:
+            assert client._calls.patience_s == patience_s
+
+
+def test_a_stream_that_is_asked_to_wait_long_waits_as_long_as_a_call_would() -> None:
+    assert calls(patience_s=5.0).pause(0, ThrottledError(429, "throttled", "no", retry_after=3600.0)).seconds == 5.0
 
 
 def test_a_date_in_retry_after_is_understood() -> None:
