@@ -77,6 +77,12 @@ def test_a_topic_is_a_table_both_ways(client: Client) -> None:
     assert table["tag"].to_pylist() == [None, None, None, "x", None]
     assert table.schema.metadata[b"next_from_seq"] == b"5"
     assert topic.to_arrow(1, limit=2)["seq"].to_pylist() == [2, 3]
+    for none, stands in ((topic.to_arrow(limit=0), b"0"), (topic.to_arrow(3, limit=0), b"3")):
+        assert none.num_rows == 0
+        assert none.schema.equals(table.schema)
+        assert (none.schema.metadata[b"next_from_seq"], none.schema.metadata[b"tombstones"]) == (stands, b"[]")
+    assert topic.to_arrow(from_ts=0, limit=0).schema.metadata[b"next_from_seq"] == b"0"
+    assert len(topic.to_pandas(limit=0)) == len(topic.to_polars(limit=0)) == 0
     assert list(topic.to_pandas()["seq"]) == topic.to_polars()["seq"].to_list() == [1, 2, 3, 4, 5]
     assert topic.write_arrow(topic.to_pandas()[["data"]])[0].count == 5
     assert [page.num_rows for page in topic.arrow_pages(page_records=4)] == [4, 4, 2]

@@ -117,6 +117,8 @@ def _table(
     """All pages as one table."""
     import pyarrow as pa
 
+    if limit == 0:
+        return (yield from _no_rows(calls, path, from_seq, from_ts))
     first = BULK_RECORDS if limit is None else min(BULK_RECORDS, limit)
     pages = [(yield from _page(calls, path, from_seq, from_ts, first))]
     until, rows = _fact(pages[0], b"head_seq"), len(pages[0])
@@ -130,6 +132,17 @@ def _table(
     return pa.concat_tables([page.replace_schema_metadata(None) for page in pages]).replace_schema_metadata(
         {**facts, b"tombstones": b"[" + b",".join(gaps) + b"]"}
     )
+
+
+def _no_rows(calls: Calls, path: str, from_seq: int | None, from_ts: int | None) -> "Plan[pyarrow.Table]":
+    """A table of none, which stands where reading would begin; a server gives no page without a record."""
+    page = yield from _page(calls, path, from_seq, from_ts, 1)
+    stands = from_seq or 0
+    if from_ts is not None:
+        stands = page["seq"][0].as_py() - 1 if len(page) else _fact(page, b"next_from_seq")
+    facts = {**page.schema.metadata, b"next_from_seq": b"%d" % stands, b"tombstones": b"[]"}
+    facts.pop(b"tombstone", None)
+    return page.slice(0, 0).replace_schema_metadata(facts)
 
 
 def _bodies(table: Any) -> Iterator[bytes]:
