@@ -68,7 +68,7 @@ def append(
             with progress(f"appending to {name}", size, in_bytes=True) as tell:
                 asyncio.run(job.run(source, batch, tell))
         except ClientError as error:
-            refusal = translated(error, client.url)
+            refusal = translated(error, client.url, has_key=client.has_key)
             raise CommandError(f"{refusal.message}; {job.records} records were written before", refusal.code) from None
         except OSError as error:
             so_far = f"{file or 'standard input'} cannot be read: {error.strerror}"

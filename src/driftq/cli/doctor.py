@@ -208,7 +208,7 @@ def _server(url: str | None, key_file: Path | None) -> Iterator[Finding]:
             took_ms = (clock.monotonic_ns() - began_ns) / 1e6
             ready = client.ready()
         except ClientError as error:
-            refusal = translated(error, client.url)
+            refusal = translated(error, client.url, has_key=client.has_key)
             absent = url is None and refusal.code is ExitCode.UNREACHABLE
             found, _, advice = refusal.message.rpartition("; ")
             yield Finding("server", "warn" if absent else "fail", found or advice, advice)

@@ -73,7 +73,7 @@ def connected(url: str | None, key_file: Path | None) -> "Iterator[Client]":
         with client:
             yield client
     except ClientError as error:
-        raise translated(error, client.url) from None
+        raise translated(error, client.url, has_key=client.has_key) from None
 
 
 def client_of(url: str | None, key_file: Path | None, **options: Any) -> "Client":
@@ -123,20 +123,20 @@ def api_key(key_file: Path | None) -> str | None:
     return key
 
 
-def translated(error: "ClientError", url: str) -> CommandError:
-    """What a client's error means at a command line."""
+def translated(error: "ClientError", url: str, *, has_key: bool | None = None) -> CommandError:
+    """What a client's error means at a command line; did it send a key? None: if the environment has one."""
     from driftq.client import ApiError, TransportError
 
     if isinstance(error, ApiError):
-        return _refused(error, url)
+        return _refused(error, url, bool(os.environ.get("DRIFTQ_API_KEY")) if has_key is None else has_key)
     if isinstance(error, TransportError):
         return CommandError(f"{error}; start a server with `driftq serve`, or say --url", ExitCode.UNREACHABLE)
     return CommandError(f"what answers at {url} is no DriftQ server: {error}", ExitCode.UNREACHABLE)
 
 
-def _refused(error: "ApiError", url: str) -> CommandError:
+def _refused(error: "ApiError", url: str, has_key: bool) -> CommandError:
     if error.status == 401:
-        what = "wants an API key" if not os.environ.get("DRIFTQ_API_KEY") else "does not know this API key"
+        what = "does not know this API key" if has_key else "wants an API key"
         return CommandError(f"the server at {url} {what}; set DRIFTQ_API_KEY, or say --api-key-file", ExitCode.DENIED)
     if error.status == 403:
         return CommandError(f"this API key may not do that: {error.message}; use one that may", ExitCode.DENIED)

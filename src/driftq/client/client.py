@@ -73,6 +73,7 @@ class _ClientOperations(Operations):
         given = url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL
         self._address = Address.of(given, api_key or os.environ.get("DRIFTQ_API_KEY"), timeout)
         self.url = self._address.url
+        self.has_key = self._address.api_key is not None
         calls = Calls(
             Retries(count=retries) if isinstance(retries, int) else retries, entropy, min(timeout, _PATIENCE_S)
         )

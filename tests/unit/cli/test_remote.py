@@ -34,6 +34,29 @@ def test_every_refusal_has_its_code_and_its_advice(
     assert said in told.message
 
 
+@pytest.mark.parametrize(
+    ("in_file", "in_environment", "said"),
+    [
+        ("wrong", None, "does not know this API key"),
+        ("wrong", "other", "does not know this API key"),
+        (None, "other", "does not know this API key"),
+        (None, None, "wants an API key"),
+    ],
+)
+def test_a_key_that_is_refused_is_told_from_none(
+    in_file: str | None, in_environment: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DRIFTQ_API_KEY", raising=False)
+    if in_environment is not None:
+        monkeypatch.setenv("DRIFTQ_API_KEY", in_environment)
+    key_file = None if in_file is None else tmp_path / "key"
+    if key_file is not None:
+        key_file.write_text(f"{in_file}\n", encoding="utf-8")
+    with pytest.raises(CommandError, match=said) as told, connected("http://u", key_file):
+        raise ApiError(401, "unauthorized", "no")
+    assert told.value.code is ExitCode.DENIED
+
+
 def test_a_key_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sesame\n", encoding="utf-8")
     assert api_key(tmp_path / "key") == "sesame"
