@@ -3,7 +3,8 @@
 `source`: sealed segments of 110-byte records into nothing, the columns seq, ts and data; the facts tell how that
 compares to the Parquet scan (`of_parquet`), to the same rows over HTTP as JSON (`times_json`), and what all columns
 take. `cold`: a topic in the cold tier through `read_topic`, as a part of the Parquet scan. `session`: seconds to a
-session in a new process, from a class-data archive, the best of some. `sink_…`: those of `bench.spark_sink`.
+session in a new process, from a class-data archive, the best of some. `job`: seconds of a whole process that archives
+10^5 records and ends. `sink_…`: those of `bench.spark_sink`.
 
 Readers take turns and each figure is the best of some rounds: what disturbs one is not what is measured.
 """
@@ -11,6 +12,7 @@ Readers take turns and each figure is the best of some rounds: what disturbs one
 import atexit
 import http.client
 import json
+import os
 import subprocess
 import sys
 import time
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 ROWS = 5_000_000
 COLD_ROWS = 2_000_000
+JOB_ROWS = 100_000
 ROUNDS = 5
 STARTS = 5
 _WRITE = 50_000
@@ -185,12 +188,31 @@ def start(parent: str, scale: float) -> Result:
     return Result(min(found), {"median": sorted(found)[len(found) // 2]})
 
 
+def job(parent: str, scale: float) -> Result:
+    """Seconds of `driftq pipeline run archive --once`, from the start of the process to its end."""
+    warm()
+    rows = int(JOB_ROWS * scale)
+    with driftq(parent) as server:
+        server.call("PUT", "/v0/topics/bench", {"durability": "disk"})
+        _fill(server, rows)
+        options = ("--topics", "bench", "--lake", f"{parent}/lake", "--once", "--json")
+        command = [sys.executable, "-m", "driftq", "pipeline", "run", "archive", "--url", _url(server), *options]
+        own = os.environ | {"DRIFTQ_PIPELINE_DIR": f"{parent}/runs"}
+        began = time.perf_counter()
+        ran = subprocess.run(command, check=True, capture_output=True, text=True, cwd=parent, env=own)
+        seconds = time.perf_counter() - began
+    archived = json.loads(ran.stdout.splitlines()[-1])["facts"]["rows"]
+    assert archived == rows, f"{archived} of {rows} rows were archived"
+    return Result(seconds, {"rows": archived})
+
+
 WORKLOADS = {
     "source": Workload(
         "rows/s", source, 2_500_000, bars={"of_parquet": 0.5, "all_columns": 1_200_000, "times_json": 5}, once=True
     ),
     "cold": Workload("x", cold, 0.9, once=True),
     "session": Workload("s", start, 3.0, least=False, once=True),
+    "job": Workload("s", job, 15.0, least=False, once=True),
     **{f"sink_{name}": workload for name, workload in spark_sink.WORKLOADS.items()},
 }
 
