@@ -95,3 +95,32 @@ def lag(end: Places, heads: Mapping[str, int]) -> int:
 def lost_in(gaps: Iterable[tuple[int, int]]) -> int:
     """Seqs in gaps."""
     return sum(max(0, last - first + 1) for first, last in gaps)
+
+
+class Late:
+    """Losses that are found when the offset which should count them is journaled: the next one counts them.
+
+    Known by the offset that they are late for, so it does not matter how often a batch is planned.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Place, int]] = {}
+        self._carried: dict[str, tuple[Place, int]] = {}
+
+    def find(self, topic: str, start: Place | None, end: Place, gone: int) -> None:
+        """A batch is planned, and so many of its seqs are gone by now."""
+        before, again = (0, 0) if start is None else (start.lost, int(start.epoch != end.epoch))
+        counted = end.lost - before - again - _known(self._carried, topic, end)
+        self._found[topic] = (end, max(0, gone - counted))
+
+    def carry(self, topic: str, start: Place | None, end: Place) -> Place:
+        """The end of the batch behind an offset, with what was late for that one."""
+        late = _known(self._found, topic, start)
+        end = end._replace(lost=end.lost + late)
+        self._carried[topic] = (end, late)
+        return end
+
+
+def _known(counts: Mapping[str, tuple[Place, int]], topic: str, place: Place | None) -> int:
+    at, count = counts.get(topic, (None, 0))
+    return count if at == place else 0

@@ -1,10 +1,12 @@
 """A split as rows: from files where this process sees them, from the server where it does not. Runs in executors.
 
 Pieces are read in order, and each goes on at the server behind the last row that a file has given. What the server says
-is lost while we read was not lost at planning: it is handled as the reader asked.
+is lost while we read was not lost at planning: it is handled as the reader asked. What is skipped is logged, for Spark
+has no way from a reader's task to the progress of its query.
 """
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ from driftq.pipeline.wire import Wire
 
 PAGE_BYTES = 16 << 20
 PAGE_RECORDS = 200_000
+_log = logging.getLogger(__name__)
 
 
 class Task(NamedTuple):
@@ -134,11 +137,21 @@ def _until(batch: Any, last: int) -> Any:
 def _lost(task: Task, split: Split, gap: Gap) -> Gap:
     if task.on_data_loss == "fail":
         raise loss(split.topic, [gap])
+    if task.on_data_loss == "skip":
+        told = "%s while they were read: they are skipped, and are not in the `lost` of the query's progress"
+        _log.warning(told, _said(split.topic, [gap]))
     return gap
 
 
 def loss(topic: str, gaps: list[Gap]) -> DataLossError:
     """The error for records that are gone."""
+    return DataLossError(
+        f"{_said(topic, gaps)} before they were read: set onDataLoss=rows to get the loss as a row, "
+        "or onDataLoss=skip to go on without"
+    )
+
+
+def _said(topic: str, gaps: list[Gap]) -> str:
     told = ", ".join(
         "its earlier life (recreated)"
         if gap.reason == "recreated" and gap.last < gap.first
@@ -146,7 +159,4 @@ def loss(topic: str, gaps: list[Gap]) -> DataLossError:
         for gap in gaps[:5]
     )
     more = f" and {len(gaps) - 5} more ranges" if len(gaps) > 5 else ""
-    return DataLossError(
-        f"topic {topic!r} has lost {told}{more} before they were read: set onDataLoss=rows to get the loss as a row, "
-        "or onDataLoss=skip to go on without"
-    )
+    return f"topic {topic!r} has lost {told}{more}"

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from driftq.pipeline import offsets, selection
 from driftq.pipeline.columns import Projection, check_schema, ddl
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
-from driftq.pipeline.offsets import Place, Places, Range
+from driftq.pipeline.offsets import Late, Place, Places, Range
 from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, patience_of, server_of
 from driftq.pipeline.planning import Gap, Manifest, Split, recreated, splits_of
 from driftq.pipeline.reading import Task, loss, read_split
@@ -177,6 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics = Topics(task.wire, asked)
         self._initial = latest
         self._target: Places | None = None
+        self._late = Late()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """The same whenever it is asked for."""
@@ -218,7 +219,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = dict(places)
         for name, begin in begins.items():
             if shares.get(name) or places.get(name) != begin:
-                ends[name] = self._end(known[name], begin, begin.seq + shares.get(name, 0))
+                end = self._end(known[name], begin, begin.seq + shares.get(name, 0))
+                ends[name] = self._late.carry(name, places.get(name), end)
         return offsets.encode(ends)
 
     def _head(self, manifest: Manifest) -> int:
@@ -249,18 +251,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """On the driver: one per split. The same rows for the same offsets, as long as the topic has them."""
         found: list[Split] = []
-        for part in offsets.ranges(offsets.decode(start), offsets.decode(end)):
-            found += self._splits(part)
+        begins, ends = offsets.decode(start), offsets.decode(end)
+        for part in offsets.ranges(begins, ends):
+            splits, gone = self._splits(part)
+            if self._asked.on_data_loss == "skip":
+                self._late.find(part.topic, begins.get(part.topic), ends[part.topic], gone)
+            found += splits
         return [InputPartition(split) for split in found]
 
-    def _splits(self, part: Range) -> list[Split]:
+    def _splits(self, part: Range) -> tuple[list[Split], int]:
+        """The tasks of a range, and how many of its seqs are gone."""
         manifest = self._topics.find(part.topic)
         missed = [] if part.missed is None else [recreated(part.missed)]
         if manifest is None or manifest.epoch != part.epoch:
-            gaps = _checked(self._asked, part.topic, [*missed, Gap(part.start + 1, part.end, "recreated")])
-            return [] if not gaps else [Split(part.topic, part.epoch, 1, "", "", None, (), tuple(gaps))]
-        gaps = _checked(self._asked, part.topic, [*missed, *self._topics.gaps(manifest, part.start, part.end)])
-        return splits_of(manifest, part.start, part.end, self._asked.split_records, gaps)
+            lost = [*missed, Gap(part.start + 1, part.end, "recreated")]
+            gaps = _checked(self._asked, part.topic, lost)
+            alone = [Split(part.topic, part.epoch, 1, "", "", None, (), tuple(gaps))] if gaps else []
+            return alone, offsets.lost_in((gap.first, gap.last) for gap in lost)
+        lost = [*missed, *self._topics.gaps(manifest, part.start, part.end)]
+        gaps = _checked(self._asked, part.topic, lost)
+        splits = splits_of(manifest, part.start, part.end, self._asked.split_records, gaps)
+        return splits, offsets.lost_in((gap.first, gap.last) for gap in lost)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In an executor."""

@@ -116,6 +116,41 @@ def test_evicted_seqs_are_counted_where_they_are_skipped() -> None:
         _reader(server).partitions({"t": _at(1, 50)}, {"t": _at(1, 100)})
 
 
+def test_what_is_taken_between_the_offset_and_the_plan_is_counted_in_the_next_batch() -> None:
+    server = _Server(t=(1, 100, 61))
+    reader = _reader(server, onDataLoss="skip")
+    start = {"t": _at(1, 50)}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    server.topics["t"] = (1, 100, 81)
+    for _ in range(2):
+        reader.partitions(start, end)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end == {"t": _at(1, 100, lost=10)}
+    server.topics["t"] = (1, 120, 81)
+    after = reader.latestOffset(end, ReadAllAvailable())
+    assert after == {"t": _at(1, 120, lost=30)}
+    reader.partitions(end, after)
+    server.topics["t"] = (1, 130, 81)
+    assert reader.latestOffset(after, ReadAllAvailable()) == {"t": _at(1, 130, lost=30)}
+
+
+def test_losses_that_are_rows_are_not_counted_besides() -> None:
+    server = _Server(t=(1, 100, 61))
+    reader = _reader(server, onDataLoss="rows")
+    start, end = {"t": _at(1, 50)}, {"t": _at(1, 100)}
+    reader.partitions(start, end)
+    server.topics["t"] = (1, 110, 61)
+    assert reader.latestOffset(end, ReadAllAvailable()) == {"t": _at(1, 110)}
+
+
+def test_what_a_life_has_lost_before_it_ended_is_counted_in_the_next_one() -> None:
+    server = _Server(t=(1, 100, 1))
+    reader = _reader(server, onDataLoss="skip")
+    start, end = {"t": _at(1, 50)}, {"t": _at(1, 100)}
+    server.topics["t"] = (2, 4, 1)
+    assert reader.partitions(start, end) == []
+    assert reader.latestOffset(end, ReadAllAvailable()) == {"t": _at(2, 4, lost=51)}
+
+
 def test_a_topic_that_is_not_there_is_said_by_name_and_one_that_went_waits() -> None:
     server = _Server()
     with pytest.raises(PipelineError, match="there is no topic 't'"):

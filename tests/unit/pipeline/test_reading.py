@@ -1,0 +1,49 @@
+"""A split read from a server, without one: what is lost while it is read."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from driftq.pipeline import DataLossError
+from driftq.pipeline.columns import Projection
+from driftq.pipeline.planning import Piece, Split
+from driftq.pipeline.reading import Task, read_split
+from driftq.pipeline.wire import Wire
+
+_SPLIT = Split("t", 1, 1, "s", "/h", None, (Piece(11, 20, None),), ())
+
+
+class _Server(Wire):
+    """Retention has taken the seqs up to 14 since the plan was made."""
+
+    def __init__(self) -> None:
+        super().__init__("http://test", None)
+
+    def arrow(self, path: str, value: object) -> bytes:
+        tombstone = json.dumps({"gap_from": 11, "gap_to": 14, "reason": "cap"})
+        told = {"epoch": "1", "tombstone": tombstone, "next_from_seq": "20", "caught_up": "true"}
+        rows = pa.table({"seq": pa.array(range(15, 21), pa.uint64())}).replace_schema_metadata(told)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return bytes(sink.getvalue().to_pybytes())
+
+
+def _read(on_data_loss: str) -> list[Any]:
+    task = Task(_Server(), Projection(pa.schema([("seq", pa.int64())])), (), on_data_loss)
+    return [seq for batch in read_split(task, _SPLIT) for seq in batch.column(0).to_pylist()]
+
+
+def test_what_is_skipped_while_it_is_read_is_said_by_the_task(caplog: pytest.LogCaptureFixture) -> None:
+    assert _read("skip") == list(range(15, 21))
+    (said,) = caplog.messages
+    assert said.startswith("topic 't' has lost seqs 11..14 (cap) while they were read")
+
+
+def test_what_is_lost_while_it_is_read_fails_or_is_a_row(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataLossError, match=r"topic 't' has lost seqs 11\.\.14 \(cap\)"):
+        _read("fail")
+    assert _read("rows") == [14, *range(15, 21)]
+    assert caplog.messages == []
