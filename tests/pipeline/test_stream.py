@@ -125,6 +125,21 @@ def test_a_topic_that_was_made_again_stops_a_query_until_it_is_told_to_go_on(
     assert json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])["s-again"]["lost"] == 1
 
 
+def test_a_topic_that_was_deleted_and_not_made_again_stops_a_query_by_name(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    fill(server, "s-gone", range(8))
+    fill(server, "s-stays", range(8))
+    place, both = str(tmp_path), "s-gone,s-stays"
+    _run(spark, place, topics=both)
+    ask(server, "DELETE", "/v0/topics/s-gone")
+    fill(server, "s-stays", range(2))
+    with pytest.raises(PySparkException, match="topic 's-gone' was deleted after seq 8 was read"):
+        _run(spark, place, topics=both)
+    _run(spark, place, topics=both, onDataLoss="skip")
+    assert len(_seqs(spark, place)) == 18
+
+
 def test_records_that_were_evicted_under_a_query_are_rows_of_it(
     spark: "SparkSession", server: ServerProcess, tmp_path: Path
 ) -> None:

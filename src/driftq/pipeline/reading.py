@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from driftq.pipeline.columns import Projection, base_columns, base_schema
 from driftq.pipeline.errors import DataLossError
+from driftq.pipeline.offsets import Place
 from driftq.pipeline.planning import Gap, Piece, Split
 from driftq.pipeline.selection import Condition, apply, columns_of
-from driftq.pipeline.wire import Wire
+from driftq.pipeline.wire import AnswerError, Wire
 
 PAGE_BYTES = 16 << 20
 PAGE_RECORDS = 200_000
@@ -91,7 +92,13 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
             "include_tags": "tag" in names,
             "include_meta": "meta" in names,
         }
-        stream = pa.ipc.open_stream(task.wire.arrow(path, question))
+        try:
+            stream = pa.ipc.open_stream(task.wire.arrow(path, question))
+        except AnswerError as error:
+            if error.said != "topic_not_found":
+                raise
+            yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
+            return
         told = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
         if int(told["epoch"]) != split.epoch:
             yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
@@ -148,6 +155,14 @@ def loss(topic: str, gaps: list[Gap]) -> DataLossError:
     return DataLossError(
         f"{_said(topic, gaps)} before they were read: set onDataLoss=rows to get the loss as a row, "
         "or onDataLoss=skip to go on without"
+    )
+
+
+def deleted(topic: str, place: Place) -> DataLossError:
+    """The error for a topic that is gone as a whole."""
+    return DataLossError(
+        f"topic {topic!r} was deleted after seq {place.seq} was read: set onDataLoss=rows or onDataLoss=skip to go on "
+        "without the rest of it, or give the query a new checkpoint"
     )
 
 

@@ -5,7 +5,9 @@ and, for a stream, everything about offsets, in one process per query. In execut
 query ran; whatever it needs stands in the partition. The API key travels inside these pickles and nowhere else.
 """
 
+import logging
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -20,12 +22,17 @@ from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.offsets import Late, Place, Places, Range
 from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, patience_of, server_of
 from driftq.pipeline.planning import Gap, Manifest, Split, recreated, splits_of
-from driftq.pipeline.reading import Task, loss, read_split
+from driftq.pipeline.reading import Task, deleted, loss, read_split
 from driftq.pipeline.selection import Condition
 from driftq.pipeline.sink import BatchSink, StreamSink, Target
 from driftq.pipeline.topics import Topics
 from driftq.pipeline.wire import Wire
 from driftq.pipeline.workers import settle
+
+GONE_S = 10.0
+"""How long a stream waits for a topic that was deleted: who makes it anew does so at once, most often."""
+_SAID = float("inf")
+_log = logging.getLogger(__name__)
 
 
 class DriftqSource(DataSource):
@@ -178,6 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial = latest
         self._target: Places | None = None
         self._late = Late()
+        self._gone: dict[str, float] = {}
+        """Topics that are not there, and since when; for ever, where that has been said."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """The same whenever it is asked for."""
@@ -211,7 +220,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, manifest in known.items():
             place = places.get(name)
             if manifest is None:
+                self._miss(name, place)
                 continue
+            self._gone.pop(name, None)
             begins[name] = self._begin(manifest, place)
             backlog[name] = max(0, self._head(manifest) - begins[name].seq)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -222,6 +233,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = self._end(known[name], begin, begin.seq + shares.get(name, 0))
                 ends[name] = self._late.carry(name, places.get(name), end)
         return offsets.encode(ends)
+
+    def _miss(self, topic: str, place: Place | None) -> None:
+        """A topic is not there. Raises DataLossError where one that was read is not made again in time."""
+        if place is None:
+            return
+        now = time.monotonic()
+        since = self._gone.setdefault(topic, now)
+        if since == _SAID or (self._target is None and now - since < GONE_S):
+            return
+        error = deleted(topic, place)
+        if self._asked.on_data_loss == "fail":
+            raise error
+        self._gone[topic] = _SAID
+        _log.warning("%s", error.message.partition(":")[0] + ": the query goes on without it, and with it if it comes")
 
     def _head(self, manifest: Manifest) -> int:
         if self._target is None:

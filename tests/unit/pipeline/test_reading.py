@@ -10,7 +10,7 @@ from driftq.pipeline import DataLossError
 from driftq.pipeline.columns import Projection
 from driftq.pipeline.planning import Piece, Split
 from driftq.pipeline.reading import Task, read_split
-from driftq.pipeline.wire import Wire
+from driftq.pipeline.wire import AnswerError, Wire
 
 _SPLIT = Split("t", 1, 1, "s", "/h", None, (Piece(11, 20, None),), ())
 
@@ -31,8 +31,18 @@ class _Server(Wire):
         return bytes(sink.getvalue().to_pybytes())
 
 
-def _read(on_data_loss: str) -> list[Any]:
-    task = Task(_Server(), Projection(pa.schema([("seq", pa.int64())])), (), on_data_loss)
+class _Deleted(Wire):
+    """Somebody has deleted the topic since."""
+
+    def __init__(self) -> None:
+        super().__init__("http://test", None)
+
+    def arrow(self, path: str, value: object) -> bytes:
+        raise AnswerError(404, "topic_not_found", "no such topic")
+
+
+def _read(on_data_loss: str, server: Wire | None = None) -> list[Any]:
+    task = Task(server or _Server(), Projection(pa.schema([("seq", pa.int64())])), (), on_data_loss)
     return [seq for batch in read_split(task, _SPLIT) for seq in batch.column(0).to_pylist()]
 
 
@@ -47,3 +57,10 @@ def test_what_is_lost_while_it_is_read_fails_or_is_a_row(caplog: pytest.LogCaptu
         _read("fail")
     assert _read("rows") == [14, *range(15, 21)]
     assert caplog.messages == []
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_is_a_loss() -> None:
+    with pytest.raises(DataLossError, match=r"topic 't' has lost seqs 11\.\.20 \(recreated\)"):
+        _read("fail", _Deleted())
+    assert _read("rows", _Deleted()) == [20]
+    assert _read("skip", _Deleted()) == []

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from driftq.pipeline import DataLossError, PipelineError
+from driftq.pipeline import DataLossError, PipelineError, source
 from driftq.pipeline.columns import Projection
 from driftq.pipeline.options import parse
 from driftq.pipeline.reading import Task
@@ -151,8 +151,39 @@ def test_what_a_life_has_lost_before_it_ended_is_counted_in_the_next_one() -> No
     assert reader.latestOffset(end, ReadAllAvailable()) == {"t": _at(2, 4, lost=51)}
 
 
-def test_a_topic_that_is_not_there_is_said_by_name_and_one_that_went_waits() -> None:
-    server = _Server()
+def test_a_topic_that_is_not_there_is_said_by_name() -> None:
     with pytest.raises(PipelineError, match="there is no topic 't'"):
-        _reader(server).initialOffset()
-    assert _reader(server).latestOffset({"t": _at(1, 50)}, ReadAllAvailable()) == {"t": _at(1, 50)}
+        _reader(_Server()).initialOffset()
+
+
+def test_a_topic_that_went_is_waited_for_a_moment_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, start = _Server(), {"t": _at(1, 50)}
+    reader = _reader(server)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    server.topics["t"] = (1, 60, 1)
+    assert reader.latestOffset(start, ReadAllAvailable()) == {"t": _at(1, 60)}
+    del server.topics["t"]
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    monkeypatch.setattr(source, "GONE_S", 0.0)
+    with pytest.raises(DataLossError, match="topic 't' was deleted after seq 50 was read"):
+        reader.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_query_that_ends_by_itself_does_not_wait_for_a_topic_that_went() -> None:
+    reader = _reader(_Server())
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="topic 't' was deleted"):
+        reader.latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("how", ["skip", "rows"])
+def test_who_can_do_without_goes_on_without_a_topic_that_went_and_it_is_said_once(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(source, "GONE_S", 0.0)
+    server = _Server(b=(1, 10, 1))
+    reader = _reader(server, topicPattern="a|b", onDataLoss=how)
+    start = {"a": _at(1, 50), "b": _at(1, 0)}
+    for _ in range(2):
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"a": _at(1, 50), "b": _at(1, 10)}
+    assert [said.partition(":")[0] for said in caplog.messages] == ["topic 'a' was deleted after seq 50 was read"]
