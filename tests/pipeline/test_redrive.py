@@ -33,12 +33,17 @@ def queue_with_letters(server: ServerProcess, tags: list[str]) -> tuple[str, str
     ask(server, "PUT", f"/v0/topics/{queue}", {"type": "queue", "max_deliveries": 1, "dead_letter": dead})
     for number, tag in enumerate(tags):
         write(server, queue, [number], tag=tag, meta={"tenant_id": f"t{tag}"})
+    fail_jobs(server, queue)
+    assert len(values(server, dead)) == len(tags)
+    return queue, dead
+
+
+def fail_jobs(server: ServerProcess, queue: str) -> None:
+    """Claim the jobs of a queue and give them back, until they are dead."""
     for _ in range(2):  # the second one finds them delivered too often
         _, claimed = server.ask("POST", f"/v0/topics/{queue}/claim", {"node": "n", "max": 100})
         seqs = [job["$seq"] for job in claimed["claimed"]]
         server.ask("POST", f"/v0/topics/{queue}/nack", {"node": "n", "seqs": seqs})
-    assert len(values(server, dead)) == len(tags)
-    return queue, dead
 
 
 def test_letters_of_a_queue_that_are_selected_come_back_once(server: ServerProcess, server_url: str) -> None:
@@ -68,6 +73,30 @@ def test_a_redrive_that_was_cut_off_is_finished_by_the_next(server: ServerProces
     facts = redrive(server_url, dead, audit=audit, rate=100.0).facts
     assert (facts["finished"], facts["moved"]) == (1, 1)
     assert values(server, queue) == [0, 1]
+
+
+def test_a_redrive_that_was_cut_off_is_finished_without_the_queues_that_are_gone(
+    server: ServerProcess, server_url: str
+) -> None:
+    queue, dead = queue_with_letters(server, ["a", "b"])
+    other, audit = fresh("other"), fresh("audit")
+    ask(server, "PUT", f"/v0/topics/{other}", {"type": "queue", "max_deliveries": 1, "dead_letter": dead})
+    write(server, other, ["of the other"])
+    fail_jobs(server, other)
+    epoch = server.get(f"/v0/topics/{dead}/segments")[1]["epoch"]
+    letters = [[1, queue, 1], [3, other, 1]]
+    write(server, audit, [{"kind": "redrive", "dlq": dead, "epoch": epoch, "at_ms": 1, "letters": letters}], tag=dead)
+    ask(server, "DELETE", f"/v0/topics/{queue}")
+    facts = redrive(server_url, dead, audit=audit).facts
+    assert (facts["finished"], facts["matched"], facts["moved"], facts["failed"]) == (1, 2, 0, 2)
+    assert values(server, other) == ["of the other"]
+    done = values(server, audit)[-1]
+    assert (done["kind"], done["note"], done["undelivered"]) == ("redriven", 1, [[1, queue, 1]])
+    ask(server, "PUT", f"/v0/topics/{queue}", {"type": "queue"})
+    facts = redrive(server_url, dead, audit=audit).facts
+    assert (facts["finished"], facts["matched"], facts["moved"], facts["failed"]) == (0, 2, 2, 0)
+    assert values(server, queue) == [0, 1]
+    assert redrive(server_url, dead, audit=audit).facts["matched"] == 0
 
 
 def test_letters_whose_queue_is_gone_stay_and_are_counted(server: ServerProcess, server_url: str) -> None:

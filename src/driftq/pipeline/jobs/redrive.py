@@ -8,7 +8,8 @@ Those of queues are moved here, in groups:
     named after the note, so once at most → noted as done
 
 A dead-letter topic keeps its letters; the notes know which of them are moved, and no later redrive moves them again.
-A group that was noted and not finished is finished by whoever comes next.
+A group that was noted and not finished is finished by whoever comes next; letters whose queue is gone by then are noted
+as undelivered, and can be selected again.
 
 Invariant: one redrive of a dead-letter topic at a time, or two may select the same letter.
 """
@@ -87,6 +88,8 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
     letters: list[Letter] = []
     note: int | None = None
     """Of the done one: the seq of the note that is done."""
+    undelivered: list[Letter] = []
+    """Of the done one: letters of that note which had nowhere to go."""
 
 
 def run_redrive(run: Run, options: RedriveOptions) -> Outcome:
@@ -206,36 +209,52 @@ class _QueueMover:
             "data",
         )
         rows = rows.where(f.col("origin").isNotNull())
-        moved = sorted(letter.seq for note in self._notes("redrive") for letter in note[1].letters)
+        moved = self._moved()
         if not moved:
             return rows
         known = self._run.spark.createDataFrame([(seq,) for seq in moved], "seq long")
         return rows.join(f.broadcast(known), "seq", "left_anti").select(*LETTERS)
 
+    def _moved(self) -> list[int]:
+        """Letters that are noted, without those that were found to have nowhere to go."""
+        left = {(note.note, letter.seq) for _, note in self._notes("redriven") for letter in note.undelivered}
+        noted = {(seq, letter.seq) for seq, note in self._notes("redrive") for letter in note.letters}
+        return sorted({seq for _, seq in noted - left})
+
     def finish(self) -> int:
-        """Finish groups that were noted and not done; how many letters they had."""
+        """Finish groups that were noted and not done; how many of their letters had somewhere to go."""
         done = {note.note for _, note in self._notes("redriven")}
         count = 0
         for seq, note in self._notes("redrive"):
             if seq not in done:
-                self._write(seq, note.letters)
-                count += len(note.letters)
+                homes, lost = self._sorted(note.letters)
+                self._write(seq, homes, lost)
+                count += len(homes)
         return count
+
+    def _sorted(self, letters: Sequence[Letter]) -> tuple[list[Letter], list[Letter]]:
+        """Those whose queue is there, and those whose queue is gone."""
+        there = {origin for origin in {letter.origin for letter in letters} if exists(self._run.client, origin)}
+        homes = [letter for letter in letters if letter.origin in there]
+        return homes, [letter for letter in letters if letter.origin not in there]
 
     def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
         """Move letters in groups; how many were moved, and how many have nowhere to go."""
-        there = {origin for origin in {letter.origin for letter in letters} if exists(self._run.client, origin)}
-        lost = sum(letter.origin not in there for letter in letters)
+        homes, lost = self._sorted(letters)
         if lost:
-            yield 0, lost
-        homes = [letter for letter in letters if letter.origin in there]
+            yield 0, len(lost)
         for group in _groups(homes, step_of(self._rate, _GROUP)):
             noted = self._note(Note(kind="redrive", **self._head(), letters=list(group)))
             self._write(noted, group)
             yield len(group), 0
 
-    def _write(self, noted: int, letters: Sequence[Letter]) -> None:
-        """Put the letters of a note back, once, and note that."""
+    def _write(self, noted: int, letters: Sequence[Letter], lost: Sequence[Letter] = ()) -> None:
+        """Put the letters of a note back, once, and note that, with those that have nowhere to go."""
+        if letters:
+            self._put_back(noted, letters)
+        self._note(Note(kind="redriven", **self._head(), note=noted, undelivered=list(lost)))
+
+    def _put_back(self, noted: int, letters: Sequence[Letter]) -> None:
         from pyspark.sql import functions as f
 
         audit_epoch = epoch_of(self._run.client, self._audit)
@@ -254,7 +273,6 @@ class _QueueMover:
         writer = metas.as_text(rows).write.format("driftq").mode("append").option("server", self._run.server)
         writer = writer.option("createTopic", "false").option("writer", f"redrive:{audit_epoch}:{noted}")
         writer.option("batch", "0").save()
-        self._note(Note(kind="redriven", **self._head(), note=noted))
 
     def _head(self) -> dict[str, Any]:
         return {"dlq": self._topic, "epoch": self._epoch, "at_ms": self._clock.wall_ms()}
