@@ -60,7 +60,7 @@ def job(name, *topics):
     settings = Settings(server=url, state_dir=place + "/state", **how)
     return run_job(name, settings=settings, topics=topics, lake=place + "/lake", once=True).facts
 
-job("archive", topic)
+found["told"] = job("archive", topic)["rows"]
 found["archive"] = Lake(place + "/lake").topic(topic).read(["seq"]).num_rows
 if "remote" not in how:
     found["lineage"] = job("lineage", "v1:" + topic)["runs"]
@@ -120,6 +120,7 @@ EXPECTED = {
     "copied": 2500,
     "copied_once": 2500,
     "batch": 5,
+    "told": 2500,
     "archive": 2500,
     "lineage": 1,
 }

@@ -131,6 +131,8 @@ def is_local(spark: "SparkSession") -> bool:
 def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
     from pyspark.sql import SparkSession
 
+    if remote.startswith("local"):
+        _use_this_python()  # Spark starts a server on this machine
     builder = SparkSession.builder.remote(remote)
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
@@ -154,8 +156,7 @@ def _classic(
 
     master = master or str(conf.get("spark.master") or os.environ.get("SPARK_MASTER") or "local[*]")
     settings = {**defaults(master), **({SERVER_CONF: server} if server else {}), **conf, "spark.master": master}
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _use_this_python()
     if settings.get("spark.driver.host") == "127.0.0.1":
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_HOME", str(spark_home()))
@@ -165,6 +166,12 @@ def _classic(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return fresh, builder.getOrCreate()
+
+
+def _use_this_python() -> None:
+    """For the processes that Spark starts; by itself it takes whatever `python3` is on the path."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def defaults(master: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The conf of a session, by its master."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -29,6 +30,18 @@ def test_a_cluster_on_another_host_is_not_told_to_call_back_to_this_loopback() -
 def test_a_session_is_local_or_remote() -> None:
     with pytest.raises(PipelineError, match="leave one out"):
         session(master="local[1]", remote="sc://127.0.0.1")
+
+
+@pytest.mark.parametrize(("remote", "python"), [("local[2]", sys.executable), ("sc://far:15002", None)])
+def test_a_connect_server_of_this_machine_runs_this_python(
+    remote: str, python: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pyspark.sql.SparkSession", SimpleNamespace(builder=Mock()))
+    sessions._remote(remote, None)
+    assert os.environ.get("PYSPARK_PYTHON") == python
 
 
 def test_a_python_process_of_spark_imports_the_source_without_the_jobs() -> None:

@@ -59,7 +59,7 @@ class _Archive:
         self._lake = lake
         self._table = table
         self._checkpoint = checkpoint
-        self.rows = self.bad = self.gaps = 0
+        self.batches = self.rows = self.bad = self.gaps = 0
 
     def write(self, rows: "DataFrame", batch: int) -> None:
         """Write a batch and commit it."""
@@ -78,6 +78,7 @@ class _Archive:
         return self._lake.shared(self._table) if self._table else self._lake.topic(topic)
 
     def _count(self, done: Committed) -> None:
+        self.batches += 1
         self.rows += done.rows
         self.bad += done.bad
         self.gaps += done.gaps
@@ -95,14 +96,10 @@ def archive(run: Run, options: ArchiveOptions) -> Outcome:
     work = _Archive(lake, options.table, checkpoint)
     writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(work.write)
     progress = run.follow([triggered(writer, options).start()], ends=options.once)
-    # Over Spark Connect a batch is worked on by the server's copy of `work`, and only Spark counts.
-    facts = {
-        "rows": work.rows or progress.rows,
-        "bad_records": work.bad,
-        "gaps": work.gaps,
-        "batches": progress.batches,
-    }
-    return Outcome({"lake": str(lake.root), **facts})
+    facts = {"rows": work.rows, "bad_records": work.bad, "gaps": work.gaps}
+    if progress.batches and not work.batches:
+        facts = {"rows": progress.rows}  # over Spark Connect the server's copy of `work` counts, and only Spark tells
+    return Outcome({"lake": str(lake.root), **facts, "batches": progress.batches})
 
 
 def _starting(run: Run, lake: Lake, options: ArchiveOptions, checkpoint: Path) -> str:

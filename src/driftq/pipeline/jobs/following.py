@@ -34,6 +34,8 @@ class Query(Protocol):
 class _Source(msgspec.Struct):
     end: Any = msgspec.field(name="endOffset", default=None)
     latest: Any = msgspec.field(name="latestOffset", default=None)
+    rows: int | None = msgspec.field(name="numInputRows", default=None)
+    rate: float | None = msgspec.field(name="processedRowsPerSecond", default=None)
 
 
 class _Batch(msgspec.Struct):
@@ -41,6 +43,12 @@ class _Batch(msgspec.Struct):
     rows: int | None = msgspec.field(name="numInputRows", default=None)
     rate: float | None = msgspec.field(name="processedRowsPerSecond", default=None)
     sources: list[_Source] = []
+
+    def read(self) -> tuple[int, float]:
+        """Rows and rows a second; over Spark Connect only the sources tell them."""
+        if self.rows is not None:
+            return self.rows, self.rate or 0.0
+        return sum(source.rows or 0 for source in self.sources), sum(source.rate or 0.0 for source in self.sources)
 
 
 class Tally:
@@ -58,12 +66,12 @@ class Tally:
         for told in query.recentProgress:
             batch = msgspec.json.decode(told.json, type=_Batch)
             self._lag_of(batch)
-            if batch.number <= self._last or not batch.rows:
+            rows, rate = batch.read()
+            if batch.number <= self._last or not rows:
                 continue
             self._last = batch.number
-            self.rows += batch.rows
+            self.rows += rows
             self.batches += 1
-            rate = batch.rate or 0.0
             self.rate = rate if self.batches == 1 else self.rate + _SMOOTH * (rate - self.rate)
 
     def _lag_of(self, batch: _Batch) -> None:

@@ -39,6 +39,15 @@ def test_a_batch_is_counted_once_however_often_one_asks() -> None:
     assert (tally.rows, tally.batches, tally.lag) == (15, 2, 15)
 
 
+def test_rows_that_are_told_by_the_sources_alone_are_counted_too() -> None:
+    """As over Spark Connect."""
+    query, tally = FakeQuery(), Tally()
+    sources = [{"numInputRows": rows, "processedRowsPerSecond": 1.5 * rows} for rows in (10, 20)]
+    query.recentProgress.append(FakeTold(msgspec.json.encode({"batchId": 0, "sources": sources}).decode()))
+    tally.take(query)
+    assert (tally.rows, tally.batches, tally.rate) == (30, 1, 45.0)
+
+
 def test_a_run_that_ends_knows_its_total_and_one_that_goes_on_does_not() -> None:
     query, tally = FakeQuery(), Tally()
     query.tell(0, 10, 10, 30)
