@@ -9,6 +9,7 @@ from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.jobs.launch import Settings
 from driftq.pipeline.jobs.runs import RunRecord
 from tests.acceptance.process import ServerProcess
+from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -93,6 +94,32 @@ def test_what_the_live_log_loses_on_the_way_comes_from_the_archive_or_stops_the_
     with pytest.raises(PipelineError, match=r"has seqs 21\.\.30"):
         replay(topic=topic, to=bare, rate=1e9)
     assert values(server, bare) == list(range(20))
+
+
+def topic_with_a_hole(server: ServerProcess) -> str:
+    """Records 1, 4 and 5; a router's source has lost the other two before there was room for their copies."""
+    source, topic = fresh("source"), fresh("holed")
+    ask(server, "PUT", f"/v0/topics/{source}", {"cap_records": 2})
+    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 1, "discard": "reject"})
+    ask(server, "PUT", f"/v0/routers/{topic}", {"source": source, "dest": topic})
+    write(server, source, ["copied"])
+    assert values(server, topic) == ["copied"]
+    for value in ("lost", "lost too", "kept", "kept too"):
+        write(server, source, [value])
+    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 100})
+    until(lambda: values(server, topic), lambda found: found == ["copied", "kept", "kept too"])
+    return topic
+
+
+def test_holes_of_the_live_log_are_counted_and_told(server: ServerProcess, server_url: str, tmp_path: Path) -> None:
+    topic, to = topic_with_a_hole(server), fresh("again")
+    settings = Settings(server=server_url, state_dir=str(tmp_path))
+    hole = [{"first_seq": 2, "last_seq": 3, "reason": "source_trim"}]
+    for dry_run, rows in ((True, 3), (False, 3), (False, 0)):
+        done = run_job("replay", settings=settings, topic=topic, to=to, dry_run=dry_run)
+        assert (done.facts["rows"], done.facts["lost"], done.tables) == (rows, 2, {"lost": hole})
+    beside = run_job("replay", settings=settings, topic=topic, to=to, from_seq=4)
+    assert (beside.facts["rows"], beside.facts["lost"], beside.tables) == (2, 0, {})
 
 
 def test_a_range_of_time_goes_into_a_queue(server: ServerProcess, replay: Replays) -> None:

@@ -9,12 +9,13 @@ What the live log has is read there, for only there deletes are known; what it h
 Invariant: the steps of a plan cover its range without overlap, and are the same whenever they are asked for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.planning import Gap
 
 STEP_ROWS = 200_000
 
@@ -55,6 +56,10 @@ class Plan(Struct, frozen=True):
             first = self.first + number * self.step
             yield number, first, min(self.last, first + self.step - 1)
 
+    def done(self, step: int) -> int:
+        """The last seq of the step with this number; -1 is before the first."""
+        return min(self.last, self.first + (step + 1) * self.step - 1)
+
 
 class Wanted(NamedTuple):
     """The range that was asked for; None is as far as there is something."""
@@ -92,3 +97,14 @@ def check_archived(topic: str, first: int, last: int, archive: Held | None) -> N
             f"neither the archive nor the live log of topic {topic!r} has seqs {' and '.join(lost)}: replay what is "
             "beside them, with --from-seq and --to-seq, and --lake if there is an archive"
         )
+
+
+def joined(parts: Iterable[Gap]) -> list[Gap]:
+    """Gaps in order, those that touch and have one reason as one."""
+    found: list[Gap] = []
+    for part in sorted(parts):
+        if found and found[-1].reason == part.reason and part.first <= found[-1].last + 1:
+            found[-1] = found[-1]._replace(last=max(found[-1].last, part.last))
+        else:
+            found.append(part)
+    return found

@@ -3,7 +3,8 @@
 A plan is made once and kept with the destination, as the meta of the named cursor `replay:<name>`. Its steps are
 batches of one writer, so each is published once; whoever starts the same replay again goes on behind the last one.
 
-Invariant: what the live log has lost since the plan was made is read from the archive, or stops the replay.
+Invariant: what the live log has lost since the plan was made is read from the archive, or stops the replay. Its holes
+are left out, and told.
 """
 
 import hashlib
@@ -18,13 +19,16 @@ from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.lookup import exists
 from driftq.pipeline.jobs.pace import Pace, step_of
-from driftq.pipeline.jobs.ranges import STEP_ROWS, Held, Plan, Wanted, bounds, check_archived
+from driftq.pipeline.jobs.ranges import STEP_ROWS, Held, Plan, Wanted, bounds, check_archived, joined
 from driftq.pipeline.jobs.times import to_ms
 from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.planning import Gap
 from driftq.seam.entropy import SystemEntropy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from driftq.model.additions import Manifest
 
 _COLUMNS = ("node", "tag", "meta", "data")
 
@@ -50,18 +54,27 @@ def run_replay(run: Run, options: ReplayOptions) -> Outcome:
     """Write the range, or what is left of it."""
     if options.dry_run:
         asked = _planned(run, options)
-        return Outcome({**_facts(asked, options), "rows": _counted(run, options, asked), "dry_run": True})
+        counted = {"rows": _counted(run, options, asked), "dry_run": True}
+        return _outcome(asked, options, counted, _holes(run, asked, asked.first, asked.last))
     if not exists(run.client, options.to):
         run.client.topic(options.to).create()
     plan = _kept(run.client, options.to, _cursor_name(options)) or _planned_anew(run, options)
     before = _last_step(run.client, options.to, plan)
-    rows = _write(run, options, plan, before)
+    lost = _holes(run, plan, plan.first, plan.done(before))
+    rows = _write(run, options, plan, before, lost)
     done = _last_step(run.client, options.to, plan)
-    return Outcome({**_facts(plan, options), "rows": rows, "resumed": before >= 0, "steps": done - before})
+    return _outcome(plan, options, {"rows": rows, "resumed": before >= 0, "steps": done - before}, lost)
 
 
-def _write(run: Run, options: ReplayOptions, plan: Plan, after: int) -> int:
-    """Write the steps that are left; how many rows they had."""
+def _outcome(plan: Plan, options: ReplayOptions, counted: dict[str, Any], lost: list[Gap]) -> Outcome:
+    holes = joined(lost)
+    table = [{"first_seq": hole.first, "last_seq": hole.last, "reason": hole.reason} for hole in holes]
+    facts = {**_facts(plan, options), **counted, "lost": sum(hole.last - hole.first + 1 for hole in holes)}
+    return Outcome(facts, {"lost": table} if table else {})
+
+
+def _write(run: Run, options: ReplayOptions, plan: Plan, after: int, lost: list[Gap]) -> int:
+    """Write the steps that are left, and add the holes that they met; how many rows they had."""
     pace = Pace(options.rate)
     rows = 0
     for number, first, last in plan.steps(after):
@@ -71,6 +84,7 @@ def _write(run: Run, options: ReplayOptions, plan: Plan, after: int) -> int:
         writer = writer.option("server", run.server).option("topic", options.to)
         writer.option("writer", plan.writer).option("batch", number).save()
         rows += _step_rows(run.client, options.to, plan, number)
+        lost += _holes(run, plan, first, last)  # behind the step, for damage is found by reading
         run.tell(
             Progress(
                 rows=rows,
@@ -105,10 +119,24 @@ def _rows(run: Run, options: ReplayOptions, plan: Plan, first: int, last: int) -
 
 def _border(run: Run, plan: Plan) -> int:
     """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
+    manifest = _manifest(run, plan)
+    return plan.last + 1 if manifest is None else max(plan.border, manifest.earliest_seq)
+
+
+def _manifest(run: Run, plan: Plan) -> "Manifest | None":
+    """What the live log of the plan's topic is by now; None where it is gone, or another topic of that name."""
     manifest = run.client.topic(plan.topic).segments() if exists(run.client, plan.topic) else None
-    if manifest is None or manifest.epoch != plan.epoch:
-        return plan.last + 1
-    return max(plan.border, manifest.earliest_seq)
+    return manifest if manifest is not None and manifest.epoch == plan.epoch else None
+
+
+def _holes(run: Run, plan: Plan, first: int, last: int) -> list[Gap]:
+    """What the live log has lost inside a range that is read there."""
+    manifest = _manifest(run, plan)
+    if manifest is None:
+        return []
+    first = max(first, plan.border, manifest.earliest_seq)
+    cut = [Gap(max(first, hole.first), min(last, hole.last), hole.reason) for hole in manifest.holes]
+    return [gap for gap in cut if gap.first <= gap.last]
 
 
 def _live(run: Run, plan: Plan, first: int, last: int) -> "DataFrame":

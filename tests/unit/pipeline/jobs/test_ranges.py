@@ -3,7 +3,8 @@
 import pytest
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.ranges import Held, Plan, Wanted, bounds
+from driftq.pipeline.jobs.ranges import Held, Plan, Wanted, bounds, joined
+from driftq.pipeline.planning import Gap
 
 ALL = Wanted(None, None)
 
@@ -61,3 +62,12 @@ def test_steps_cover_the_range_once_and_go_on_where_they_stopped() -> None:
     assert steps == [(0, 11, 20), (1, 21, 30), (2, 31, 35)]
     assert list(plan(11, 35, 10).steps(after=1)) == steps[2:]
     assert list(plan(1, 0, 10).steps()) == []
+
+
+def test_a_hole_that_steps_have_met_in_parts_is_one() -> None:
+    parts = [Gap(11, 12, "crash"), Gap(5, 10, "corruption"), Gap(13, 20, "crash"), Gap(30, 31, "crash")]
+    assert joined([*parts, parts[0]]) == [Gap(5, 10, "corruption"), Gap(11, 20, "crash"), Gap(30, 31, "crash")]
+
+
+def test_what_is_done_of_a_plan_ends_with_its_last_step() -> None:
+    assert [plan(11, 35, 10).done(after) for after in (-1, 0, 2)] == [10, 20, 35]
