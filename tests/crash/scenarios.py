@@ -282,6 +282,35 @@ def class_change(world: World) -> None:
     world.advance(20)
 
 
+def mixed_classes(world: World) -> None:
+    """Topics that are `ephemeral` for a time, with limits that take of both kinds of records."""
+    world.start(segment_max_events=4)
+    world.put("before", "ephemeral")
+    world.put("between", "fsync", cap_records=8)
+    world.put("aging", "ephemeral", ttl_ms=1000)
+    world.settle()
+    for name in ("before", "between", "aging"):
+        world.append(name, 6, tags=_TAGS)
+    world.settle()
+    world.put("between", "ephemeral", cap_records=8)
+    world.advance(600)
+    for name in ("between", "aging"):
+        world.append(name, 4)
+    world.settle()
+    world.put("before", "disk", cap_records=5)
+    world.put("between", "fsync", cap_records=8)
+    world.put("aging", "fsync", ttl_ms=1000)
+    world.settle()
+    for turn in range(5):
+        for name in ("before", "between", "aging"):
+            world.append(name, 2)
+        world.advance(120)
+        if turn == 2:
+            world.delete("between", tag="a")
+            world.checkpoint()
+    world.advance(20)
+
+
 def retention(world: World) -> None:
     """Caps and TTL, alone and together, tightened and relaxed, with readers looking."""
     world.start(segment_max_events=5)

@@ -42,6 +42,7 @@ SHARES = {
     "relocate": 900,
     "delete_topic": 900,
     "class_change": 850,
+    "mixed_classes": 500,
     "retention": 850,
     "shards": 600,
     "restarts": 400,

@@ -6,7 +6,7 @@ stamp as the present, so that what TTL and caps take is a pure function of the l
 
 from array import array
 
-from driftq.engine.frames import DeleteBody, HoleBody, TopicBody
+from driftq.engine.frames import DeleteBody, FloorsBody, HoleBody, TopicBody
 from driftq.engine.places import parts_of
 from driftq.engine.tags import Match, TagIndexes, find_tagged
 from driftq.engine.topic import Topic
@@ -47,16 +47,16 @@ def apply_topic(topic: Topic, body: TopicBody, op: int, ts: int) -> None:
     """A config, new or changed. What was true under the old one is settled first, retention under the new one then."""
     changed_class = body.config.resolved_durability is not topic.durability
     topic.expire(ts)
-    if changed_class and Durability.EPHEMERAL in (body.config.resolved_durability, topic.durability):
+    mixes = changed_class and Durability.EPHEMERAL in (body.config.resolved_durability, topic.durability)
+    if mixes:
         topic.seal_active()
     # Live, the head is there already. In replay, seqs may be missing that only the old class knew of.
     topic.skip_to(body.head, Reason.CRASH if topic.durability is Durability.DISK else None)
+    if mixes:
+        topic.mixed_to = topic.head
     topic.configure(body.config)
     topic.created_ts = body.created_ts
-    topic.cap_lost = max(topic.cap_lost, body.cap_lost)
-    topic.ttl_lost = max(topic.ttl_lost, body.ttl_lost)
-    topic.holes.forget_before(topic.evict_floor)
-    topic.drop_below(body.earliest)
+    _raise_floors(topic, body)
     topic.reserved = body.reserved
     topic.reserve_asked = body.reserved
     topic.op = op
@@ -89,3 +89,18 @@ def apply_hole(topic: Topic, body: HoleBody, op: int, ts: int) -> None:
     topic.expire(ts)
     topic.op = op
     topic.lose(max(body.first, topic.earliest), body.last, body.reason)
+
+
+def apply_floors(topic: Topic, body: FloorsBody, op: int) -> None:
+    """Where floors were that the log alone would not give."""
+    topic.op = op
+    topic.changed = True
+    _raise_floors(topic, body)
+
+
+def _raise_floors(topic: Topic, body: FloorsBody | TopicBody) -> None:
+    # Behind damage the head may be lower than it was, and no floor is above the head.
+    topic.cap_lost = max(topic.cap_lost, min(body.cap_lost, topic.head))
+    topic.ttl_lost = max(topic.ttl_lost, min(body.ttl_lost, topic.head))
+    topic.holes.forget_before(topic.evict_floor)
+    topic.drop_below(body.earliest)

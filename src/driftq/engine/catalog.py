@@ -15,7 +15,7 @@ from driftq.engine.blocks import Blocks
 from driftq.engine.durable import DurableState
 from driftq.engine.frames import TopicBody, encode_body
 from driftq.engine.journal import Journal
-from driftq.engine.topic import Topic
+from driftq.engine.topic import FloorMoved, Topic
 from driftq.errors import (
     DriftQError,
     EpochMismatchError,
@@ -50,6 +50,7 @@ class Catalog:
         self.features: list[DurableState] = []
         self.deleted: list[Topic] = []
         """Topics whose files wait to be removed."""
+        self._floor_moved: FloorMoved | None = None
 
     def find(self, name: str) -> Topic | None:
         """The topic of a name, if it is there for readers."""
@@ -89,9 +90,16 @@ class Catalog:
     def adopt(self, topic_id: int, name: str, config: TopicConfig) -> Topic:
         """A topic that the log or a checkpoint names."""
         topic = Topic(topic_id, name, config, self._blocks)
+        topic.floor_moved = self._floor_moved
         self.by_id[topic_id] = topic
         self.next_id = max(self.next_id, topic_id + 1)
         return topic
+
+    def watch_floors(self, hears: FloorMoved) -> None:
+        """From now on somebody hears of floors that the log does not give."""
+        self._floor_moved = hears
+        for topic in self.by_id.values():
+            topic.floor_moved = hears
 
     def forget(self, topic: Topic) -> None:
         """A topic is deleted: nothing of it is left but files, for a while."""

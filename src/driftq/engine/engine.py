@@ -19,6 +19,7 @@ from driftq.engine.durable import DurableState
 from driftq.engine.fetching import Fetch, Fetching
 from driftq.engine.filing import Filing, SegmentPolicy
 from driftq.engine.filing_thread import FileThread
+from driftq.engine.floors import FloorLog
 from driftq.engine.journal import Journal
 from driftq.engine.places import rows_of
 from driftq.engine.pressure import Pressure
@@ -155,6 +156,7 @@ class Engine:
         self.publisher = Publisher(runtime, self.journal, self.publish, self.synced.after)
         self.copier = Copier(self.journal, self._appender, self.quota, self.publish)
         self.writer = CatalogWriter(self.catalog, self.journal, self._gone)
+        self.catalog.watch_floors(FloorLog(self.journal).moved)
         self._deleter = Deleter(self.journal, self.indexes)
         self.checkpointer = Checkpointer(
             layout,

@@ -45,6 +45,14 @@ class HoleBody(Struct, frozen=True, array_like=True):
     reason: Reason
 
 
+class FloorsBody(Struct, frozen=True, array_like=True):
+    """Kind FLOORS: where the floors of a topic were that is, or was, `ephemeral` in part."""
+
+    earliest: int
+    cap_lost: int
+    ttl_lost: int
+
+
 class TimeSeenBody(Struct, frozen=True, array_like=True):
     """Kind TIME_SEEN: expiry has been judged at this moment, or is about to be."""
 

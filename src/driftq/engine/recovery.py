@@ -257,6 +257,8 @@ class Recovery:
             topic.next_op = topic.op + 1
             topic.reserve_asked = topic.reserved
             topic.synced_seq = topic.head
+            # What is here came from the log: only a class that goes on without one will mix it.
+            topic.mixed_to = topic.head if topic.is_resident() else 0
             self._claim_name(topic)
         self._time.not_before(self._frames.time_seen if self._frames.any_ttl() else 0)
         now = self._time.now()

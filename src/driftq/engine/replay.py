@@ -15,7 +15,15 @@ from collections.abc import Iterator
 
 from msgspec import DecodeError, Struct
 
-from driftq.engine.apply import apply_append, apply_delete, apply_hole, apply_one, apply_run, apply_topic
+from driftq.engine.apply import (
+    apply_append,
+    apply_delete,
+    apply_floors,
+    apply_hole,
+    apply_one,
+    apply_run,
+    apply_topic,
+)
 from driftq.engine.catalog import Catalog
 from driftq.engine.deferred import Deferred
 from driftq.engine.filing import Filing
@@ -23,6 +31,7 @@ from driftq.engine.frames import (
     COMMIT,
     CommitBody,
     DeleteBody,
+    FloorsBody,
     HoleBody,
     TimeSeenBody,
     TopicBody,
@@ -225,6 +234,8 @@ class Replay:
             return decode_body(DeleteBody, body).bound - 1
         if frame.kind == Kind.TOPIC:
             return decode_body(TopicBody, body).head
+        if frame.kind == Kind.FLOORS:
+            return decode_body(FloorsBody, body).earliest - 1
         return deriver.needs(frame.kind, body)
 
     def _known(self, frame: Frame, body: bytes) -> bool:
@@ -290,6 +301,8 @@ class Replay:
                 topic.op = op
             case Kind.HOLE:
                 apply_hole(topic, decode_body(HoleBody, body), op, ts)
+            case Kind.FLOORS:
+                apply_floors(topic, decode_body(FloorsBody, body), op)
             case kind:
                 topic.op = op
                 self._features[kind].apply(kind, topic, ts, body)

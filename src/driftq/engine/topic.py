@@ -37,6 +37,7 @@ class Going(Enum):
 
 
 Guard = Callable[["Topic", Going], None]
+FloorMoved = Callable[["Topic"], None]
 
 
 class Topic(Log):
@@ -77,6 +78,10 @@ class Topic(Log):
         """First seq whose frame a failed write lost after its ack."""
         self.guard: Guard | None = None
         """Hears that live records are about to go, before any does: the last chance to copy them."""
+        self.mixed_to = 0
+        """Up to here some records are in the log and others, of an `ephemeral` time, are not (`engine.floors`)."""
+        self.floor_moved: FloorMoved | None = None
+        """Hears of every move of `evict_floor` while the topic is mixed."""
 
     def configure(self, config: TopicConfig) -> None:
         """From now on this is its config."""
@@ -198,11 +203,16 @@ class Topic(Log):
 
     def _lose_to_cap(self, seq: int) -> None:
         self.cap_lost = max(self.cap_lost, seq)
-        self.holes.forget_before(self.evict_floor)
+        self._settle_floor()
 
     def _lose_to_ttl(self, seq: int) -> None:
         self.ttl_lost = max(self.ttl_lost, seq)
+        self._settle_floor()
+
+    def _settle_floor(self) -> None:
         self.holes.forget_before(self.evict_floor)
+        if self.mixed_to and self.floor_moved is not None:
+            self.floor_moved(self)
 
     def drop_below(self, seq: int) -> int:
         """A delete of everything below a seq. Returns how many records were live."""

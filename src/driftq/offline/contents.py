@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from msgspec import DecodeError, structs
 
 from driftq.engine.capture import decode_topic
-from driftq.engine.frames import COMMIT, DeleteBody, HoleBody, TopicBody, WatermarkBody, decode_body
+from driftq.engine.frames import COMMIT, DeleteBody, FloorsBody, HoleBody, TopicBody, WatermarkBody, decode_body
 from driftq.errors import NotFoundError, StartError
 from driftq.offline.segments import Place, walk_data
 from driftq.seam.disk import Disk, read_file
@@ -163,6 +163,9 @@ def _says(content: bytes, frame: Frame) -> str:
             case Kind.HOLE:
                 hole = decode_body(HoleBody, body)
                 return f"seqs {hole.first} to {hole.last}: {hole.reason}"
+            case Kind.FLOORS:
+                floors = decode_body(FloorsBody, body)
+                return f"earliest {floors.earliest}, lost to caps {floors.cap_lost}, to time {floors.ttl_lost}"
             case _:
                 return f"{len(body)} bytes"
     except DecodeError as error:

@@ -53,6 +53,7 @@ class Kind(IntEnum):
     HEAD_WATERMARK = 7
     FILE_HEAD = 8
     HOLE = 9
+    FLOORS = 10
 
 
 class Bits(IntEnum):

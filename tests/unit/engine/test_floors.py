@@ -1,0 +1,89 @@
+"""Floors over records that no log has are logged, one frame at a time, for as long as there are such records."""
+
+from typing import Any
+
+import pytest
+
+from driftq.engine.frames import FloorsBody, decode_body
+from driftq.engine.journal import Journal
+from driftq.errors import ThrottledError
+from driftq.model.topic import Durability
+from driftq.seam.disk import read_file
+from driftq.storage.frame import Frame, Kind, control_body
+from driftq.storage.wal_reader import WalScan
+from driftq.testing import EngineRig
+
+
+@pytest.fixture
+def rig() -> EngineRig:
+    """Eight records of an `ephemeral` time in a topic that keeps ten."""
+    rig = EngineRig()
+    rig.put("t", Durability.EPHEMERAL)
+    rig.write("t", *range(8))
+    rig.put("t", Durability.FSYNC, cap_records=10)
+    return rig
+
+
+def logged(rig: EngineRig) -> list[int]:
+    """`cap_lost` of every logged floor."""
+    return [
+        decode_body(FloorsBody, control_body(content, frame)).cap_lost
+        for path in sorted(rig.disk.names("/data/wal"))
+        for content in [read_file(rig.disk, f"/data/wal/{path}")]
+        for frame in WalScan(content, 1)
+        if isinstance(frame, Frame) and frame.kind == Kind.FLOORS
+    ]
+
+
+def test_a_move_is_logged_until_the_last_of_them_is_gone(rig: EngineRig) -> None:
+    """proves: G-TOMB-6"""
+    rig.write("t", *range(2))
+    assert logged(rig) == []
+    rig.write("t", *range(3))
+    assert logged(rig) == [3]
+    rig.write("t", *range(5))
+    assert logged(rig) == [3, 8]
+    rig.write("t", *range(5))
+    assert (logged(rig), rig.topic("t").cap_lost, rig.topic("t").mixed_to) == ([3, 8], 13, 0)
+
+
+def test_moves_while_one_is_under_way_are_logged_together_behind_it(rig: EngineRig) -> None:
+    """proves: G-TOMB-6"""
+    rig.put("t", Durability.DISK, cap_records=10)
+    rig.write("t", *range(2))
+    rig.hold_wal()
+    for _ in range(3):
+        rig.write("t", 1)
+    assert rig.topic("t").cap_lost == 3
+    rig.release_wal()
+    assert logged(rig) == [1, 3]
+
+
+def test_a_full_queue_only_delays_it(rig: EngineRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """proves: G-TOMB-6"""
+    rig.write("t", *range(2))
+    full = iter([ThrottledError("full", retry_after_ms=1)])
+    control = Journal.control
+
+    def refuse_once(journal: Journal, *args: Any, **options: Any) -> Any:
+        for error in full:
+            raise error
+        return control(journal, *args, **options)
+
+    monkeypatch.setattr(Journal, "control", refuse_once)
+    rig.write("t", *range(1))
+    assert logged(rig) == []
+    rig.write("t", *range(1))
+    assert logged(rig) == [1, 2]
+
+
+def test_an_ephemeral_topic_logs_what_goes_of_its_other_time() -> None:
+    """proves: G-TOMB-6"""
+    rig = EngineRig()
+    rig.put("t", Durability.FSYNC, cap_records=4)
+    rig.write("t", *range(4))
+    rig.put("t", Durability.EPHEMERAL, cap_records=4)
+    rig.write("t", *range(3))
+    rig.write("t", *range(3))
+    rig.write("t", *range(3))
+    assert (logged(rig), rig.topic("t").cap_lost) == ([3, 4], 9)
