@@ -237,7 +237,9 @@ class Appender:
             )
             frames = [frame]
             records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
-        sync = durability is _FSYNC or (durability is _DISK and self.reserved_for(topic, first, last))
+        sync = durability is _FSYNC or (
+            durability is _DISK and (self.reserved_for(topic, first, last) or self._journal.between_shards(topic))
+        )
         # While the log cannot be written, a write that would be acked when queued is acked when it is in the file.
         if sync or topic.waiting or (frames and shard.failing is not None):
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)

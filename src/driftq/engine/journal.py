@@ -57,6 +57,10 @@ class Journal:
         shards = self.shards.all
         return shards[topic.id % len(shards)]
 
+    def between_shards(self, topic: Topic) -> bool:
+        """May a power loss take a record of this topic and keep what a later one is copied from?"""
+        return topic.fed and len(self.shards.all) > 1
+
     def submit(
         self,
         topic: Topic,

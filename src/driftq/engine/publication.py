@@ -173,8 +173,8 @@ class Publisher:
         topic.next_op = op + 1
         topic.waiting += 1
         # Beyond the reservation a `disk` topic's records have to be durable themselves before anybody hears of them.
-        beyond = topic.durability is Durability.DISK and last > topic.reserved
-        sync = beyond or topic.durability is Durability.FSYNC
+        first_seen = last > topic.reserved or self._journal.between_shards(topic)
+        sync = topic.durability is Durability.FSYNC or (topic.durability is Durability.DISK and first_seen)
         self._journal.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
 
     def _done(self, asked: Publication, sent: "_Sent", submission: Submission, error: DriftQError | None) -> None:

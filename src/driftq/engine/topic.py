@@ -78,6 +78,8 @@ class Topic(Log):
         """First seq whose frame a failed write lost after its ack."""
         self.guard: Guard | None = None
         """Hears that live records are about to go, before any does: the last chance to copy them."""
+        self.fed = False
+        """Do copies come into it, in line with its own records, that are made again from the log of others?"""
         self.mixed_to = 0
         """Up to here some records are in the log and others, of an `ephemeral` time, are not (`engine.floors`)."""
         self.floor_moved: FloorMoved | None = None

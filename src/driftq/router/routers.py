@@ -114,6 +114,7 @@ class Routers:
         for router in list(self._table.by_number.values()):
             if self._table.topic(router.dest_id) is None or self._table.topic(router.source.id) is None:
                 self._table.remove(router)
+        self._table.note_all_fed()
         self._engine = engine
         self._rules = Rules(self._table, engine, self._log_delete)
         self._forward = Forwarder(self._table, engine, self._runtime)

@@ -1,7 +1,7 @@
 """All routers, and the inflows and hops that follow from them.
 
 Invariant: a router is in `by_name`, `by_number` and in the inflow of its dest, or in none of them; a topic that some
-router copies from has a guard, and no other has.
+router copies from has a guard, and no other has; one that some router copies into is `fed`, and no other is.
 """
 
 from driftq.engine.catalog import Catalog
@@ -55,6 +55,7 @@ class Table:
             inflows.sort(key=lambda inflow: inflow.number)
             self.out.setdefault(router.source.id, []).append(inflow)
             router.source.guard = self._guard
+            self._note_fed(router.dest_id)
         inflow.routers.append(router)
         router.inflow = inflow
 
@@ -70,12 +71,23 @@ class Table:
             inflows.remove(inflow)
             if not inflows:
                 del self.inflows[router.dest_id]
+                self._note_fed(router.dest_id)
             out.remove(inflow)
             if not out:
                 del self.out[router.source.id]
                 self.hops.pop(router.source.id, None)
                 router.source.guard = None
         return inflow
+
+    def _note_fed(self, topic_id: int) -> None:
+        dest = self.topic(topic_id)
+        if dest is not None:
+            dest.fed = topic_id in self.inflows
+
+    def note_all_fed(self) -> None:
+        """All topics are there: a router may have been before its dest."""
+        for topic_id in self.inflows:
+            self._note_fed(topic_id)
 
     def touching(self, topic: Topic) -> list[Router]:
         """The routers from or to a topic."""

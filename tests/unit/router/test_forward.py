@@ -274,3 +274,29 @@ def test_an_inflow_that_fails_is_tried_again_and_the_others_go_on(monkeypatch: p
         rig.write("a", 1)
     rig.advance(100)
     assert [listed_head(rig, dest) for dest in "bc"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("shards", "ended", "waits"), [(1, False, False), (2, False, True), (2, True, False)], ids=["one", "two", "ended"]
+)
+def test_between_shards_a_write_to_a_disk_dest_is_shown_when_it_is_synced(
+    shards: int, *, ended: bool, waits: bool
+) -> None:
+    """proves: G-COPY-3"""
+    rig = ServerRig(wal_shards=shards)
+    put_topic(rig, "a", "b", durability="disk")
+    put_router(rig, "ab", "a", "b")
+    rig.restart()
+    rig.write("b", 1)
+    before = listed_head(rig, "b")
+    if ended:
+        rig.ok("DELETE", "/v0/routers/ab")
+    for shard in range(shards):
+        rig.runtime.hold(f"driftq-wal-{shard}")
+    rig.send("POST", "/v0/topics/b", {"records": [{"data": 2}]})
+    rig.run()
+    assert listed_head(rig, "b") == before + (0 if waits else 1)
+    for shard in range(shards):
+        rig.runtime.release(f"driftq-wal-{shard}")
+    rig.run()
+    assert values(rig, "b")[-1] == 2
