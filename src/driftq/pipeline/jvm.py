@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from hashlib import sha256
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,7 +190,14 @@ def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool 
             env=_environment(java, conf) | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)} | dict(variables),
             preexec_fn=_leave_interrupts_to_python,
         )
+        _import_meanwhile()
         return Gateway(process, *_address(process, told))
+
+
+def _import_meanwhile() -> None:
+    """Java takes a second to come up. The first call to it would import these, and pandas with them, for half a second:
+    PySpark looks there whether an argument is an array of NumPy's."""
+    import_module("pyspark.testing.utils")
 
 
 def _environment(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
