@@ -34,6 +34,8 @@ from driftq.storage.rows import Rows, Texts, is_plain, spread
 
 _PAD = [bytes(size) for size in range(8)]
 _APPEND = int(Kind.APPEND)
+_LARGE_BYTES = 8192
+"""From so many bytes on a copy costs more than to go through the pieces."""
 _OFFSET = Struct("<i").unpack_from
 
 
@@ -108,7 +110,7 @@ def encode_block(
         columns.append(times.tobytes())
     if rows.tag is not None:
         bits |= TAG
-        plain = is_plain(rows.tag.data)
+        plain = all(map(is_plain, rows.tag.pieces))
         columns.append(_nullable(rows.tag))
     if rows.node is not None:
         bits |= NODE
@@ -128,10 +130,14 @@ def encode_block(
         bits |= WRITER
         columns.append(writer)
     offsets = rows.data.offsets.tobytes()
-    columns.append(b"".join((offsets, _PAD[-len(offsets) & 7], rows.data.data)))
+    data = (offsets, _PAD[-len(offsets) & 7], *rows.data.pieces)
+    large = rows.payload_bytes > _LARGE_BYTES
+    if not large:
+        columns.append(b"".join(data))
     return encode_frame(
         _APPEND,
         columns,
+        data if large else (),
         topic_id=topic_id,
         seq=first_seq,
         ts=ts,

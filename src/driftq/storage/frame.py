@@ -19,12 +19,13 @@ Invariant: what it accepts is what some `encode_*` call produced, flags aside. I
 the checksums, and for the body of a control frame; `Block.read` looks at the columns of an Append frame.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache
 from struct import Struct
 from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 MAGIC = b"DQF\x01"
 _MAGIC_NAME = MAGIC[:3]
@@ -99,6 +100,7 @@ class NewerVersion(NamedTuple):
 def encode_frame(
     kind: int,
     columns: list[bytes],
+    pieces: Sequence[bytes] = (),
     *,
     topic_id: int,
     seq: int,
@@ -108,9 +110,14 @@ def encode_frame(
     count: int = 0,
     flags: bytes = b"",
 ) -> bytes:
-    """Lay out the columns, each padded to 8, and checksum them. `flags`, where given, has a byte per record."""
+    """Lay out the columns, each padded to 8, and checksum them. `flags`, where given, has a byte per record.
+
+    `pieces` are those of one more column, a large one, which is copied only once.
+    """
     sizes = list(map(len, columns))
-    parts = [_directory(len(columns)).pack(*sizes)]
+    if pieces:
+        sizes.append(sum(map(len, pieces)))
+    parts = [_directory(len(sizes)).pack(*sizes)]
     size = len(parts[0])
     for column in columns:
         parts.append(column)
@@ -118,15 +125,25 @@ def encode_frame(
         if size & 7:
             parts.append(_PADS[-size & 7])
             size += -size & 7
+    if pieces:
+        parts += pieces
+        size += sizes[-1]
+        parts.append(_PADS[-size & 7])
+        size += -size & 7
     if count & 7:
         parts.append(_PADS[-count & 7])
         size += -count & 7
-    body = b"".join(parts)
     assert len(flags) in (0, count), "a flag byte per record, or none at all"
     header = HEADER.pack(MAGIC, HEAD_BYTES + size + count, kind, bits, count, topic_id, seq, ts, synced_to)
     head_sum = xxh3_64_intdigest(header)
-    body_sum = xxh3_64_intdigest(body, head_sum)
-    return b"".join((header, SUM.pack(head_sum), body, SUM.pack(body_sum), flags or bytes(count)))
+    if not pieces:
+        body = b"".join(parts)
+        body_sum = xxh3_64_intdigest(body, head_sum)
+        return b"".join((header, SUM.pack(head_sum), body, SUM.pack(body_sum), flags or bytes(count)))
+    hashed = xxh3_64(seed=head_sum)
+    for part in parts:
+        hashed.update(part)
+    return b"".join((header, SUM.pack(head_sum), *parts, SUM.pack(hashed.intdigest()), flags or bytes(count)))
 
 
 _PADS = [bytes(size) for size in range(8)]

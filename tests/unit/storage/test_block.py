@@ -317,3 +317,19 @@ def test_exactly_the_offsets_that_never_go_down_are_sound(steps: list[int], data
 def test_a_control_frame_is_no_block() -> None:
     header = Frame(Kind.TOPIC, 0, 0, 1, 1, 1, 0, 0, 80)
     assert isinstance(Block.read(bytes(80), header), Bad)
+
+
+@pytest.mark.parametrize("size", [10, 2730, 2731, 5000])
+@pytest.mark.parametrize("tagged", [False, True])
+def test_a_large_column_in_pieces_is_the_frame_of_the_same_column_in_one(size: int, *, tagged: bool) -> None:
+    """8192 bytes of data and more are not copied together before they are hashed."""
+    writes = [
+        samples.make_rows([b"x" * size, b"yy" + b"z" * number], tag=[b"a", b"b"] if tagged else None)
+        for number in range(3)
+    ]
+    joined = Rows.joined(writes)
+    frame = encode_block(joined, topic_id=3, first_seq=7, ts=9, synced_to=11, key=b"k", flags=b"\xd5" + bytes(5))
+    rows = [b"x" * size, b"yy", b"x" * size, b"yyz", b"x" * size, b"yyzz"]
+    whole = samples.make_rows(rows, tag=[b"a", b"b"] * 3 if tagged else None)
+    assert frame == encode_block(whole, topic_id=3, first_seq=7, ts=9, synced_to=11, key=b"k", flags=b"\xd5" + bytes(5))
+    assert wrapped(frame).data(0, 6) == rows

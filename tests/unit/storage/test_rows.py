@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.storage.rows import Row, Rows, Texts, bitmap, is_plain, offsets_of, spread
+from driftq.storage.rows import Row, Rows, Texts, bitmap, is_plain, offsets_of, sized_offsets, spread
 from tests.unit.storage import samples
 
 optional_texts = st.lists(st.none() | samples.texts, max_size=40)
@@ -105,3 +105,19 @@ def test_single_records_are_columns_of_their_values(written: list[Row]) -> None:
 def test_payload_bytes_are_data_and_meta(written: Rows) -> None:
     found = samples.records_of(written, first_seq=1, ts=1)
     assert written.payload_bytes == sum(len(record.data) + len(record.meta or b"") for record in found)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 1024, 1025])
+@pytest.mark.parametrize("size", [0, 7, 300])
+def test_values_of_one_length_have_the_offsets_of_any(rows: int, size: int) -> None:
+    sizes = [size] * rows
+    assert sized_offsets(sizes) == offsets_of(sizes)
+    for odd in {0, rows // 2, rows // 3, rows - 1}:
+        other = [*sizes[:odd], size + 1, *sizes[odd + 1 :]]
+        assert sized_offsets(other) == offsets_of(other)
+
+
+def test_joined_columns_are_one_text_for_who_asks() -> None:
+    column = Texts.joined([Texts.sized(b"abc", [1, 2]), Texts.sized(b"", [0]), Texts.sized(b"de", [2])])
+    assert [column[row] for row in range(column.count)] == [b"a", b"bc", b"", b"de"]
+    assert (column.data, column.pieces) == (b"abcde", [b"abcde"])
