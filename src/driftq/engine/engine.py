@@ -22,7 +22,7 @@ from driftq.engine.filing_thread import FileThread
 from driftq.engine.floors import FloorLog
 from driftq.engine.journal import Journal
 from driftq.engine.places import rows_of
-from driftq.engine.pressure import Pressure
+from driftq.engine.pressure import Level, Pressure
 from driftq.engine.publication import Publisher
 from driftq.engine.quota import Quota
 from driftq.engine.recovery import Recovery
@@ -240,6 +240,12 @@ class Engine:
         """Would a write to this name make its topic? There is none, or it is going, and the write comes behind that."""
         topic = self.catalog.by_name.get(name)
         return topic is None or self.writer.deleting(topic) is not None
+
+    def takes(self, name: str) -> bool:
+        """Would `take` take a write now, unless it is too much for its topic?"""
+        topic = self.catalog.by_name.get(name)
+        calm = self.pressure.level is not Level.CRITICAL
+        return self._closing is None and topic is not None and not topic.held and calm
 
     def take(self, name: str, write: Write) -> bool:
         """Take in a write without a key to a topic that is there and holds nobody up; else do nothing, or raise."""

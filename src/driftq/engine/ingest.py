@@ -87,7 +87,8 @@ _COUNT = Decoder(_Count)
 _CONFIG = Decoder(TopicConfig)
 _META = Encoder()
 
-_DATA_KEY = b'"data"'
+_KEY_FIELD = b'"idempotency_key"'
+_EDGE_BYTES = 256
 _AROUND_DATA = 3
 """Levels around `data`: the body, `records`, the record. So a body may be that much deeper than a value."""
 
@@ -209,22 +210,29 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
     return Rows(Texts.sized(text, sizes), tag=tag, node=node, meta=meta, batch_node=batch_node)
 
 
-def decode_single(body: bytes, limits: Limits) -> Row | None:
-    """The record of a body that has one, with no more than data and tag, and says nothing else but `create`.
+def decode_plain(body: bytes, limits: Limits) -> Rows | Row | None:
+    """The records of a body that have no more than data and tag, where it says nothing else but `create`.
 
-    None for every other body, the wrong ones too: `decode_write` knows what they are. Of one with many records no more
-    is read than its first two, lest it be decoded twice.
+    None for every other body, the wrong ones too: `decode_write` knows what they are.
     """
-    if body.find(_DATA_KEY, body.find(_DATA_KEY) + 1) > 0:
-        return None
+    edges = body
+    if len(body) > 2 * _EDGE_BYTES:
+        if len(body) > _FLOOD * _SHORTEST_RECORD * limits.batch_records_max:
+            return None
+        edges = body[:_EDGE_BYTES] + body[-_EDGE_BYTES:]
+    if _KEY_FIELD in edges:
+        return None  # lest it be decoded twice
     try:
         body = json_text.compact(body)
         wire = _PLAIN.decode(body)
+        if wire.config is not None or wire.idempotency_key or wire.disable_backpressure or wire.node is not None:
+            return None
+        count = len(wire.records)
+        if count == 1:
+            return _single_row(body, wire, limits)
+        return _rows(body, wire, limits) if 0 < count <= limits.batch_records_max else None
     except (InvalidRequestError, MsgspecError, RecursionError):
         return None
-    if len(wire.records) != 1 or wire.idempotency_key or wire.config is not None or wire.disable_backpressure:
-        return None
-    return _single_row(body, wire, limits)
 
 
 def _single_row(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Row | None:

@@ -6,7 +6,7 @@ from driftq.engine.append import Appended, Committed, Write
 from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.diff import Page, Query
 from driftq.engine.fetching import Fetch
-from driftq.engine.ingest import WriteRequest, brings_config, check_key, decode_single, decode_write
+from driftq.engine.ingest import WriteRequest, brings_config, check_key, decode_plain, decode_write
 from driftq.engine.ingest_arrow import decode_arrow
 from driftq.engine.render import Fields
 from driftq.errors import DriftQError, InvalidRequestError
@@ -21,7 +21,7 @@ from driftq.http.slot import Replies, Shortcut, Slot
 from driftq.http.timing import since_ms
 from driftq.http.v0.foreign import check_inline
 from driftq.http.v0.poll import Poll
-from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, SingleWrittenTexts, page_reply, written_reply
+from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, WrittenTexts, page_reply, written_reply
 from driftq.model.answers import Performance, RecordsDeleted
 from driftq.model.limits import ARROW_WRITE_RECORDS_MAX
 from driftq.seam.clock import Clock
@@ -31,6 +31,8 @@ from driftq.server import Server
 _TOPIC = "/v0/topics/:topic"
 _WAIT_MS_MAX = 30_000
 _NOBODY: frozenset[bytes] = frozenset()
+_MANY_BYTES = 2048
+"""A body of more is not decoded in vain, where it can be told before that the short way will not do."""
 
 
 class _Written(Promise, eq=False, kw_only=True):
@@ -51,10 +53,10 @@ class _Written(Promise, eq=False, kw_only=True):
 
 
 class _ShortWrite(Write, eq=False, kw_only=True):
-    """A write of one record by the short way, which tells its caller itself what became of it."""
+    """A write by the short way, which tells its caller itself what became of it."""
 
     replies: Replies
-    texts: SingleWrittenTexts
+    texts: WrittenTexts
     clock: Clock
     began_ns: int
     slot: Slot | None = None
@@ -63,7 +65,7 @@ class _ShortWrite(Write, eq=False, kw_only=True):
         """It is there."""
         assert self.slot is not None
         total_ns = self.clock.monotonic_ns() - self.began_ns
-        self.replies.tell(self.slot, self.texts.body(first_seq, committed, total_ns))
+        self.replies.tell(self.slot, self.texts.body(first_seq, self.rows.count, committed, total_ns))
 
     def fail(self, error: BaseException) -> None:
         """It is not."""
@@ -114,20 +116,23 @@ class Records:
         return self._append(request, wanted, with_seqs=request.flag("return_seqs", True))
 
     def write_shortcut(self, request: Request) -> Shortcut | None:
-        """The short way of writes of one record each to one topic, with a head like this one's."""
+        """The short way of writes without a key to one topic, with a head like this one's."""
         if request.header(b"content-type") != JSON or request.header(b"idempotency-key") is not None:
             return None
         name = request.params[0]
-        texts = SingleWrittenTexts(request, with_seqs=request.flag("return_seqs", True))
-        check_ready, take, limits = self._server.check_ready, self._engine.take, self._limits
+        texts = WrittenTexts(request, with_seqs=request.flag("return_seqs", True))
+        check_ready, take, takes = self._server.check_ready, self._engine.take, self._engine.takes
+        limits = self._limits
         monotonic_ns = self._clock.monotonic_ns
 
         def shortcut(body: bytes, replies: Replies) -> bool:
             began_ns = monotonic_ns()
-            row = decode_single(body, limits)
-            if row is None:
+            if len(body) > _MANY_BYTES and not takes(name):
                 return False
-            write = _ShortWrite(rows=row, replies=replies, texts=texts, clock=self._clock, began_ns=began_ns)
+            rows = decode_plain(body, limits)
+            if rows is None:
+                return False
+            write = _ShortWrite(rows=rows, replies=replies, texts=texts, clock=self._clock, began_ns=began_ns)
             try:
                 check_ready()
                 if not take(name, write):

@@ -47,8 +47,8 @@ DELETE_BODY = Decoder(DeleteBody)
 _MIDDLE = b'"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
 _WRITTEN = b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b' + _MIDDLE
 _FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
-_SINGLE = b'%b%d,"last_seq":%d,%b' + _FIGURES
-_SINGLE_SEQS = b'%b%d,"last_seq":%d,"seqs":[%d],%b' + _FIGURES
+_SHORT = b'%b%d,"last_seq":%d,%b' + _FIGURES
+_SHORT_SEQS = b'%b%d,"last_seq":%d,%b%b' + _FIGURES
 _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
 _BOOL = (b"false", b"true")
 
@@ -56,17 +56,11 @@ _BOOL = (b"false", b"true")
 def written_reply(request: Request, done: Appended, clock: Clock, submitted_ns: int, with_seqs: bool) -> Reply:
     """The answer to a write (§7, §22.6). What it waited for, less the sync, is the time of the append."""
     count = done.last_seq - done.first_seq + 1
-    if not with_seqs:
-        seqs = b""
-    elif count == 1:
-        seqs = b'"seqs":[%d],' % done.first_seq
-    else:
-        seqs = b'"seqs":[%b],' % ",".join(map(str, range(done.first_seq, done.last_seq + 1))).encode()
     head = _WRITTEN % (
         request.params[0].encode(),
         done.first_seq,
         done.last_seq,
-        seqs,
+        _seqs(done.first_seq, count) if with_seqs else b"",
         done.head_seq,
         count,
         _BOOL[done.created],
@@ -82,31 +76,37 @@ def written_reply(request: Request, done: Appended, clock: Clock, submitted_ns: 
     return Reply(201 if done.created else 200, head + figures)
 
 
-class SingleWrittenTexts:
-    """What `written_reply` says of a write of one record to a topic that was there, for one topic and one query."""
+def _seqs(first: int, count: int) -> bytes:
+    if count == 1:
+        return b'"seqs":[%d],' % first
+    return b'"seqs":[%b],' % ",".join(map(str, range(first, first + count))).encode()
+
+
+class WrittenTexts:
+    """What `written_reply` says of a write to a topic that was there, for one topic and one query."""
 
     def __init__(self, request: Request, *, with_seqs: bool) -> None:
         self.request = Request(request.method, request.path)
         """What is asked, for a log of errors."""
         self._start = b'{"topic":"%b","first_seq":' % request.params[0].encode()
         self._with_seqs = with_seqs
-        self._shared: tuple[Committed, bytes] | None = None
-        """The middle of the newest replies, which all writes of one frame have in common."""
+        self._shared: tuple[Committed, int, bytes] | None = None
+        """The middle of the newest replies, which writes of one frame and one size have in common."""
 
-    def body(self, seq: int, committed: Committed, total_ns: int) -> bytes:
+    def body(self, first: int, count: int, committed: Committed, total_ns: int) -> bytes:
         """The body of the reply."""
-        if self._shared is None or self._shared[0] is not committed:
-            self._shared = committed, self._middle(committed)
-        middle = self._shared[1]
+        shared = self._shared
+        if shared is None or shared[0] is not committed or shared[1] != count:
+            shared = self._shared = committed, count, self._middle(committed, count)
         sync_ns = committed.sync_ns
         figures = (total_ns / _NS_PER_MS, max(0, total_ns - sync_ns) / _NS_PER_MS, shown_sync_ms(sync_ns))
         if self._with_seqs:
-            return _SINGLE_SEQS % (self._start, seq, seq, seq, middle, *figures)
-        return _SINGLE % (self._start, seq, seq, middle, *figures)
+            return _SHORT_SEQS % (self._start, first, first + count - 1, _seqs(first, count), shared[2], *figures)
+        return _SHORT % (self._start, first, first + count - 1, shared[2], *figures)
 
-    def _middle(self, committed: Committed) -> bytes:
+    def _middle(self, committed: Committed, count: int) -> bytes:
         synced = b"null" if committed.synced_seq is None else b"%d" % committed.synced_seq
-        return _MIDDLE % (committed.head_seq, 1, _BOOL[False], _BOOL[False], synced)
+        return _MIDDLE % (committed.head_seq, count, _BOOL[False], _BOOL[False], synced)
 
 
 _PAGE_HEAD = b'{"topic":"%b","records":['

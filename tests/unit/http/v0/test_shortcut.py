@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from driftq.engine.ingest import decode_plain
 from driftq.http.answering import PIPELINE_MAX
 from driftq.http.connection import Connection
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.serving import Serving, Terms
 from driftq.http.slot import Shortcut
+from driftq.http.v0 import records
+from driftq.model.limits import Limits
+from driftq.storage.rows import Row, Rows
 from driftq.testing import FaultyDisk, ServerRig
 from tests.unit.http.wire import Transport, replies_in
 
@@ -94,16 +98,27 @@ BODIES = [
     pytest.param(single('"' + "x" * 5000 + '"'), True, id="long"),
     pytest.param(single("[" * 100 + "]" * 100), True, id="deep"),
     pytest.param(b'{"records":[{"data":1}],"create":false}', True, id="create"),
-    pytest.param(b'{"records":[{"data":1}],"idempotency_key":""}', True, id="empty key"),
+    pytest.param(b'{"records":[{"data":1}],"idempotency_key":""}', False, id="empty key"),
     pytest.param(single("[" * 129 + "]" * 129), False, id="too deep"),
     pytest.param(single('"a\\u0041\\n"'), False, id="escapes"),
     pytest.param(single("1", ',"node":"n"'), False, id="node"),
     pytest.param(single("1", ',"meta":{"a":"b"}'), False, id="meta"),
     pytest.param(single("1", ',"other":1'), False, id="unknown field"),
     pytest.param(b'{"records":[{"data":1}],"node":"n"}', False, id="batch node"),
-    pytest.param(b'{"records":[{"data":1},{"data":2}]}', False, id="two"),
+    pytest.param(b'{"records":[{"data":1},{"data":2}]}', True, id="two"),
+    pytest.param(
+        b'{"records":[%b]}' % b",".join(b'{"data":"%d","tag":"t%d"}' % (n, n % 3) for n in range(300)), True, id="many"
+    ),
+    pytest.param(b'{"records":[{"data":1},{"data":"\\u0041","tag":null}]}', True, id="two, one with an escape"),
+    pytest.param(b'{"records":[{"data":1},{"data":2,"meta":{}}]}', False, id="two, one with meta"),
+    pytest.param(b'{"records":[{"data":1},{"data":2}],"idempotency_key":"k"}', False, id="two and a key"),
+    pytest.param(
+        b'{"records":[{"data":1},{"data":"%b"}]}' % (b"[" * 300), True, id="two, one with brackets in a string"
+    ),
+    pytest.param(b'{"records":[{"data":1},{"data":%b}]}' % (b"[" * 129 + b"]" * 129), False, id="two, one too deep"),
+    pytest.param(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 10_001), False, id="too many"),
     pytest.param(b'{"records":[]}', False, id="none"),
-    pytest.param(single('{"data":1}'), False, id="data in data"),
+    pytest.param(single('{"data":1}'), True, id="data in data"),
     pytest.param(b'{"records":[{"\\u0064ata":1}]}', True, id="data by another name"),
     pytest.param(b'{"records":[{"data":1}],"config":{"ttl_ms":5}}', False, id="config"),
     pytest.param(b'{"records":[{"data":1}],"disable_backpressure":true}', False, id="no backpressure"),
@@ -322,3 +337,23 @@ def test_a_server_that_is_going_takes_nothing_by_the_short_way(rig: ServerRig) -
     status, _, answer = wire.replies()[-1]
     assert (wire.taken, status, answer["error"]["code"]) == (0, 503, "shutting_down")
     assert isinstance(rig.app.handle(rig.request("GET", "/v0/health")), Reply)
+
+
+def test_a_large_body_is_not_decoded_in_vain(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+
+    def counted(body: bytes, limits: Limits) -> Rows | Row | None:
+        decoded.append(len(body))
+        return decode_plain(body, limits)
+
+    monkeypatch.setattr(records, "decode_plain", counted)
+    large = b'{"records":[{"data":"%b"},{"data":2}]}' % (b"x" * 3000)
+    wire = Wire(rig)
+    for _ in range(2):
+        wire.send(post(large))
+    assert [answer["last_seq"] for _, _, answer in wire.replies()] == [2, 4]
+    assert (wire.taken, len(decoded)) == (1, 1)
+    rig.ok("DELETE", PATH)
+    wire.send(post(large))
+    assert wire.replies()[-1][2]["created"]
+    assert len(decoded) == 1
