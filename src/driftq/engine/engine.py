@@ -51,6 +51,8 @@ from driftq.storage.shards import Shards
 
 # long: the one place that knows every part of the engine
 
+_FILES_PATIENCE_NS = 2_000_000_000
+"""So long a stop waits for the files; what they do not have by then, the last checkpoint has."""
 _TAG_CACHE_SHARE = 8
 """This part of the cache's bytes is for tag indexes, the rest for blocks."""
 
@@ -396,13 +398,15 @@ class Engine:
             self._closing = Pending()
             self.upkeep.stop()
             self.pressure.stop()
-            self._close_when_quiet()
+            self._close_when_quiet(self._clock.monotonic_ns() + _FILES_PATIENCE_NS)
         return self._closing
 
-    def _close_when_quiet(self) -> None:
+    def _close_when_quiet(self, patience_ns: int) -> None:
         under_way = any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values())
-        if under_way and all(shard.stopped is None for shard in self.shards.all):
-            self._runtime.later(1, self._close_when_quiet)
+        # A segment that is sealed behind the last checkpoint is a segment to nobody, and is cut again by the next start.
+        filing = self.filing.busy and self._clock.monotonic_ns() < patience_ns
+        if (under_way or filing) and all(shard.stopped is None for shard in self.shards.all):
+            self._runtime.later(1, lambda: self._close_when_quiet(patience_ns))
             return
         self.checkpointer.run(clean=True).then(lambda done: self._closed(installed=done.result()))
 
