@@ -403,7 +403,7 @@ class Engine:
 
     def _close_when_quiet(self, patience_ns: int) -> None:
         under_way = any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values())
-        # A segment that is sealed behind the last checkpoint is a segment to nobody, and is cut again by the next start.
+        # One that is sealed behind the last checkpoint is a segment to nobody: the next start would cut it again.
         filing = self.filing.busy and self._clock.monotonic_ns() < patience_ns
         if (under_way or filing) and all(shard.stopped is None for shard in self.shards.all):
             self._runtime.later(1, lambda: self._close_when_quiet(patience_ns))
