@@ -315,7 +315,7 @@ class Appender:
         topic.reserved = min(topic.reserved, reserved)
 
         def apply(op: int, _: int) -> None:
-            topic.op = op
+            topic.op = max(topic.op, op)  # a frame behind it may be applied already
             topic.reserved = reserved
             topic.acked_since_reserve = 0
             topic.changed = True

@@ -92,8 +92,8 @@ def apply_hole(topic: Topic, body: HoleBody, op: int, ts: int) -> None:
 
 
 def apply_floors(topic: Topic, body: FloorsBody, op: int) -> None:
-    """Where floors were that the log alone would not give."""
-    topic.op = op
+    """Where floors were that the log alone would not give. What is logged behind it may be applied already."""
+    topic.op = max(topic.op, op)
     topic.changed = True
     _raise_floors(topic, body)
 

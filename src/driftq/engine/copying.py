@@ -77,7 +77,11 @@ class Copier:
         topic.next_seq = last + 1
         durability = topic.durability
         sync = (durability is Durability.FSYNC and note is not None) or (
-            durability is Durability.DISK and self._appender.reserved_for(topic, first, last)
+            durability is Durability.DISK
+            and (
+                self._appender.reserved_for(topic, first, last)
+                or (note is not None and self._journal.between_shards(topic))
+            )
         )
 
         def show() -> None:

@@ -158,7 +158,7 @@ class Engine:
         self.publisher = Publisher(runtime, self.journal, self.publish, self.synced.after)
         self.copier = Copier(self.journal, self._appender, self.quota, self.publish)
         self.writer = CatalogWriter(self.catalog, self.journal, self._gone)
-        self.catalog.watch_floors(FloorLog(self.journal).moved)
+        self.catalog.watch_floors(FloorLog(self.journal, runtime).moved)
         self._deleter = Deleter(self.journal, self.indexes)
         self.checkpointer = Checkpointer(
             layout,
@@ -354,6 +354,15 @@ class Engine:
     def synced_or_none(self, topic: Topic) -> int | None:
         """The same as callers are told it: an `ephemeral` topic has none."""
         return None if topic.durability is Durability.EPHEMERAL else self.synced_seq(topic)
+
+    def sync_shard(self, topic: Topic) -> Pending[None]:
+        """Everything of it that is queued now is on stable storage, and applied, when this settles."""
+        shard = self.journal.shard_of(topic)
+        shard.check_room()
+        synced: Pending[None] = Pending()
+        shard.sync(lambda _, error: synced.resolve(None) if error is None else synced.fail(error))
+        self.journal.schedule()
+        return synced
 
     def hurry(self, topic: Topic) -> bool:
         """Is anything of it on its way to stable storage? Then ask for its sync now, ahead of the timer's."""

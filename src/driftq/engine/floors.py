@@ -4,7 +4,7 @@ What a cap takes is a function of the log wherever the log has all the records. 
 out of it has two kinds: those that a restart brings back, and those that it does not. Behind a restart there are fewer
 to count, the cap takes fewer, and what it took before would be there again.
 
-    moved → due → logged (one frame at a time) → as it was | due again
+    moved → due → under way (one frame at a time) → logged | due again, a little later, where the log did not take it
 
 Invariants
 - While `mixed_to` of a topic is not 0, seqs up to there may be of either kind, and every move of its floor is logged.
@@ -16,18 +16,22 @@ from driftq.engine.apply import apply_floors
 from driftq.engine.frames import FloorsBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.topic import Topic
-from driftq.errors import ThrottledError
-from driftq.seam.runtime import Pending
+from driftq.errors import DriftQError
+from driftq.seam.runtime import Pending, Runtime, Timer
 from driftq.storage.frame import Kind
+
+_RETRY_MS = 50
 
 
 class FloorLog:
     """The floors that are to be logged."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, runtime: Runtime) -> None:
         self._journal = journal
+        self._runtime = runtime
         self._due: set[Topic] = set()
         self._under_way: set[Topic] = set()
+        self._timer: Timer | None = None
         journal.at_turn(self._log_due)
 
     def moved(self, topic: Topic) -> None:
@@ -37,11 +41,15 @@ class FloorLog:
 
     def _log_due(self) -> None:
         for topic in self._due - self._under_way:
-            if topic.gone or self._log(topic):
+            if self._past_logging(topic) or self._log(topic):
                 self._due.discard(topic)
 
+    def _past_logging(self, topic: Topic) -> bool:
+        """Is it gone, or its log stopped until a restart? Then what is on disk is all that will be."""
+        return topic.gone or self._journal.shard_of(topic).stopped is not None
+
     def _log(self, topic: Topic) -> bool:
-        """Log the floor as it is now, unless the queue is full: then the next turn tries again."""
+        """Log the floor as it is now. Returns whether the log took it; if not, it is tried again."""
         body = self._body(topic)
 
         def apply(op: int, _: int) -> None:
@@ -51,7 +59,8 @@ class FloorLog:
 
         try:
             logged = self._journal.control(topic, Kind.FLOORS, encode_body(body), apply, in_order=False)
-        except ThrottledError:
+        except DriftQError:
+            self._try_later()
             return False
         self._under_way.add(topic)
         logged.then(lambda done: self._settle(topic, done))
@@ -66,7 +75,18 @@ class FloorLog:
             ttl_lost=min(topic.ttl_lost, last),
         )
 
-    def _settle(self, topic: Topic, _: Pending[None]) -> None:
+    def _settle(self, topic: Topic, done: Pending[None]) -> None:
         self._under_way.discard(topic)
-        if topic in self._due:
+        if done.error is not None and not self._past_logging(topic):
+            self._due.add(topic)
+            self._try_later()
+        elif topic in self._due:
             self._journal.schedule()
+
+    def _try_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._runtime.later(_RETRY_MS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        self._journal.schedule()

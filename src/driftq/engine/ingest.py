@@ -88,7 +88,9 @@ _CONFIG = Decoder(TopicConfig)
 _META = Encoder()
 
 _KEY_FIELD = b'"idempotency_key"'
+_MORE_FIELDS = (b'"node"', b'"config"', b'"disable_backpressure"')
 _EDGE_BYTES = 256
+"""What is said beside the records of a large body is said within so many bytes of its ends, nearly always."""
 _AROUND_DATA = 3
 """Levels around `data`: the body, `records`, the record. So a body may be that much deeper than a value."""
 
@@ -220,6 +222,8 @@ def decode_plain(body: bytes, limits: Limits) -> Rows | Row | None:
         if len(body) > _FLOOD * _SHORTEST_RECORD * limits.batch_records_max:
             return None
         edges = body[:_EDGE_BYTES] + body[-_EDGE_BYTES:]
+        if any(field in edges for field in _MORE_FIELDS):
+            return None
     if _KEY_FIELD in edges:
         return None  # lest it be decoded twice
     try:

@@ -138,8 +138,9 @@ class Journal:
             for callback in self._before_flush:
                 callback()
         finally:
+            # Whatever became of one of them, what is queued goes on its way, and whoever waits for that hears of it.
             self._gathering = False
-        self.shards.flush()
-        answers, self._after_flush = self._after_flush, []
-        for answer in answers:
-            answer()
+            self.shards.flush()
+            answers, self._after_flush = self._after_flush, []
+            for answer in answers:
+                answer()

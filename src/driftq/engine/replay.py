@@ -1,6 +1,7 @@
 """What each frame of the log does to the state, when it is read again.
 
-A frame counts once: an Append at or below the head and a control frame at or below the `op` of its topic are skipped.
+A frame counts once: an Append at or below the head and a control frame at or below the `op` of its topic are skipped,
+but for those that may be applied behind later ones and again (`_OUT_OF_ORDER`).
 
 An Append whose first seq is not the next one is a jump. It is believed where the log explains it, by damage before it,
 by a reservation, or by a config frame that says where the head was; the missing seqs are a hole. Otherwise the frame is
@@ -58,6 +59,8 @@ _RECORD_BYTES_MIN = 6
 """A record takes an offset, a flag and one byte of payload in its frame."""
 _OWN_KINDS = frozenset(map(int, Kind))
 _APPEND = int(Kind.APPEND)
+_OUT_OF_ORDER = frozenset((Kind.HEAD_WATERMARK, Kind.FLOORS))
+"""A checkpoint may show a frame behind one of these and not the frame itself; to apply one again does no harm."""
 
 
 class Report(Struct):
@@ -253,7 +256,8 @@ class Replay:
             else:
                 self._catalog.next_id = max(self._catalog.next_id, frame.topic_id + 1)
                 return
-        if frame.seq <= topic.op or self._defer_behind(held, buffer, frame):
+        known = frame.seq <= topic.op and frame.kind not in _OUT_OF_ORDER
+        if known or self._defer_behind(held, buffer, frame):
             return
         try:
             if not self._known(frame, body):
@@ -298,7 +302,7 @@ class Replay:
                 apply_delete(topic, self._indexes, decode_body(DeleteBody, body), op, ts)
             case Kind.HEAD_WATERMARK:
                 topic.reserved = decode_body(WatermarkBody, body).reserved
-                topic.op = op
+                topic.op = max(topic.op, op)
             case Kind.HOLE:
                 apply_hole(topic, decode_body(HoleBody, body), op, ts)
             case Kind.FLOORS:

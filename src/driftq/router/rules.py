@@ -19,6 +19,7 @@ from driftq.errors import (
 )
 from driftq.model.names import check_router_name, check_topic_name
 from driftq.model.router import RouterSpec
+from driftq.model.topic import Durability
 from driftq.router.frames import ROUTER, RouterBody
 from driftq.router.graph import cycle_with
 from driftq.router.inflow import Router
@@ -178,17 +179,24 @@ class Rules:
         """Returns when the router was created."""
         engine = self._engine
         source, dest = engine.catalog.get(spec.source), engine.catalog.get(spec.dest)
-        number = self._table.next_number if existing is None else existing.number
-        body = RouterBody(
-            number,
-            name,
-            dest.id,
-            source.next_seq - 1,
-            dest.head if existing is None else existing.dest_base,
-            engine.time.now() if existing is None else existing.created_ts,
-            spec,
-        )
-        await engine.log(source, ROUTER, encode_body(body), self._table.feature)
+        first = not dest.fed
+        dest.fed = True  # from before its head is noted: what is behind that is in line with copies
+        try:
+            if first and dest.durability is Durability.DISK and engine.journal.between_shards(dest):
+                await engine.sync_shard(dest)  # and what is before it shall not be lost while copies stay
+            number = self._table.next_number if existing is None else existing.number
+            body = RouterBody(
+                number,
+                name,
+                dest.id,
+                source.next_seq - 1,
+                dest.head if existing is None else existing.dest_base,
+                engine.time.now() if existing is None else existing.created_ts,
+                spec,
+            )
+            await engine.log(source, ROUTER, encode_body(body), self._table.feature)
+        finally:
+            self._table.note_fed(dest.id)
         if number not in self._table.by_number:
             raise TopicNotFoundError(spec.dest)
         return body.created_ts

@@ -55,7 +55,7 @@ class Table:
             inflows.sort(key=lambda inflow: inflow.number)
             self.out.setdefault(router.source.id, []).append(inflow)
             router.source.guard = self._guard
-            self._note_fed(router.dest_id)
+            self.note_fed(router.dest_id)
         inflow.routers.append(router)
         router.inflow = inflow
 
@@ -71,7 +71,7 @@ class Table:
             inflows.remove(inflow)
             if not inflows:
                 del self.inflows[router.dest_id]
-                self._note_fed(router.dest_id)
+                self.note_fed(router.dest_id)
             out.remove(inflow)
             if not out:
                 del self.out[router.source.id]
@@ -79,7 +79,8 @@ class Table:
                 router.source.guard = None
         return inflow
 
-    def _note_fed(self, topic_id: int) -> None:
+    def note_fed(self, topic_id: int) -> None:
+        """Is something copied into this topic?"""
         dest = self.topic(topic_id)
         if dest is not None:
             dest.fed = topic_id in self.inflows
@@ -87,7 +88,7 @@ class Table:
     def note_all_fed(self) -> None:
         """All topics are there: a router may have been before its dest."""
         for topic_id in self.inflows:
-            self._note_fed(topic_id)
+            self.note_fed(topic_id)
 
     def touching(self, topic: Topic) -> list[Router]:
         """The routers from or to a topic."""

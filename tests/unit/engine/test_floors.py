@@ -6,12 +6,13 @@ import pytest
 
 from driftq.engine.frames import FloorsBody, decode_body
 from driftq.engine.journal import Journal
-from driftq.errors import ThrottledError
+from driftq.errors import ShardStoppedError, ThrottledError
 from driftq.model.topic import Durability
-from driftq.seam.disk import read_file
+from driftq.seam.disk import Disk, read_file
+from driftq.storage.commit import Shard
 from driftq.storage.frame import Frame, Kind, control_body
 from driftq.storage.wal_reader import WalScan
-from driftq.testing import EngineRig
+from driftq.testing import EngineRig, FaultyDisk
 
 
 @pytest.fixture
@@ -87,3 +88,56 @@ def test_an_ephemeral_topic_logs_what_goes_of_its_other_time() -> None:
     rig.write("t", *range(3))
     rig.write("t", *range(3))
     assert (logged(rig), rig.topic("t").cap_lost) == ([3, 4], 9)
+
+
+def pushed_out() -> EngineRig:
+    """An `ephemeral` topic, full of records of another class."""
+    rig = EngineRig(wal_shards=2)
+    rig.put("t", Durability.FSYNC, cap_records=4)
+    rig.write("t", *range(4))
+    rig.put("t", Durability.EPHEMERAL, cap_records=4)
+    rig.put("healthy", Durability.FSYNC)
+    return rig
+
+
+def test_a_stopped_log_holds_up_nobody() -> None:
+    """proves: G-IO-1"""
+    rig = pushed_out()
+    rig.engine.journal.shard_of(rig.topic("t")).stop(ShardStoppedError("a sync failed"))
+    assert rig.write("t", 1).first_seq == 5
+    assert rig.write("healthy", 1).first_seq == 1
+    assert rig.write("t", 1).first_seq == 6
+
+
+def test_a_log_that_fails_for_a_moment_hears_of_it_later() -> None:
+    """proves: G-TOMB-6"""
+    broken = False
+    faulty: list[FaultyDisk] = []
+
+    def wrap(disk: Disk) -> Disk:
+        faulty.append(FaultyDisk(disk, when=lambda call, path: broken and call == "pwritev" and "/wal/" in path))
+        return faulty[0] if len(faulty) == 1 else disk
+
+    rig = EngineRig(wrap=wrap)
+    rig.put("t", Durability.FSYNC, cap_records=4)
+    rig.write("t", *range(4))
+    rig.put("t", Durability.EPHEMERAL, cap_records=4)
+    broken = True
+    rig.write("t", *range(4))
+    assert faulty[0].failed
+    broken = False
+    rig.runtime.advance(100)
+    rig.crash()
+    assert (rig.seqs("t"), rig.topic("t").evict_floor) == ([], 5)
+
+
+def test_a_full_queue_without_another_write_only_delays_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """proves: G-TOMB-6"""
+    rig = pushed_out()
+    full = True
+    monkeypatch.setattr(Shard, "has_room", property(lambda shard: not full))
+    rig.write("t", *range(4))
+    full = False
+    rig.runtime.advance(100)
+    rig.crash()
+    assert (rig.seqs("t"), rig.topic("t").evict_floor) == ([], 5)

@@ -300,3 +300,82 @@ def test_between_shards_a_write_to_a_disk_dest_is_shown_when_it_is_synced(
         rig.runtime.release(f"driftq-wal-{shard}")
     rig.run()
     assert values(rig, "b")[-1] == 2
+
+
+def _numbered(rig: ServerRig, topic: str) -> dict[int, Any]:
+    return {record["$seq"]: record["data"] for record in rig.diff(topic)["records"]}
+
+
+def test_a_write_while_a_router_is_made_is_in_line_with_its_copies() -> None:
+    """proves: G-COPY-3"""
+    rig = ServerRig(wal_shards=2)
+    put_topic(rig, "a", "b", durability="disk")
+    for topic in "ab":
+        rig.write(topic, 0)
+    rig.advance(100)
+    of_source, of_dest = [f"driftq-wal-{rig.server.engine.topic(topic).id % 2}" for topic in "ab"]
+    rig.runtime.hold(of_source)
+    rig.send("PUT", "/v0/routers/ab", {"source": "a", "dest": "b"})
+    rig.run()
+    rig.runtime.hold(of_dest)
+    rig.send("POST", "/v0/topics/b", {"records": [{"data": "direct"}]})
+    rig.run()
+    rig.runtime.release(of_source)
+    rig.send("POST", "/v0/topics/a", {"records": [{"data": "later"}]})
+    rig.advance(50)
+    assert listed_head(rig, "b") == 1
+    rig.runtime.release(of_dest)
+    rig.run()
+    assert _numbered(rig, "b") == {1: 0, 2: "direct", 3: "later"}
+    rig.crash()
+    assert _numbered(rig, "b") == {1: 0, 2: "direct", 3: "later"}
+
+
+@pytest.mark.parametrize("later", ["disk", "fsync"])
+def test_a_logged_copy_between_shards_is_shown_when_it_is_synced(later: str) -> None:
+    """proves: G-COPY-3"""
+    rig = ServerRig(wal_shards=2)
+    put_topic(rig, "a", durability="ephemeral")
+    put_topic(rig, "b", durability="disk")
+    put_router(rig, "ab", "a", "b")
+    rig.write("a", 0)
+    rig.advance(100)
+    of_dest = f"driftq-wal-{rig.server.engine.topic('b').id % 2}"
+    rig.runtime.hold(of_dest)
+    rig.send("POST", "/v0/topics/a", {"records": [{"data": "logged"}]})
+    rig.run()
+    rig.send("PUT", "/v0/topics/a", {"durability": later})
+    rig.run()
+    rig.send("POST", "/v0/topics/a", {"records": [{"data": "derived"}]})
+    rig.advance(50)
+    assert listed_head(rig, "b") == 1
+    rig.crash()
+    assert _numbered(rig, "b")[1] == 0
+    rig.close()
+
+
+def test_a_mark_is_not_applied_again_behind_a_checkpoint_of_its_effect() -> None:
+    """A floor that settles late does not take the topic back to its own number: what is behind it is shown already."""
+    rig = ServerRig()
+    put_topic(rig, "a", durability="memory")
+    put_topic(rig, "b", durability="ephemeral")
+    rig.write("b", *range(4))
+    put_topic(rig, "b", durability="disk", cap_records=5)
+    put_router(rig, "ab", "a", "b")
+    rig.write("b", "x")
+    rig.write("a", "y")
+    rig.advance(200)
+    rig.diff("b")
+    rig.runtime.hold("driftq-wal-0")
+    rig.send("POST", "/v0/topics/b", {"records": [{"data": "z"}]})
+    rig.run()
+    taken = rig.server.engine.checkpointer.run()
+    rig.send("POST", "/v0/topics/a", {"records": [{"data": "later"}]})
+    rig.run()
+    rig.runtime.release("driftq-wal-0")
+    rig.run()
+    assert taken.result()
+    total = forwarded(rig, "ab")
+    rig.crash()
+    rig.run()
+    assert forwarded(rig, "ab") == total == 2

@@ -14,6 +14,7 @@ from driftq.http.access import FULL, Scope
 from driftq.http.answer import Answer, Promise
 from driftq.http.body import ARROW, JSON, check_media_type, check_size, check_u64, decode_body, has_media_type
 from driftq.http.errors import failed_reply
+from driftq.http.packing import PACKED_MIN, takes_gzip
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
@@ -123,11 +124,13 @@ class Records:
         texts = WrittenTexts(request, with_seqs=request.flag("return_seqs", True))
         check_ready, take, takes = self._server.check_ready, self._engine.take, self._engine.takes
         limits = self._limits
+        # A long list of seqs may be packed, which the short way does not do.
+        most = PACKED_MIN if texts.with_seqs and takes_gzip(request.headers) else limits.body_bytes_max
         monotonic_ns = self._clock.monotonic_ns
 
         def shortcut(body: bytes, replies: Replies) -> bool:
             began_ns = monotonic_ns()
-            if len(body) > _MANY_BYTES and not takes(name):
+            if len(body) > most or (len(body) > _MANY_BYTES and not takes(name)):
                 return False
             rows = decode_plain(body, limits)
             if rows is None:

@@ -89,7 +89,7 @@ class WrittenTexts:
         self.request = Request(request.method, request.path)
         """What is asked, for a log of errors."""
         self._start = b'{"topic":"%b","first_seq":' % request.params[0].encode()
-        self._with_seqs = with_seqs
+        self.with_seqs = with_seqs
         self._shared: tuple[Committed, int, bytes] | None = None
         """The middle of the newest replies, which writes of one frame and one size have in common."""
 
@@ -100,7 +100,7 @@ class WrittenTexts:
             shared = self._shared = committed, count, self._middle(committed, count)
         sync_ns = committed.sync_ns
         figures = (total_ns / _NS_PER_MS, max(0, total_ns - sync_ns) / _NS_PER_MS, shown_sync_ms(sync_ns))
-        if self._with_seqs:
+        if self.with_seqs:
             return _SHORT_SEQS % (self._start, first, first + count - 1, _seqs(first, count), shared[2], *figures)
         return _SHORT % (self._start, first, first + count - 1, shared[2], *figures)
 

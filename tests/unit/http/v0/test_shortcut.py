@@ -357,3 +357,25 @@ def test_a_large_body_is_not_decoded_in_vain(rig: ServerRig, monkeypatch: pytest
     wire.send(post(large))
     assert wire.replies()[-1][2]["created"]
     assert len(decoded) == 1
+
+
+def test_a_long_reply_is_packed_for_who_takes_it(rig: ServerRig) -> None:
+    body = b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 500)
+    wire = Wire(rig)
+    for _ in range(2):
+        wire.send(post(body, JSON, "Accept-Encoding: gzip"))
+        rig.run()
+    found = replies_in(b"".join(wire.transport.writes))
+    assert [headers.get(b"content-encoding") for _, headers, _ in found] == [b"gzip", b"gzip"]
+    for _ in range(2):
+        wire.send(post(single(), JSON, "Accept-Encoding: gzip"))
+        rig.run()
+    assert wire.taken == 1
+
+
+@pytest.mark.parametrize("more", ['"node":"n"', '"disable_backpressure":true', '"config":{}'])
+def test_a_large_body_that_says_more_is_decoded_once(rig: ServerRig, more: str) -> None:
+    records_of = ",".join(['{"data":1}'] * 100)
+    assert decode_plain(f'{{"records":[{records_of}]}}'.encode(), Limits()) is not None
+    assert decode_plain(f'{{"records":[{records_of}],{more}}}'.encode(), Limits()) is None
+    assert decode_plain(f'{{{more},"records":[{records_of}]}}'.encode(), Limits()) is None
