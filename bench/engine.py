@@ -44,8 +44,6 @@ TOPIC = "bench"
 CONNECTIONS = 16
 """Writes that arrive in one loop turn, as they would from so many connections."""
 QUEUE_ROOM = 2048
-WARM_SHARE = 5
-"""This part of the records is appended before the clock runs."""
 LIMITS = Limits()
 
 
@@ -95,13 +93,12 @@ class Driver:
 
 
 async def append(directory: str, scale: float, batch: int) -> Result:
-    """Request bytes in, acks out, WAL on, `disk` class. A process loads what sorts tags once: it is not measured."""
+    """Request bytes in, acks out, WAL on, `disk` class."""
     driver = Driver(Settings(data_dir=directory))
     await driver.create()
     records = int(1_000_000 * scale) // batch * batch
     requests = [body(batch, first) for first in range(0, min(records, 64_000), batch)]
     per_turn = max(1, min(CONNECTIONS, 4_000 // batch))
-    await driver.fill(records // WARM_SHARE, batch, per_turn=per_turn)
     done = 0
     began, cpu = time.perf_counter(), time.process_time()
     while done < records:

@@ -23,8 +23,6 @@ from driftq.cli.load import Load, again_and_again, drive, http_length, http_requ
 
 CONNECTIONS = 16
 SECONDS = 4.0
-WARM_SECONDS = 1.0
-"""So long either server is under the same load before it is measured: what a process loads, it loads once."""
 SETTLE_SECONDS = 8.0
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -65,20 +63,15 @@ def driftq_writes(parent: str, durability: str, batch: int, seconds: float) -> t
     """Records a second, and how the server fared."""
     with driftq(parent) as server:
         server.call("PUT", "/v0/topics/bench", {"durability": durability})
-        requests = writes("bench", batch)
-        run_load(drive(server.address, spread(requests, CONNECTIONS), http_length, WARM_SECONDS))
-        before = server.cpu_seconds()
-        load = run_load(drive(server.address, spread(requests, CONNECTIONS), http_length, seconds))
-        cpu = (server.cpu_seconds() - before) / (load.replies * batch) * 1e6
+        load = run_load(drive(server.address, spread(writes("bench", batch), CONNECTIONS), http_length, seconds))
+        cpu = server.cpu_seconds() / (load.replies * batch) * 1e6
         return load.per_second * batch, {"p99_ms": load.quantile(0.99), "server_cpu_us_per_record": cpu}
 
 
 def redis_writes(parent: str, appendfsync: str, batch: int, seconds: float) -> float:
     """Entries a second."""
     with redis(parent, appendfsync=appendfsync) as server:
-        requests = xadds(batch)
-        run_load(drive(server.address, spread(requests, CONNECTIONS), redis_length(batch), WARM_SECONDS))
-        load = run_load(drive(server.address, spread(requests, CONNECTIONS), redis_length(batch), seconds))
+        load = run_load(drive(server.address, spread(xadds(batch), CONNECTIONS), redis_length(batch), seconds))
         return load.per_second * batch
 
 

@@ -9,14 +9,6 @@ from tests.unit.failing import BugError, fail_once
 from tests.unit.groups.rig import BrokerRig
 
 
-@pytest.fixture
-def rig() -> BrokerRig:
-    rig = BrokerRig()
-    rig.create()
-    rig.produce(*"abc")
-    return rig
-
-
 def _leased(rig: BrokerRig) -> None:
     consumer = rig.consume(lease_ms=1000)
     assert consumer.offsets() == [0, 1, 2]

@@ -11,14 +11,6 @@ from driftq.seam.runtime import Pending
 from tests.unit.groups.rig import BrokerRig, Consumer, message
 
 
-@pytest.fixture
-def rig() -> BrokerRig:
-    rig = BrokerRig()
-    rig.create()
-    rig.produce(*"abc")
-    return rig
-
-
 def _seek(rig: BrokerRig, offset: int = 0) -> Pending[list[Moved]]:
     """A seek that is on its way."""
     rig.engine_rig.hold_wal()

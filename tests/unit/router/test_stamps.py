@@ -14,13 +14,18 @@ from tests.unit.failing import BugError, fail_once
 from tests.unit.router.routed_rig import put_router, put_topic, values
 
 
-def test_a_copy_that_was_seen_to_expire_does_not_come_back() -> None:
+def _with_a_copy_that_ages() -> ServerRig:
     rig = ServerRig()
     put_topic(rig, "a")
     put_topic(rig, "b", ttl_ms=10_000)
     put_router(rig, "r", "a", "b")
     rig.write("a", 1)
     assert values(rig, "b") == [1]
+    return rig
+
+
+def test_a_copy_that_was_seen_to_expire_does_not_come_back() -> None:
+    rig = _with_a_copy_that_ages()
     rig.advance(12_000)
     rig.write("a", 2)
     assert values(rig, "b") == [2]
@@ -44,12 +49,7 @@ def test_a_dest_without_a_ttl_gets_no_frame_for_its_copies() -> None:
 
 
 def test_a_stamp_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = ServerRig()
-    put_topic(rig, "a")
-    put_topic(rig, "b", ttl_ms=10_000)
-    put_router(rig, "r", "a", "b")
-    rig.write("a", 1)
-    assert values(rig, "b") == [1]
+    rig = _with_a_copy_that_ages()
     fail_once(monkeypatch, Inflow, "heading")
     with pytest.raises(BugError):
         rig.advance(2000)
