@@ -52,11 +52,13 @@ from driftq.model.topic import Durability
 from driftq.storage.block import Block
 from driftq.storage.bodies import FileHead
 from driftq.storage.columns import WRITER, read_one
-from driftq.storage.frame import Frame, Kind, control_body
+from driftq.storage.frame import FRAME_BYTES_MIN, Frame, Kind, control_body
 from driftq.storage.wal_reader import Damage, WalScan
 
 _RECORD_BYTES_MIN = 6
 """A record takes an offset, a flag and one byte of payload in its frame."""
+_FILE_HEAD_BYTES_MIN = FRAME_BYTES_MIN + 8
+"""What a file begins with is no record: its first frame, whose body is never empty."""
 _OWN_KINDS = frozenset(map(int, Kind))
 _APPEND = int(Kind.APPEND)
 _OUT_OF_ORDER = frozenset((Kind.HEAD_WATERMARK, Kind.FLOORS))
@@ -316,7 +318,10 @@ class Replay:
         self.report.damaged += 1
         header = damage.header
         if header is None:
-            self.suspect_records += (damage.end - damage.start) // _RECORD_BYTES_MIN
+            size = damage.end - damage.start
+            if damage.start == 0:
+                size -= _FILE_HEAD_BYTES_MIN
+            self.suspect_records += max(0, size) // _RECORD_BYTES_MIN
             for suspect in self._topics_of(head):
                 self.suspects.add(suspect.id)
                 self._reserve_most(suspect)
