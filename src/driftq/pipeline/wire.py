@@ -97,10 +97,13 @@ class Wire:
             headers["Authorization"] = f"Bearer {self._api_key}"
         end, wait = time.monotonic() + (self._patience_s if patient else 0), _FIRST_WAIT_S
         while True:
+            kept = self._open is not None
             try:
                 status, said = self._once(method, self._prefix + path, body, headers)
             except (OSError, HTTPException) as error:
                 self.close()
+                if kept:
+                    continue  # a server may end a connection that rests; that says nothing about the server
                 why, failure = str(error) or type(error).__name__, None
             else:
                 if status < 300:
