@@ -8,9 +8,13 @@ import io
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from driftq.client import Client
 from driftq.demo.tables import TOPICS, Rows, Tables
+
+if TYPE_CHECKING:
+    from driftq.pipeline.lake.lake import Lake
 
 _RUNS_SHOWN = 5
 _RUN_FIELDS = ("tenant_id", "run_id", "status", "steps", "attempts", "retries", "dead_steps", "critical_path")
@@ -38,7 +42,7 @@ def run_pipeline(url: str, lake: Path, tell: Callable[[str], None]) -> Tables:
         found = verify(Lake(lake), ServerTopics(client))
     return {
         "archived by Spark": [archived.facts],
-        "runs that Spark traced, the most eventful first": _eventful(Lake(lake).root / "runs"),
+        "runs that Spark traced, the most eventful first": _eventful(Lake(lake)),
         "archive and server": [
             {"topic": one.topic, "verdict": one.verdict, "lake_rows": one.lake_rows, "live_rows": one.live_rows}
             for one in found
@@ -56,9 +60,9 @@ def stop_spark() -> None:
             session.stop()
 
 
-def _eventful(table: Path) -> Rows:
-    from deltalake import DeltaTable
+def _eventful(lake: "Lake") -> Rows:
+    from driftq.pipeline.jobs.run_tables import RUNS
 
-    rows: Rows = DeltaTable(table).to_pyarrow_table(columns=list(_RUN_FIELDS)).to_pylist()
+    rows: Rows = lake.table("runs", RUNS).read(list(_RUN_FIELDS)).to_pylist()
     rows.sort(key=lambda row: (row["attempts"], row["run_id"]), reverse=True)
     return rows[:_RUNS_SHOWN]
