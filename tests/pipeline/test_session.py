@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
+import pytest
 from pyarrow import RecordBatch
 
 from driftq.pipeline import register
 from driftq.pipeline.java import find_java
 from driftq.pipeline.jvm import archive_path, command
 from tests.acceptance.process import ServerProcess, environment
-from tests.pipeline.topics import fill
+from tests.pipeline.topics import ask, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,21 +27,51 @@ assert spark.range(10).count() == 10
 assert spark.conf.get("spark.driftq.server") == "http://127.0.0.1:1"
 spark.stop()
 """
+_FOLLOW_AND_GO = """
+import sys, time
+from driftq.pipeline import progress, session
+url, topic, how, checkpoint = sys.argv[1:]
+tell = progress.CursorListener.tell
+progress.CursorListener.tell = lambda *args: (time.sleep(0.5), tell(*args))
+spark = session(url, **{how: "local[1]"}, short=True)
+rows = spark.readStream.format("driftq").option("topic", topic).load()
+writer = rows.writeStream.format("noop").queryName("going").option("checkpointLocation", checkpoint)
+writer.trigger(availableNow=True).start().awaitTermination()
+"""
 
 
 def test_a_session_prints_nothing_and_leaves_nothing_in_the_working_directory(tmp_path: Path) -> None:
+    assert _ran(tmp_path, _START_AND_COUNT) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["master", "remote"])
+def test_a_program_that_just_ends_has_told_where_its_queries_stand(
+    server: ServerProcess, tmp_path: Path, how: str
+) -> None:
+    """Spark tells its listeners some time after a batch; here each takes half a second to pass it on."""
+    fill(server, f"followed-{how}", range(3))
+    code, _, told = _ran(
+        tmp_path, _FOLLOW_AND_GO, f"http://{server.address}", f"followed-{how}", how, str(tmp_path / "checkpoint")
+    )
+    assert code == 0
+    assert "Exception" not in told
+    assert ask(server, "GET", f"/v0/topics/followed-{how}/cursors/spark:going")["seq"] == 3
+
+
+def _ran(directory: Path, program: str, *arguments: str) -> tuple[int, str, str]:
+    """A program of its own process: how it ended and what it printed."""
     cache = {"DRIFTQ_CACHE_DIR": os.environ["DRIFTQ_CACHE_DIR"]} if "DRIFTQ_CACHE_DIR" in os.environ else {}
     ran = subprocess.run(
-        [sys.executable, "-c", _START_AND_COUNT],
-        cwd=tmp_path,
+        [sys.executable, "-c", program, *arguments],
+        cwd=directory,
         env=environment(**cache),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-    assert list(tmp_path.iterdir()) == []
+    return ran.returncode, ran.stdout, ran.stderr
 
 
 def test_the_session_has_no_web_page_and_runs_in_utc(spark: "SparkSession") -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.java import find_java, home_for_spark
 from driftq.pipeline.jvm import current_archive, ensure_started, spark_home
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
 def _listen(spark: "SparkSession", server: str | None, api_key: str | None) -> None:
     """Tell the server where queries stand, once per session; the session knows its key from here on."""
     from driftq.pipeline.options import api_key_of, server_of
-    from driftq.pipeline.progress import CursorListener
+    from driftq.pipeline.progress import listen
     from driftq.pipeline.wire import Wire
 
     if api_key is not None:
@@ -114,7 +115,7 @@ def _listen(spark: "SparkSession", server: str | None, api_key: str | None) -> N
     listening: set[str] = spark.__dict__.setdefault("_driftq_listening", set())
     if address not in listening:
         listening.add(address)
-        spark.streams.addListener(CursorListener(Wire(address, api_key_of({}, api_key))))
+        listen(spark, Wire(address, api_key_of({}, api_key)))
 
 
 def key_of(spark: "SparkSession") -> str | None:
@@ -132,7 +133,8 @@ def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     if remote.startswith("local"):
-        _use_this_python()  # Spark starts a server on this machine
+        _use_this_python()  # Spark starts a server on this machine, by its own scripts
+        os.environ["JAVA_HOME"] = str(home_for_spark(find_java()))
     builder = SparkSession.builder.remote(remote)
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
