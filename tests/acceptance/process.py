@@ -101,7 +101,9 @@ def serving(directory: Path, *flags: str, data_dir: str | None = None, **variabl
 def worker(data_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """A process that writes until it is killed, and what it tells."""
     command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(data_dir), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as process:
         assert process.stdout is not None
         try:
             yield process, process.stdout

@@ -1,7 +1,8 @@
 """A real process on a real disk, killed at random moments: what it had acked is there, whatever it was doing.
 
 The moments are drawn over its progress, not over time: after so many acks, when it has opened, while it recovers. One
-directory lives through all the kills of a test, so each start finds what the kills before it left behind. What is there
+directory lives through all the kills of a test, so each start finds what the kills before it left behind. With it dies
+who writes for it, or is left to finish. What is there
 after a kill is read from a copy: the next worker then recovers from the crash itself, not from a clean stop. `SEED=n`
 draws other moments.
 """
@@ -10,6 +11,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +84,10 @@ def live_and_die(data_dir: Path, durability: Durability, turn: int, dice: random
     acks_max = dice.randint(*dice.choice(LIVES)) if moment == "acks" else 0
     loop = dice.choice(["uvloop", "asyncio"])
     acks: list[Ack] = []
-    arguments = (durability, loop, str(dice.randint(1, 3)), str(turn * FIRST_OF_ROUND))
+    shards = dice.randint(1, 3)
+    scribes = dice.choice([0, 1, shards + 1, shards + 1])
+    arguments = (durability, loop, str(shards), str(scribes), str(turn * FIRST_OF_ROUND))
+    kill = dice.choice([os.kill, os.killpg])
     with process.worker(data_dir, *arguments) as (killed, told):
         for line in told:
             if line == moment.encode() + b"\n":
@@ -91,11 +96,13 @@ def live_and_die(data_dir: Path, durability: Durability, turn: int, dice: random
                 acks.append(Ack(*map(int, line.split())))
                 if len(acks) == acks_max:
                     break
-        killed.kill()
+        kill(killed.pid, signal.SIGKILL)
         acks += [Ack(*map(int, line.split())) for line in told if line != b"open\n"]
         assert killed.stderr is not None
         errors = killed.stderr.read().decode()
     assert killed.returncode == -9, errors
+    # Who writes for it may outlive it, for as long as it takes to write what it was sent.
+    OsDisk().lock(str(data_dir / ".driftq.lock"), b"").release()
     return acks
 
 

@@ -1,9 +1,10 @@
 """A process made to be killed: sixteen writers on a real disk that tell of every ack, and of nothing else.
 
-    python worker.py DATA_DIR CLASS LOOP SHARDS FIRST
+    python worker.py DATA_DIR CLASS LOOP SHARDS SCRIBES FIRST
 
 It says `begun` before the engine recovers and `open` behind that; then, for each ack, once it has it:
-`writer number first_seq last_seq synced_seq`, all of it in one write. FIRST is the number of each writer's first batch.
+`writer number first_seq last_seq synced_seq`, all of it in one write. FIRST is the number of each writer's first batch,
+SCRIBES that of the processes which write for it.
 What a batch holds follows from its writer and number, so whoever reads the log can tell a whole one from a part.
 """
 
@@ -19,6 +20,7 @@ from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime
+from driftq.seam.scribe import Scribe, fork_scribes
 
 WRITERS = 16
 TOPICS = 3
@@ -64,8 +66,8 @@ def _say(line: bytes) -> None:
     os.write(1, line + b"\n")
 
 
-async def _work(data_dir: str, durability: Durability, shards: int, first: int) -> None:
-    runtime = AsyncioRuntime(asyncio.get_running_loop())
+async def _work(data_dir: str, durability: Durability, shards: int, scribes: list[Scribe], first: int) -> None:
+    runtime = AsyncioRuntime(asyncio.get_running_loop(), scribes)
     _say(b"begun")
     engine = Engine(OsDisk(), SystemClock(), runtime, settings(data_dir, shards), pid=os.getpid())
     _say(b"open")
@@ -83,10 +85,11 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
     return asyncio.new_event_loop
 
 
-def main(data_dir: str, durability: str, loop: str, shards: str, first: str) -> None:
+def main(data_dir: str, durability: str, loop: str, shards: str, scribes: str, first: str) -> None:
     """Write until killed."""
+    forked = fork_scribes(int(scribes))
     with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-        runner.run(_work(data_dir, Durability(durability), int(shards), int(first)))
+        runner.run(_work(data_dir, Durability(durability), int(shards), forked, int(first)))
 
 
 if __name__ == "__main__":

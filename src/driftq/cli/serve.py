@@ -30,6 +30,7 @@ from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.memory import collect_seldom, keep_for_good, keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime
+from driftq.seam.scribe import Scribe, fork_scribes
 from driftq.server import Server
 
 _QUICK_NS = 250_000_000
@@ -54,8 +55,9 @@ def run_server(flags: dict[str, Value]) -> int:
         _allow_handles(settings)
         keep_freed_memory()
         collect_seldom()
+        scribes = fork_scribes(settings.wal_shards + 1)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            checkpointed = runner.run(_serve(settings, keys))
+            checkpointed = runner.run(_serve(settings, keys, scribes))
     except StartError as error:
         _say(error.message)
         return 1
@@ -82,13 +84,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings, keys: Keys) -> bool:
+async def _serve(settings: Settings, keys: Keys, scribes: list[Scribe]) -> bool:
     """The life of a server. Returns whether its last checkpoint was taken."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    runtime, disk, clock = AsyncioRuntime(loop), OsDisk(), SystemClock()
+    runtime, disk, clock = AsyncioRuntime(loop, scribes), OsDisk(), SystemClock()
     chosen = choose_address(settings)
     if settings.reset_wal:
         for name in move_aside(settings, disk, clock):

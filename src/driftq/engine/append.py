@@ -246,7 +246,8 @@ class Appender:
             return
         number = None
         if frames:
-            number = self._journal.submit(topic, frames, sync=False, done=partial(self.lost, topic, first))
+            lost = partial(self.lost, topic, first)
+            number = self._journal.submit(topic, frames, sync=False, done=lost, prompt=False)
         if not self._apply(topic, writes, records, ts):
             return
         self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))

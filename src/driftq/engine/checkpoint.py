@@ -127,7 +127,7 @@ class Checkpointer:
         def marked(_: Submission, error: DriftQError | None) -> None:
             arrived(error)
 
-        marks = [Submission([self._mark(shard)], sync=True, done=marked) for shard in self._shards.all]
+        marks = [Submission([self._mark(shard)], sync=True, done=marked, placed=True) for shard in self._shards.all]
         wal_bytes += sum(mark.size for mark in marks)  # or a server at rest would find something new for ever
         for shard, mark in zip(self._shards.all, marks, strict=True):
             shard.submit(mark)
@@ -148,8 +148,7 @@ class Checkpointer:
             else:
                 arrived(error)
 
-        # Jobs of the file thread answer in order: when this one does, the syncs before it are done.
-        self._thread.submit(lambda: None, synced)
+        self._filing.behind_syncs(synced)
 
     def _any_stopped(self) -> bool:
         return any(shard.stopped is not None for shard in self._shards.all)

@@ -93,7 +93,7 @@ class Copier:
             number = None
             if frames:
                 lost = partial(self._appender.lost, topic, first)
-                number = self._journal.submit(topic, frames, sync=False, done=lost)
+                number = self._journal.submit(topic, frames, sync=False, done=lost, prompt=False)
             if self._show(topic, show, done):
                 topic.acked_since_reserve += count
                 self._settled(topic, last, number, lasting=lasting)

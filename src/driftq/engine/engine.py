@@ -46,6 +46,7 @@ from driftq.seam.runtime import Pending, Runtime, run
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.layout import Layout
 from driftq.storage.rows import Row, Rows
+from driftq.storage.segment_scribe import SegmentScribe
 from driftq.storage.segment_store import SegmentStore
 from driftq.storage.shards import Shards
 
@@ -136,7 +137,11 @@ class Engine:
         self._writes = FileThread(runtime, "driftq-blocks")
         self._thread = FileThread(runtime, "driftq-files")
         policy = SegmentPolicy(settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms)
-        self.filing = Filing(layout, self._writes, self._thread, self._clock, self.blocks, self.indexes, policy)
+        scribe = runtime.scribe()
+        self._scribe = None if scribe is None else SegmentScribe(scribe, self._lock, layout.data)
+        self.filing = Filing(
+            layout, self._writes, self._thread, self._scribe, self._clock, self.blocks, self.indexes, policy
+        )
         if deriver is not None:
             deriver.attach(self.catalog, self.filing)
         self._recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time, deriver)
@@ -145,7 +150,14 @@ class Engine:
     def _begin(self) -> None:
         """What takes writes, in the order of http-v0 §19.7: behind all that is recovered."""
         settings, runtime, layout, clock = self.settings, self._runtime, self._layout, self._clock
-        self.shards = Shards(layout, runtime, clock, count=settings.wal_shards, file_bytes=settings.wal_file_bytes)
+        self.shards = Shards(
+            layout,
+            runtime,
+            clock,
+            count=settings.wal_shards,
+            file_bytes=settings.wal_file_bytes,
+            lock=self._lock,
+        )
         self.journal = Journal(runtime, self.time, self.shards)
         self.pressure = Pressure(runtime, clock, self.shards)
         self.wakeups = Wakeups(runtime)
@@ -421,6 +433,8 @@ class Engine:
 
     def _closed(self, *, installed: bool) -> None:
         self.shards.close()
+        if self._scribe is not None:
+            self._scribe.close()
         self._writes.close()
         self._thread.close()
         self.fetching.close()

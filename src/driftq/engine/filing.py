@@ -2,6 +2,7 @@
 
 Two threads. One writes closed blocks and never waits for the device, so that they may leave memory. The other does what
 takes long: syncs, tag indexes, flags, removals, checkpoints. What it removes it removes behind every write under way.
+Where there is a process for it (`storage.segment_scribe`), that writes blocks and seals, and the threads do the rest.
 
 Nothing here decides what a topic shows; a failure leaves payloads in memory and serving, and the WAL as the truth,
 and is tried again by the next `tick`. Jobs run in the order they were given, so a flag is flipped after its block is
@@ -31,6 +32,7 @@ from driftq.engine.tags import TagIndexes
 from driftq.engine.topic import Topic
 from driftq.seam.clock import Clock
 from driftq.storage.layout import Layout
+from driftq.storage.segment_scribe import SegmentScribe
 from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 from driftq.storage.tag_index import TagIndex
 
@@ -51,6 +53,7 @@ class Filing:
         layout: Layout,
         writes: FileThread,
         thread: FileThread,
+        scribe: SegmentScribe | None,
         clock: Clock,
         blocks: Blocks,
         indexes: TagIndexes,
@@ -59,10 +62,11 @@ class Filing:
         self._layout = layout
         self._writes = writes
         self._thread = thread
+        self._scribe = scribe
         self._blocks = blocks
         self._store: SegmentStore = blocks.store
         self._indexes = indexes
-        self._sealing = Sealing(thread, clock, blocks, self._sealed)
+        self._sealing = Sealing(thread, scribe, clock, blocks, self._sealed)
         self._policy = policy
         self.events_max = policy.events_max
         """How many records a segment holds at most, about."""
@@ -104,7 +108,8 @@ class Filing:
     @property
     def busy(self) -> bool:
         """Has the thread anything left to do?"""
-        return self._thread.jobs + self._writes.jobs > 0
+        at_scribe = 0 if self._scribe is None else self._scribe.jobs
+        return self._thread.jobs + self._writes.jobs + at_scribe > 0
 
     @property
     def waiting(self) -> bool:
@@ -181,7 +186,10 @@ class Filing:
             else:
                 self._failed(topic)
 
-        self._writes.submit(lambda: self._store.write(topic.id, segment.first_seq, frames), done)
+        if self._scribe is not None and not self._scribe.gone:
+            self._scribe.write(topic.id, segment.first_seq, frames, done)
+        else:
+            self._writes.submit(lambda: self._store.write(topic.id, segment.first_seq, frames), done)
 
     def _wrote(self, segment: Segment, blocks: int) -> None:
         for number in range(segment.written_blocks, blocks):
@@ -220,7 +228,8 @@ class Filing:
         behind = [
             (segment, segment.written_blocks)
             for segment in topic.segments
-            if not segment.resident and not segment.sealed and segment.durable_blocks < segment.written_blocks
+            if not (segment.resident or segment.sealed or segment.away)
+            and segment.durable_blocks < segment.written_blocks
         ]
         if behind:
             self._sync(topic, behind)
@@ -246,7 +255,7 @@ class Filing:
             if not segments:
                 self._flipping.discard(topic)
             for segment in segments:
-                if segment.flippable and not segment.moving and not segment.flipping:
+                if segment.flippable and not (segment.moving or segment.flipping or segment.away):
                     self._flip(topic, segment)
 
     def may_move(self, segment: Segment) -> bool:
@@ -331,7 +340,22 @@ class Filing:
 
     def _behind_writes(self, work: Work) -> None:
         """Remove something when every write that is under way now has been done."""
-        self.unpinned(lambda: self._writes.submit(lambda: None, lambda _, __: self._thread.submit(work, self._removed)))
+
+        def behind_thread() -> None:
+            self._writes.submit(lambda: None, lambda _, __: self._thread.submit(work, self._removed))
+
+        self.unpinned(lambda: self._behind_scribe(behind_thread))
+
+    def behind_syncs(self, done: Callable[[None, Exception | None], None]) -> None:
+        """Call back when every sync and seal that is under way has been answered."""
+        # Jobs of the file thread answer in order.
+        self._behind_scribe(lambda: self._thread.submit(lambda: None, done))
+
+    def _behind_scribe(self, act: Callable[[], None]) -> None:
+        if self._scribe is not None and not self._scribe.gone:
+            self._scribe.after(act)
+        else:
+            act()
 
     def _removed(self, _: None, error: Exception | None) -> None:
         # What could not be removed is an orphan, and the next start removes it.

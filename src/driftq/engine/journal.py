@@ -68,11 +68,12 @@ class Journal:
         *,
         sync: bool,
         done: Callable[[Submission, DriftQError | None], None] | None,
+        prompt: bool = True,
     ) -> int:
         """Queue frames. Returns the submission's number."""
         if not self._gathering:
             self.schedule()
-        return self.shard_of(topic).submit(Submission(frames, sync=sync, done=done))
+        return self.shard_of(topic).submit(Submission(frames, sync=sync, done=done, prompt=prompt))
 
     def control(
         self,

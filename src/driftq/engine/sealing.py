@@ -1,13 +1,19 @@
-"""Seals segments on the file thread, as many at a time as have piled up while it was busy.
+"""Seals segments, as many at a time as have piled up meanwhile: in another process where there is one, else on the
+file thread.
 
 A seal is three syncs, and the first of a batch pays for most of the others: they share the file system's journal. A
 damaged block fails the seal of its own segment only; an I/O error fails the batch, which is tried again.
 
-Blocks that are still in memory are indexed from there: reading one back costs the thread the interpreter's lock three
-times, and the loop as often. Seals that follow one another closely are worth what it takes to load a faster sort.
+On the thread, blocks that are still in memory are indexed from there: reading one back costs it the interpreter's lock
+three times, and the loop as often. Seals that follow one another closely are worth what it takes to load a faster sort.
+
+Invariant: a seal by the other process counts only where nobody here has met a failed sync of the same data; and what
+failed there is doubtful here, so that the thread writes it again before its next sync.
 """
 
 from collections.abc import Callable
+from errno import EIO
+from functools import partial
 
 from driftq.engine.blocks import Blocks
 from driftq.engine.filing_thread import FileThread
@@ -15,9 +21,10 @@ from driftq.engine.segment import Segment
 from driftq.engine.topic import Topic
 from driftq.seam.clock import Clock
 from driftq.storage.block import Block
-from driftq.storage.segment_store import BlockDamagedError, Seal
+from driftq.storage.sealing import Unsealed, seal
+from driftq.storage.segment_scribe import Sealed, SegmentScribe
+from driftq.storage.segment_store import BlockDamagedError
 from driftq.storage.tag_index import TagIndex
-from driftq.storage.tag_sort import index_blocks
 
 Done = Callable[[Topic, Segment, TagIndex | None, Exception | None], None]
 """Hears of each segment: its tag index, or why it is not sealed."""
@@ -35,6 +42,8 @@ class _Job:
 
     __slots__ = ("damage", "held", "numbers", "segment", "tags", "topic")
 
+    damage: BlockDamagedError | OSError | None
+
     def __init__(self, topic: Topic, segment: Segment) -> None:
         self.topic = topic
         self.segment = segment
@@ -42,14 +51,24 @@ class _Job:
         self.numbers = [number for number in range(len(segment.index)) if segment.live_in(number)[0]]
         self.held: dict[int, Block] = {}
         self.tags: TagIndex | None = None
-        self.damage: BlockDamagedError | None = None
+        self.damage = None
+
+    def note(self, found: Sealed) -> None:
+        """What came of it."""
+        if isinstance(found, TagIndex):
+            self.tags = found
+        else:
+            self.damage = found
 
 
 class Sealing:
     """One batch at a time."""
 
-    def __init__(self, thread: FileThread, clock: Clock, blocks: Blocks, done: Done) -> None:
+    def __init__(
+        self, thread: FileThread, scribe: SegmentScribe | None, clock: Clock, blocks: Blocks, done: Done
+    ) -> None:
         self._thread = thread
+        self._scribe = scribe
         self._clock = clock
         self._begun_ns = clock.monotonic_ns() - _CLOSELY_NS
         self._memory = blocks
@@ -71,15 +90,36 @@ class Sealing:
         now_ns = self._clock.monotonic_ns()
         hurry = len(batch) > 1 or now_ns - self._begun_ns < _CLOSELY_NS
         self._begun_ns = now_ns
+        doubtful = any(self._store.is_doubtful(job.topic.id, job.segment.first_seq) for job in batch)
+        if self._scribe is not None and not self._scribe.gone and not doubtful:
+            self._send(self._scribe, batch, hurry=hurry)
+            return
         self._hold(batch)
+        self._thread.submit(lambda: self._work(batch, hurry=hurry), lambda _, error: self._end(batch, error))
 
-        def done(_: None, error: Exception | None) -> None:
-            self._busy = False
+    def _end(self, batch: list[_Job], error: Exception | None) -> None:
+        self._busy = False
+        for job in batch:
+            self._done(job.topic, job.segment, job.tags, error or job.damage)
+        self._begin()
+
+    def _send(self, scribe: SegmentScribe, batch: list[_Job], *, hurry: bool) -> None:
+        def done(found: list[Sealed], error: Exception | None) -> None:
             for job in batch:
-                self._done(job.topic, job.segment, job.tags, error or job.damage)
-            self._begin()
+                job.segment.away = False
+                if error is not None:
+                    self._store.doubt(job.topic.id, job.segment.first_seq)
+            for job, sealed in zip(batch, found, strict=error is None):
+                if self._store.is_doubtful(job.topic.id, job.segment.first_seq):
+                    job.damage = OSError(EIO, "a sync of it failed meanwhile")
+                else:
+                    job.note(sealed)
+            self._end(batch, error)
 
-        self._thread.submit(lambda: self._work(batch, hurry=hurry), done)
+        for job in batch:
+            job.segment.away = True
+        segments = [(job.topic.id, job.segment.first_seq, job.segment.index, job.numbers) for job in batch]
+        scribe.seal(segments, done, hurry=hurry)
 
     def _hold(self, batch: list[_Job]) -> None:
         held = 0
@@ -93,23 +133,16 @@ class Sealing:
 
     def _work(self, batch: list[_Job], *, hurry: bool) -> None:
         """On the thread: tag indexes, then all durable pairs."""
-        for job in batch:
-            try:
-                job.tags = index_blocks(self._blocks(job), job.segment.first_seq, hurry=hurry)
-            except BlockDamagedError as damage:
-                job.damage = damage
-            job.held.clear()
-        self._store.seal(
-            [
-                Seal(job.topic.id, job.segment.first_seq, job.segment.index, job.tags.encode())
-                for job in batch
-                if job.tags is not None
-            ]
-        )
+        segments = [
+            Unsealed(job.topic.id, job.segment.first_seq, job.segment.index, partial(self._blocks, job))
+            for job in batch
+        ]
+        for job, sealed in zip(batch, seal(self._store, segments, hurry=hurry), strict=True):
+            job.note(sealed)
 
     def _blocks(self, job: _Job) -> list[Block]:
         topic_id, segment = job.topic.id, job.segment
-        held = {} if self._store.is_doubtful(topic_id, segment.first_seq) else job.held
+        held, job.held = {} if self._store.is_doubtful(topic_id, segment.first_seq) else job.held, {}
         return [
             held.get(number) or self._store.read_block(topic_id, segment.first_seq, segment.index, number)
             for number in job.numbers

@@ -71,6 +71,7 @@ class Segment:
     """A seq range of one topic: closed blocks, and for the active one the file they go to."""
 
     __slots__ = (
+        "away",
         "begun_ms",
         "cold",
         "data_bytes",
@@ -119,6 +120,8 @@ class Segment:
         self.written_blocks = 0
         self.durable_blocks = 0
         self.writing = False
+        self.away = False
+        """Is it being sealed by another process? Then nobody here syncs it: the kernel tells of a failure once."""
         self.sealing = False
         self.sealed = False
         self.sealed_behind = 0

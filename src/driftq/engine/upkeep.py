@@ -147,7 +147,7 @@ class Upkeep:
                 ts=now,
                 synced_to=shard.synced_to,
             )
-            shard.submit(Submission([frame], sync=False, done=None))
+            shard.submit(Submission([frame], sync=False, done=None, prompt=False))
             self._journal.schedule()
 
     def _lower_reservations(self, now: int) -> None:

@@ -13,7 +13,8 @@ from driftq.http.routes import Route
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.server import Figures, Server
-from driftq.storage.commit import SYNC_BOUNDS_US, Shard
+from driftq.storage.commit import Shard
+from driftq.storage.wal_writer import SYNC_BOUNDS_US
 
 TOPICS_MAX = 1000
 """Of so many topics the figures are shown."""
@@ -81,14 +82,14 @@ class _Wal:
         self.batches = sum(one.batches for one in counters)
         self.bytes = sum(one.bytes for one in counters)
         self.rotations = sum(one.rotations for one in counters)
-        self.submit_full = sum(one.submit_full for one in counters)
+        self.submit_full = sum(shard.submit_full for shard in shards)
         # Copied first: the threads go on counting, and the parts of a histogram must fit each other.
         self.sync_counts = [sum(column) for column in zip(*[list(one.sync_counts) for one in counters], strict=True)]
         self.sync_counts = self.sync_counts or [0] * (len(SYNC_BOUNDS_US) + 1)
         self.syncs = sum(self.sync_counts)
         self.sync_us = sum(one.sync_ns for one in counters) // _NS_PER_US
         self.depth = sum(shard.depth for shard in shards)
-        self.peak = max((one.queue_peak for one in counters), default=0)
+        self.peak = max((shard.queue_peak for shard in shards), default=0)
         self.read_only = any(shard.read_only for shard in shards)
 
 

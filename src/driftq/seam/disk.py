@@ -16,11 +16,15 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
 _IOV_MAX = 1024
+_ORPHANS_S = 20.0
+"""So long the processes of a server that is gone have to end, which takes them a sync or two."""
+_ORPHANS_POLL_S = 0.01
 _WRITE_AND_WAIT = 7
 _sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
 """Linux only; elsewhere the first sync of a new WAL file takes longer, and that is all."""
@@ -103,6 +107,10 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Let go."""
+        ...
+
+    def fileno(self) -> int:
+        """A handle that another process can hold it by."""
         ...
 
 
@@ -262,10 +270,32 @@ class OsLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Close the descriptor, and the lock with it."""
+        """Close the descriptor, and the lock with it, where no other process has it too."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._fd
+
+
+def _owner_lives(content: bytes) -> bool:
+    """Does the process run that a lock file names? One that nobody can be told of counts as running."""
+    name, _, number = content.strip().partition(b"=")
+    if name != b"pid" or not number.isdigit() or not int(number):
+        return True
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    try:
+        with open(f"/proc/{int(number)}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[:1] != [b"Z"]
+    except OSError:
+        return True
 
 
 class OsDisk:
@@ -328,15 +358,21 @@ class OsDisk:
             os.close(fd)
 
     def lock(self, path: str, content: bytes) -> OsLock:
-        """An flock that does not wait."""
+        """An flock. One whose owner is gone is waited for: its scribes are finishing what they were told."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise LockHeldError(error.errno, "the lock is held", path) from None
-            raise
+        until = time.monotonic() + _ORPHANS_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                held = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+                if not held or _owner_lives(os.pread(fd, 64, 0)) or time.monotonic() > until:
+                    os.close(fd)
+                    if held:
+                        raise LockHeldError(error.errno, "the lock is held", path) from None
+                    raise
+            time.sleep(_ORPHANS_POLL_S)
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, content, 0)

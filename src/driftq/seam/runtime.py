@@ -14,10 +14,12 @@ a seed decides.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
+
+from driftq.seam.scribe import Scribe
 
 Job = TypeVar("Job")
 Job_contra = TypeVar("Job_contra", contravariant=True)
@@ -64,6 +66,10 @@ class Runtime(Protocol):
 
     def worker(self, name: str, handle: Handle[Job]) -> Worker[Job]:
         """Start a worker whose thread calls `handle`."""
+        ...
+
+    def scribe(self) -> Scribe | None:
+        """A process that waits to be told what to do; None where there is none left, and a worker has to do."""
         ...
 
 
@@ -199,10 +205,11 @@ class ThreadWorker(Generic[Job]):
 
 
 class AsyncioRuntime:
-    """The running asyncio loop, and real threads."""
+    """The running asyncio loop, real threads, and the processes that were forked before both."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, scribes: Sequence[Scribe] = ()) -> None:
         self._loop = loop
+        self._scribes = list(scribes)
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Next turn."""
@@ -223,6 +230,14 @@ class AsyncioRuntime:
     def worker(self, name: str, handle: Handle[Job]) -> ThreadWorker[Job]:
         """A thread."""
         return ThreadWorker(name, handle)
+
+    def scribe(self) -> Scribe | None:
+        """One of those that were forked before the loop was there."""
+        if not self._scribes:
+            return None
+        scribe = self._scribes.pop()
+        scribe.attach(self._loop)
+        return scribe
 
     def future(self, pending: Pending[T]) -> asyncio.Future[T]:
         """The same answer as something to await."""

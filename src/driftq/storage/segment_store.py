@@ -52,7 +52,7 @@ class SegmentStore:
         self._durable_dirs: set[int] = set()
         """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
         self._unsynced: set[tuple[int, int]] = set()
-        """Segments whose data a sync failed to make durable. Only the thread that syncs uses it."""
+        """Segments whose data a sync failed to make durable, and one that is being synced. Looked at from anywhere."""
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]]) -> None:
         """Put frames, given with their offsets, one behind the other, into the active segment's file."""
@@ -97,6 +97,10 @@ class SegmentStore:
             self._unsynced.discard(key)
         finally:
             file.close()
+
+    def doubt(self, topic_id: int, first_seq: int) -> None:
+        """Another process may have met a failed sync of its data."""
+        self._unsynced.add((topic_id, first_seq))
 
     def is_doubtful(self, topic_id: int, first_seq: int) -> bool:
         """Has a sync of its data failed? What was written may then have left memory without reaching the device."""

@@ -7,7 +7,9 @@ order whatever the shard counts were.
 from collections.abc import Sequence
 
 from driftq.seam.clock import Clock
+from driftq.seam.disk import Lock
 from driftq.seam.runtime import Runtime
+from driftq.storage.bodies import FileHead
 from driftq.storage.commit import Shard
 from driftq.storage.layout import Layout
 from driftq.storage.wal_file import WalFiles
@@ -16,14 +18,16 @@ from driftq.storage.wal_file import WalFiles
 class Shards:
     """All shards of a running server."""
 
-    def __init__(self, layout: Layout, runtime: Runtime, clock: Clock, *, count: int, file_bytes: int) -> None:
+    def __init__(
+        self, layout: Layout, runtime: Runtime, clock: Clock, *, count: int, file_bytes: int, lock: Lock | None = None
+    ) -> None:
         run = 1 + max((number for number, _ in layout.wal_files()), default=0)
         self.names = [layout.shard_name(shard, count) for shard in range(count)]
         shards = []
         for shard, name in enumerate(self.names):
             files = WalFiles(layout, name, file_bytes)
             files.make_directory()
-            shards.append(Shard(runtime, clock, files, run=run, shard=shard, shards=count))
+            shards.append(Shard(runtime, clock, files, FileHead(run, shard, count, 0, 0), lock))
         self.all: Sequence[Shard] = shards
 
     def of(self, topic_id: int) -> Shard:

@@ -31,15 +31,16 @@ class WalFiles:
     def __init__(self, layout: Layout, name: str, file_bytes: int) -> None:
         self._disk: Disk = layout.disk
         self._layout = layout
-        self._name = name
-        self._file_bytes = file_bytes
+        self.data_dir = layout.data
+        self.name = name
+        self.file_bytes = file_bytes
         self._lock = threading.Lock()
         self._ready: dict[int, WalFile] = {}
         self._taken = 0
 
     def make_directory(self) -> None:
         """The shard's directory, durable; one that was there has been made durable by recovery."""
-        if self._name and self._disk.mkdir(self._layout.wal_dir(self._name)):
+        if self.name and self._disk.mkdir(self._layout.wal_dir(self.name)):
             self._disk.sync_dir(self._layout.wal_dir(""), Site.WAL_DIR)
 
     def prepare(self, number: int) -> None:
@@ -48,7 +49,7 @@ class WalFiles:
             if number in self._ready or number <= self._taken:
                 return
             try:
-                self._ready[number] = self._make(number, self._file_bytes)
+                self._ready[number] = self._make(number, self.file_bytes)
             except OSError:
                 return
 
@@ -59,7 +60,7 @@ class WalFiles:
             if ready is None or ready.size < size:
                 if ready is not None:
                     ready.file.close()
-                ready = self._make(number, max(size, self._file_bytes))
+                ready = self._make(number, max(size, self.file_bytes))
             self._taken = number
             return ready
 
@@ -69,16 +70,16 @@ class WalFiles:
             for number, ready in self._ready.items():
                 ready.file.close()
                 with suppress(OSError):
-                    self._disk.unlink(self._layout.wal_path(self._name, number))
+                    self._disk.unlink(self._layout.wal_path(self.name, number))
             self._ready.clear()
 
     def _make(self, number: int, size: int) -> WalFile:
-        path = self._layout.wal_path(self._name, number)
+        path = self._layout.wal_path(self.name, number)
         file = self._disk.create(path)
         try:
             write_zeros(file, 0, size)
             file.write_out()
-            self._disk.sync_dir(self._layout.wal_dir(self._name), Site.WAL_DIR)
+            self._disk.sync_dir(self._layout.wal_dir(self.name), Site.WAL_DIR)
         except OSError:
             file.close()
             self._disk.unlink(path)

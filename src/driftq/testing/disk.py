@@ -121,6 +121,10 @@ class SimLock:
         self._held.discard(self._inode)
         self._held = set()
 
+    def fileno(self) -> int:
+        """There is none: a simulated disk has one process."""
+        raise OSError(errno.EBADF, "a simulated lock has no descriptor")
+
 
 class SimDisk:
     """A file system in memory with a power switch.

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Generic
 
 from driftq.seam.runtime import Handle, Job
+from driftq.seam.scribe import Scribe
 from driftq.testing.clock import ManualClock
 from driftq.testing.disk import Crashed
 
@@ -135,6 +136,10 @@ class ManualRuntime:
         worker = ManualWorker(self, name, handle)
         self._workers.append(worker)
         return worker
+
+    def scribe(self) -> Scribe | None:
+        """None: what scribes do is done by workers."""
+        return None
 
     def hold(self, worker_name: str) -> None:
         """Keep the workers of this name from running, also those that come later."""

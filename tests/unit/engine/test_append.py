@@ -261,7 +261,7 @@ def test_a_full_queue_refuses_the_whole_write_and_takes_it_later(rig: EngineRig)
         rig.write("t", *range(10))
     assert refused.value.retry_after_ms is not None
     assert rig.topic("t").head == head
-    assert rig.engine.shards.all[0].counters.submit_full == 1
+    assert rig.engine.shards.all[0].submit_full == 1
     rig.release_wal()
     assert rig.write("t", 1).first_seq == head + 1
 

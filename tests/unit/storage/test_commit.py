@@ -8,6 +8,7 @@ import pytest
 from driftq.errors import DriftQError, InternalError, ShardReadOnlyError, ShardStoppedError, ThrottledError
 from driftq.model.limits import WAL_QUEUE_BYTES_MAX, WAL_QUEUE_MAX
 from driftq.seam.disk import Disk, Site, read_file
+from driftq.storage.bodies import FileHead
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import Frame, Kind, encode_control
 from driftq.storage.layout import Layout
@@ -29,7 +30,7 @@ class Bench:
         self.layout = Layout(OrderCheckingDisk(wrap(self.disk)), "/data")
         self.layout.prepare()
         files = WalFiles(self.layout, "", FILE_BYTES)
-        self.shard = Shard(self.runtime, self.clock, files, run=1, shard=0, shards=1)
+        self.shard = Shard(self.runtime, self.clock, files, FileHead(1, 0, 1, 0, 0))
         self.answers: list[tuple[int, type[DriftQError] | None]] = []
         self.writes = 0
         self.disk.on_call = self._count
@@ -224,12 +225,12 @@ def test_a_full_queue_is_refused_before_anything_is_taken() -> None:
     bench.shard.flush()
     with pytest.raises(ThrottledError) as refused:
         bench.shard.check_room()
-    assert (refused.value.retry_after_ms, bench.shard.counters.submit_full) == (50, 1)
+    assert (refused.value.retry_after_ms, bench.shard.submit_full) == (50, 1)
     assert bench.shard.depth == WAL_QUEUE_MAX
     bench.runtime.release(WAL)
     bench.runtime.run_until_idle()
     bench.shard.check_room()
-    assert (bench.shard.depth, bench.shard.counters.queue_peak) == (0, WAL_QUEUE_MAX)
+    assert (bench.shard.depth, bench.shard.queue_peak) == (0, WAL_QUEUE_MAX)
 
 
 def test_a_queue_is_full_by_bytes_too() -> None:

@@ -1,0 +1,293 @@
+"""Processes that write for the server, each with an interpreter of its own.
+
+A thread that writes has to have the interpreter's lock before and behind every call, and a busy loop has it nearly
+always: the thread starves, and the loop pays for waking it in vain. A scribe shares nothing but messages.
+
+    forked → begun (what it is to do, and the lock of the directory) → at work → left by the server → gone
+
+Invariants
+- A scribe is forked before the server has a loop or a thread, and does nothing before it is told what.
+- Messages come whole and in their order, either way. What a server that died had sent in part is nothing.
+- It has the lock of the data directory for as long as it lives: nobody opens the directory while it may still write.
+- It ends when the server's end of the line is closed, by `close` or because the server is gone, and behind all that
+  it was told before. Signals to the whole group are the server's to answer.
+- One that ends by itself is told of, once (`gone`).
+"""
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from struct import Struct
+from typing import NamedTuple
+
+from driftq.seam.disk import Lock
+
+_LENGTHS = Struct("<II")
+"""Of a message: its head, and its body."""
+_BUFFER_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+_SEND_BUFFER_BYTES = 1 << 20
+_IOV_MAX = 1024
+_NAME_MAX = 15
+"""What Linux shows of the name of a process."""
+
+
+class Message(NamedTuple):
+    """What goes over the line."""
+
+    head: bytes
+    body: memoryview
+
+
+class _Messages:
+    """Bytes of one direction, cut into messages."""
+
+    def __init__(self, received: bytes = b"") -> None:
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._buffer[: len(received)] = received
+        self._start, self._end = 0, len(received)
+
+    def read(self, line: socket.socket) -> int:
+        """Take in what has come; 0 at the end. Bodies that were handed out before are no more."""
+        kept = self._end - self._start
+        size = _BUFFER_BYTES
+        if kept >= _LENGTHS.size:
+            size = max(size, _LENGTHS.size + sum(_LENGTHS.unpack_from(self._buffer, self._start)))
+        rest = self._buffer[self._start : self._end]
+        if size != len(self._buffer):
+            self._buffer = bytearray(size)
+        self._buffer[:kept] = rest
+        self._start, self._end = 0, kept
+        with memoryview(self._buffer) as view:
+            got = line.recv_into(view[kept:])
+        self._end += got
+        return got
+
+    def whole(self) -> list[Message]:
+        """Those that are there from the first to the last byte."""
+        found: list[Message] = []
+        view = memoryview(self._buffer)
+        while self._end - self._start >= _LENGTHS.size:
+            head, body = _LENGTHS.unpack_from(view, self._start)
+            middle = self._start + _LENGTHS.size + head
+            if middle + body > self._end:
+                break
+            found.append(Message(bytes(view[middle - head : middle]), view[middle : middle + body]))
+            self._start = middle + body
+        return found
+
+
+class Desk:
+    """The scribe's end of the line. Blocking."""
+
+    def __init__(self, line: socket.socket, received: bytes) -> None:
+        self._line = line
+        self._poll = select.poll()
+        self._poll.register(line, select.POLLIN)
+        self._messages = _Messages(received)
+        self._sending = threading.Lock()
+
+    def receive(self, wait_s: float | None) -> list[Message] | None:
+        """All that has come: at least one message, or none when time is up; None when there will be no more.
+
+        Their bodies can be used until the next call.
+        """
+        while not (found := self._messages.whole()):
+            if not self._poll.poll(None if wait_s is None else wait_s * 1000):
+                return []
+            try:
+                if not self._messages.read(self._line):
+                    return None
+            except ConnectionError:
+                return None
+        return found
+
+    def send(self, head: bytes, body: bytes = b"") -> None:
+        """Tell the server something; one that is gone hears nothing."""
+        with self._sending, suppress(OSError):
+            self._line.sendall(_LENGTHS.pack(len(head), len(body)) + head + body)
+
+
+class Scribe:
+    """The server's end: never waits, until it is closed."""
+
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self._pid = pid
+        self._line = line
+        self._messages = _Messages()
+        self._unsent: deque[memoryview] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hear: Callable[[Message], None] = lambda _: None
+        self._gone: Callable[[], None] = lambda: None
+        self._over = False
+
+    def begin(
+        self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
+    ) -> None:
+        """Have it do `module:function`, called with its desk and `head`. Bodies are good within `hear` alone."""
+        assert self._loop is not None, "a scribe is to be had from a runtime"
+        self._hear, self._gone = hear, gone
+        name = work.encode()
+        socket.send_fds(self._line, [_LENGTHS.pack(len(name), len(head)) + name + head], [lock.fileno()])
+        self._line.setblocking(False)
+        self._loop.add_reader(self._line, self._readable)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop that it is heard on."""
+        self._loop = loop
+
+    def send(self, head: bytes, buffers: Sequence[bytes]) -> None:
+        """A message whose body are these buffers, one behind the other. It is kept until the line takes it."""
+        if self._over:
+            return
+        parts = [_LENGTHS.pack(len(head), sum(map(len, buffers))) + head, *buffers]
+        if not self._unsent:
+            sent = self._sent(parts)
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+            if not parts:
+                return
+            assert self._loop is not None
+            self._loop.add_writer(self._line, self._writable)
+            self._unsent.append(memoryview(parts.pop(0))[sent:])
+        self._unsent.extend(map(memoryview, parts))
+
+    def _sent(self, parts: Sequence[bytes | memoryview]) -> int:
+        try:
+            return self._line.sendmsg(parts[:_IOV_MAX])
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            return 0  # it is gone, and its end of the line tells so
+
+    def _writable(self) -> None:
+        unsent = self._unsent
+        sent = self._sent([unsent[place] for place in range(min(len(unsent), _IOV_MAX))])
+        while unsent and sent >= len(unsent[0]):
+            sent -= len(unsent.popleft())
+        if sent:
+            unsent[0] = unsent[0][sent:]
+        if not unsent and self._loop is not None:
+            self._loop.remove_writer(self._line)
+
+    def _readable(self) -> None:
+        try:
+            got = self._messages.read(self._line)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            got = 0
+        if not got:
+            self._end()
+            self._gone()
+            return
+        for message in self._messages.whole():
+            self._hear(message)
+
+    def _end(self) -> None:
+        """Take the line off the loop."""
+        self._over = True
+        if self._loop is not None and self._line.fileno() >= 0:
+            self._loop.remove_reader(self._line)
+            self._loop.remove_writer(self._line)
+        self._unsent.clear()
+
+    def close(self) -> None:
+        """Send what is left, hear what it has to say, and wait until it is gone."""
+        unsent = list(self._unsent)
+        if not self._over:
+            self._end()
+            self._finish(unsent)
+        self._line.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+    def _finish(self, unsent: list[memoryview]) -> None:
+        self._line.setblocking(True)
+        ready = select.poll()
+        ready.register(self._line, select.POLLIN | (select.POLLOUT if unsent else 0))
+        if not unsent:
+            self._leave()
+        while True:
+            ((_, events),) = ready.poll()
+            if unsent and events & select.POLLOUT:
+                sent = self._line.send(unsent[0], socket.MSG_DONTWAIT)
+                unsent[0] = unsent[0][sent:]
+                if not unsent[0]:
+                    unsent.pop(0)
+                if not unsent:
+                    ready.modify(self._line, select.POLLIN)
+                    self._leave()
+            if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                try:
+                    got = self._messages.read(self._line)
+                except OSError:
+                    got = 0
+                if not got:
+                    return
+                for message in self._messages.whole():
+                    self._hear(message)
+
+    def _leave(self) -> None:
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
+
+
+def fork_scribes(count: int) -> list[Scribe]:
+    """So many processes that wait to be told what to do. To be called before there is a loop or a thread."""
+    scribes: list[Scribe] = []
+    ours: list[socket.socket] = []
+    for _ in range(count):
+        here, there = socket.socketpair()
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            for line in (here, *ours):
+                line.close()
+            _live(there)
+        there.close()
+        ours.append(here)
+        scribes.append(Scribe(pid, here))
+    return scribes
+
+
+def _live(line: socket.socket) -> None:
+    """The life of a scribe; does not return."""
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        _work(line)
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, this process ends here, and its server hears that it did
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _work(line: socket.socket) -> None:
+    received, _lock, _, _ = socket.recv_fds(line, _READ_BYTES, 1)
+    desk = Desk(line, received)
+    first = desk.receive(None)
+    if not first:
+        return  # the server has ended before it began
+    work, head = first[0].head.decode(), bytes(first[0].body)
+    module, _, function = work.partition(":")
+    with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write(f"driftq-{function.replace('_', '-')}"[:_NAME_MAX])
+    getattr(import_module(module), function)(desk, head)

@@ -1,0 +1,122 @@
+"""A shard's writer in a process of its own: parcels over, reports back.
+
+A message to it is the parcels of one loop turn: what each is, and all their frames as one body. It answers at once
+where somebody waits, else with what it has to say anyway: behind the next sync, or so many bytes.
+
+Of a server that died it writes what it was sent, syncs it, and ends: what was acked when it was queued is in the file.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from driftq.seam.clock import SystemClock
+from driftq.seam.disk import Lock, OsDisk
+from driftq.seam.runtime import ThreadWorker
+from driftq.seam.scribe import Desk, Message, Scribe
+from driftq.storage.bodies import FileHead
+from driftq.storage.layout import Layout
+from driftq.storage.wal_file import WalFiles
+from driftq.storage.wal_writer import Parcel, Report, WalWriter
+
+_TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
+"""So much is written before it is told of although nobody waits for it: what is under way counts against the queue."""
+
+
+class _Begin(Struct, array_like=True):
+    """Where the shard's files are."""
+
+    data_dir: str
+    name: str
+    file_bytes: int
+    head: FileHead
+
+
+class _Parcel(Struct, array_like=True, gc=False):
+    """A submission without its frames, and with them on the other side."""
+
+    number: int
+    generation: int
+    size: int
+    frame_count: int
+    sync: bool
+    prompt: bool
+    placed: bool
+    frames: Sequence[bytes] = ()
+
+
+_encode = Encoder().encode
+_parcels = Decoder(list[_Parcel]).decode
+_report = Decoder(Report).decode
+
+
+class WalScribe:
+    """The loop's side."""
+
+    def __init__(
+        self,
+        scribe: Scribe,
+        lock: Lock,
+        files: WalFiles,
+        head: FileHead,
+        settle: Callable[[Report], None],
+        gone: Callable[[], None],
+    ) -> None:
+        self._scribe = scribe
+        self._settle = settle
+        self._last: Report | None = None
+        begin = _Begin(files.data_dir, files.name, files.file_bytes, head)
+        scribe.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
+
+    def _hear(self, message: Message) -> None:
+        self._last = _report(message.head)
+        self._settle(self._last)
+
+    def put(self, batch: Sequence[Parcel]) -> None:
+        """One message, however many submissions."""
+        parcels = [_Parcel(s.number, s.generation, s.size, s.frame_count, s.sync, s.prompt, s.placed) for s in batch]
+        self._scribe.send(_encode(parcels), [frame for s in batch for frame in s.frames])
+
+    def close(self) -> Report | None:
+        """Have it write and sync what it has, and end."""
+        self._scribe.close()
+        return self._last
+
+
+class _Telling:
+    """Which reports are worth a message."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._told_bytes = self._told_frames = 0
+
+    def tell(self, report: Report) -> None:
+        """Those that somebody waits for, and one now and then."""
+        counters = report.counters
+        many = counters.bytes - self._told_bytes > _TOLD_BYTES or counters.frames - self._told_frames > _TOLD_FRAMES
+        if report.prompt or many:
+            self._told_bytes, self._told_frames = counters.bytes, counters.frames
+            self._desk.send(_encode(report))
+
+
+def write_log(desk: Desk, head: bytes) -> None:
+    """The life of a writer: in its own process, until its server has left."""
+    begin = Decoder(_Begin).decode(head)
+    files = WalFiles(Layout(OsDisk(), begin.data_dir), begin.name, begin.file_bytes)
+    telling = _Telling(desk)
+    writer = WalWriter(SystemClock(), files, begin.head, telling.tell, ThreadWorker)
+    wait_s: float | None = None
+    while (messages := desk.receive(wait_s)) is not None:
+        wait_s = writer.handle([_unpacked(message) for message in messages])
+    telling.tell(writer.close())
+
+
+def _unpacked(message: Message) -> list[_Parcel]:
+    """The parcels of one turn, each with its part of the body."""
+    parcels, place = _parcels(message.head), 0
+    for parcel in parcels:
+        if parcel.size:
+            parcel.frames = (message.body[place : place + parcel.size],)  # type: ignore[assignment]
+            place += parcel.size
+    return parcels
