@@ -31,17 +31,20 @@ class Process:
         self._process.send_signal(number)
         self._process.wait(60)
 
+    def _pids(self) -> list[int]:
+        """It, and the processes that write for it."""
+        pid = self._process.pid
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
     def resident_mib(self) -> float:
-        """Its resident memory."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1024
-        raise AssertionError("no resident memory in /proc")
+        """Its resident memory, all processes together; what they share counts once."""
+        lines = [line for pid in self._pids() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
     def cpu_seconds(self) -> float:
-        """CPU time it has used."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU time it has used, all processes together."""
+        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._pids()]
+        return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
 
     def wait_until_quiet(self) -> None:
         """Until what follows a load, as sealing and checkpoints, is over: a second with next to no work in it."""

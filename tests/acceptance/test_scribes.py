@@ -78,6 +78,7 @@ def sealed_up_to(server: ServerProcess, seq: int) -> None:
 
 @pytest.mark.parametrize("durability", ["disk", "memory", "fsync"])
 def test_a_kill_of_the_server_alone_loses_nothing_that_was_queued(tmp_path: Path, durability: str) -> None:
+    """proves: G-REC-12"""
     with serving(tmp_path) as server:
         server.wait_ready()
         with writing(server, durability) as acked:
@@ -89,6 +90,7 @@ def test_a_kill_of_the_server_alone_loses_nothing_that_was_queued(tmp_path: Path
 
 
 def test_a_start_waits_for_what_the_server_before_it_has_left_behind(tmp_path: Path) -> None:
+    """proves: G-REC-12"""
     with serving(tmp_path) as server:
         server.wait_ready()
         server.ask("PUT", "/v0/topics/t", {"durability": "memory"})
@@ -105,6 +107,7 @@ def test_a_start_waits_for_what_the_server_before_it_has_left_behind(tmp_path: P
 
 
 def test_without_the_writer_of_its_log_a_server_takes_no_writes_and_loses_none(tmp_path: Path) -> None:
+    """proves: G-IO-10"""
     with serving(tmp_path) as server:
         server.wait_ready()
         with writing(server, "fsync") as acked:
@@ -122,6 +125,7 @@ def test_without_the_writer_of_its_log_a_server_takes_no_writes_and_loses_none(t
 
 
 def test_without_the_writer_of_segments_the_server_writes_and_seals_them_itself(tmp_path: Path) -> None:
+    """proves: G-IO-10"""
     with serving(tmp_path, "--segment-max-events", "100") as server:
         server.wait_ready()
         server.ask("PUT", "/v0/topics/t", {})

@@ -5,6 +5,8 @@ import errno
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -227,6 +229,8 @@ def test_rename_replaces_and_unlink_forgives(path: str) -> None:
 
 _HOLDER = """
 import sys
+import threading
+import time
 from driftq.seam.disk import OsDisk
 lock = OsDisk().lock(sys.argv[1], b"the other process")
 print("held", flush=True)
@@ -271,3 +275,26 @@ def test_a_lock_that_cannot_be_tried_is_another_error(path: str, monkeypatch: py
 @pytest.mark.parametrize("disk", [OsDisk(), SimDisk()])
 def test_both_disks_are_disks(disk: Disk) -> None:
     assert disk.names("/nowhere") == []
+
+
+def test_a_lock_whose_owner_is_gone_is_waited_for(tmp_path: Path) -> None:
+    """As its scribes have it, which end when they have written what they were sent."""
+    path = str(tmp_path / "lock")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    held = OsDisk().lock(path, b"pid=%d\n" % gone.pid)
+    ending = threading.Timer(0.1, held.release)
+    ending.start()
+    OsDisk().lock(path, b"").release()
+    ending.join()
+    assert held.fileno() == -1
+
+
+def test_a_lock_whose_owner_runs_is_not_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    held = OsDisk().lock(path, b"pid=%d\n" % os.getppid())
+    began = time.monotonic()
+    with pytest.raises(LockHeldError):
+        OsDisk().lock(path, b"")
+    assert time.monotonic() - began < 5
+    held.release()
