@@ -180,6 +180,7 @@ class Scribe:
             self._loop.remove_writer(self._line)
 
     def _readable(self) -> None:
+        assert self._loop is not None
         try:
             got = self._messages.read(self._line)
         except (BlockingIOError, InterruptedError):
@@ -191,7 +192,10 @@ class Scribe:
             self._gone()
             return
         for message in self._messages.whole():
-            self._hear(message)
+            try:
+                self._hear(message)
+            except Exception as bug:  # noqa: BLE001 - the loop is told of it, and of the next message whoever waits for it
+                self._loop.call_soon(_raise, bug)
 
     def _end(self) -> None:
         """Take the line off the loop."""
@@ -242,8 +246,15 @@ class Scribe:
             self._line.shutdown(socket.SHUT_WR)
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def fork_scribes(count: int) -> list[Scribe]:
-    """So many processes that wait to be told what to do. To be called before there is a loop or a thread."""
+    """So many processes that wait to be told what to do. To be called before there is a loop or a thread.
+
+    Where the system allows no more processes there are fewer, and threads do the rest.
+    """
     scribes: list[Scribe] = []
     ours: list[socket.socket] = []
     for _ in range(count):
@@ -251,7 +262,12 @@ def fork_scribes(count: int) -> list[Scribe]:
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            here.close()
+            there.close()
+            break
         if pid == 0:
             for line in (here, *ours):
                 line.close()

@@ -119,6 +119,8 @@ class Shard:
         """Every submission up to this number is on stable storage."""
         self.stopped: DriftQError | None = None
         self._unapplied: ShardStoppedError | None = None
+        self._deserted: ShardStoppedError | None = None
+        """Is the writer gone?"""
         self.failing: DriftQError | None = None
         """What the newest write failed with, until one works again."""
         self.on_synced: Callable[[Shard], None] | None = None
@@ -187,7 +189,9 @@ class Shard:
     def flush(self) -> None:
         """Hand over what this loop turn has queued, all at once."""
         queued, self._queued = self._queued, []
-        if queued:
+        if queued and self._deserted is not None:
+            self._runtime.soon(partial(self._fail_generation, self._deserted))
+        elif queued:
             self._writing.put(queued)
 
     def sync(self, done: Callable[[Submission, DriftQError | None], None] | None) -> None:
@@ -231,8 +235,9 @@ class Shard:
 
     def _abandoned(self) -> None:
         """The writer is gone, and nobody can say what of the rest is on disk."""
-        self.stopped = self.failing = ShardStoppedError("the log's writer is gone; restart the server to recover")
-        self._fail_generation(self.stopped)
+        self._deserted = ShardStoppedError("the log's writer is gone; restart the server to recover")
+        self.stopped = self.failing = self._deserted
+        self._fail_generation(self._deserted)
 
     def _fail_generation(self, error: DriftQError) -> None:
         """Nothing that was queued before the loop heard of a failure is in the file."""
