@@ -74,6 +74,11 @@ class Submission:
 class _Writing(Protocol):
     """The way to the writer."""
 
+    @property
+    def synced_to(self) -> int:
+        """A place in the log up to which everything is known to be on stable storage."""
+        ...
+
     def put(self, batch: list[Submission]) -> None:
         """Have it written."""
         ...
@@ -94,6 +99,11 @@ class _WriterThread:
         )
         self._worker: Worker[list[Submission]] = runtime.worker(f"driftq-wal-{head.shard}", self._writer.handle)
 
+    @property
+    def synced_to(self) -> int:
+        """As the thread has it."""
+        return self._writer.synced_to
+
     def put(self, batch: list[Submission]) -> None:
         """One put, however many submissions."""
         self._worker.put(batch)
@@ -113,8 +123,6 @@ class Shard:
         self.counters = WalCounters()
         """As of the last report."""
         self.submit_full = self.queue_peak = 0
-        self.synced_to = 0
-        """What a frame that is built now may say: a place up to which everything is on stable storage."""
         self.synced_number = 0
         """Every submission up to this number is on stable storage."""
         self.stopped: DriftQError | None = None
@@ -144,6 +152,11 @@ class Shard:
     def read_only(self) -> bool:
         """Can the next file not be made?"""
         return isinstance(self.failing, ShardReadOnlyError)
+
+    @property
+    def synced_to(self) -> int:
+        """What a frame that is built now may say: file number << 32 | synced offset."""
+        return self._writing.synced_to
 
     @property
     def last_number(self) -> int:
@@ -212,7 +225,6 @@ class Shard:
         """From the writer: how far it has come, and what went wrong."""
         further = report.synced > self.synced_number
         self.synced_number = max(self.synced_number, report.synced)
-        self.synced_to = report.synced_to
         self.counters = report.counters
         error = None if report.failure is None else report.failure.error()
         if isinstance(error, ShardStoppedError):

@@ -66,11 +66,14 @@ class WalScribe:
         self._scribe = scribe
         self._settle = settle
         self._last: Report | None = None
+        self.synced_to = 0
+        """As the last report says."""
         begin = _Begin(files.data_dir, files.name, files.file_bytes, head)
         scribe.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
 
     def _hear(self, message: Message) -> None:
         self._last = _report(message.head)
+        self.synced_to = self._last.synced_to
         self._settle(self._last)
 
     def put(self, batch: Sequence[Parcel]) -> None:

@@ -156,7 +156,8 @@ class WalWriter:
         make_worker: Callable[[str, Handle[int]], Worker[int]],
     ) -> None:
         self.counters = WalCounters()
-        self._synced_to = 0
+        self.synced_to = 0
+        """A place up to which everything is on stable storage. Read from anywhere."""
         self._clock = clock
         self._files = files
         self._tell = tell
@@ -220,7 +221,7 @@ class WalWriter:
     def _report(self, written: int, generation: int, failure: Failure | None, *, prompt: bool = True) -> Report:
         ends, self._ends = self._ends, {}
         return Report(
-            written, self._synced, self._synced_to, self._took_ns, self.counters, prompt, failure, generation, ends
+            written, self._synced, self.synced_to, self._took_ns, self.counters, prompt, failure, generation, ends
         )
 
     def _prepare(self, numbers: list[int]) -> None:
@@ -322,7 +323,7 @@ class WalWriter:
         # Its head counts: the file behind this one will say that everything up to here was synced.
         self._note_dirty()
         self._number += 1
-        self._synced_to = following.number << PLACE_BITS
+        self.synced_to = following.number << PLACE_BITS
 
     def _note_dirty(self) -> None:
         """The current file has something that no sync has covered."""
@@ -347,7 +348,7 @@ class WalWriter:
         self._took_ns = self._synced_ns - began
         self._due_ns = None
         self._synced = self._written
-        self._synced_to = current.number << PLACE_BITS | current.end
+        self.synced_to = current.number << PLACE_BITS | current.end
         self.counters.note_sync(self._took_ns)
 
     def _stop(self, message: str, cause: OSError) -> None:

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from driftq.pipeline import PipelineError, cold_topics, read_topic, session, sessions
+from driftq.pipeline import PipelineError, cold_topics, progress, read_topic, session, sessions
 from driftq.pipeline.sessions import defaults
 from tests.acceptance.process import environment
 
@@ -59,6 +59,7 @@ class _Asked(Exception):  # noqa: N818  # an answer, not an error
 
 def test_read_topic_asks_with_the_key_that_the_session_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks the server itself, in the process of the user; the environment of the JVM is not its own."""
+    monkeypatch.setattr(progress, "listen", Mock())
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: None), streams=Mock())
     sessions._listen(spark, "http://127.0.0.1:1", "key of the session")
 
