@@ -12,6 +12,9 @@ Invariants
 - It ends when the server's end of the line is closed, by `close` or because the server is gone, and behind all that
   it was told before. Signals to the whole group are the server's to answer.
 - One that ends by itself is told of, once (`gone`).
+
+To wake a process costs as much as half a request. So a scribe may rest where nobody waits for what it was sent last
+(`Desk.rest`); an urgent message rings a bell then, which nothing else does.
 """
 
 import asyncio
@@ -37,6 +40,7 @@ _BUFFER_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _SEND_BUFFER_BYTES = 1 << 20
 _IOV_MAX = 1024
+_BELL_BYTES = 4096
 _NAME_MAX = 15
 """What Linux shows of the name of a process."""
 
@@ -89,8 +93,10 @@ class _Messages:
 class Desk:
     """The scribe's end of the line. Blocking."""
 
-    def __init__(self, line: socket.socket, received: bytes) -> None:
+    def __init__(self, line: socket.socket, bell: socket.socket, received: bytes) -> None:
         self._line = line
+        self._bell = bell
+        bell.setblocking(False)
         self._poll = select.poll()
         self._poll.register(line, select.POLLIN)
         self._messages = _Messages(received)
@@ -111,6 +117,12 @@ class Desk:
                 return None
         return found
 
+    def rest(self, rest_s: float) -> None:
+        """Let messages collect, until one is urgent."""
+        select.select([self._bell], [], [], rest_s)  # which counts less than a millisecond, as `poll` does not
+        with suppress(OSError):
+            self._bell.recv(_BELL_BYTES)
+
     def send(self, head: bytes, body: bytes = b"") -> None:
         """Tell the server something; one that is gone hears nothing."""
         with self._sending, suppress(OSError):
@@ -120,9 +132,13 @@ class Desk:
 class Scribe:
     """The server's end: never waits, until it is closed."""
 
-    def __init__(self, pid: int, line: socket.socket) -> None:
+    def __init__(self, pid: int, line: socket.socket, bell: socket.socket) -> None:
         self._pid = pid
         self._line = line
+        self._bell = bell
+        bell.setblocking(False)
+        self._may_rest = False
+        """Did nobody wait for the message before this one?"""
         self._messages = _Messages()
         self._unsent: deque[memoryview] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,10 +161,17 @@ class Scribe:
         """The loop that it is heard on."""
         self._loop = loop
 
-    def send(self, head: bytes, buffers: Sequence[bytes]) -> None:
+    def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
         """A message whose body are these buffers, one behind the other. It is kept until the line takes it."""
         if self._over:
             return
+        self._post(head, buffers)
+        if urgent and self._may_rest:
+            with suppress(OSError):  # the bell is full of rings, or nobody is there to hear it
+                self._bell.send(b"!")
+        self._may_rest = not urgent
+
+    def _post(self, head: bytes, buffers: Sequence[bytes]) -> None:
         parts = [_LENGTHS.pack(len(head), sum(map(len, buffers))) + head, *buffers]
         if not self._unsent:
             sent = self._sent(parts)
@@ -212,6 +235,7 @@ class Scribe:
             self._end()
             self._finish(unsent)
         self._line.close()
+        self._bell.close()
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
@@ -259,26 +283,28 @@ def fork_scribes(count: int) -> list[Scribe]:
     ours: list[socket.socket] = []
     for _ in range(count):
         here, there = socket.socketpair()
+        bell, heard = socket.socketpair()
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             pid = os.fork()
         except OSError:
-            here.close()
-            there.close()
+            for line in (here, there, bell, heard):
+                line.close()
             break
         if pid == 0:
-            for line in (here, *ours):
+            for line in (here, bell, *ours):
                 line.close()
-            _live(there)
+            _live(there, heard)
         there.close()
-        ours.append(here)
-        scribes.append(Scribe(pid, here))
+        heard.close()
+        ours += [here, bell]
+        scribes.append(Scribe(pid, here, bell))
     return scribes
 
 
-def _live(line: socket.socket) -> None:
+def _live(line: socket.socket, bell: socket.socket) -> None:
     """The life of a scribe; does not return."""
     code = 1
     try:
@@ -287,7 +313,7 @@ def _live(line: socket.socket) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
-        _work(line)
+        _work(line, bell)
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, this process ends here, and its server hears that it did
         traceback.print_exc()
@@ -296,9 +322,9 @@ def _live(line: socket.socket) -> None:
         os._exit(code)
 
 
-def _work(line: socket.socket) -> None:
+def _work(line: socket.socket, bell: socket.socket) -> None:
     received, _lock, _, _ = socket.recv_fds(line, _READ_BYTES, 1)
-    desk = Desk(line, received)
+    desk = Desk(line, bell, received)
     first = desk.receive(None)
     if not first:
         return  # the server has ended before it began

@@ -1,7 +1,8 @@
 """A shard's writer in a process of its own: parcels over, reports back.
 
 A message to it is the parcels of one loop turn: what each is, and all their frames as one body. It answers at once
-where somebody waits, else with what it has to say anyway: behind the next sync, or so many bytes.
+where somebody waits, else with what it has to say anyway: behind the next sync, or so many bytes. It rests for a moment
+behind what nobody waits for, and is woken for whoever does.
 
 Of a server that died it writes what it was sent, syncs it, and ends: what was acked when it was queued is in the file.
 """
@@ -22,6 +23,9 @@ from driftq.storage.wal_writer import Parcel, Report, WalWriter
 
 _TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
 """So much is written before it is told of although nobody waits for it: what is under way counts against the queue."""
+
+_REST_S = 0.0005
+"""What nobody waits for may collect so long: a loop that wakes its writer in every turn has less time for the rest."""
 
 
 class _Begin(Struct, array_like=True):
@@ -79,7 +83,8 @@ class WalScribe:
     def put(self, batch: Sequence[Parcel]) -> None:
         """One message, however many submissions."""
         parcels = [_Parcel(s.number, s.generation, s.size, s.frame_count, s.sync, s.prompt, s.placed) for s in batch]
-        self._scribe.send(_encode(parcels), [frame for s in batch for frame in s.frames])
+        frames = [frame for s in batch for frame in s.frames]
+        self._scribe.send(_encode(parcels), frames, urgent=any(map(_is_urgent, batch)))
 
     def close(self) -> Report | None:
         """Have it write and sync what it has, and end."""
@@ -111,8 +116,17 @@ def write_log(desk: Desk, head: bytes) -> None:
     writer = WalWriter(SystemClock(), files, begin.head, telling.tell, ThreadWorker)
     wait_s: float | None = None
     while (messages := desk.receive(wait_s)) is not None:
-        wait_s = writer.handle([_unpacked(message) for message in messages])
+        jobs = [_unpacked(message) for message in messages]
+        wait_s = writer.handle(jobs)
+        if wait_s is not None and not any(_is_urgent(parcel) for job in jobs for parcel in job):
+            desk.rest(min(_REST_S, wait_s))
+            wait_s = max(0.0, wait_s - _REST_S)
     telling.tell(writer.close())
+
+
+def _is_urgent(parcel: Parcel) -> bool:
+    """Does anybody wait for it?"""
+    return parcel.sync or parcel.prompt
 
 
 def _unpacked(message: Message) -> list[_Parcel]:

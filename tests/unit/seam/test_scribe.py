@@ -8,8 +8,9 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,7 +25,8 @@ class Line:
 
     def __init__(self, work: Work) -> None:
         here, there = socket.socketpair()
-        self.scribe = Scribe(os.getpid(), here)
+        bell, self._bell = socket.socketpair()
+        self.scribe = Scribe(os.getpid(), here, bell)
         self.heard: list[tuple[bytes, bytes]] = []
         self.ended, self._more = asyncio.Event(), asyncio.Event()
         self._there = there
@@ -32,11 +34,11 @@ class Line:
         self._thread = threading.Thread(target=self._live)
 
     def _live(self) -> None:
-        with self._there:
+        with self._there, self._bell:
             received, fds, _, _ = socket.recv_fds(self._there, 1 << 16, 1)
             for fd in fds:
                 os.close(fd)
-            desk = Desk(self._there, received)
+            desk = Desk(self._there, self._bell, received)
             first = desk.receive(None)
             assert first is not None
             desk.send(b"begun", first[0].head + first[0].body)
@@ -58,6 +60,13 @@ class Line:
             while len(self.heard) < count:
                 self._more.clear()
                 await self._more.wait()
+
+    def rung(self) -> bool:
+        """Has the bell rung since it was asked last?"""
+        try:
+            return bool(self._bell.recv(1))
+        except BlockingIOError:
+            return False
 
     def close(self) -> None:
         self.scribe.close()
@@ -124,28 +133,57 @@ def test_a_scribe_that_ends_by_itself_is_told_of_once_and_sent_nothing_more(lock
     asyncio.run(run())
 
 
-def test_half_a_message_of_a_server_that_died_is_none() -> None:
+@contextmanager
+def desk() -> Iterator[tuple[socket.socket, socket.socket, Desk]]:
+    """The server's ends of line and bell, and what is at the other ends."""
     here, there = socket.socketpair()
+    bell, heard = socket.socketpair()
+    with here, there, bell, heard:
+        yield here, bell, Desk(there, heard, b"")
+
+
+def test_half_a_message_of_a_server_that_died_is_none() -> None:
     whole = b"\x01\0\0\0\x02\0\0\0hbb"
-    here.sendall(whole + whole[:-1])
-    here.close()
-    with there:
-        desk = Desk(there, b"")
-        (message,) = desk.receive(None) or []
+    with desk() as (here, _, there):
+        here.sendall(whole + whole[:-1])
+        here.close()
+        (message,) = there.receive(None) or []
         assert (message.head, bytes(message.body)) == (b"h", b"bb")
-        assert desk.receive(None) is None
+        assert there.receive(None) is None
 
 
 def test_who_waits_for_a_message_waits_as_long_as_he_said() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        assert Desk(there, b"").receive(0.001) == []
+    with desk() as (_, _, there):
+        assert there.receive(0.001) == []
 
 
 def test_nobody_minds_that_a_server_is_gone() -> None:
-    here, there = socket.socketpair()
-    desk = Desk(there, b"")
-    here.close()
-    with there, suppress(OSError):
-        desk.send(b"is anybody there?", bytes(1 << 20))
-        assert desk.receive(None) is None
+    with desk() as (here, _, there):
+        here.close()
+        there.send(b"is anybody there?", bytes(1 << 20))
+        assert there.receive(None) is None
+
+
+def test_a_scribe_rests_until_the_bell_rings_and_once_for_each_ring() -> None:
+    with desk() as (_, bell, there):
+        began = time.monotonic()
+        bell.send(b"!")
+        there.rest(30)
+        assert time.monotonic() - began < 10
+        there.rest(0.001)
+        assert time.monotonic() - began >= 0.001
+
+
+def test_only_what_is_urgent_behind_what_is_not_rings_the_bell(lock_path: str) -> None:
+    async def run() -> list[bool]:
+        line = Line(echo)
+        line.begin(lock_path)
+        rang = []
+        for number, urgent in enumerate([True, True, False, False, True, True, False, True]):
+            line.scribe.send(b"", [b"x"], urgent=urgent)
+            await line.until(2 + number)
+            rang.append(line.rung())
+        line.close()
+        return rang
+
+    assert asyncio.run(run()) == [False, False, False, False, True, False, False, True]

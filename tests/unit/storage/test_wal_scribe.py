@@ -32,9 +32,10 @@ class Rig:
         self.answers: list[tuple[int, type[DriftQError] | None]] = []
         self._more = asyncio.Event()
         here, self._there = socket.socketpair()
+        bell, self._bell = socket.socketpair()
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
-        runtime = AsyncioRuntime(asyncio.get_running_loop(), [Scribe(os.getpid(), here)])
+        runtime = AsyncioRuntime(asyncio.get_running_loop(), [Scribe(os.getpid(), here, bell)])
         files = WalFiles(self.layout, "", 1 << 16)
         lock = OsDisk().lock(self.layout.lock_path, b"")
         self.shard = Shard(runtime, SystemClock(), files, FileHead(1, 0, 1, 0, 0), lock)
@@ -42,13 +43,14 @@ class Rig:
 
     def _write(self) -> None:
         received, fds, _, _ = socket.recv_fds(self._there, 1 << 16, 1)
-        desk = Desk(self._there, received)
+        desk = Desk(self._there, self._bell, received)
         first = desk.receive(None)
         assert first is not None
         write_log(desk, bytes(first[0].body))
         for fd in fds:
             os.close(fd)
         self._there.close()
+        self._bell.close()
 
     def submit(self, *ops: int, sync: bool, placed: bool = False, prompt: bool = True) -> Submission:
         frames = [encode_control(Kind.DELETE, b"x" * 900, topic_id=1, op=op, ts=0) for op in ops]
