@@ -20,7 +20,7 @@ from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime
-from driftq.seam.scribe import Scribe, fork_scribes
+from driftq.seam.scribe import ScribeProcess, fork_scribes
 
 WRITERS = 16
 TOPICS = 3
@@ -66,7 +66,7 @@ def _say(line: bytes) -> None:
     os.write(1, line + b"\n")
 
 
-async def _work(data_dir: str, durability: Durability, shards: int, scribes: list[Scribe], first: int) -> None:
+async def _work(data_dir: str, durability: Durability, shards: int, scribes: list[ScribeProcess], first: int) -> None:
     runtime = AsyncioRuntime(asyncio.get_running_loop(), scribes)
     _say(b"begun")
     engine = Engine(OsDisk(), SystemClock(), runtime, settings(data_dir, shards), pid=os.getpid())

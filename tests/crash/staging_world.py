@@ -84,10 +84,10 @@ class StagingWorld:
         if keep_images:
             self.disk.on_call = self._called
         self.clock = ManualClock(1_700_000_000_000)
-        self.runtime = ManualRuntime(self.clock, seed)
+        checked = OrderCheckingDisk(self.disk)
+        self.runtime = ManualRuntime(self.clock, seed, scribes_on=checked)
         self.staging = Staging(3_600_000)
         self.cursors = NamedCursors()
-        checked = OrderCheckingDisk(self.disk)
         settings = replace(SETTINGS, wal_file_bytes=32 << 10, segment_max_events=400)
         self.engine = Engine(checked, self.clock, self.runtime, settings, (self.staging, self.cursors))
         self.cursors.bind(self.engine)

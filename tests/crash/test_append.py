@@ -17,7 +17,7 @@ def test_a_crash_at_any_call_of_a_write_keeps_what_its_class_promised() -> None:
 
     proves: G-KEY-1; inv: 78, 79
     """
-    run_and_sweep("append", scenarios.append, seeds=(None, 1, 2, 3))
+    run_and_sweep("append", scenarios.append, seeds=(None, 1, 2, 3, 4, 6))
 
 
 def test_a_crash_leaves_all_of_a_large_batch_or_nothing() -> None:

@@ -90,8 +90,9 @@ class World:
         if changed:
             self.settings = replace(self.settings, **changed)
         self._readings = None
-        self.runtime = ManualRuntime(self.clock, self._seed)
-        self.engine = Engine(self._wrap(self.disk), self.clock, self.runtime, self.settings)
+        disk = self._wrap(self.disk)
+        self.runtime = ManualRuntime(self.clock, self._seed, scribes_on=disk)
+        self.engine = Engine(disk, self.clock, self.runtime, self.settings)
         return self
 
     def kill(self, **changed: Any) -> "World":

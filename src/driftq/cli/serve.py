@@ -30,7 +30,7 @@ from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.memory import collect_seldom, keep_for_good, keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime
-from driftq.seam.scribe import Scribe, fork_scribes
+from driftq.seam.scribe import ScribeProcess, fork_scribes
 from driftq.server import Server
 
 _QUICK_NS = 250_000_000
@@ -84,7 +84,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings, keys: Keys, scribes: list[Scribe]) -> bool:
+async def _serve(settings: Settings, keys: Keys, scribes: list[ScribeProcess]) -> bool:
     """The life of a server. Returns whether its last checkpoint was taken."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from driftq.seam.scribe import Scribe
+from driftq.seam.scribe import Scribe, ScribeProcess
 
 Job = TypeVar("Job")
 Job_contra = TypeVar("Job_contra", contravariant=True)
@@ -207,7 +207,7 @@ class ThreadWorker(Generic[Job]):
 class AsyncioRuntime:
     """The running asyncio loop, real threads, and the processes that were forked before both."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, scribes: Sequence[Scribe] = ()) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, scribes: Sequence[ScribeProcess] = ()) -> None:
         self._loop = loop
         self._scribes = list(scribes)
 

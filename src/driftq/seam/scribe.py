@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from driftq.seam.disk import Lock
 
@@ -90,6 +90,14 @@ class _Messages:
         return found
 
 
+class Answers(Protocol):
+    """The way back to the server."""
+
+    def send(self, head: bytes, body: bytes = b"") -> None:
+        """Tell it something."""
+        ...
+
+
 class Desk:
     """The scribe's end of the line. Blocking."""
 
@@ -129,8 +137,26 @@ class Desk:
             self._line.sendall(_LENGTHS.pack(len(head), len(body)) + head + body)
 
 
-class Scribe:
-    """The server's end: never waits, until it is closed."""
+class Scribe(Protocol):
+    """The server's end of the line."""
+
+    def begin(
+        self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
+    ) -> None:
+        """Have it do `module:function`, called with its desk and `head`. Bodies are good within `hear` alone."""
+        ...
+
+    def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
+        """A message whose body are these buffers, one behind the other. Never waits."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left, hear what it has to say, and wait until it is gone."""
+        ...
+
+
+class ScribeProcess:
+    """A process."""
 
     def __init__(self, pid: int, line: socket.socket, bell: socket.socket) -> None:
         self._pid = pid
@@ -149,7 +175,7 @@ class Scribe:
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
     ) -> None:
-        """Have it do `module:function`, called with its desk and `head`. Bodies are good within `hear` alone."""
+        """Tell it what to do, and hand it the lock."""
         assert self._loop is not None, "a scribe is to be had from a runtime"
         self._hear, self._gone = hear, gone
         name = work.encode()
@@ -162,7 +188,7 @@ class Scribe:
         self._loop = loop
 
     def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
-        """A message whose body are these buffers, one behind the other. It is kept until the line takes it."""
+        """What the line does not take at once is kept until it does."""
         if self._over:
             return
         self._post(head, buffers)
@@ -229,7 +255,7 @@ class Scribe:
         self._unsent.clear()
 
     def close(self) -> None:
-        """Send what is left, hear what it has to say, and wait until it is gone."""
+        """Blocks until the process is gone."""
         unsent = list(self._unsent)
         if not self._over:
             self._end()
@@ -274,12 +300,12 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def fork_scribes(count: int) -> list[Scribe]:
+def fork_scribes(count: int) -> list[ScribeProcess]:
     """So many processes that wait to be told what to do. To be called before there is a loop or a thread.
 
     Where the system allows no more processes there are fewer, and threads do the rest.
     """
-    scribes: list[Scribe] = []
+    scribes: list[ScribeProcess] = []
     ours: list[socket.socket] = []
     for _ in range(count):
         here, there = socket.socketpair()
@@ -300,7 +326,7 @@ def fork_scribes(count: int) -> list[Scribe]:
         there.close()
         heard.close()
         ours += [here, bell]
-        scribes.append(Scribe(pid, here, bell))
+        scribes.append(ScribeProcess(pid, here, bell))
     return scribes
 
 

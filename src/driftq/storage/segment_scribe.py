@@ -20,9 +20,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from driftq.seam.disk import Lock, OsDisk
-from driftq.seam.runtime import ThreadWorker
-from driftq.seam.scribe import Desk, Message, Scribe
+from driftq.seam.disk import Disk, Lock, OsDisk
+from driftq.seam.runtime import Handle, ThreadWorker, Worker
+from driftq.seam.scribe import Answers, Desk, Message, Scribe
 from driftq.storage.block import Block
 from driftq.storage.layout import Layout
 from driftq.storage.sealing import Unsealed, seal
@@ -157,29 +157,36 @@ class SegmentScribe:
             done([], OSError(EIO, "the process that writes segments is gone"))
 
 
-class _Keeper:
-    """The scribe's side."""
+class SegmentWork:
+    """The scribe's side: orders in, answers out."""
 
-    def __init__(self, desk: Desk, data_dir: str) -> None:
-        self._desk = desk
-        self._store = SegmentStore(Layout(OsDisk(), data_dir))
-        self._writes: ThreadWorker[Callable[[], None]] = ThreadWorker("driftq-blocks", _run)
-        self._seals: ThreadWorker[Callable[[], None]] = ThreadWorker("driftq-seals", _run)
+    def __init__(
+        self,
+        answers: Answers,
+        disk: Disk,
+        head: bytes,
+        make_worker: Callable[[str, Handle[Callable[[], None]]], Worker[Callable[[], None]]],
+    ) -> None:
+        self._answers = answers
+        self._store = SegmentStore(Layout(disk, head.decode()))
+        self._writes = make_worker("driftq-blocks", _run)
+        self._seals = make_worker("driftq-seals", _run)
+        self.finished = False
 
-    def take(self, order: _Order, body: bytes) -> None:
-        """Have it done in its turn."""
-        if order.kind == _Kind.WRITE:
+    def take(self, message: Message) -> None:
+        """Have it done in its turn; or do all that is left, where the server says that it goes."""
+        order, body = _order(message.head), bytes(message.body)
+        if order.kind == _Kind.FINISH:
+            self._writes.close()
+            self._seals.close()
+            self.finished = True
+        elif order.kind == _Kind.WRITE:
             self._writes.put(partial(self._do, order, partial(self._write, order.segments[0], body)))
         elif order.kind == _Kind.SEAL:
             self._seals.put(partial(self._do, order, partial(self._seal, order, body)))
         else:
             answer = partial(self._do, order, lambda: ([], b""))
             self._writes.put(lambda: self._seals.put(answer))
-
-    def finish(self) -> None:
-        """Do what is queued."""
-        self._writes.close()
-        self._seals.close()
 
     def _do(self, order: _Order, work: Callable[[], tuple[list[int | str], bytes]]) -> None:
         answer, body = _Answer(order.number), b""
@@ -189,7 +196,7 @@ class _Keeper:
             answer.failed, answer.why = error.errno or EIO, error.strerror or str(error)
         except Exception as bug:  # noqa: BLE001 - the thread goes on, and the loop hears of it
             answer.failed, answer.why = EIO, repr(bug)
-        self._desk.send(_encode(answer), body)
+        self._answers.send(_encode(answer), body)
 
     def _write(self, segment: _Segment, body: bytes) -> tuple[list[int | str], bytes]:
         # The frames stand one behind the other in the file as they do here: one write is as good as one for each.
@@ -215,14 +222,10 @@ class _Keeper:
 
 def keep_segments(desk: Desk, head: bytes) -> None:
     """The life of the process, until its server has left."""
-    keeper = _Keeper(desk, head.decode())
-    while (messages := desk.receive(None)) is not None:
+    work = SegmentWork(desk, OsDisk(), head, ThreadWorker)
+    while not work.finished and (messages := desk.receive(None)) is not None:
         for message in messages:
-            order = _order(message.head)
-            if order.kind == _Kind.FINISH:
-                keeper.finish()
-                return
-            keeper.take(order, bytes(message.body))
+            work.take(message)
 
 
 def _run(jobs: list[Callable[[], Any]]) -> None:

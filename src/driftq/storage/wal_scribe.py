@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from driftq.seam.clock import SystemClock
-from driftq.seam.disk import Lock, OsDisk
-from driftq.seam.runtime import ThreadWorker
-from driftq.seam.scribe import Desk, Message, Scribe
+from driftq.seam.clock import Clock, SystemClock
+from driftq.seam.disk import Disk, Lock, OsDisk
+from driftq.seam.runtime import Handle, ThreadWorker, Worker
+from driftq.seam.scribe import Answers, Desk, Message, Scribe
 from driftq.storage.bodies import FileHead
 from driftq.storage.layout import Layout
 from driftq.storage.wal_file import WalFiles
@@ -92,36 +92,55 @@ class WalScribe:
         return self._last
 
 
-class _Telling:
-    """Which reports are worth a message."""
+class LogWork:
+    """The work of a writer: messages in, reports out where they are worth one."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(
+        self,
+        answers: Answers,
+        disk: Disk,
+        clock: Clock,
+        head: bytes,
+        make_worker: Callable[[str, Handle[int]], Worker[int]],
+    ) -> None:
+        begin = Decoder(_Begin).decode(head)
+        self.shard = begin.head.shard
+        self._answers = answers
         self._told_bytes = self._told_frames = 0
+        files = WalFiles(Layout(disk, begin.data_dir), begin.name, begin.file_bytes)
+        self._writer = WalWriter(clock, files, begin.head, self._tell, make_worker)
+        self.may_rest = False
+        """Does nobody wait for what was written last?"""
 
-    def tell(self, report: Report) -> None:
-        """Those that somebody waits for, and one now and then."""
+    def take(self, messages: list[Message]) -> float | None:
+        """Write what came; in how many seconds there is something to do although nothing comes."""
+        jobs = [_unpacked(message) for message in messages]
+        self.may_rest = not any(_is_urgent(parcel) for job in jobs for parcel in job)
+        return self._writer.handle(jobs)
+
+    def close(self) -> None:
+        """Sync what is written, and say so."""
+        self._tell(self._writer.close())
+
+    def _tell(self, report: Report) -> None:
+        """What somebody waits for, and something now and then."""
         counters = report.counters
         many = counters.bytes - self._told_bytes > _TOLD_BYTES or counters.frames - self._told_frames > _TOLD_FRAMES
         if report.prompt or many:
             self._told_bytes, self._told_frames = counters.bytes, counters.frames
-            self._desk.send(_encode(report))
+            self._answers.send(_encode(report))
 
 
 def write_log(desk: Desk, head: bytes) -> None:
     """The life of a writer: in its own process, until its server has left."""
-    begin = Decoder(_Begin).decode(head)
-    files = WalFiles(Layout(OsDisk(), begin.data_dir), begin.name, begin.file_bytes)
-    telling = _Telling(desk)
-    writer = WalWriter(SystemClock(), files, begin.head, telling.tell, ThreadWorker)
+    work = LogWork(desk, OsDisk(), SystemClock(), head, ThreadWorker)
     wait_s: float | None = None
     while (messages := desk.receive(wait_s)) is not None:
-        jobs = [_unpacked(message) for message in messages]
-        wait_s = writer.handle(jobs)
-        if wait_s is not None and not any(_is_urgent(parcel) for job in jobs for parcel in job):
+        wait_s = work.take(messages)
+        if wait_s is not None and work.may_rest:
             desk.rest(min(_REST_S, wait_s))
             wait_s = max(0.0, wait_s - _REST_S)
-    telling.tell(writer.close())
+    work.close()
 
 
 def _is_urgent(parcel: Parcel) -> bool:

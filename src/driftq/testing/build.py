@@ -68,9 +68,9 @@ class EngineRig:
 
     def start(self) -> None:
         """Open the engine on the disk as it is."""
-        self.runtime = ManualRuntime(self.clock, self._seed)
         self.features = self._features()
         self.order = OrderCheckingDisk(self._wrap(self.disk))
+        self.runtime = ManualRuntime(self.clock, self._seed, scribes_on=self.order)
         self.engine = Engine(self.order, self.clock, self.runtime, self.settings, self.features)
 
     # Driving

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Generic
 
+from driftq.seam.disk import Disk
 from driftq.seam.runtime import Handle, Job
-from driftq.seam.scribe import Scribe
 from driftq.testing.clock import ManualClock
 from driftq.testing.disk import Crashed
+from driftq.testing.scribe import ManualScribe
 
 _STEPS_MAX = 1_000_000
 _NS_PER_S = 1_000_000_000
@@ -102,10 +103,16 @@ class ManualRuntime:
 
     What a callback or a `handle` raises goes to whoever drives the runtime. `Crashed` also stops it: a process whose
     machine lost power runs nothing more, and every later call is ignored.
+
+    With a disk for scribes and an odd seed, what a real server has processes for is done by scribes, on that disk: so
+    whoever goes through seeds goes through both ways.
     """
 
-    def __init__(self, clock: ManualClock, seed: int | None = None) -> None:
+    def __init__(self, clock: ManualClock, seed: int | None = None, *, scribes_on: Disk | None = None) -> None:
         self.clock = clock
+        self.scribes: list[ManualScribe] = []
+        """Those that were asked for, in that order."""
+        self._scribes_on = scribes_on if seed is not None and seed % 2 else None
         self.stopped = False
         self._random = None if seed is None else random.Random(seed)
         self._ready: deque[Callable[[], None]] = deque()
@@ -137,9 +144,12 @@ class ManualRuntime:
         self._workers.append(worker)
         return worker
 
-    def scribe(self) -> Scribe | None:
-        """None: what scribes do is done by workers."""
-        return None
+    def scribe(self) -> ManualScribe | None:
+        """One that works on the disk that the runtime was given; None without."""
+        if self._scribes_on is None:
+            return None
+        self.scribes.append(ManualScribe(self, self.clock, self._scribes_on))
+        return self.scribes[-1]
 
     def hold(self, worker_name: str) -> None:
         """Keep the workers of this name from running, also those that come later."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from driftq.seam.disk import OsDisk
-from driftq.seam.scribe import Desk, Message, Scribe
+from driftq.seam.scribe import Desk, Message, ScribeProcess
 
 Work = Callable[[Desk], None]
 
@@ -26,7 +26,7 @@ class Line:
     def __init__(self, work: Work) -> None:
         here, there = socket.socketpair()
         bell, self._bell = socket.socketpair()
-        self.scribe = Scribe(os.getpid(), here, bell)
+        self.scribe = ScribeProcess(os.getpid(), here, bell)
         self.heard: list[tuple[bytes, bytes]] = []
         self.ended, self._more = asyncio.Event(), asyncio.Event()
         self._there = there

@@ -13,7 +13,7 @@ from driftq.errors import DriftQError, ShardStoppedError
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk, read_file
 from driftq.seam.runtime import AsyncioRuntime
-from driftq.seam.scribe import Desk, Scribe
+from driftq.seam.scribe import Desk, ScribeProcess
 from driftq.storage.bodies import FileHead
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import Frame, Kind, encode_control
@@ -35,7 +35,7 @@ class Rig:
         bell, self._bell = socket.socketpair()
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
-        runtime = AsyncioRuntime(asyncio.get_running_loop(), [Scribe(os.getpid(), here, bell)])
+        runtime = AsyncioRuntime(asyncio.get_running_loop(), [ScribeProcess(os.getpid(), here, bell)])
         files = WalFiles(self.layout, "", 1 << 16)
         lock = OsDisk().lock(self.layout.lock_path, b"")
         self.shard = Shard(runtime, SystemClock(), files, FileHead(1, 0, 1, 0, 0), lock)
