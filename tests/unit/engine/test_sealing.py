@@ -1,10 +1,16 @@
 """Segments that are sealed, and those that must not be."""
 
+import pytest
+
 from driftq.seam.disk import Disk
 from driftq.testing import EngineRig, FaultyDisk
 
+THREADS, SCRIBES = None, 1
+"""Seeds: who seals."""
 
-def test_a_segment_whose_file_lost_its_blocks_with_a_failed_sync_is_not_sealed() -> None:
+
+@pytest.mark.parametrize("seed", [THREADS, SCRIBES])
+def test_a_segment_whose_file_lost_its_blocks_with_a_failed_sync_is_not_sealed(seed: int | None) -> None:
     """Its blocks are still in memory, but that is not what a seal makes durable.
 
     proves: G-IO-5, G-SEG-1
@@ -23,7 +29,7 @@ def test_a_segment_whose_file_lost_its_blocks_with_a_failed_sync_is_not_sealed()
         faulty.append(FaultyDisk(disk, when=strikes))
         return faulty[0] if len(faulty) == 1 else disk
 
-    rig = EngineRig(wrap=wrap, segment_max_events=8)
+    rig = EngineRig(wrap=wrap, seed=seed, segment_max_events=8)
     rig.put("t")
     rig.write("t", *range(8))
     rig.write("t", *range(8))
@@ -35,21 +41,22 @@ def test_a_segment_whose_file_lost_its_blocks_with_a_failed_sync_is_not_sealed()
     assert (rig.seqs("t"), rig.topic("t").holes.all) == (list(range(1, 17)), [])
 
 
-def test_a_graceful_stop_waits_for_segments_that_are_being_sealed() -> None:
+@pytest.mark.parametrize(("seed", "sealer"), [(THREADS, "driftq-files"), (SCRIBES, "driftq-seals")])
+def test_a_graceful_stop_waits_for_segments_that_are_being_sealed(seed: int | None, sealer: str) -> None:
     """What is sealed on disk is a segment for the next start, too: it is not cut again.
 
     proves: G-SEG-1
     """
-    rig = EngineRig(segment_max_events=4)
+    rig = EngineRig(seed=seed, segment_max_events=4)
     rig.put("t")
     rig.write("t", *range(4))
-    rig.runtime.hold("driftq-files")
+    rig.runtime.hold(sealer)
     for _ in range(2):
         rig.write("t", *range(4))
     closing = rig.engine.close()
     rig.runtime.advance(100)
     assert not closing.settled
-    rig.runtime.release("driftq-files")
+    rig.runtime.release(sealer)
     rig.runtime.advance(1000)
     assert closing.result()
     rig.start()
@@ -57,12 +64,13 @@ def test_a_graceful_stop_waits_for_segments_that_are_being_sealed() -> None:
     assert ranges == [(1, 5, True), (5, 9, True), (9, 13, True)]
 
 
-def test_a_graceful_stop_does_not_wait_for_ever() -> None:
+@pytest.mark.parametrize("seed", [THREADS, SCRIBES])
+def test_a_graceful_stop_does_not_wait_for_ever(seed: int | None) -> None:
     """Behind so long a wait the rest is in the last checkpoint.
 
     proves: G-DUR-10
     """
-    rig = EngineRig(segment_max_events=4)
+    rig = EngineRig(seed=seed, segment_max_events=4)
     rig.put("t")
     rig.runtime.hold("driftq-blocks")
     rig.write("t", *range(6))
@@ -75,3 +83,42 @@ def test_a_graceful_stop_does_not_wait_for_ever() -> None:
     assert closing.result()
     rig.start()
     assert rig.seqs("t") == list(range(1, 7))
+
+
+def test_what_a_scribe_has_not_done_when_it_is_lost_is_done_by_the_threads() -> None:
+    """proves: G-IO-10"""
+    rig = EngineRig(seed=SCRIBES, segment_max_events=4)
+    rig.put("t")
+    rig.write("t", *range(4))
+    rig.runtime.hold("driftq-blocks")
+    rig.runtime.hold("driftq-seals")
+    for _ in range(3):
+        rig.write("t", *range(4))
+    segments, *_ = rig.runtime.scribes
+    segments.lose()
+    rig.runtime.release("driftq-blocks")  # the thread of the server has the same name
+    rig.runtime.advance(3000)
+    assert all(segment.sealed for segment in rig.topic("t").segments)
+    rig.checkpoint()
+    rig.crash()
+    assert rig.seqs("t") == list(range(1, 17))
+
+
+def test_a_seal_by_a_scribe_counts_only_where_nobody_here_has_met_a_failed_sync() -> None:
+    """The kernel tells of a failure once: who has not heard of it may have synced nothing.
+
+    proves: G-IO-5
+    """
+    rig = EngineRig(seed=SCRIBES, segment_max_events=4)
+    rig.put("t")
+    rig.runtime.hold("driftq-seals")
+    rig.write("t", *range(4))
+    (segment,) = rig.topic("t").segments
+    assert segment.away
+    rig.engine.blocks.store.doubt(rig.topic("t").id, segment.first_seq)
+    rig.runtime.release("driftq-seals")
+    rig.runtime.run_until_idle()
+    assert [one.sealed for one in rig.topic("t").segments] == [False]
+    rig.runtime.advance(3000)
+    assert [one.sealed for one in rig.topic("t").segments] == [True]
+    assert not rig.engine.blocks.store.is_doubtful(rig.topic("t").id, segment.first_seq)
