@@ -27,11 +27,12 @@ from driftq.http.listener import Address, Listener, choose_address, write_port_f
 from driftq.http.serving import Terms
 from driftq.http.threshold import Threshold
 from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk
+from driftq.seam.disk import OsDisk, wait_for_orphans
 from driftq.seam.memory import collect_seldom, keep_for_good, keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime
 from driftq.seam.scribe import ScribeProcess, fork_scribes
 from driftq.server import Server
+from driftq.storage.layout import Layout
 
 _QUICK_NS = 250_000_000
 """A log that is read in this time is read before anything is bound."""
@@ -55,6 +56,7 @@ def run_server(flags: dict[str, Value]) -> int:
         _allow_handles(settings)
         keep_freed_memory()
         collect_seldom()
+        wait_for_orphans(Layout(OsDisk(), settings.data_dir).lock_path)
         scribes = fork_scribes(settings.wal_shards + 1)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             checkpointed = runner.run(_serve(settings, keys, scribes))

@@ -36,6 +36,9 @@ from driftq.storage.segment_scribe import SegmentScribe
 from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 from driftq.storage.tag_index import TagIndex
 
+_WRITE_BYTES = 8 << 20
+"""So much is written at a time, for it may have to be sent to another process."""
+
 
 class SegmentPolicy(Struct, frozen=True):
     """When a segment is sealed; 0 turns a rule off."""
@@ -169,14 +172,21 @@ class Filing:
                 self._store.write(topic.id, segment.first_seq, frames)
                 self._wrote(segment, len(segment.index))
 
-    def _unwritten(self, segment: Segment) -> list[tuple[int, bytes]]:
-        numbers = range(segment.written_blocks, len(segment.index))
-        return [(segment.index.place(number)[0], segment.pending[number].frame) for number in numbers]
+    def _unwritten(self, segment: Segment, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
+        """Its next blocks with their places: all of them, or about so many bytes."""
+        frames: list[tuple[int, bytes]] = []
+        size = 0
+        for number in range(segment.written_blocks, len(segment.index)):
+            frames.append((segment.index.place(number)[0], segment.pending[number].frame))
+            size += len(frames[-1][1])
+            if bytes_max is not None and size >= bytes_max:
+                break
+        return frames
 
     def _write(self, topic: Topic, segment: Segment) -> None:
         segment.writing = True
-        blocks = len(segment.index)
-        frames = self._unwritten(segment)
+        frames = self._unwritten(segment, _WRITE_BYTES)
+        blocks = segment.written_blocks + len(frames)
 
         def done(_: None, error: Exception | None) -> None:
             segment.writing = False
@@ -306,6 +316,7 @@ class Filing:
         """Let go of segments nothing of which is left."""
         dropped, topic.dropped = topic.dropped, []
         for segment in dropped:
+            segment.dropped = True
             self._blocks.forget(topic.id, segment)
             self._indexes.forget(segment)
             if segment.named:

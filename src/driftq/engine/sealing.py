@@ -22,7 +22,7 @@ from driftq.engine.topic import Topic
 from driftq.seam.clock import Clock
 from driftq.storage.block import Block
 from driftq.storage.sealing import Unsealed, seal
-from driftq.storage.segment_scribe import Sealed, SegmentScribe
+from driftq.storage.segment_scribe import ScribeError, Sealed, SegmentScribe
 from driftq.storage.segment_store import BlockDamagedError
 from driftq.storage.tag_index import TagIndex
 
@@ -52,6 +52,11 @@ class _Job:
         self.held: dict[int, Block] = {}
         self.tags: TagIndex | None = None
         self.damage = None
+
+    @property
+    def dropped(self) -> bool:
+        """Is nothing of the segment left?"""
+        return self.segment.dropped or self.topic.gone
 
     def note(self, found: Sealed) -> None:
         """What came of it."""
@@ -85,7 +90,10 @@ class Sealing:
     def _begin(self) -> None:
         if self._busy or not self._waiting:
             return
-        batch, self._waiting = self._waiting[:_BATCH_MAX], self._waiting[_BATCH_MAX:]
+        waiting = [job for job in self._waiting if not job.dropped]  # a file that is being removed is not to be sealed
+        batch, self._waiting = waiting[:_BATCH_MAX], waiting[_BATCH_MAX:]
+        if not batch:
+            return
         self._busy = True
         now_ns = self._clock.monotonic_ns()
         hurry = len(batch) > 1 or now_ns - self._begun_ns < _CLOSELY_NS
@@ -104,10 +112,10 @@ class Sealing:
         self._begin()
 
     def _send(self, scribe: SegmentScribe, batch: list[_Job], *, hurry: bool) -> None:
-        def done(found: list[Sealed], error: Exception | None) -> None:
-            for job in batch:
+        def done(found: list[Sealed], error: ScribeError | None) -> None:
+            for place, job in enumerate(batch):
                 job.segment.away = False
-                if error is not None:
+                if error is not None and place in error.doubtful and not job.dropped:
                     self._store.doubt(job.topic.id, job.segment.first_seq)
             for job, sealed in zip(batch, found, strict=error is None):
                 if self._store.is_doubtful(job.topic.id, job.segment.first_seq):

@@ -76,6 +76,7 @@ class Segment:
         "cold",
         "data_bytes",
         "dead",
+        "dropped",
         "durable_blocks",
         "first_seq",
         "flippable",
@@ -120,6 +121,8 @@ class Segment:
         self.written_blocks = 0
         self.durable_blocks = 0
         self.writing = False
+        self.dropped = False
+        """Are its files being removed, or will they be?"""
         self.away = False
         """Is it being sealed by another process? Then nobody here syncs it: the kernel tells of a failure once."""
         self.sealing = False

@@ -280,6 +280,30 @@ class OsLock:
         return self._fd
 
 
+def wait_for_orphans(path: str) -> None:
+    """Wait while a lock is held for a process that is gone, by those that write for it, and not for ever.
+
+    Blocks, so a server does it before it has a loop.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return  # whoever takes the lock is told why
+    try:
+        until = time.monotonic() + _ORPHANS_S
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if _owner_lives(os.pread(fd, 64, 0)):
+                    return
+                time.sleep(_ORPHANS_POLL_S)
+            else:
+                return
+    finally:
+        os.close(fd)
+
+
 def _owner_lives(content: bytes) -> bool:
     """Does the process run that a lock file names? One that nobody can be told of counts as running."""
     name, _, number = content.strip().partition(b"=")
@@ -359,20 +383,15 @@ class OsDisk:
 
     def lock(self, path: str, content: bytes) -> OsLock:
         """An flock. One whose owner is gone is waited for: its scribes are finishing what they were told."""
+        wait_for_orphans(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        until = time.monotonic() + _ORPHANS_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                held = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-                if not held or _owner_lives(os.pread(fd, 64, 0)) or time.monotonic() > until:
-                    os.close(fd)
-                    if held:
-                        raise LockHeldError(error.errno, "the lock is held", path) from None
-                    raise
-            time.sleep(_ORPHANS_POLL_S)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise LockHeldError(error.errno, "the lock is held", path) from None
+            raise
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, content, 0)

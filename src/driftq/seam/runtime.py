@@ -233,11 +233,12 @@ class AsyncioRuntime:
 
     def scribe(self) -> Scribe | None:
         """One of those that were forked before the loop was there."""
-        if not self._scribes:
-            return None
-        scribe = self._scribes.pop()
-        scribe.attach(self._loop)
-        return scribe
+        while self._scribes:
+            scribe = self._scribes.pop()
+            if scribe.alive:
+                scribe.attach(self._loop)
+                return scribe
+        return None
 
     def future(self, pending: Pending[T]) -> asyncio.Future[T]:
         """The same answer as something to await."""

@@ -41,6 +41,8 @@ _READ_BYTES = 1 << 18
 _SEND_BUFFER_BYTES = 1 << 20
 _IOV_MAX = 1024
 _BELL_BYTES = 4096
+_SELECT_MAX = 1024
+"""Handles from here on are none that `select` can take."""
 _NAME_MAX = 15
 """What Linux shows of the name of a process."""
 
@@ -66,15 +68,23 @@ class _Messages:
         size = _BUFFER_BYTES
         if kept >= _LENGTHS.size:
             size = max(size, _LENGTHS.size + sum(_LENGTHS.unpack_from(self._buffer, self._start)))
-        rest = self._buffer[self._start : self._end]
-        if size != len(self._buffer):
-            self._buffer = bytearray(size)
-        self._buffer[:kept] = rest
-        self._start, self._end = 0, kept
+        if self._start or size != len(self._buffer):
+            # Only then: a message that is larger than one read would be moved with every one of them.
+            buffer = self._buffer if size == len(self._buffer) else bytearray(size)
+            buffer[:kept] = self._buffer[self._start : self._end]
+            self._buffer = buffer
+            self._start, self._end = 0, kept
         with memoryview(self._buffer) as view:
             got = line.recv_into(view[kept:])
         self._end += got
         return got
+
+    def spent(self) -> bool:
+        """Let go of the room for a large message that has been used. Was there any?"""
+        large = len(self._buffer) > _BUFFER_BYTES and self._start == self._end
+        if large:
+            self._buffer, self._start, self._end = bytearray(_BUFFER_BYTES), 0, 0
+        return large
 
     def whole(self) -> list[Message]:
         """Those that are there from the first to the last byte."""
@@ -115,6 +125,7 @@ class Desk:
 
         Their bodies can be used until the next call.
         """
+        self._messages.spent()
         while not (found := self._messages.whole()):
             if not self._poll.poll(None if wait_s is None else wait_s * 1000):
                 return []
@@ -127,7 +138,8 @@ class Desk:
 
     def rest(self, rest_s: float) -> None:
         """Let messages collect, until one is urgent."""
-        select.select([self._bell], [], [], rest_s)  # which counts less than a millisecond, as `poll` does not
+        if self._bell.fileno() < _SELECT_MAX:
+            select.select([self._bell], [], [], rest_s)  # which knows less than a millisecond, as `poll` does not
         with suppress(OSError):
             self._bell.recv(_BELL_BYTES)
 
@@ -183,6 +195,13 @@ class ScribeProcess:
         self._line.setblocking(False)
         self._loop.add_reader(self._line, self._readable)
 
+    @property
+    def alive(self) -> bool:
+        """Does it still run? One that was never told what to do has nothing to say when it ends."""
+        with suppress(ChildProcessError):
+            return os.waitpid(self._pid, os.WNOHANG)[0] == 0
+        return False
+
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop that it is heard on."""
         self._loop = loop
@@ -229,22 +248,26 @@ class ScribeProcess:
             self._loop.remove_writer(self._line)
 
     def _readable(self) -> None:
-        assert self._loop is not None
+        if not self._take_in():
+            self._end()
+            self._gone()
+
+    def _take_in(self) -> bool:
+        """Hear what has come; False when nothing more will."""
         try:
             got = self._messages.read(self._line)
         except (BlockingIOError, InterruptedError):
-            return
+            return True
         except OSError:
-            got = 0
-        if not got:
-            self._end()
-            self._gone()
-            return
+            return False
         for message in self._messages.whole():
             try:
                 self._hear(message)
             except Exception as bug:  # noqa: BLE001 - the loop is told of it, and of the next message whoever waits for it
+                assert self._loop is not None
                 self._loop.call_soon(_raise, bug)
+        self._messages.spent()
+        return got > 0
 
     def _end(self) -> None:
         """Take the line off the loop."""
@@ -274,22 +297,20 @@ class ScribeProcess:
         while True:
             ((_, events),) = ready.poll()
             if unsent and events & select.POLLOUT:
-                sent = self._line.send(unsent[0], socket.MSG_DONTWAIT)
-                unsent[0] = unsent[0][sent:]
-                if not unsent[0]:
-                    unsent.pop(0)
+                try:
+                    sent = self._line.send(unsent[0], socket.MSG_DONTWAIT)
+                    unsent[0] = unsent[0][sent:]
+                    if not unsent[0]:
+                        unsent.pop(0)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    unsent.clear()  # it is gone, and its end of the line tells so
                 if not unsent:
                     ready.modify(self._line, select.POLLIN)
                     self._leave()
-            if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                try:
-                    got = self._messages.read(self._line)
-                except OSError:
-                    got = 0
-                if not got:
-                    return
-                for message in self._messages.whole():
-                    self._hear(message)
+            if events & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._take_in():
+                return
 
     def _leave(self) -> None:
         with suppress(OSError):

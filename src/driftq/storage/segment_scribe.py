@@ -34,6 +34,14 @@ Sealed = TagIndex | BlockDamagedError
 Wrote = Callable[[None, Exception | None], None]
 
 
+class ScribeError(OSError):
+    """What an order failed with, and which of its segments nobody can say of what the device has."""
+
+    def __init__(self, number: int, why: str, doubtful: Sequence[int]) -> None:
+        super().__init__(number, why)
+        self.doubtful = doubtful
+
+
 class _Kind(IntEnum):
     WRITE = 0
     SEAL = 1
@@ -62,9 +70,14 @@ class _Answer(Struct, array_like=True):
     failed: int = 0
     """The error of the system, if there was one."""
     why: str = ""
+    doubtful: list[int] = []
+    """With an error: of which segments a sync has failed, by their places in the order."""
     sealed: list[int | str] = []
     """Of each segment how many bytes of the body are its tag index, or what is damaged."""
 
+
+_Waiting = tuple[Callable[[list[Sealed], ScribeError | None], None], int]
+"""Who hears what became of an order, and how many segments it is about."""
 
 _encode = Encoder().encode
 _order = Decoder(_Order).decode
@@ -78,7 +91,7 @@ class SegmentScribe:
         self.gone = False
         self._scribe = scribe
         self._orders = 0
-        self._waiting: dict[int, Callable[[list[Sealed], Exception | None], None]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         scribe.begin(f"{__name__}:{keep_segments.__name__}", data_dir.encode(), lock, self._hear, self._lost)
 
     @property
@@ -95,7 +108,7 @@ class SegmentScribe:
     def seal(
         self,
         segments: Sequence[tuple[int, int, BlockIndex, list[int]]],
-        done: Callable[[list[Sealed], Exception | None], None],
+        done: Callable[[list[Sealed], ScribeError | None], None],
         *,
         hurry: bool,
     ) -> None:
@@ -123,20 +136,20 @@ class SegmentScribe:
         kind: _Kind,
         segments: list[_Segment],
         buffers: Sequence[bytes],
-        done: Callable[[list[Sealed], Exception | None], None],
+        done: Callable[[list[Sealed], ScribeError | None], None],
         *,
         hurry: bool = False,
     ) -> None:
         assert not self.gone, "whoever orders has looked whether anybody is there"
         self._orders += 1
-        self._waiting[self._orders] = done
+        self._waiting[self._orders] = done, len(segments)
         self._scribe.send(_encode(_Order(kind, self._orders, segments, hurry)), buffers)
 
     def _hear(self, message: Message) -> None:
         answer = _answer(message.head)
-        done = self._waiting.pop(answer.number)
+        done, _ = self._waiting.pop(answer.number)
         if answer.failed:
-            done([], OSError(answer.failed, answer.why))
+            done([], ScribeError(answer.failed, answer.why, answer.doubtful))
             return
         sealed: list[Sealed] = []
         place = 0
@@ -153,8 +166,8 @@ class SegmentScribe:
     def _lost(self) -> None:
         self.gone = True
         waiting, self._waiting = self._waiting, {}
-        for done in waiting.values():
-            done([], OSError(EIO, "the process that writes segments is gone"))
+        for done, segments in waiting.values():
+            done([], ScribeError(EIO, "the process that writes segments is gone", range(segments)))
 
 
 class SegmentWork:
@@ -196,6 +209,12 @@ class SegmentWork:
             answer.failed, answer.why = error.errno or EIO, error.strerror or str(error)
         except Exception as bug:  # noqa: BLE001 - the thread goes on, and the loop hears of it
             answer.failed, answer.why = EIO, repr(bug)
+        if answer.failed:
+            answer.doubtful = [
+                place
+                for place, one in enumerate(order.segments)
+                if self._store.is_doubtful(one.topic_id, one.first_seq)
+            ]
         self._answers.send(_encode(answer), body)
 
     def _write(self, segment: _Segment, body: bytes) -> tuple[list[int | str], bytes]:

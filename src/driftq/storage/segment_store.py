@@ -139,15 +139,18 @@ class SegmentStore:
 
     def flip(self, topic_id: int, first_seq: int, places: Iterable[int]) -> None:
         """Set delete flags, one byte each, and make them durable."""
+        key = (topic_id, first_seq)
+        doubtful = key in self._unsynced
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         try:
             for place in places:
                 write_fully(file, [_FLAG], place)
+            # Where it fails the flags are written again by whoever tries again; blocks at the end of an active segment
+            # would not be.
+            self._unsynced.add(key)
             file.sync(Site.SEGMENT_FLAG)
-        except OSError:
-            # The flags are written again by whoever tries again. Blocks at the end of an active segment would not be.
-            self._unsynced.add((topic_id, first_seq))
-            raise
+            if not doubtful:
+                self._unsynced.discard(key)
         finally:
             file.close()
 

@@ -198,7 +198,7 @@ class WalWriter:
             self._due_ns = None
         if error is not None:
             self._failed_generation = generation
-            self._tell(self._report(self._settled_by(batch), generation, Failure.of(error)))
+            self._tell(self._report(self._settled_by(batch, before[0]), generation, Failure.of(error)))
         elif (self._written, self._synced) != before:
             prompt = self._synced != before[1] or any(parcel.prompt for parcel in batch)
             self._tell(self._report(self._written, generation, None, prompt=prompt))
@@ -228,9 +228,12 @@ class WalWriter:
         for number in numbers:
             self._files.prepare(number)
 
-    def _settled_by(self, batch: Sequence[Parcel]) -> int:
-        """With an error under way: up to which number parcels have all they asked for."""
-        settled = self._synced
+    def _settled_by(self, batch: Sequence[Parcel], written_before: int) -> int:
+        """With an error under way: up to which number parcels have all they asked for.
+
+        Those of batches before have: it may be that nobody was told, for nobody waited.
+        """
+        settled = max(self._synced, written_before)
         for parcel in batch:
             if parcel.number > self._written or (parcel.sync and parcel.number > self._synced):
                 break

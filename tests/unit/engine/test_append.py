@@ -372,3 +372,20 @@ def test_a_reservation_for_which_the_queue_has_no_room_stops_nobody() -> None:
         assert rig.write(name, *range(250)).first_seq == 251
     rig.crash()
     assert [rig.topic(name).count for name in ("a", "b")] == [500, 500]
+
+
+def test_a_failed_write_of_the_log_says_nothing_about_what_was_written_before_it() -> None:
+    """A scribe does not tell at once what nobody waits for; then a failure must not be taken for an answer to that."""
+    strike = [False]
+    rig = EngineRig(wrap=lambda disk: FaultyDisk(disk, when=lambda _, path: strike[0] and "/wal/" in path), seed=1)
+    rig.put("t", Durability.DISK)
+    rig.write("t", 1)
+    rig.runtime.advance(100)
+    rig.write("t", 2)
+    strike[0] = True
+    rig.write_nowait("t", 3)
+    rig.runtime.run_until_idle()
+    assert rig.topic("t").lost_from == 3
+    strike[0] = False
+    rig.runtime.advance(100)
+    assert rig.engine.synced_seq(rig.topic("t")) == 2

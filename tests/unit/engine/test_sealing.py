@@ -1,5 +1,7 @@
 """Segments that are sealed, and those that must not be."""
 
+from errno import ENOSPC
+
 import pytest
 
 from driftq.seam.disk import Disk
@@ -122,3 +124,37 @@ def test_a_seal_by_a_scribe_counts_only_where_nobody_here_has_met_a_failed_sync(
     rig.runtime.advance(3000)
     assert [one.sealed for one in rig.topic("t").segments] == [True]
     assert not rig.engine.blocks.store.is_doubtful(rig.topic("t").id, segment.first_seq)
+
+
+@pytest.mark.parametrize("seed", [THREADS, SCRIBES])
+def test_a_segment_that_is_dropped_before_its_turn_is_not_sealed_any_more(seed: int | None) -> None:
+    """Its files are removed; an index that came behind that would stay, and a seal without data fails all others."""
+    rig = EngineRig(seed=seed, segment_max_events=4)
+    rig.put("t")
+    rig.put("capped", cap_records=4)
+    directory = f"/data/topics/{rig.topic('capped').id:08d}"
+    sealed: list[str] = []
+    rig.disk.on_call = lambda call, path: sealed.append(path) if call == "create" and path.endswith(".idx") else None
+    for sealer in ("driftq-files", "driftq-seals"):
+        rig.runtime.hold(sealer)
+    rig.write("t", *range(4))
+    for _ in range(6):
+        rig.write("capped", *range(4))
+    for sealer in ("driftq-files", "driftq-seals"):
+        rig.runtime.release(sealer)
+    rig.runtime.advance(3000)
+    assert [path for path in sealed if path.startswith(directory)] == [f"{directory}/seg-0000000000000021.idx"]
+    assert {name.partition(".")[0] for name in rig.disk.names(directory)} == {"seg-0000000000000021"}
+
+
+def test_a_seal_that_fails_for_want_of_space_leaves_no_doubt_of_the_data() -> None:
+    def strikes(operation: str, path: str) -> bool:
+        return operation == "create" and path.endswith(".idx")
+
+    rig = EngineRig(wrap=lambda disk: FaultyDisk(disk, error=ENOSPC, when=strikes), seed=SCRIBES, segment_max_events=4)
+    rig.put("t")
+    rig.write("t", *range(4))
+    assert rig.engine.filing.failures == 1
+    assert not rig.engine.blocks.store.is_doubtful(rig.topic("t").id, 1)
+    rig.runtime.advance(3000)
+    assert [segment.sealed for segment in rig.topic("t").segments] == [True]

@@ -187,3 +187,15 @@ def test_only_what_is_urgent_behind_what_is_not_rings_the_bell(lock_path: str) -
         return rang
 
     assert asyncio.run(run()) == [False, False, False, False, True, False, False, True]
+
+
+def test_a_scribe_that_dies_while_something_is_unsent_does_not_keep_a_server_from_ending(lock_path: str) -> None:
+    async def run() -> Line:
+        line = Line(lambda _: None)
+        line.begin(lock_path)
+        for _ in range(20):
+            line.scribe.send(b"x", [bytes(1 << 20)])
+        line.close()
+        return line
+
+    assert asyncio.run(run()).heard[:1] in ([], [(b"begun", b"module:function!")])
