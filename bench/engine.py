@@ -13,12 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from unittest import mock
 
 import uvloop
 
 from bench.load import body
+from bench.processes import cpu_seconds, resident_mib
 from bench.report import Result, Workload, report
 from driftq.config import Settings
 from driftq.engine import delete as delete_module
@@ -39,19 +39,22 @@ from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.memory import collect_seldom, keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime, Pending
+from driftq.seam.scribe import ScribeProcess, fork_scribes
 
 TOPIC = "bench"
 CONNECTIONS = 16
 """Writes that arrive in one loop turn, as they would from so many connections."""
 QUEUE_ROOM = 2048
 LIMITS = Limits()
+_scribes: list[ScribeProcess] = []
+"""The processes that write, as a server has them."""
 
 
 class Driver:
     """An engine on the real disk, and the little a caller needs around it."""
 
     def __init__(self, settings: Settings) -> None:
-        self.runtime = AsyncioRuntime(asyncio.get_running_loop())
+        self.runtime = AsyncioRuntime(asyncio.get_running_loop(), _scribes)
         self.engine = Engine(OsDisk(), SystemClock(), self.runtime, settings)
 
     async def create(self) -> None:
@@ -100,13 +103,13 @@ async def append(directory: str, scale: float, batch: int) -> Result:
     requests = [body(batch, first) for first in range(0, min(records, 64_000), batch)]
     per_turn = max(1, min(CONNECTIONS, 4_000 // batch))
     done = 0
-    began, cpu = time.perf_counter(), time.process_time()
+    began, cpu = time.perf_counter(), cpu_seconds(os.getpid())
     while done < records:
         turn = [requests[(done // batch + number) % len(requests)] for number in range(per_turn)]
         await driver.write(turn)
         done += per_turn * batch
     took = time.perf_counter() - began
-    return Result(done / took, {"records": done, "cpu_us_per_record": (time.process_time() - cpu) / done * 1e6})
+    return Result(done / took, {"records": done, "cpu_us_per_record": (cpu_seconds(os.getpid()) - cpu) / done * 1e6})
 
 
 async def diff(directory: str, scale: float, *, tags: bool) -> Result:
@@ -198,7 +201,7 @@ async def large(directory: str, scale: float) -> Result:
     records = int(10_000_000 * scale)
     await driver.fill(records, 1000, per_turn=4)
     await driver.settle()
-    resident = _resident_mib()
+    resident = resident_mib(os.getpid())
     checkpointer = driver.engine.checkpointer
     assert await driver.runtime.future(checkpointer.run())
     await driver.fill(1000, 1000, per_turn=1)
@@ -221,14 +224,7 @@ async def open_only(directory: str) -> Result:
     began = time.perf_counter()
     driver = Driver(Settings(data_dir=directory))
     took = time.perf_counter() - began
-    return Result(took, {"count": driver.engine.topic(TOPIC).count, "resident_mib": _resident_mib()})
-
-
-def _resident_mib() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+    return Result(took, {"count": driver.engine.topic(TOPIC).count, "resident_mib": resident_mib(os.getpid())})
 
 
 RUNS: dict[str, Callable[[str, float], Awaitable[Result]]] = {
@@ -280,6 +276,7 @@ def child(arguments: list[str]) -> None:
     """The other side of `_child`."""
     keep_freed_memory()
     collect_seldom()
+    _scribes.extend(fork_scribes(2))
     match arguments:
         case ["run", name, directory, scale]:
             result = uvloop.run(_result(RUNS[name](directory, float(scale))))

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.processes import cpu_seconds, resident_mib
+
 START_SECONDS = 20.0
 QUIET_SECONDS = 60.0
 
@@ -31,20 +33,13 @@ class Process:
         self._process.send_signal(number)
         self._process.wait(60)
 
-    def _pids(self) -> list[int]:
-        """It, and the processes that write for it."""
-        pid = self._process.pid
-        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-
     def resident_mib(self) -> float:
-        """Its resident memory, all processes together; what they share counts once."""
-        lines = [line for pid in self._pids() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
-        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+        """Its resident memory."""
+        return resident_mib(self._process.pid)
 
     def cpu_seconds(self) -> float:
-        """CPU time it has used, all processes together."""
-        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._pids()]
-        return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+        """CPU time it has used."""
+        return cpu_seconds(self._process.pid)
 
     def wait_until_quiet(self) -> None:
         """Until what follows a load, as sealing and checkpoints, is over: a second with next to no work in it."""

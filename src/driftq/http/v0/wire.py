@@ -47,8 +47,7 @@ DELETE_BODY = Decoder(DeleteBody)
 _MIDDLE = b'"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"synced_seq":%b'
 _WRITTEN = b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b' + _MIDDLE
 _FIGURES = b',"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
-_SHORT = b'%b%d,"last_seq":%d,%b' + _FIGURES
-_SHORT_SEQS = b'%b%d,"last_seq":%d,%b%b' + _FIGURES
+_SHORT = b'%b%d,"last_seq":%d,%b%b,"performance":{"server_total_ms":%b,"wal_append_ms":%b,"fsync_ms":%b}}'
 _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
 _BOOL = (b"false", b"true")
 
@@ -90,19 +89,20 @@ class WrittenTexts:
         """What is asked, for a log of errors."""
         self._start = b'{"topic":"%b","first_seq":' % request.params[0].encode()
         self.with_seqs = with_seqs
-        self._shared: tuple[Committed, int, bytes] | None = None
-        """The middle of the newest replies, which writes of one frame and one size have in common."""
+        self._shared: tuple[Committed, int, bytes, bytes] | None = None
+        """The middle and the end of the newest replies, which writes of one frame and one size have in common."""
 
     def body(self, first: int, count: int, committed: Committed, total_ns: int) -> bytes:
         """The body of the reply."""
         shared = self._shared
         if shared is None or shared[0] is not committed or shared[1] != count:
-            shared = self._shared = committed, count, self._middle(committed, count)
-        sync_ns = committed.sync_ns
-        figures = (total_ns / _NS_PER_MS, max(0, total_ns - sync_ns) / _NS_PER_MS, shown_sync_ms(sync_ns))
-        if self.with_seqs:
-            return _SHORT_SEQS % (self._start, first, first + count - 1, _seqs(first, count), shared[2], *figures)
-        return _SHORT % (self._start, first, first + count - 1, shared[2], *figures)
+            sync = b"%.3f" % shown_sync_ms(committed.sync_ns)
+            shared = self._shared = committed, count, self._middle(committed, count), sync
+        total = append = b"%.3f" % (total_ns / _NS_PER_MS)
+        if committed.sync_ns:
+            append = b"%.3f" % (max(0, total_ns - committed.sync_ns) / _NS_PER_MS)
+        seqs = _seqs(first, count) if self.with_seqs else b""
+        return _SHORT % (self._start, first, first + count - 1, seqs, shared[2], total, append, shared[3])
 
     def _middle(self, committed: Committed, count: int) -> bytes:
         synced = b"null" if committed.synced_seq is None else b"%d" % committed.synced_seq
