@@ -5,7 +5,8 @@ import os
 from driftq.config import Settings
 from driftq.errors import DataDirLockedError, StartError
 from driftq.seam.clock import Clock
-from driftq.seam.disk import Disk, LockHeldError
+from driftq.seam.disk import Disk
+from driftq.seam.lock import LockHeldError
 from driftq.storage.layout import Layout
 
 _MS_PER_S = 1000

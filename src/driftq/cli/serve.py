@@ -27,7 +27,8 @@ from driftq.http.listener import Address, Listener, choose_address, write_port_f
 from driftq.http.serving import Terms
 from driftq.http.threshold import Threshold
 from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk, wait_for_orphans
+from driftq.seam.disk import OsDisk
+from driftq.seam.lock import wait_for_orphans
 from driftq.seam.memory import collect_seldom, keep_for_good, keep_freed_memory
 from driftq.seam.runtime import AsyncioRuntime
 from driftq.seam.scribe import ScribeProcess, fork_scribes

@@ -41,7 +41,8 @@ from driftq.model.limits import KEY_BYTES_MAX
 from driftq.model.names import check_topic_name
 from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.clock import Clock
-from driftq.seam.disk import Disk, Lock, LockHeldError
+from driftq.seam.disk import Disk
+from driftq.seam.lock import Lock, LockHeldError
 from driftq.seam.runtime import Pending, Runtime, run
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.layout import Layout

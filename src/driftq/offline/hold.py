@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from driftq.errors import DataDirLockedError, StartError
-from driftq.seam.disk import LockHeldError
+from driftq.seam.lock import LockHeldError
 from driftq.storage.layout import Layout
 
 

@@ -13,18 +13,15 @@ Paths are strings with `/`; they are made by `storage.layout` from numbers, neve
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
-import time
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
+from driftq.seam.lock import Lock, OsLock, take_lock
+
 _IOV_MAX = 1024
-_ORPHANS_S = 20.0
-"""So long the processes of a server that is gone have to end, which takes them a sync or two."""
-_ORPHANS_POLL_S = 0.01
 _WRITE_AND_WAIT = 7
 _sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
 """Linux only; elsewhere the first sync of a new WAL file takes longer, and that is all."""
@@ -57,10 +54,6 @@ class Site(StrEnum):
     STAGE_DIR = "stage.dir"
     SERVER_ID = "server.id"
     BACKUP_FILE = "backup.file"
-
-
-class LockHeldError(OSError):
-    """Another process holds the lock."""
 
 
 class File(Protocol):
@@ -99,18 +92,6 @@ class File(Protocol):
 
     def close(self) -> None:
         """Give the handle back. Says nothing about durability."""
-        ...
-
-
-class Lock(Protocol):
-    """A held lock; it dies with the process at the latest."""
-
-    def release(self) -> None:
-        """Let go."""
-        ...
-
-    def fileno(self) -> int:
-        """A handle that another process can hold it by."""
         ...
 
 
@@ -261,67 +242,6 @@ class OsFile:
             self._fd = -1
 
 
-class OsLock:
-    """An advisory lock on an open descriptor."""
-
-    __slots__ = ("_fd",)
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def release(self) -> None:
-        """Close the descriptor, and the lock with it, where no other process has it too."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def fileno(self) -> int:
-        """The descriptor."""
-        return self._fd
-
-
-def wait_for_orphans(path: str) -> None:
-    """Wait while a lock is held for a process that is gone, by those that write for it, and not for ever.
-
-    Blocks, so a server does it before it has a loop.
-    """
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return  # whoever takes the lock is told why
-    try:
-        until = time.monotonic() + _ORPHANS_S
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if _owner_lives(os.pread(fd, 64, 0)):
-                    return
-                time.sleep(_ORPHANS_POLL_S)
-            else:
-                return
-    finally:
-        os.close(fd)
-
-
-def _owner_lives(content: bytes) -> bool:
-    """Does the process run that a lock file names? One that nobody can be told of counts as running."""
-    name, _, number = content.strip().partition(b"=")
-    if name != b"pid" or not number.isdigit() or not int(number):
-        return True
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    try:
-        with open(f"/proc/{int(number)}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[:1] != [b"Z"]
-    except OSError:
-        return True
-
-
 class OsDisk:
     """The operating system's file system."""
 
@@ -382,20 +302,5 @@ class OsDisk:
             os.close(fd)
 
     def lock(self, path: str, content: bytes) -> OsLock:
-        """An flock. One whose owner is gone is waited for: its scribes are finishing what they were told."""
-        wait_for_orphans(path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise LockHeldError(error.errno, "the lock is held", path) from None
-            raise
-        try:
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, content, 0)
-        except OSError:
-            os.close(fd)
-            raise
-        return OsLock(fd)
+        """An flock."""
+        return take_lock(path, content)

@@ -32,7 +32,7 @@ from importlib import import_module
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from driftq.seam.disk import Lock
+from driftq.seam.lock import Lock
 
 _LENGTHS = Struct("<II")
 """Of a message: its head, and its body."""

@@ -27,7 +27,7 @@ from typing import Protocol
 from driftq.errors import DriftQError, ShardReadOnlyError, ShardStoppedError, ThrottledError
 from driftq.model.limits import WAL_QUEUE_BYTES_MAX, WAL_QUEUE_MAX
 from driftq.seam.clock import Clock
-from driftq.seam.disk import Lock
+from driftq.seam.lock import Lock
 from driftq.seam.runtime import Runtime, Worker
 from driftq.storage.bodies import FileHead
 from driftq.storage.wal_file import WalFiles

@@ -20,7 +20,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from driftq.seam.disk import Disk, Lock, OsDisk
+from driftq.seam.disk import Disk, OsDisk
+from driftq.seam.lock import Lock
 from driftq.seam.runtime import Handle, ThreadWorker, Worker
 from driftq.seam.scribe import Answers, Desk, Message, Scribe
 from driftq.storage.block import Block

@@ -7,7 +7,7 @@ order whatever the shard counts were.
 from collections.abc import Sequence
 
 from driftq.seam.clock import Clock
-from driftq.seam.disk import Lock
+from driftq.seam.lock import Lock
 from driftq.seam.runtime import Runtime
 from driftq.storage.bodies import FileHead
 from driftq.storage.commit import Shard

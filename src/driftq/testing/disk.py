@@ -19,7 +19,8 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Any
 
-from driftq.seam.disk import LockHeldError, Site
+from driftq.seam.disk import Site
+from driftq.seam.lock import LockHeldError
 from driftq.testing.faults import Content, DirNode, Entries, FileNode, Link, Op, Resize, Unlink, Write
 
 # long: every call of a file system, in one place beside what becomes of it

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Generic, Self, TypeVar
 
-from driftq.seam.disk import Disk, File, Lock, Site
+from driftq.seam.disk import Disk, File, Site
+from driftq.seam.lock import Lock
 
 _PAGE = 4096
 _SECTOR = 512

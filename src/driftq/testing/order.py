@@ -16,7 +16,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from driftq.seam.disk import Disk, File, Lock, Site
+from driftq.seam.disk import Disk, File, Site
+from driftq.seam.lock import Lock
 
 _WAL = re.compile(r"wal-\d+\.log")
 _SNAPSHOT = re.compile(r"snapshot-(\d+)\.bin")

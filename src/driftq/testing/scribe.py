@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from driftq.seam.clock import Clock
-from driftq.seam.disk import Disk, Lock
+from driftq.seam.disk import Disk
+from driftq.seam.lock import Lock
 from driftq.seam.runtime import Runtime, Worker
 from driftq.seam.scribe import Message
 from driftq.storage.segment_scribe import SegmentWork

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from driftq.seam import disk
-from driftq.seam.disk import Disk, LockHeldError, OsDisk, OsFile, Site, read_file, write_fully, write_zeros
+from driftq.seam.disk import Disk, OsDisk, OsFile, Site, read_file, write_fully, write_zeros
+from driftq.seam.lock import LockHeldError
 from driftq.testing import SimDisk
 
 

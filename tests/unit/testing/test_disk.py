@@ -2,7 +2,8 @@
 
 import pytest
 
-from driftq.seam.disk import Disk, LockHeldError, Site, read_file, write_fully, write_zeros
+from driftq.seam.disk import Disk, Site, read_file, write_fully, write_zeros
+from driftq.seam.lock import LockHeldError
 from driftq.testing import Crashed, CrashMode, SimDisk
 
 
