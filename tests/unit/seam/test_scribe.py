@@ -7,6 +7,8 @@ import asyncio
 import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from driftq.seam.disk import OsDisk
+from driftq.seam.runtime import AsyncioRuntime
 from driftq.seam.scribe import Desk, Message, ScribeProcess
 
 Work = Callable[[Desk], None]
@@ -199,3 +202,15 @@ def test_a_scribe_that_dies_while_something_is_unsent_does_not_keep_a_server_fro
         return line
 
     assert asyncio.run(run()).heard[:1] in ([], [(b"begun", b"module:function!")])
+
+
+def test_a_scribe_that_has_died_before_it_was_needed_is_none() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    lines = [*socket.socketpair(), *socket.socketpair()]
+    loop = asyncio.new_event_loop()
+    assert AsyncioRuntime(loop, [ScribeProcess(ended.pid, lines[0], lines[2])]).scribe() is None
+    loop.close()
+    ended.wait()
+    for line in lines:
+        line.close()
