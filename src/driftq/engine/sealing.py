@@ -118,7 +118,7 @@ class Sealing:
                 if error is not None and place in error.doubtful and not job.dropped:
                     self._store.doubt(job.topic.id, job.segment.first_seq)
             for job, sealed in zip(batch, found, strict=error is None):
-                if self._store.is_doubtful(job.topic.id, job.segment.first_seq):
+                if self._store.may_be_doubtful(job.topic.id, job.segment.first_seq):
                     job.damage = OSError(EIO, "a sync of it failed meanwhile")
                 else:
                     job.note(sealed)

@@ -11,6 +11,7 @@ Invariants
 - When it is gone, everything under way has failed.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from errno import EIO
@@ -22,6 +23,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from driftq.seam.disk import Disk, OsDisk
 from driftq.seam.lock import Lock
+from driftq.seam.memory import give_freed_memory_back
 from driftq.seam.runtime import Handle, ThreadWorker, Worker
 from driftq.seam.scribe import Answers, Desk, Message, Scribe
 from driftq.storage.block import Block
@@ -180,8 +182,10 @@ class SegmentWork:
         disk: Disk,
         head: bytes,
         make_worker: Callable[[str, Handle[Callable[[], None]]], Worker[Callable[[], None]]],
+        tidy: Callable[[], object] = lambda: None,
     ) -> None:
         self._answers = answers
+        self._tidy = tidy
         self._store = SegmentStore(Layout(disk, head.decode()))
         self._writes = make_worker("driftq-blocks", _run)
         self._seals = make_worker("driftq-seals", _run)
@@ -231,6 +235,7 @@ class SegmentWork:
             assert index is not None, "what came over the line is what was sent"
             segments.append(Unsealed(one.topic_id, one.first_seq, index, partial(self._blocks, one, index)))
         found = seal(self._store, segments, hurry=order.hurry)
+        self._tidy()
         tags = [one.encode() for one in found if isinstance(one, TagIndex)]
         sizes = iter(map(len, tags))
         return [str(one) if isinstance(one, BlockDamagedError) else next(sizes) for one in found], b"".join(tags)
@@ -242,7 +247,9 @@ class SegmentWork:
 
 def keep_segments(desk: Desk, head: bytes) -> None:
     """The life of the process, until its server has left."""
-    work = SegmentWork(desk, OsDisk(), head, ThreadWorker)
+    # What is made for a seal is not needed by the next one, and the memory is the server's to use.
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+    work = SegmentWork(desk, OsDisk(), head, ThreadWorker, give_freed_memory_back)
     while not work.finished and (messages := desk.receive(None)) is not None:
         for message in messages:
             work.take(message)

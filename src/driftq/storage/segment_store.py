@@ -52,7 +52,9 @@ class SegmentStore:
         self._durable_dirs: set[int] = set()
         """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
         self._unsynced: set[tuple[int, int]] = set()
-        """Segments whose data a sync failed to make durable, and one that is being synced. Looked at from anywhere."""
+        """Segments whose data a sync failed to make durable. Looked at from anywhere, like the next."""
+        self._syncing: set[tuple[int, int]] = set()
+        """Those whose data is being synced."""
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]]) -> None:
         """Put frames, given with their offsets, one behind the other, into the active segment's file."""
@@ -92,11 +94,21 @@ class SegmentStore:
                 if check:
                     _check_frames(content, size)
                 write_fully(file, [content], 0)
-            self._unsynced.add(key)
-            file.sync(Site.SEGMENT_DATA)
+            self._sync(file, key, Site.SEGMENT_DATA)
             self._unsynced.discard(key)
         finally:
             file.close()
+
+    def _sync(self, file: File, key: tuple[int, int], site: Site) -> None:
+        """There is no moment at which a sync has failed and nobody could know of it."""
+        self._syncing.add(key)
+        try:
+            file.sync(site)
+        except OSError:
+            self._unsynced.add(key)
+            raise
+        finally:
+            self._syncing.discard(key)
 
     def doubt(self, topic_id: int, first_seq: int) -> None:
         """Another process may have met a failed sync of its data."""
@@ -105,6 +117,11 @@ class SegmentStore:
     def is_doubtful(self, topic_id: int, first_seq: int) -> bool:
         """Has a sync of its data failed? What was written may then have left memory without reaching the device."""
         return (topic_id, first_seq) in self._unsynced
+
+    def may_be_doubtful(self, topic_id: int, first_seq: int) -> bool:
+        """Has one, or may one that is under way?"""
+        key = (topic_id, first_seq)
+        return key in self._syncing or key in self._unsynced  # in this order: a failure is noted before it is over
 
     def seal(self, seals: Sequence[Seal]) -> None:
         """Durable data, then a durable `.idx`: each pair is a segment from here on.
@@ -139,18 +156,13 @@ class SegmentStore:
 
     def flip(self, topic_id: int, first_seq: int, places: Iterable[int]) -> None:
         """Set delete flags, one byte each, and make them durable."""
-        key = (topic_id, first_seq)
-        doubtful = key in self._unsynced
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         try:
             for place in places:
                 write_fully(file, [_FLAG], place)
             # Where it fails the flags are written again by whoever tries again; blocks at the end of an active segment
             # would not be.
-            self._unsynced.add(key)
-            file.sync(Site.SEGMENT_FLAG)
-            if not doubtful:
-                self._unsynced.discard(key)
+            self._sync(file, (topic_id, first_seq), Site.SEGMENT_FLAG)
         finally:
             file.close()
 
