@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SERVER_CONF = "spark.driftq.server"
 PUSH_CONF = "spark.sql.python.filterPushdown.enabled"
 _QUICK = {
+    "spark.buffer.size": str(1 << 20),  # of the lines to Python processes, which carry rows
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
