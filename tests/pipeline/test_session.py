@@ -15,7 +15,7 @@ from driftq.pipeline import register
 from driftq.pipeline.java import find_java
 from driftq.pipeline.jvm import archive_path, command
 from tests.acceptance.process import ServerProcess, environment
-from tests.pipeline.topics import ask, fill
+from tests.pipeline.topics import ask, fill, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,10 +39,31 @@ writer = rows.writeStream.format("noop").queryName("going").option("checkpointLo
 writer.trigger(availableNow=True).start().awaitTermination()
 """
 
+_ROWS_THAT_NOBODY_WANTS = """
+import sys
+from pyspark.errors import PySparkException
+from driftq.pipeline import session
+spark = session(sys.argv[1], master="local[2]", short=True)
+rows = spark.read.format("driftq").option("topic", sys.argv[2]).option("splitRecords", "25000").load()
+assert len(rows.take(3)) == 3
+try:
+    rows.selectExpr("data", "assert_true(seq < 30000)").write.format("noop").mode("overwrite").save()
+except PySparkException as error:
+    assert "is not true" in str(error), error
+else:
+    sys.exit("a query that fails")
+"""
+
 
 def test_a_session_prints_nothing_and_leaves_nothing_in_the_working_directory(tmp_path: Path) -> None:
     assert _ran(tmp_path, _START_AND_COUNT) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_printed_where_spark_hangs_up_on_a_worker(server: ServerProcess, tmp_path: Path) -> None:
+    """Workers of Spark's own print a traceback each time, of a pipe that is broken."""
+    write(server, "unwanted", [{"text": "x" * 200, "n": n} for n in range(50_000)])
+    assert _ran(tmp_path, _ROWS_THAT_NOBODY_WANTS, f"http://{server.address}", "unwanted") == (0, "", "")
 
 
 @pytest.mark.parametrize("how", ["master", "remote"])
@@ -78,6 +99,14 @@ def test_the_session_has_no_web_page_and_runs_in_utc(spark: "SparkSession") -> N
     assert spark.sparkContext.uiWebUrl is None
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_rows_come_through_sockets_of_this_user_alone(spark: "SparkSession") -> None:
+    meeting = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert spark.range(1).mapInArrow(lambda batches: batches, "id bigint").count() == 1
+    assert [path for path in meeting.iterdir() if path.is_socket()]
+    assert meeting.parent.stat().st_mode & 0o077 == 0
 
 
 def test_python_processes_of_a_local_session_import_pyspark_as_it_is_installed(spark: "SparkSession") -> None:

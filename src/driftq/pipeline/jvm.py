@@ -17,10 +17,12 @@ import time
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from driftq.pipeline import sockets
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.java import Java, cache_dir, find_java, home_for_spark
 
@@ -189,6 +191,7 @@ def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool 
             stdin=subprocess.PIPE,
             env=_environment(java, conf) | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)} | dict(variables),
             preexec_fn=_leave_interrupts_to_python,
+            pass_fds=sockets.inherited(),
         )
         _import_meanwhile()
         return Gateway(process, *_address(process, told))
@@ -214,12 +217,27 @@ def _environment(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
         "SPARK_CONNECT_MODE": "0",
         "SPARK_SCALA_VERSION": "2.13",
     }
-    installed = home.parent in [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
-    the_same = os.environ.get("PYSPARK_PYTHON") == sys.executable
-    if installed and the_same and conf.get("spark.master", "").startswith("local["):
+    if runs_this_python(conf.get("spark.master", "")) and _is_installed(home.parent):
         del variables["SPARK_HOME"]
         variables.setdefault("SPARK_CONF_DIR", str(home / "conf"))
     return variables
+
+
+def runs_this_python(master: str) -> bool:
+    """Are the Python processes of a session this very Python?"""
+    return master.split("[")[0] == "local" and os.environ.get("PYSPARK_PYTHON") == sys.executable
+
+
+def has_driftq() -> bool:
+    """Does this Python have the package installed, so that every process of it can import it?"""
+    try:
+        return _is_installed(Path(str(distribution("driftq").locate_file(""))))
+    except PackageNotFoundError:
+        return False
+
+
+def _is_installed(place: Path) -> bool:
+    return place in [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
 
 
 def _leave_interrupts_to_python() -> None:

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftq.pipeline import sockets
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.java import find_java, home_for_spark
-from driftq.pipeline.jvm import current_archive, ensure_started, spark_home
+from driftq.pipeline.jvm import current_archive, ensure_started, has_driftq, runs_this_python, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,8 +159,8 @@ def _classic(
         raise PipelineError("the data pipeline needs PySpark: `pip install driftq[spark]`") from error
 
     master = master or str(conf.get("spark.master") or os.environ.get("SPARK_MASTER") or "local[*]")
-    settings = {**defaults(master), **({SERVER_CONF: server} if server else {}), **conf, "spark.master": master}
     _use_this_python()
+    settings = {**defaults(master), **({SERVER_CONF: server} if server else {}), **conf, "spark.master": master}
     if settings.get("spark.driver.host") == "127.0.0.1":
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_HOME", str(spark_home()))
@@ -182,10 +183,24 @@ def defaults(master: str) -> dict[str, str]:
     settings = dict(_QUICK)
     # The in-memory catalog makes this directory at once, and would do so in the working directory.
     settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / f"driftq-warehouse-{os.getuid()}")
+    if runs_this_python(master):
+        settings |= _python_processes()
     if master.startswith("local"):
         settings |= _LOOPBACK | {"spark.sql.shuffle.partitions": str(_cores(master))}
     elif master.startswith(("spark://127.0.0.1:", "spark://localhost:")):
         settings |= _LOOPBACK
+    return settings
+
+
+def _python_processes() -> dict[str, str]:
+    """How Spark starts the Python processes of this machine, and how it talks to them."""
+    settings = {"spark.python.daemon.module": "driftq.pipeline.daemon"} if has_driftq() else {}
+    meeting = sockets.meeting()
+    if meeting is not None:
+        settings |= {
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": str(meeting.place),
+        }
     return settings
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from driftq.pipeline import offsets, selection
 from driftq.pipeline.columns import Projection, check_schema, ddl
+from driftq.pipeline.daemon import hush_this_process
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.offsets import Late, Place, Places, Range
 from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, patience_of, server_of
@@ -308,3 +309,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Let the connection go."""
         self._task.wire.close()
+
+
+hush_this_process()  # the modules of a source are all that Spark's planning processes load of ours

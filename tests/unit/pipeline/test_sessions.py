@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, PathDistribution
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from driftq.pipeline import PipelineError, cold_topics, progress, read_topic, session, sessions
+from driftq.pipeline import PipelineError, cold_topics, jvm, progress, read_topic, session, sessions
 from driftq.pipeline.sessions import defaults
 from tests.acceptance.process import environment
 
@@ -25,6 +27,28 @@ def test_a_cluster_on_another_host_is_not_told_to_call_back_to_this_loopback() -
     assert "spark.driver.host" not in defaults("spark://far:7077")
     assert defaults("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
     assert defaults("local[*]")["spark.driver.host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "ours"),
+    [("local[2]", sys.executable, True), ("local[2]", "/other/python", False), ("spark://127.0.0.1:7077", "", False)],
+)
+def test_python_processes_of_this_machine_are_started_our_way(
+    master: str, python: str, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere, and with another Python, nothing of ours may be installed."""
+    monkeypatch.setenv("PYSPARK_PYTHON", python or sys.executable)
+    settings = defaults(master)
+    assert ("spark.python.daemon.module" in settings) == ours
+    assert ("spark.python.unix.domain.socket.enabled" in settings) == ours
+
+
+def test_a_python_without_the_package_has_no_daemon_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(jvm, "distribution", Mock(side_effect=PackageNotFoundError))
+    assert "spark.python.daemon.module" not in defaults("local[2]")
+    monkeypatch.setattr(jvm, "distribution", Mock(return_value=PathDistribution(tmp_path / "driftq.dist-info")))
+    assert "spark.python.daemon.module" not in defaults("local[2]")
 
 
 def test_a_session_is_local_or_remote() -> None:

@@ -1,0 +1,45 @@
+"""Spark's daemon of Python workers, which forks one for each task at a time; started by Spark as a program.
+
+Spark hangs up on a worker whose rows nobody wants any more: behind a `show`, or where another task of the query has
+failed; and on all of them when it ends. A worker of Spark's own prints a traceback then, and a user reads of a broken
+pipe though nothing is wrong. Here it ends without a word; Spark has forgotten it already.
+
+For planning Spark starts daemons of its own, whatever it is told. Their workers load our source to plan a query, and
+from then on they end in silence too.
+"""
+
+import socket
+import sys
+from typing import Any
+
+from pyspark import daemon
+
+HUNG_UP = (BrokenPipeError, ConnectionResetError, EOFError)
+
+
+def hush(forks: Any) -> None:
+    """Have the workers of a daemon, a module of Spark's, end without a word where Spark hangs up.
+
+    What a task raises is told to Spark and ends in a code, so that an error here is one of the connection.
+    """
+    work = forks.worker
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            return int(work(sock, authenticated))
+        except HUNG_UP:
+            return 1
+
+    forks.worker = worker
+
+
+def hush_this_process() -> None:
+    """If this is a worker of a daemon of Spark's own, it is hushed."""
+    program = sys.modules["__main__"]
+    if getattr(program.__spec__, "name", None) == daemon.__name__:
+        hush(program)
+
+
+if __name__ == "__main__":
+    hush(daemon)
+    daemon.manager()
