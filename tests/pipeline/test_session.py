@@ -1,6 +1,7 @@
 """A session starts quietly, from a class-data archive, and knows its server."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,6 @@ import pytest
 from pyarrow import RecordBatch
 
 from driftq.pipeline import register
-from driftq.pipeline.java import find_java
-from driftq.pipeline.jvm import archive_path, command
 from tests.acceptance.process import ServerProcess, environment
 from tests.pipeline.topics import ask, fill, write
 
@@ -60,6 +59,27 @@ def test_a_session_prints_nothing_and_leaves_nothing_in_the_working_directory(tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_java_of_the_wheel_is_as_quiet_and_its_classes_are_kept_too(tmp_path: Path) -> None:
+    """It comes without an archive of its own classes, and without packages that others have."""
+    programs, cache = tmp_path / "programs", tmp_path / "cache"
+    programs.mkdir()
+    for name in (
+        "bash",
+        "chmod",
+        "ls",
+        "mv",
+        "readlink",
+        "sh",
+        "whoami",
+    ):  # what Hadoop calls, and the shell around Java
+        (programs / name).symlink_to(shutil.which(name) or name)
+    alone = {"PATH": str(programs), "JAVA_HOME": "", "DRIFTQ_CACHE_DIR": str(cache)}
+    assert _ran(programs, "from driftq.pipeline import warm; warm()", **alone) == (0, "", "")
+    kept = {path.name.split("-")[0] for path in cache.glob("*.jsa")}
+    assert kept == {"java", "spark"}
+    assert _ran(programs, _START_AND_COUNT, **alone) == (0, "", "")
+
+
 def test_nothing_is_printed_where_spark_hangs_up_on_a_worker(server: ServerProcess, tmp_path: Path) -> None:
     """Workers of Spark's own print a traceback each time, of a pipe that is broken."""
     write(server, "unwanted", [{"text": "x" * 200, "n": n} for n in range(50_000)])
@@ -80,13 +100,13 @@ def test_a_program_that_just_ends_has_told_where_its_queries_stand(
     assert ask(server, "GET", f"/v0/topics/followed-{how}/cursors/spark:going")["seq"] == 3
 
 
-def _ran(directory: Path, program: str, *arguments: str) -> tuple[int, str, str]:
+def _ran(directory: Path, program: str, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """A program of its own process: how it ended and what it printed."""
     cache = {"DRIFTQ_CACHE_DIR": os.environ["DRIFTQ_CACHE_DIR"]} if "DRIFTQ_CACHE_DIR" in os.environ else {}
     ran = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         cwd=directory,
-        env=environment(**cache),
+        env=environment(**cache | variables),
         capture_output=True,
         text=True,
         timeout=300,
@@ -118,25 +138,6 @@ def test_python_processes_of_a_local_session_import_pyspark_as_it_is_installed(s
 
     (row,) = spark.range(1, numPartitions=1).mapInArrow(told, "place string").collect()
     assert row.place == pyspark.__file__
-
-
-def test_an_archive_that_is_there_is_used_and_one_that_is_not_is_recorded(tmp_path: Path) -> None:
-    java, archive, part = find_java(), tmp_path / "a.jsa", tmp_path / "a.part"
-    recording = command(java, {}, short=False, record_to=part, archive=archive)
-    assert f"-XX:ArchiveClassesAtExit={part}" in recording
-    archive.touch()
-    using = command(java, {}, short=False, record_to=None, archive=archive)
-    assert f"-XX:SharedArchiveFile={archive}" in using
-
-
-def test_another_jar_means_another_archive(tmp_path: Path) -> None:
-    jar = tmp_path / "a.jar"
-    jar.write_bytes(b"1")
-    java = find_java()
-    first = archive_path(java, [jar], "-XX:+UseSerialGC")
-    assert first == archive_path(java, [jar], "-XX:+UseSerialGC")
-    jar.write_bytes(b"22")
-    assert archive_path(java, [jar], "-XX:+UseSerialGC") != first
 
 
 def test_any_session_learns_the_format_and_its_server_by_one_call(spark: "SparkSession", server: ServerProcess) -> None:

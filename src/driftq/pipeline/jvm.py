@@ -1,9 +1,8 @@
 """The JVM behind a local session, started without Spark's shell scripts and from a class-data archive.
 
 Spark's own way is a script that starts a JVM to print the command of a second one. We know that command, so there is
-one JVM less to wait for; and since it is ours, it can map the classes of an earlier run (an archive of about 180 MB,
-bound to the exact Java and jars, kept in the cache directory) instead of loading and checking them one by one. Without
-an archive the process records one when it ends. The JVM ends with this process: it watches its standard input.
+one JVM less to wait for; and since it is ours, it can map the classes of an earlier run (`class_data`). Without an
+archive the process records one when it ends. The JVM ends with this process: it watches its standard input.
 """
 
 import os
@@ -14,8 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from driftq.pipeline import sockets
+from driftq.pipeline.class_data import ClassData, class_data_of
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.java import Java, cache_dir, find_java, home_for_spark
 
@@ -35,6 +34,8 @@ _OPENED = (
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
     *("sun.security.action", "sun.util.calendar"),
 )
+_GONE, _GONE_SINCE = "sun.security.action", 24
+"""Java warns of a package that it does not have."""
 # The first two levels must be the same: else Spark prints that it changes one of them. Those that are off tell, on many
 # lines, of failures that are raised as well: who runs a query reads of them where it is run.
 _QUIET = """rootLogger.level = error
@@ -75,17 +76,13 @@ def _collector() -> str:
     return "-XX:+UseSerialGC" if (os.cpu_count() or 1) <= 2 else "-XX:+UseG1GC"
 
 
-def archive_path(java: Java, jars: list[Path], collector: str) -> Path:
-    """The archive of exactly this Java with exactly these jars."""
-    release = java.home / "release"
-    said = [str(java.home), release.read_text(encoding="utf-8") if release.exists() else "", collector]
-    said += [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
-    return cache_dir() / f"spark-{sha256(chr(10).join(said).encode()).hexdigest()[:16]}.jsa"
+def current_class_data() -> ClassData:
+    """The archives that a session on this machine uses, whether they are there or not."""
+    return _class_data(find_java())
 
 
-def current_archive() -> Path:
-    """The archive that a session on this machine uses, whether it is there or not."""
-    return archive_path(find_java(), _jars(), _collector())
+def _class_data(java: Java) -> ClassData:
+    return class_data_of(java, _jars(), [_collector(), *_modules(java)])
 
 
 def _jars() -> list[Path]:
@@ -103,26 +100,20 @@ def log_config() -> Path:
     return path
 
 
-def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path | None, archive: Path) -> list[str]:
-    """The command line of the JVM."""
+def command(java: Java, conf: Mapping[str, str], *, short: bool, class_data: Sequence[str]) -> list[str]:
+    """The command line of the JVM; the options of its archives are given."""
     options = [
         *_common(java, conf.get("spark.driver.extraClassPath")),
         f"-Xmx{conf.get('spark.driver.memory', '1g')}",
-        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Dio.netty.allocator.type=pooled",
         "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
         "-Dderby.connection.requireAuthentication=false",
-        "--sun-misc-unsafe-memory-access=allow",
-        "--enable-native-access=ALL-UNNAMED",
         _collector(),
+        *class_data,
     ]
     if short:
         options.append(_QUICKLY)
-    if record_to is not None:
-        options.append(f"-XX:ArchiveClassesAtExit={record_to}")
-    elif archive.exists():
-        options.append(f"-XX:SharedArchiveFile={archive}")
     options += shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
     options.append("org.apache.spark.deploy.SparkSubmit")
     for key, value in conf.items():
@@ -132,9 +123,7 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, record_to: Path
 
 def daemon_command(java: Java) -> list[str]:
     """The command line of a small JVM of Spark's, without what it runs: it has little to do but to be up soon."""
-    archive = archive_path(java, _jars(), _collector())
-    mapped = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
-    return [*_common(java), "-Xmx512m", "-XX:+UseSerialGC", _QUICKLY, *mapped]
+    return [*_common(java), "-Xmx512m", "-XX:+UseSerialGC", _QUICKLY, *_class_data(java).using()]
 
 
 def _common(java: Java, first: str | None = None) -> list[str]:
@@ -146,8 +135,19 @@ def _common(java: Java, first: str | None = None) -> list[str]:
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        *_modules(java),
         f"-Dlog4j2.configurationFile={log_config()}",
+    ]
+
+
+def _modules(java: Java) -> list[str]:
+    """What of Java is open to Spark. An archive fits a JVM that opens the same."""
+    opened = [package for package in _OPENED if package != _GONE or java.version < _GONE_SINCE]
+    return [
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened),
+        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        "--sun-misc-unsafe-memory-access=allow",
+        "--enable-native-access=ALL-UNNAMED",
     ]
 
 
@@ -177,12 +177,13 @@ def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, sho
 def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> Gateway:
     """A JVM with these variables, from the archive if there is one. Raises PipelineError where it does not come up."""
     java = find_java()
-    archive = archive_path(java, _jars(), _collector())
-    record_to = None if archive.exists() else _place_to_record(archive)
-    line = command(java, conf, short=short, record_to=record_to, archive=archive)
-    if record_to is not None:
+    archives = _class_data(java)
+    part = archives.place_to_record()
+    options = archives.using() if part is None else archives.recording(part)
+    line = command(java, conf, short=short, class_data=options)
+    if part is not None:
         # The shell outlives Java and puts the archive in its place when it is whole.
-        moved = f"mv {shlex.quote(str(record_to))} {shlex.quote(str(archive))}"
+        moved = f"mv {shlex.quote(str(part))} {shlex.quote(str(archives.spark))}"
         line = ["/bin/sh", "-c", f'"$@"; code=$?; {moved} 2>/dev/null; exit $code', "sh", *line]
     with tempfile.TemporaryDirectory() as directory:
         told = Path(directory) / "gateway"
@@ -242,17 +243,6 @@ def _is_installed(place: Path) -> bool:
 
 def _leave_interrupts_to_python() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _place_to_record(archive: Path) -> Path | None:
-    """A name of its own for an archive under way; None where nothing can be kept."""
-    try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    if not os.access(archive.parent, os.W_OK):
-        return None
-    return archive.with_name(f"{archive.stem}.{os.getpid()}.part")
 
 
 def _address(process: "subprocess.Popen[bytes]", told: Path) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from driftq.pipeline import sockets
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.java import find_java, home_for_spark
-from driftq.pipeline.jvm import current_archive, ensure_started, has_driftq, runs_this_python, spark_home
+from driftq.pipeline.jvm import current_class_data, ensure_started, has_driftq, runs_this_python, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,9 +41,8 @@ _QUICK = {
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _TRAINING = """
-import sys
 from driftq.pipeline.sessions import train
-train(sys.argv[1])
+train()
 """
 
 
@@ -215,13 +214,13 @@ def _cores(master: str) -> int:
 
 def warm() -> Path:
     """Record the class-data archive that makes every later session start fast; where it is. Takes some ten seconds."""
-    archive = current_archive()
-    if not archive.exists():
-        subprocess.run([sys.executable, "-c", _TRAINING, str(archive)], check=True, stdin=subprocess.DEVNULL)
-    return archive
+    archives = current_class_data()
+    if not archives.using():
+        subprocess.run([sys.executable, "-c", _TRAINING], check=True, stdin=subprocess.DEVNULL)
+    return archives.spark
 
 
-def train(archive: str) -> None:
+def train() -> None:
     """Use what sessions use, so that its classes are in the archive which this process records when it ends."""
     from pyspark import SparkContext
 
@@ -248,5 +247,5 @@ def train(archive: str) -> None:
     if process is not None:
         process.stdin.close()
         process.wait()
-    if not Path(archive).exists():
+    if not current_class_data().using():
         raise PipelineError("the class-data archive could not be made: is the cache directory writable?")

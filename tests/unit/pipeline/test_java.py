@@ -7,6 +7,7 @@ import pytest
 
 from driftq.pipeline import PipelineError
 from driftq.pipeline.java import Java, find_java, home_for_spark, version_of
+from driftq.pipeline.jvm import command
 
 
 def _java(home: Path, version: str) -> Path:
@@ -63,3 +64,11 @@ def test_what_spark_starts_itself_finds_a_java_without_the_module_it_lacks(
     )
     assert said.stdout.split("\n")[:-1] == ["-cp", "a b", "Main"]
     assert home_for_spark(bundled._replace(bundled=False)) == bundled.home
+
+
+@pytest.mark.parametrize(("version", "opened"), [(17, True), (21, True), (25, False)])
+def test_a_package_that_java_has_no_more_is_not_opened(tmp_path: Path, version: int, opened: bool) -> None:
+    """It would print a warning."""
+    line = command(Java(tmp_path, version, bundled=True), {}, short=True, class_data=["-XX:SharedArchiveFile=here"])
+    assert any("sun.security.action" in option for option in line) == opened
+    assert "-XX:SharedArchiveFile=here" in line
