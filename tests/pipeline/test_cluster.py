@@ -46,7 +46,7 @@ def follow(**options):
 found = {}
 found["split"] = table(splitRecords="500").count()
 found["columns"] = table(columns="seq bigint").groupBy().sum("seq").collect()[0][0]
-found["pushed"] = table().where("seq > 100 and tag = 't4'").count()
+found["filtered"] = table().where("seq > 100 and tag = 't4'").count()
 found["gaps"] = [row.reason for row in table("capped-" + topic, withGaps="true").where("kind = 'tombstone'").collect()]
 found["read_topic"] = read_topic(spark, topic, columns=["seq"]).count()
 follow(maxRecordsPerTrigger="1000")
@@ -116,7 +116,7 @@ def _made(server: ServerProcess, topic: str) -> None:
 EXPECTED = {
     "split": 2500,
     "columns": 3126250,
-    "pushed": 240,
+    "filtered": 240,
     "gaps": ["cap"],
     "read_topic": 2500,
     "copied": 2500,

@@ -1,12 +1,14 @@
 """Topics as tables."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
 
+from driftq.pipeline import register
 from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, fill, table
 
@@ -57,17 +59,47 @@ def test_options_choose_by_tag_and_node(spark: "SparkSession", orders: str) -> N
     assert table(spark, orders, node="y").count() == 0
 
 
-def test_filters_are_taken_over_by_the_source(spark: "SparkSession", orders: str) -> None:
+def test_filters_of_one_query_do_not_narrow_another_of_the_same_table(
+    spark: "SparkSession", orders: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     frame = table(spark, orders)
+    assert frame.where("seq <= 10").count() == 9
+    assert frame.count() == 2250
+    assert _seqs(frame.where("seq <= 3").union(frame.where("seq >= 2499"))) == [1, 2, 3, 2499, 2500]
+    assert frame.where("seq = 5 or tag = 't1'").count() == 251
     chosen = frame.where("seq between 11 and 40 and tag in ('t1', 't2') and node = 'x' and data like '%n%'")
     assert _seqs(chosen) == [12, 13, 22, 23, 32, 33]
-    (ts,) = frame.where("seq = 1000").select("ts").collect()[0]
-    later = frame.where(frame.ts > ts)
+    chosen.explain()
+    assert "Filter (" in capsys.readouterr().out
+
+
+@pytest.fixture
+def pushing(spark: "SparkSession", server_url: str) -> Iterator["SparkSession"]:
+    """The session, asked to have filters taken over."""
+    conf = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(conf, "true")
+    register(spark, server_url)
+    yield spark
+    spark.conf.set(conf, "false")
+    register(spark, server_url)
+
+
+def test_filters_are_taken_over_by_the_source_where_a_session_asks_for_it(
+    pushing: "SparkSession", orders: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def where(condition: str) -> "DataFrame":
+        return table(pushing, orders).where(condition)
+
+    chosen = where("seq between 11 and 40 and tag in ('t1', 't2') and node = 'x' and data like '%n%'")
+    assert _seqs(chosen) == [12, 13, 22, 23, 32, 33]
+    assert where("seq between 11 and 40").rdd.getNumPartitions() == 1
+    (ts,) = where("seq = 1000").select("ts").collect()[0]
+    later = where(f"ts > timestamp'{ts.isoformat()}'")
     assert min(_seqs(later)) > 1000
-    assert (
-        later.count()
-        == frame.where("seq > 1000").count() - frame.where(f"seq > 1000 and ts = timestamp'{ts.isoformat()}'").count()
-    )
+    same = where(f"seq > 1000 and ts = timestamp'{ts.isoformat()}'")
+    assert where(f"ts > timestamp'{ts.isoformat()}'").count() == where("seq > 1000").count() - same.count()
+    where("tag = 't1'").explain()
+    assert "Filter (" not in capsys.readouterr().out
 
 
 def test_several_topics_and_a_pattern(spark: "SparkSession", server: ServerProcess) -> None:

@@ -161,7 +161,10 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """The same, and it takes over the filters that it can apply exactly."""
+    """The same, and it takes over the filters that it can apply exactly.
+
+    Only for sessions that ask for it: in Spark 4.3 what one query has pushed narrows every other of the same DataFrame.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
         """Those that are given back are Spark's work."""

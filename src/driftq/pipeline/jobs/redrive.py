@@ -165,9 +165,9 @@ def _table(topic: str, letters: Sequence[Letter]) -> list[dict[str, Any]]:
     return [{"dlq": topic, "origin": origin, "letters": counts[origin]} for origin in sorted(counts)]
 
 
-def _read(run: Run, topic: str) -> "DataFrame":
+def _read(run: Run, topic: str, **bounds: str) -> "DataFrame":
     reader = run.spark.read.format("driftq").option("server", run.server).option("topic", topic)
-    return reader.option("onDataLoss", "skip").load()
+    return reader.options(onDataLoss="skip", **bounds).load()
 
 
 def _age_s() -> "Column":
@@ -259,7 +259,7 @@ class _QueueMover:
 
         audit_epoch = epoch_of(self._run.client, self._audit)
         seqs = [letter.seq for letter in letters]
-        rows = _read(self._run, self._topic).where(f.col("seq").between(min(seqs), max(seqs)))
+        rows = _read(self._run, self._topic, startingSeq=str(min(seqs)), endingSeq=str(max(seqs)))
         known = f.coalesce("meta", f.create_map().cast("map<string,string>"))
         own = f.map_filter(known, lambda key, _: ~key.startswith("$dead_letter") & (key != "redriven"))
         mark = f.create_map(f.lit("redriven"), f.lit(f"{self._audit}:{noted}"))
