@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from driftq.pipeline import in_place, read_topic
-from driftq.pipeline.columns import Projection, ddl
+from driftq.pipeline.columns import Projection, ddl, names_of
 from driftq.pipeline.options import parse
 from driftq.pipeline.planning import Manifest, Piece, Split, splits_of
 from driftq.pipeline.reading import Task, read_split
@@ -98,7 +98,7 @@ def _damage(world: _World) -> None:
 def _rows(world: _World, *, files: bool, split_records: int = 10**6) -> list[dict[str, Any]]:
     """What tasks read."""
     asked = parse({"topic": "eventful", "withGaps": "true"}, server=world.url)
-    schema = StructType.fromDDL(ddl(with_gaps=True, with_v1=False))
+    schema = StructType.fromDDL(ddl(names_of(with_gaps=True, with_v1=False)))
     assert isinstance(schema, StructType)
     manifest = world.manifest("eventful")
     with Wire(world.url, None) as wire:

@@ -155,6 +155,21 @@ def test_sql_knows_the_format(spark: "SparkSession", orders: str) -> None:
     assert (row.n, row.last) == (2250, 2500)
 
 
+def test_a_table_in_a_catalog_is_refused_when_it_is_made(spark: "SparkSession", orders: str) -> None:
+    """Spark 4.3 reads one without its options, so it could be made and never read."""
+    with pytest.raises(PySparkException, match="use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE ot USING driftq OPTIONS (topic '{orders}')")
+
+
+def test_times_are_times_whatever_a_session_calls_a_timestamp(spark: "SparkSession", orders: str) -> None:
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert dict(table(spark, orders).dtypes)["ts"] == "timestamp"
+        assert table(spark, orders, endingSeq="2").count() == 2
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 def test_the_api_key_is_in_no_plan(spark: "SparkSession", orders: str, capsys: pytest.CaptureFixture[str]) -> None:
     table(spark, orders, apiKey="hunter2-secret").explain(True)
     assert "hunter2" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from driftq.pipeline.progress import CursorListener
 from driftq.pipeline.wire import Wire
-from tests.acceptance.process import ServerProcess
+from tests.acceptance.process import ServerProcess, serving
 from tests.pipeline.topics import PATIENCE_S, ask, cursor_at, fill, finished
 
 if TYPE_CHECKING:
@@ -180,6 +180,21 @@ def test_the_api_key_is_in_no_file_of_a_checkpoint(
     assert files
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
     assert "hunter2" not in json.dumps([progress.json for progress in query.recentProgress])
+
+
+def test_the_place_of_a_query_is_told_to_the_server_that_it_reads(
+    spark: "SparkSession", server: ServerProcess, tmp_path: Path
+) -> None:
+    """Whatever the session's is: a topic of that name may be there too."""
+    (tmp_path / "other").mkdir()
+    with serving(tmp_path / "other") as other:
+        other.wait_ready()
+        for each, count in ((server, 20), (other, 3)):
+            fill(each, "s-two-places", range(count))
+        url = f"http://{other.address}"
+        _run(spark, str(tmp_path), name="two-places", topic="s-two-places", server=url)
+        cursor_at(other, "s-two-places", "spark:two-places", 3)
+    assert server.get("/v0/topics/s-two-places/cursors/spark:two-places")[0] == 404
 
 
 def test_the_cursor_of_a_query_goes_back_where_the_query_begins_anew(server: ServerProcess) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from driftq.pipeline.columns import BROKER, GAPS, RECORD, check_schema, ddl
+from driftq.pipeline.columns import BROKER, GAPS, RECORD, check_schema, ddl, names_of
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.options import ReadOptions, api_key_of, parse
 from driftq.pipeline.planning import Gap, Manifest
@@ -21,7 +21,7 @@ from driftq.pipeline.wire import Wire
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FILE = "seq bigint, ts timestamp, node string, tag string, meta string, data string"
+_FILE = "seq bigint, ts timestamp_ltz, node string, tag string, meta string, data string"
 _TEXTS = {"topic", "seq", "ts", "node", "tag", "data"}
 _MADE = {
     "kind": "'record'",
@@ -42,15 +42,18 @@ class _Cold(NamedTuple):
 
 
 def read_topic(
-    spark: "SparkSession", topic: str, *, columns: Sequence[str] | None = None, **options: str
+    spark: "SparkSession", topic: str, *, columns: Sequence[str] | None = None, **given: str | bool | int
 ) -> "DataFrame":
-    """A topic as a table. `columns` are all by default; `options` are those of the format `driftq`."""
+    """A topic as a table. `columns` are all by default; the rest are options of the format `driftq`."""
     known = spark.conf.get(SERVER_CONF, None)
+    options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
     asked = parse({**options, "topic": topic}, server=known)
-    wanted = list(columns) if columns is not None else _names(asked)
+    wanted = list(columns) if columns is not None else names_of(with_gaps=asked.with_gaps, with_v1=asked.with_v1)
+    if not wanted:
+        raise PipelineError("read_topic needs a column at least: leave columns out for all of them")
     kinds = RECORD | GAPS | BROKER
     check_schema((name, kinds.get(name, "")) for name in wanted)
-    schema = ", ".join(f"{name} {kinds[name]}" for name in wanted)
+    schema = ddl(wanted)
     with Wire(asked.server, api_key_of(options, key_of(spark))) as wire:
         topics = Topics(wire, asked)
         manifest = topics.get(asked.topics[0])
@@ -65,17 +68,13 @@ def read_topic(
     if gaps and asked.on_data_loss == "rows":
         found = found.unionByName(_gap_rows(spark, manifest.topic, gaps, schema, wanted))
     if cold.last < end:
-        given = {name: value for name, value in options.items() if name.lower() not in _BOUNDS}
-        rest = given | {"startingSeq": str(cold.last + 1), "endingSeq": str(end)}
+        unbound = {name: value for name, value in options.items() if name.lower() not in _BOUNDS}
+        rest = unbound | {"startingSeq": str(cold.last + 1), "endingSeq": str(end)}
         found = found.unionByName(_live(spark, topic, schema, rest))
     return found
 
 
 _BOUNDS = frozenset(("startingseq", "startingtimestamp", "endingseq", "endingtimestamp"))
-
-
-def _names(asked: ReadOptions) -> list[str]:
-    return [part.split(" ")[0] for part in ddl(with_gaps=asked.with_gaps, with_v1=asked.with_v1).split(", ")]
 
 
 def _live(spark: "SparkSession", topic: str, schema: str, options: dict[str, str]) -> "DataFrame":

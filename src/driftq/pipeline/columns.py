@@ -43,10 +43,14 @@ _META = pa.map_(pa.utf8(), pa.utf8())
 _schemas: dict[tuple[str, ...], Any] = {}  # a plain dict: what `functools.cache` makes does not travel by value
 
 
-def ddl(*, with_gaps: bool, with_v1: bool) -> str:
-    """The whole schema, in Spark's words."""
-    columns = RECORD | (GAPS if with_gaps else {}) | (BROKER if with_v1 else {})
-    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+def names_of(*, with_gaps: bool, with_v1: bool) -> list[str]:
+    """Every column there is."""
+    return [*RECORD, *(GAPS if with_gaps else ()), *(BROKER if with_v1 else ())]
+
+
+def ddl(names: Iterable[str]) -> str:
+    """A schema in Spark's words; a plain `timestamp` would be what the session says it is."""
+    return ", ".join(f"{name} {_ALL[name]}{'_ltz' if _ALL[name] == 'timestamp' else ''}" for name in names)
 
 
 def check_schema(fields: Iterable[tuple[str, str]]) -> None:
@@ -56,6 +60,14 @@ def check_schema(fields: Iterable[tuple[str, str]]) -> None:
             raise PipelineError(f"a topic has no column {name!r}: there are {', '.join(_ALL)}")
         if kind != _ALL[name]:
             raise PipelineError(f"column {name!r} is {_ALL[name]}, and the schema says {kind}")
+
+
+def check_nulls(never: Iterable[str], *, with_gaps: bool) -> None:
+    """Refuse a schema that says that a column is never null which may be. Spark would believe it."""
+    always = {"topic", "seq"} if with_gaps else {"topic", "seq", "ts", "data"}
+    for name in never:
+        if name not in always:
+            raise PipelineError(f"column {name!r} may be null: leave `not null` out of the schema")
 
 
 def base_columns(wanted: Iterable[str], also: Iterable[str] = ()) -> list[str]:
@@ -135,7 +147,12 @@ def _maps(texts: Any) -> Any:
 
 def _strings(found: dict[str, Any]) -> list[tuple[str, str]]:
     """What the server itself has put there may be no text; it becomes its JSON."""
-    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in found.items()]
+    return [(key, value if isinstance(value, str) else _text(value)) for key, value in found.items()]
+
+
+def _text(value: object) -> str:
+    """JSON as the server writes it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _partitions(tags: Any) -> Any:
@@ -162,9 +179,7 @@ def _message(data: Any) -> dict[str, Any]:
             columns[name].append(value if isinstance(value, str) else None)
         for name in ("envelope", "routing"):
             value = found.get(name)
-            columns[name].append(
-                None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-            )
+            columns[name].append(None if value is None else _text(value))
     return {name: pa.array(values, pa.utf8()) for name, values in columns.items()}
 
 

@@ -5,6 +5,9 @@
 `began` is the seq that the query began behind. Spark asks for the initial offset again when a query that died in its
 first batch comes back, and "latest" is another number by then; the journaled end of that batch still says where it
 began, and wins. `lost` counts seqs that were skipped because they were lost (`onDataLoss=skip`).
+
+An end below its start says, as another epoch does, that the topic has begun another life: a topic of class `ephemeral`
+or `memory` comes back from a crash with a lower head and the same epoch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,15 +23,22 @@ class Place(NamedTuple):
     seq: int
     began: int
     lost: int = 0
+    server: str = ""
+    """Where the topic is, if that is not the server of the session: who tells of a query's place must know."""
+
+    def lives_on_in(self, later: "Place") -> bool:
+        """Is the topic in the same life there? Who has read nothing of a life has missed nothing of it."""
+        return self.epoch == later.epoch and not (later.seq < self.seq and self.seq > self.began)
 
 
 Places = dict[str, Place]
+_SELDOM = ("lost", "server")
 
 
-def encode(places: Mapping[str, Place]) -> dict[str, dict[str, int]]:
+def encode(places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
     """As Spark keeps it; the order of topics is fixed, since Spark compares texts."""
     return {
-        topic: {key: value for key, value in places[topic]._asdict().items() if value or key != "lost"}
+        topic: {key: value for key, value in places[topic]._asdict().items() if value or key not in _SELDOM}
         for topic in sorted(places)
     }
 
@@ -37,7 +47,13 @@ def decode(offset: Mapping[str, Any]) -> Places:
     """From what Spark kept. Raises PipelineError."""
     try:
         return {
-            topic: Place(place["epoch"], place["seq"], place.get("began", place["seq"]), place.get("lost", 0))
+            topic: Place(
+                place["epoch"],
+                place["seq"],
+                place.get("began", place["seq"]),
+                place.get("lost", 0),
+                place.get("server", ""),
+            )
             for topic, place in offset.items()
         }
     except (TypeError, KeyError, AttributeError):
@@ -64,7 +80,7 @@ def ranges(start: Places, end: Places) -> list[Range]:
         place = start.get(topic)
         if place is None:
             found.append(Range(topic, stop.epoch, stop.began, stop.seq))
-        elif place.epoch != stop.epoch:
+        elif not place.lives_on_in(stop):
             found.append(Range(topic, stop.epoch, 0, stop.seq, missed=place))
         else:
             begin = place.seq if place.began == stop.began else stop.began
@@ -109,7 +125,7 @@ class Late:
 
     def find(self, topic: str, start: Place | None, end: Place, gone: int) -> None:
         """A batch is planned, and so many of its seqs are gone by now."""
-        before, again = (0, 0) if start is None else (start.lost, int(start.epoch != end.epoch))
+        before, again = (0, 0) if start is None else (start.lost, int(not start.lives_on_in(end)))
         counted = end.lost - before - again - _known(self._carried, topic, end)
         self._found[topic] = (end, max(0, gone - counted))
 

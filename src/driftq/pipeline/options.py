@@ -27,7 +27,10 @@ _OTHER = (
     *("checkpointLocation", "path", "queryName"),
 )
 _KNOWN = {name.lower(): name for name in (*_READ, *_OTHER)}
+_STORED = ("option.", "owner", "provider")
+"""What only a table in a catalog has: its options once more, and properties of its own."""
 _LOSS = ("fail", "rows", "skip")
+_LAST_MS = (1 << 63) - 1
 _BOOLEANS = {"true": True, "false": False}
 
 Starts = str | dict[str, int]
@@ -70,13 +73,14 @@ def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptio
     for name, ts in (("startingSeq", start_ts), ("endingSeq", end_ts)):
         if ts is not None and name.lower() in given:
             raise PipelineError(f"give {name} or {name[:-3]}Timestamp, not both")
+    start, end = _place(given, "startingSeq", "earliest"), _place(given, "endingSeq", "latest")
     return ReadOptions(
         server=server_of(given, server),
         topics=topics,
         pattern=pattern,
-        start=_place(given, "startingSeq", "earliest"),
+        start=_of_topics(start, "startingSeq", topics, pattern, v1=v1),
         start_ts=start_ts,
-        end=_place(given, "endingSeq", "latest"),
+        end=_of_topics(end, "endingSeq", topics, pattern, v1=v1),
         end_ts=end_ts,
         tag=given.get("tag"),
         tag_prefix=given.get("tagprefix"),
@@ -109,10 +113,21 @@ def patience_of(options: Mapping[str, str]) -> float:
 def check_names(options: Mapping[str, str]) -> None:
     """Refuse an option that there is not. Raises PipelineError."""
     for name in map(str.lower, options):
+        if name.startswith(_STORED):
+            raise PipelineError(
+                "Spark does not hand the options of a table on to whoever reads it: use CREATE TEMPORARY VIEW"
+            )
         if name not in _KNOWN:
             near = get_close_matches(name, _KNOWN, 1, 0.75)
             hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"there are {', '.join(_READ)}"
             raise PipelineError(f"there is no option {name!r}: {hint}")
+
+
+def check_stream(options: Mapping[str, str]) -> None:
+    """Refuse what only a table can have. Raises PipelineError."""
+    for name in map(str.lower, options):
+        if name in ("endingseq", "endingtimestamp"):
+            raise PipelineError(f"{_KNOWN[name]} is for tables: a stream ends when it is stopped, or with availableNow")
 
 
 def _api(given: Mapping[str, str]) -> bool:
@@ -157,6 +172,19 @@ def _place(given: Mapping[str, str], name: str, default: str) -> Starts:
     raise PipelineError(f'{name} is {text!r} and must be earliest, latest, a seq, or a JSON map like {{"orders": 17}}')
 
 
+def _of_topics(places: Starts, name: str, topics: tuple[str, ...], pattern: str | None, *, v1: bool) -> Starts:
+    """With the names that topics have in the engine. Raises PipelineError where one is not read at all."""
+    if isinstance(places, str):
+        return places
+    found = {}
+    for topic, seq in places.items():
+        known = log_name(topic.removeprefix(PREFIX)) if v1 and topic != "*" else topic
+        if known != "*" and (known not in topics if pattern is None else not re.fullmatch(pattern, known)):
+            raise PipelineError(f"{name} names topic {topic!r}, which is not among those that are read")
+        found[known] = seq
+    return found
+
+
 def _is_seq(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -167,7 +195,7 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if text.strip().isdigit():
-        return int(text)
+        return min(int(text), _LAST_MS)
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -176,7 +204,7 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # travels by value to older Pythons too
-    return round(moment.timestamp() * 1000)
+    return max(0, round(moment.timestamp() * 1000))
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:

@@ -90,12 +90,15 @@ def manifest_of(said: Mapping[str, Any]) -> Manifest:
 
 
 def gaps_in(manifest: Manifest, start: int, end: int, evicted: str) -> list[Gap]:
-    """What is gone of (start, end]: below the floor first, for the reason given, then the holes."""
+    """What is gone of (start, end]: below the floor first, for the reason given, then the holes.
+
+    Who stands above what was evicted is told of holes below the earliest record too: what is between was deleted.
+    """
     found = []
-    floor = manifest.earliest - 1
+    at = start
     if start + 1 < manifest.evict_floor and start < end:
-        found.append(Gap(start + 1, min(floor, end), evicted))
-    at = max(start, floor)
+        at = manifest.earliest - 1
+        found.append(Gap(start + 1, min(at, end), evicted))
     for hole in manifest.holes:
         first, last = max(hole.first, at + 1), min(hole.last, end)
         if first <= last:
@@ -120,6 +123,26 @@ def pieces_in(manifest: Manifest, start: int, end: int, most: int) -> Iterator[P
             finish = min(last, stop, begin + most - 1)
             yield Piece(begin, finish, segment)
             at = finish + 1
+
+
+def present(manifest: Manifest, start: int, end: int) -> int:
+    """How many seqs of (start, end] are not known to be lost."""
+    return sum(max(0, min(last, end) - max(first, start + 1) + 1) for first, last, _ in _edges(manifest))
+
+
+def reach(manifest: Manifest, start: int, end: int, most: int) -> int:
+    """The last seq of (start, end] up to which there are so many that are not lost, with what is lost right behind."""
+    for first, last, _ in _edges(manifest):
+        begin = max(first, start + 1)
+        if begin > min(last, end):
+            continue
+        if most <= 0:
+            return begin - 1
+        finish = min(last, end, begin + most - 1)
+        most -= finish - begin + 1
+        if most <= 0 and finish < min(last, end):
+            return finish
+    return end
 
 
 def _edges(manifest: Manifest) -> list[tuple[int, int, Segment | None]]:

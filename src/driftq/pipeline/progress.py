@@ -91,6 +91,7 @@ class CursorListener(StreamingQueryListener):
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._others: dict[str, Wire] = {}
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """After a batch."""
@@ -107,9 +108,17 @@ class CursorListener(StreamingQueryListener):
             place_now = {"seq": place.seq, "epoch": place.epoch, "rewind": True}
             value: dict[str, Any] = {**place_now, "meta": {"batch": str(batch)}}
             try:
-                self._wire.put(self._wire.topic_path(topic, "cursors", cursor), value, patient=False)
+                wire = self._at(place.server)
+                wire.put(wire.topic_path(topic, "cursors", cursor), value, patient=False)
             except PipelineError:
                 continue
+
+    def _at(self, server: str) -> Wire:
+        if not server:
+            return self._wire
+        if server not in self._others:
+            self._others[server] = self._wire.elsewhere(server)
+        return self._others[server]
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing yet."""

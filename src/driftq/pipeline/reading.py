@@ -100,13 +100,13 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
             yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
             return
         told = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
-        if int(told["epoch"]) != split.epoch:
+        gap = json.loads(told["tombstone"] or "null")
+        # The server says `recreated` where the log ends before the cursor: what follows is of another life.
+        if int(told["epoch"]) != split.epoch or (gap is not None and gap["reason"] == "recreated"):
             yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
             return
-        if told["tombstone"]:
-            gap = json.loads(told["tombstone"])
-            if gap["gap_from"] <= last:
-                yield _lost(task, split, Gap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"]))
+        if gap is not None and gap["gap_from"] <= last:
+            yield _lost(task, split, Gap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"]))
         for batch in stream:
             rows = _until(_base(batch, names), last)
             if rows.num_rows:

@@ -30,6 +30,8 @@ _QUICK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
+    # What Spark hides by itself, and our option `apiKey`: a table that SQL has made is shown with its options.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential|api[.]?key",
     # Spark 4.3 keeps what a query has pushed with the DataFrame and reads by it in the next one: rows would be missing
     # wherever a DataFrame is used twice. Who turns this on uses each once.
     PUSH_CONF: "false",

@@ -17,17 +17,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from driftq.pipeline import offsets, selection
-from driftq.pipeline.columns import Projection, check_schema, ddl
+from driftq.pipeline.columns import Projection, check_nulls, check_schema, ddl, names_of
 from driftq.pipeline.daemon import hush_this_process
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.offsets import Late, Place, Places, Range
-from driftq.pipeline.options import ReadOptions, api_key_of, check_names, parse, patience_of, server_of
-from driftq.pipeline.planning import Gap, Manifest, Split, recreated, splits_of
+from driftq.pipeline.options import ReadOptions, api_key_of, check_names, check_stream, parse, patience_of, server_of
+from driftq.pipeline.planning import Gap, Manifest, Split, present, reach, recreated, splits_of
 from driftq.pipeline.reading import Task, deleted, loss, read_split
 from driftq.pipeline.selection import Condition
 from driftq.pipeline.sink import BatchSink, StreamSink, Target
 from driftq.pipeline.topics import Topics
-from driftq.pipeline.wire import Wire
+from driftq.pipeline.wire import Wire, address_of
 from driftq.pipeline.workers import settle
 
 GONE_S = 10.0
@@ -72,7 +72,7 @@ class DriftqSource(DataSource):
     def schema(self) -> str:
         """Every column; `.schema(…)` chooses."""
         asked = self._asked()
-        return ddl(with_gaps=asked.with_gaps, with_v1=asked.with_v1)
+        return ddl(names_of(with_gaps=asked.with_gaps, with_v1=asked.with_v1))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
@@ -84,7 +84,10 @@ class DriftqSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream."""
         asked = self._asked()
-        return StreamReader(asked, self._task(asked, schema), self._latest)
+        check_stream(self.options)
+        own = address_of(server_of({}, self._known_server()))
+        there = address_of(asked.server)
+        return StreamReader(asked, self._task(asked, schema), self._latest, "" if there == own else there)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         """A batch write."""
@@ -102,6 +105,7 @@ class DriftqSource(DataSource):
 
     def _task(self, asked: ReadOptions, schema: StructType) -> Task:
         check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
+        check_nulls((field.name for field in schema.fields if not field.nullable), with_gaps=asked.with_gaps)
         return Task(
             self._wire(asked),
             Projection(to_arrow_schema(schema, timezone="UTC")),
@@ -182,10 +186,12 @@ class FilteringReader(BatchReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as they grow."""
 
-    def __init__(self, asked: ReadOptions, task: Task, latest: Places | None) -> None:
+    def __init__(self, asked: ReadOptions, task: Task, latest: Places | None, elsewhere: str = "") -> None:
         self._asked = asked
         self._task = task
         self._topics = Topics(task.wire, asked)
+        self._elsewhere = elsewhere
+        """The server, where it is not the session's."""
         self._initial = latest
         self._target: Places | None = None
         self._late = Late()
@@ -196,7 +202,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The same whenever it is asked for."""
         if self._initial is None:
             self._initial = self._topics.initial()
-        return offsets.encode(self._initial)
+        return self._encoded(self._initial)
+
+    def _encoded(self, places: Places) -> dict[str, Any]:
+        return offsets.encode({name: place._replace(server=self._elsewhere) for name, place in places.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What `maxRecordsPerTrigger` says."""
@@ -213,12 +222,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The heads, for the lag in Spark's progress."""
-        return offsets.encode(self._heads())
+        return self._encoded(self._heads())
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; the start, where there is nothing new."""
-        places = offsets.decode(start)
-        known = {name: self._topics.find(name) for name in {*self._topics.names(), *places}}
+        places = {name: place._replace(server="") for name, place in offsets.decode(start).items()}
+        # Of topics that are named, those that no longer are stay where they were left.
+        named = self._topics.names() if self._asked.pattern is None else {*self._topics.names(), *places}
+        known = {name: self._topics.find(name) for name in named}
         begins: Places = {}
         backlog: dict[str, int] = {}
         for name, manifest in known.items():
@@ -228,15 +239,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             self._gone.pop(name, None)
             begins[name] = self._begin(manifest, place)
-            backlog[name] = max(0, self._head(manifest) - begins[name].seq)
+            backlog[name] = present(manifest, begins[name].seq, self._head(manifest))
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         shares = offsets.share({name: size for name, size in backlog.items() if size}, most)
         ends = dict(places)
         for name, begin in begins.items():
-            if shares.get(name) or places.get(name) != begin:
-                end = self._end(known[name], begin, begin.seq + shares.get(name, 0))
+            manifest = known[name]
+            assert manifest is not None
+            head = max(begin.seq, self._head(manifest))
+            if head > begin.seq or places.get(name) != begin:
+                # What is lost costs nothing: a batch goes over all of it.
+                end = self._end(manifest, begin, reach(manifest, begin.seq, head, shares.get(name, 0)))
                 ends[name] = self._late.carry(name, places.get(name), end)
-        return offsets.encode(ends)
+        return self._encoded(ends)
 
     def _miss(self, topic: str, place: Place | None) -> None:
         """A topic is not there. Raises DataLossError where one that was read is not made again in time."""
@@ -261,16 +276,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, manifest: Manifest, place: Place | None) -> Place:
         """Where the next batch begins in the life that the topic is in."""
         if place is None:
-            begin = 0 if self._asked.on_data_loss == "rows" else manifest.earliest - 1
+            begin = self._topics.begin_later(manifest)
             return Place(manifest.epoch, begin, began=begin)
-        if place.epoch == manifest.epoch:
+        if place.lives_on_in(Place(manifest.epoch, manifest.head, began=0)):
             return place
         _checked(self._asked, manifest.topic, [recreated(place)])
         return Place(manifest.epoch, 0, began=0, lost=place.lost + 1)
 
-    def _end(self, manifest: Manifest | None, begin: Place, end: int) -> Place:
+    def _end(self, manifest: Manifest, begin: Place, end: int) -> Place:
         """The end of a batch, with what is skipped on the way to it."""
-        assert manifest is not None
         skipped = 0
         if self._asked.on_data_loss == "skip":
             gaps = self._topics.gaps(manifest, begin.seq, end)
@@ -280,7 +294,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """On the driver: one per split. The same rows for the same offsets, as long as the topic has them."""
         found: list[Split] = []
-        begins, ends = offsets.decode(start), offsets.decode(end)
+        begins, ends = (
+            {name: place._replace(server="") for name, place in offsets.decode(offset).items()}
+            for offset in (start, end)
+        )
         for part in offsets.ranges(begins, ends):
             splits, gone = self._splits(part)
             if self._asked.on_data_loss == "skip":

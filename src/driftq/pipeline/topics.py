@@ -71,6 +71,14 @@ class Topics:
             return 0 if self._options.on_data_loss == "rows" else manifest.earliest - 1
         return manifest.head if place == "latest" else max(0, int(place) - 1)
 
+    def begin_later(self, manifest: Manifest) -> int:
+        """The same for a topic that a running query finds.
+
+        One that comes to a pattern is new, so all that it ever had is wanted, whatever the query began with.
+        """
+        chosen = self._options.start_ts is not None or not isinstance(self._options.start, str)
+        return self.begin(manifest) if chosen or self._options.pattern is None else 0
+
     def end(self, manifest: Manifest) -> int:
         """The last seq wanted."""
         if self._options.end_ts is not None:

@@ -20,6 +20,12 @@ _LONGEST_WAIT_S = 5.0
 _LATER = frozenset((429, 502, 503, 504))
 
 
+def address_of(server: str) -> str:
+    """Where a server is, without what a user may have put before its name."""
+    parts = urlsplit(server if "://" in server else f"http://{server}")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
 class AnswerError(PipelineError):
     """The server refused: what it said, under its own code."""
 
@@ -53,6 +59,10 @@ class Wire:
 
     def __repr__(self) -> str:
         return f"Wire({self.server!r})"
+
+    def elsewhere(self, server: str) -> "Wire":
+        """Another server, asked in the same way."""
+        return Wire(server, self._api_key, patience_s=self._patience_s)
 
     def topic_path(self, topic: str, *more: str) -> str:
         """The path of something of a topic."""

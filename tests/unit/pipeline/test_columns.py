@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from driftq.pipeline import PipelineError
-from driftq.pipeline.columns import Projection, base_columns, base_schema, check_schema, ddl
+from driftq.pipeline.columns import Projection, base_columns, base_schema, check_nulls, check_schema, ddl, names_of
 from driftq.pipeline.planning import Gap
 from driftq.pipeline.selection import Condition, apply, seq_bounds, supported, ts_bounds
 
@@ -38,10 +38,10 @@ def _base(**columns: list[Any]) -> Any:
 
 
 def test_the_schema_is_the_documented_one() -> None:
-    assert ddl(with_gaps=False, with_v1=False) == (
-        "topic string, seq bigint, ts timestamp, node string, tag string, meta map<string,string>, data string"
+    assert ddl(names_of(with_gaps=False, with_v1=False)) == (
+        "topic string, seq bigint, ts timestamp_ltz, node string, tag string, meta map<string,string>, data string"
     )
-    assert ddl(with_gaps=True, with_v1=True).endswith(
+    assert ddl(names_of(with_gaps=True, with_v1=True)).endswith(
         "kind string, gap_from bigint, gap_to bigint, reason string, "
         "partition int, key string, value string, envelope string, routing string"
     )
@@ -53,6 +53,22 @@ def test_a_column_that_a_topic_does_not_have_is_refused() -> None:
         check_schema([("offset", "bigint")])
     with pytest.raises(PipelineError, match="'seq' is bigint, and the schema says int"):
         check_schema([("seq", "int")])
+
+
+def test_a_column_that_may_be_null_is_not_promised_otherwise() -> None:
+    check_nulls(["topic", "seq", "ts", "data"], with_gaps=False)
+    with pytest.raises(PipelineError, match="'tag' may be null"):
+        check_nulls(["seq", "tag"], with_gaps=False)
+    with pytest.raises(PipelineError, match="'ts' may be null"):
+        check_nulls(["ts"], with_gaps=True)
+
+
+def test_what_the_server_puts_into_meta_is_the_same_text_on_every_path() -> None:
+    """Spark's own reader of JSON leaves out blanks, and what is not ASCII as it is."""
+    said = '{"_topics_router":{"router":"é","source_seq":1},"k":"v"}'
+    projection = Projection(pa.schema([("meta", pa.map_(pa.utf8(), pa.utf8()))]))
+    (found,) = projection.rows("t", _base(seq=[1], meta=[said])).column(0).to_pylist()
+    assert found == [("_topics_router", '{"router":"é","source_seq":1}'), ("k", "v")]
 
 
 def test_only_what_is_needed_is_read() -> None:

@@ -41,6 +41,20 @@ def test_a_topic_that_was_made_again_is_read_from_its_start_and_the_break_is_kno
     assert ranges({"t": left}, {"t": Place(2, 0, 0)}) == [Range("t", 2, 0, 0, missed=left)]
 
 
+def test_a_head_that_went_back_is_another_life_too() -> None:
+    """A topic that lost its records in a crash has the same epoch, and a lower head."""
+    left = Place(1, 50, 0)
+    assert ranges({"t": left}, {"t": Place(1, 4, 0)}) == [Range("t", 1, 0, 4, missed=left)]
+    nothing_read = Place(1, 50, began=50)
+    assert nothing_read.lives_on_in(Place(1, 4, began=0))
+
+
+def test_a_place_on_another_server_says_so() -> None:
+    places = {"t": Place(1, 5, began=0, server="http://b:4000")}
+    assert encode(places) == {"t": {"epoch": 1, "seq": 5, "began": 0, "server": "http://b:4000"}}
+    assert decode(encode(places)) == places
+
+
 @pytest.mark.parametrize(
     ("backlog", "budget", "given"),
     [

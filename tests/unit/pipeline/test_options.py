@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.pipeline import PipelineError
-from driftq.pipeline.options import api_key_of, check_names, parse, patience_of
+from driftq.pipeline.options import api_key_of, check_names, check_stream, parse, patience_of
 
 
 def test_the_server_is_the_option_else_the_sessions_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +47,32 @@ def test_a_start_is_a_word_a_number_a_map_or_a_time() -> None:
     assert parse({"topic": "t", "startingTimestamp": "1700000000000"}).start_ts == 1_700_000_000_000
     assert parse({"topic": "t", "startingTimestamp": "2023-11-14T22:13:20Z"}).start_ts == 1_700_000_000_000
     assert parse({"topic": "t", "endingTimestamp": "2023-11-14T22:13:20"}).end_ts == 1_700_000_000_000
+
+
+def test_a_map_of_starts_names_topics_that_are_read() -> None:
+    assert parse({"topic": "runs", "api": "v1", "startingSeq": '{"runs": 4, "*": 2}'}).start == {"v1:runs": 4, "*": 2}
+    assert parse({"topicPattern": "a.*", "startingSeq": '{"ab": 4}'}).start == {"ab": 4}
+    for options in ({"topic": "f"}, {"topics": "f,g"}, {"topicPattern": "f+g"}):
+        with pytest.raises(PipelineError, match="startingSeq names topic 'ff', which is not among those that are read"):
+            parse({**options, "startingSeq": '{"ff": 4}'})
+
+
+def test_a_time_outside_of_all_records_is_the_nearest_that_there_can_be() -> None:
+    assert parse({"topic": "t", "startingTimestamp": "1960-01-01"}).start_ts == 0
+    assert parse({"topic": "t", "endingTimestamp": "9" * 30}).end_ts == (1 << 63) - 1
+
+
+def test_a_stream_has_no_end() -> None:
+    check_stream({"topic": "t", "startingSeq": "4"})
+    for name in ("endingSeq", "endingTimestamp"):
+        with pytest.raises(PipelineError, match=f"{name} is for tables"):
+            check_stream({"topic": "t", name: "4"})
+
+
+@pytest.mark.parametrize("name", ["option.topic", "owner", "provider"])
+def test_a_table_in_a_catalog_is_refused_with_what_works_instead(name: str) -> None:
+    with pytest.raises(PipelineError, match="CREATE TEMPORARY VIEW"):
+        parse({"topic": "t", name: "x"})
 
 
 def test_who_wants_gaps_gets_them_as_rows_unless_said_otherwise() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.pipeline.planning import Gap, Manifest, Segment, gaps_in, pieces_in, splits_of
+from driftq.pipeline.planning import Gap, Manifest, Segment, gaps_in, pieces_in, present, reach, splits_of
 
 
 def _manifest(
@@ -39,6 +39,26 @@ def test_gaps_are_what_lies_below_the_floor_and_the_holes() -> None:
 
 def test_what_was_deleted_at_the_start_is_no_gap() -> None:
     assert gaps_in(_manifest(30, earliest=10, floor=1), 0, 30, "cap") == []
+
+
+def test_a_hole_below_the_earliest_record_is_a_gap_unless_an_eviction_covers_it() -> None:
+    """What lies around it was deleted, which nobody is told; the hole was not."""
+    manifest = _manifest(30, earliest=21, floor=5, holes=(Gap(8, 12, "crash"), Gap(18, 22, "corruption")))
+    assert gaps_in(manifest, 4, 30, "cap") == [Gap(8, 12, "crash"), Gap(18, 22, "corruption")]
+    assert gaps_in(manifest, 10, 20, "cap") == [Gap(11, 12, "crash"), Gap(18, 20, "corruption")]
+    assert gaps_in(manifest, 3, 30, "cap") == [Gap(4, 20, "cap"), Gap(21, 22, "corruption")]
+
+
+def test_what_is_lost_costs_no_budget() -> None:
+    manifest = _manifest(100, earliest=11, floor=11, holes=(Gap(21, 60, "crash"),), segments=(_segment(11, 15),))
+    assert present(manifest, 0, 100) == 50
+    assert present(manifest, 15, 65) == 10
+    assert [reach(manifest, 0, 100, most) for most in (1, 4, 5, 9)] == [11, 14, 15, 19]
+    assert reach(manifest, 0, 100, 10) == 60, "the hole behind the last one goes with it"
+    assert reach(manifest, 0, 100, 11) == 61
+    assert reach(manifest, 0, 100, 50) == 100
+    assert reach(manifest, 0, 70, 99) == 70
+    assert reach(manifest, 20, 60, 0) == 60, "nothing but a hole"
 
 
 def test_a_loss_without_a_row_behind_it_has_a_split_of_its_own() -> None:

@@ -16,15 +16,16 @@ _SPLIT = Split("t", 1, 1, "s", "/h", None, (Piece(11, 20, None),), ())
 
 
 class _Server(Wire):
-    """Retention has taken the seqs up to 14 since the plan was made."""
+    """Retention has taken the seqs up to 14 since the plan was made; or something else has happened."""
 
-    def __init__(self) -> None:
+    def __init__(self, gap_from: int = 11, gap_to: int = 14, reason: str = "cap") -> None:
         super().__init__("http://test", None)
+        self._gap: dict[str, Any] = {"gap_from": gap_from, "gap_to": gap_to, "reason": reason}
 
     def arrow(self, path: str, value: object) -> bytes:
-        tombstone = json.dumps({"gap_from": 11, "gap_to": 14, "reason": "cap"})
-        told = {"epoch": "1", "tombstone": tombstone, "next_from_seq": "20", "caught_up": "true"}
-        rows = pa.table({"seq": pa.array(range(15, 21), pa.uint64())}).replace_schema_metadata(told)
+        told = {"epoch": "1", "tombstone": json.dumps(self._gap), "next_from_seq": "20", "caught_up": "true"}
+        seqs = range(self._gap["gap_to"] + 1, 21)
+        rows = pa.table({"seq": pa.array(seqs, pa.uint64())}).replace_schema_metadata(told)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
@@ -64,3 +65,12 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_a_loss() -> None:
         _read("fail", _Deleted())
     assert _read("rows", _Deleted()) == [20]
     assert _read("skip", _Deleted()) == []
+
+
+def test_records_of_another_life_are_not_taken_for_those_that_were_lost() -> None:
+    """The server came back from a crash with a lower head and the same epoch, and has new records below the cursor."""
+    again = _Server(1, 0, "recreated")
+    with pytest.raises(DataLossError, match=r"topic 't' has lost seqs 11\.\.20 \(recreated\)"):
+        _read("fail", again)
+    assert _read("rows", again) == [20]
+    assert _read("skip", again) == []

@@ -88,6 +88,76 @@ def test_a_topic_that_comes_later_joins_a_pattern() -> None:
     assert found == {"a": _at(1, 10), "b": _at(2, 5, began=2)}
 
 
+def test_of_a_topic_that_comes_later_all_that_it_had_is_wanted() -> None:
+    """It was not there when the query began, so nothing of it was lost before."""
+    server = _Server(a=(1, 10, 1))
+    reader = _reader(server, topicPattern="a|b")
+    first = reader.initialOffset()
+    server.topics["b"] = (2, 5, 3)
+    found = reader.latestOffset(first, ReadAllAvailable())
+    assert found == {"a": _at(1, 10), "b": _at(2, 5)}
+    with pytest.raises(DataLossError, match=r"topic 'b' has lost seqs 1\.\.2 \(cap\)"):
+        reader.partitions(first, found)
+
+
+def test_a_topic_that_comes_later_begins_at_the_seq_that_was_asked_for() -> None:
+    server = _Server(a=(1, 10, 1))
+    reader = _reader(server, topicPattern="a|b", startingSeq="4")
+    first = reader.initialOffset()
+    server.topics["b"] = (2, 5, 1)
+    found = reader.latestOffset(first, ReadAllAvailable())
+    assert found == {"a": _at(1, 10, began=3), "b": _at(2, 5, began=3)}
+
+
+def test_a_topic_that_is_no_longer_named_stays_where_it_was_left() -> None:
+    server = _Server(t=(1, 10, 1), u=(1, 10, 1))
+    places = {"t": _at(1, 4), "u": _at(1, 4)}
+    assert _reader(server).latestOffset(places, ReadAllAvailable()) == {"t": _at(1, 10), "u": _at(1, 4)}
+    del server.topics["u"]
+    assert _reader(server).latestOffset(places, ReadAllAvailable()) == {"t": _at(1, 10), "u": _at(1, 4)}
+
+
+@pytest.mark.parametrize("head", [0, 4])
+def test_a_head_that_goes_back_is_another_life(head: int) -> None:
+    server = _Server(t=(1, head, 1))
+    with pytest.raises(DataLossError, match="earlier life"):
+        _reader(server).latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
+    skipping = _reader(server, onDataLoss="skip")
+    end = skipping.latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
+    assert end == {"t": _at(1, head, lost=1)}
+    assert sum(each.value.size for each in skipping.partitions({"t": _at(1, 50)}, end)) == head
+    assert skipping.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_start_above_the_head_is_waited_for() -> None:
+    server = _Server(t=(1, 10, 1))
+    reader = _reader(server, startingSeq="51")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start == {"t": _at(1, 50, began=50)}
+
+
+def test_a_batch_goes_over_a_gap_at_once_whatever_its_limit() -> None:
+    server = _Server(t=(1, 20_000, 19_991))
+    end = _reader(server, onDataLoss="skip").latestOffset({"t": _at(1, 10)}, ReadMaxRows(4))
+    assert end == {"t": _at(1, 19_994, lost=19_980)}
+    server.topics["t"] = (1, 20_000, 20_001)
+    end = _reader(server, onDataLoss="skip").latestOffset({"t": _at(1, 10)}, ReadMaxRows(4))
+    assert end == {"t": _at(1, 20_000, lost=19_990)}
+
+
+def test_places_on_another_server_than_the_sessions_say_so() -> None:
+    server = _Server(t=(1, 10, 1))
+    asked = parse({"topic": "t"})
+    task = Task(server, Projection(pa.schema([])), (), asked.on_data_loss)
+    reader = StreamReader(asked, task, None, "http://b:4000")
+    start = reader.initialOffset()
+    assert start == {"t": {**_at(1, 0), "server": "http://b:4000"}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"t": {**_at(1, 10), "server": "http://b:4000"}}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert len(reader.partitions(start, end)) == 1
+
+
 def test_another_life_fails_is_told_or_is_counted() -> None:
     server = _Server(t=(2, 4, 1))
     with pytest.raises(DataLossError, match="earlier life"):
