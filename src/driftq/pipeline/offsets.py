@@ -1,12 +1,13 @@
 """Where a stream stands: per topic the last seq it has read, in which life of the topic. Pure values; JSON for Spark.
 
-    {"orders": {"epoch": 7, "seq": 1200, "began": 1000}}
+    {"orders": {"epoch": 7, "seq": 1200, "began": 1000, "server_id": "dbdc…"}}
 
 `began` is the seq that the query began behind. Spark asks for the initial offset again when a query that died in its
 first batch comes back, and "latest" is another number by then; the journaled end of that batch still says where it
 began, and wins. `lost` counts seqs that were skipped because they were lost (`onDataLoss=skip`).
 
-An end below its start says, as another epoch does, that the topic has begun another life: a topic of class `ephemeral`
+A topic is in another life where its epoch is another, or the id of its server (epochs begin anew with a data directory,
+and one that was restored is another history). So it is where the end lies below the start: a topic of class `ephemeral`
 or `memory` comes back from a crash with a lower head and the same epoch.
 """
 
@@ -25,14 +26,23 @@ class Place(NamedTuple):
     lost: int = 0
     server: str = ""
     """Where the topic is, if that is not the server of the session: who tells of a query's place must know."""
+    server_id: str = ""
+    """Which server's; empty in offsets that do not say so."""
 
     def lives_on_in(self, later: "Place") -> bool:
         """Is the topic in the same life there? Who has read nothing of a life has missed nothing of it."""
-        return self.epoch == later.epoch and not (later.seq < self.seq and self.seq > self.began)
+        if self.epoch != later.epoch or not same_server(self.server_id, later.server_id):
+            return False
+        return later.seq >= self.seq or self.seq == self.began
+
+
+def same_server(one: str, other: str) -> bool:
+    """May these be ids of the same server? What is not known is no difference."""
+    return not one or not other or one == other
 
 
 Places = dict[str, Place]
-_SELDOM = ("lost", "server")
+_SELDOM = ("lost", "server", "server_id")
 
 
 def encode(places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
@@ -53,6 +63,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
                 place.get("began", place["seq"]),
                 place.get("lost", 0),
                 place.get("server", ""),
+                place.get("server_id", ""),
             )
             for topic, place in offset.items()
         }
@@ -69,6 +80,7 @@ class Range(NamedTuple):
     epoch: int
     start: int
     end: int
+    server_id: str = ""
     missed: Place | None = None
     """Where an earlier life of the topic was left, if it has been made again since."""
 
@@ -79,12 +91,12 @@ def ranges(start: Places, end: Places) -> list[Range]:
     for topic, stop in sorted(end.items()):
         place = start.get(topic)
         if place is None:
-            found.append(Range(topic, stop.epoch, stop.began, stop.seq))
+            found.append(Range(topic, stop.epoch, stop.began, stop.seq, stop.server_id))
         elif not place.lives_on_in(stop):
-            found.append(Range(topic, stop.epoch, 0, stop.seq, missed=place))
+            found.append(Range(topic, stop.epoch, 0, stop.seq, stop.server_id, missed=place))
         else:
             begin = place.seq if place.began == stop.began else stop.began
-            found.append(Range(topic, stop.epoch, begin, stop.seq))
+            found.append(Range(topic, stop.epoch, begin, stop.seq, stop.server_id))
     return [part for part in found if part.end > part.start or part.missed is not None]
 
 

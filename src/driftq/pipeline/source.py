@@ -20,7 +20,7 @@ from driftq.pipeline import offsets, selection
 from driftq.pipeline.columns import Projection, check_nulls, check_schema, ddl, names_of
 from driftq.pipeline.daemon import hush_this_process
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
-from driftq.pipeline.offsets import Late, Place, Places, Range
+from driftq.pipeline.offsets import Late, Place, Places, Range, same_server
 from driftq.pipeline.options import ReadOptions, api_key_of, check_names, check_stream, parse, patience_of, server_of
 from driftq.pipeline.planning import Gap, Manifest, Split, present, reach, recreated, splits_of
 from driftq.pipeline.reading import Task, deleted, loss, read_split
@@ -277,11 +277,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch begins in the life that the topic is in."""
         if place is None:
             begin = self._topics.begin_later(manifest)
-            return Place(manifest.epoch, begin, began=begin)
-        if place.lives_on_in(Place(manifest.epoch, manifest.head, began=0)):
+            return Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
+        if place.lives_on_in(Place(manifest.epoch, manifest.head, began=0, server_id=manifest.server_id)):
             return place
         _checked(self._asked, manifest.topic, [recreated(place)])
-        return Place(manifest.epoch, 0, began=0, lost=place.lost + 1)
+        return Place(manifest.epoch, 0, began=0, lost=place.lost + 1, server_id=manifest.server_id)
 
     def _end(self, manifest: Manifest, begin: Place, end: int) -> Place:
         """The end of a batch, with what is skipped on the way to it."""
@@ -289,7 +289,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._asked.on_data_loss == "skip":
             gaps = self._topics.gaps(manifest, begin.seq, end)
             skipped = offsets.lost_in((gap.first, gap.last) for gap in gaps)
-        return begin._replace(seq=end, lost=begin.lost + skipped)
+        return begin._replace(seq=end, lost=begin.lost + skipped, server_id=manifest.server_id)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """On the driver: one per split. The same rows for the same offsets, as long as the topic has them."""
@@ -309,7 +309,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a range, and how many of its seqs are gone."""
         manifest = self._topics.find(part.topic)
         missed = [] if part.missed is None else [recreated(part.missed)]
-        if manifest is None or manifest.epoch != part.epoch:
+        if manifest is None or manifest.epoch != part.epoch or not same_server(manifest.server_id, part.server_id):
             lost = [*missed, Gap(part.start + 1, part.end, "recreated")]
             gaps = _checked(self._asked, part.topic, lost)
             alone = [Split(part.topic, part.epoch, 1, "", "", None, (), tuple(gaps))] if gaps else []

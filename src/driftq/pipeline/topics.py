@@ -94,7 +94,7 @@ class Topics:
         for name in self.names():
             manifest = self.get(name)
             begin = self.begin(manifest)
-            found[name] = Place(manifest.epoch, begin, began=begin)
+            found[name] = Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
         return found
 
     def seek(self, topic: str, ts: int) -> int:

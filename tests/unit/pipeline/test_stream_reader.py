@@ -50,8 +50,8 @@ def _reader(server: _Server, **options: str) -> StreamReader:
     return StreamReader(asked, Task(server, Projection(pa.schema([])), (), asked.on_data_loss), None)
 
 
-def _at(epoch: int, seq: int, began: int = 0, **more: int) -> dict[str, int]:
-    return {"epoch": epoch, "seq": seq, "began": began, **more}
+def _at(epoch: int, seq: int, began: int = 0, server_id: str = "s", **more: int) -> dict[str, Any]:
+    return {"epoch": epoch, "seq": seq, "began": began, "server_id": server_id, **more}
 
 
 def test_a_batch_ends_at_the_head_or_at_the_limit() -> None:
@@ -69,7 +69,7 @@ def test_the_first_offset_is_the_same_whenever_it_is_asked_for() -> None:
     assert reader.initialOffset() == {"t": _at(1, 100, began=100)}
     server.topics["t"] = (1, 200, 1)
     assert reader.initialOffset() == {"t": _at(1, 100, began=100)}
-    assert reader.reportLatestOffset() == {"t": _at(1, 200)}
+    assert reader.reportLatestOffset()["t"]["seq"] == 200
 
 
 def test_available_now_ends_where_the_topic_did_when_it_began() -> None:
@@ -127,6 +127,29 @@ def test_a_head_that_goes_back_is_another_life(head: int) -> None:
     assert end == {"t": _at(1, head, lost=1)}
     assert sum(each.value.size for each in skipping.partitions({"t": _at(1, 50)}, end)) == head
     assert skipping.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_topic_of_another_server_is_another_life() -> None:
+    """A data directory that is lost, or restored from a backup: epochs and seqs may well fit."""
+    server = _Server(t=(1, 80, 1))
+    left = {"t": _at(1, 50, server_id="before")}
+    with pytest.raises(DataLossError, match="earlier life"):
+        _reader(server).latestOffset(left, ReadAllAvailable())
+    skipping = _reader(server, onDataLoss="skip")
+    end = skipping.latestOffset(left, ReadAllAvailable())
+    assert end == {"t": _at(1, 80, lost=1)}
+    assert sum(each.value.size for each in skipping.partitions(left, end)) == 80
+    journaled = {"t": _at(1, 70, server_id="before")}
+    with pytest.raises(DataLossError, match=r"seqs 51\.\.70 \(recreated\)"):
+        _reader(server).partitions(left, journaled)
+
+
+def test_an_offset_that_does_not_know_its_server_is_gone_on_with() -> None:
+    server = _Server(t=(1, 80, 1))
+    left = {"t": {"epoch": 1, "seq": 50, "began": 0}}
+    assert _reader(server).latestOffset(left, ReadAllAvailable()) == {"t": _at(1, 80)}
+    server.topics["t"] = (1, 50, 1)
+    assert _reader(server).latestOffset(left, ReadAllAvailable()) == left, "nothing new, so no batch"
 
 
 def test_a_start_above_the_head_is_waited_for() -> None:
