@@ -100,6 +100,12 @@ def ranges(start: Places, end: Places) -> list[Range]:
     return [part for part in found if part.end > part.start or part.missed is not None]
 
 
+def within(most: int, most_bytes: int | None, sizes: Iterable[int]) -> int:
+    """How many records a batch may have, if they were all as large as those of the topic with the largest."""
+    largest = max(sizes, default=0)
+    return most if most_bytes is None or not largest else max(1, min(most, most_bytes // largest))
+
+
 def share(backlog: Mapping[str, int], budget: int | None) -> dict[str, int]:
     """How many seqs of each topic fit into a budget: the same for all, and what one does not need goes to the others.
 

@@ -19,7 +19,8 @@ DEFAULT_SERVER = "http://127.0.0.1:4000"
 SPLIT_RECORDS = 400_000
 _READ = (
     *("server", "apiKey", "topic", "topics", "topicPattern", "api", "startingSeq", "startingTimestamp", "endingSeq"),
-    *("endingTimestamp", "tag", "tagPrefix", "node", "withGaps", "splitRecords", "maxRecordsPerTrigger", "onDataLoss"),
+    *("endingTimestamp", "tag", "tagPrefix", "node", "withGaps", "splitRecords", "maxRecordsPerTrigger"),
+    *("maxBytesPerTrigger", "onDataLoss"),
 )
 # Of the sink, and of Spark: a table made by SQL has one set of options for both directions.
 _OTHER = (
@@ -56,6 +57,7 @@ class ReadOptions(NamedTuple):
     """Are there columns of the broker API?"""
     split_records: int
     max_records: int | None
+    max_bytes: int | None
     on_data_loss: str
 
 
@@ -89,6 +91,7 @@ def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptio
         with_v1=v1 or any(name.startswith(PREFIX) for name in (*topics, pattern or "")),
         split_records=_count(given, "splitRecords") or SPLIT_RECORDS,
         max_records=_count(given, "maxRecordsPerTrigger"),
+        max_bytes=_count(given, "maxBytesPerTrigger"),
         on_data_loss=loss,
     )
 

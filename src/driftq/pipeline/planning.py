@@ -42,6 +42,8 @@ class Manifest(NamedTuple):
     hot_root: str
     cold_root: str | None
     segments: tuple[Segment, ...]
+    record_bytes: int = 0
+    """Of a record, on the average."""
 
 
 class Piece(NamedTuple):

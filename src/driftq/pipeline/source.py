@@ -33,6 +33,7 @@ from driftq.pipeline.workers import settle
 GONE_S = 10.0
 """How long a stream waits for a topic that was deleted: who makes it anew does so at once, most often."""
 _SAID = float("inf")
+_ANY = (1 << 63) - 1
 _log = logging.getLogger(__name__)
 
 
@@ -208,8 +209,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.encode({name: place._replace(server=self._elsewhere) for name, place in places.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What `maxRecordsPerTrigger` says."""
-        most = self._asked.max_records
+        """What `maxRecordsPerTrigger` says, or as many as there may be where only bytes are bounded."""
+        most = self._asked.max_records or (_ANY if self._asked.max_bytes else None)
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -240,7 +241,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._gone.pop(name, None)
             begins[name] = self._begin(manifest, place)
             backlog[name] = present(manifest, begins[name].seq, self._head(manifest))
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        most = None
+        if isinstance(limit, ReadMaxRows):
+            sizes = [
+                manifest.record_bytes for name, manifest in known.items() if manifest is not None and backlog[name]
+            ]
+            most = offsets.within(limit.max_rows, self._asked.max_bytes, sizes)
         shares = offsets.share({name: size for name, size in backlog.items() if size}, most)
         ends = dict(places)
         for name, begin in begins.items():

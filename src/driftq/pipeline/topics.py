@@ -43,8 +43,9 @@ class Topics:
         Asking for its state first brings a topic that routers fill up to date.
         """
         try:
-            self._wire.get(self._wire.topic_path(topic) + "?touch=false")
-            return manifest_of(self._wire.get(self._wire.topic_path(topic, "segments")))
+            state = self._wire.get(self._wire.topic_path(topic) + "?touch=false")
+            manifest = manifest_of(self._wire.get(self._wire.topic_path(topic, "segments")))
+            return manifest._replace(record_bytes=state["bytes"] // max(1, state["count"]))
         except AnswerError as error:
             if error.said == "topic_not_found":
                 return None

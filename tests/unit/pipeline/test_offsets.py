@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.pipeline import PipelineError
-from driftq.pipeline.offsets import Place, Range, decode, encode, ranges, share
+from driftq.pipeline.offsets import Place, Range, decode, encode, ranges, share, within
 
 
 def test_an_offset_is_json_with_epoch_and_seq_and_comes_back_the_same() -> None:
@@ -47,6 +47,17 @@ def test_a_head_that_went_back_is_another_life_too() -> None:
     assert ranges({"t": left}, {"t": Place(1, 4, 0)}) == [Range("t", 1, 0, 4, missed=left)]
     nothing_read = Place(1, 50, began=50)
     assert nothing_read.lives_on_in(Place(1, 4, began=0))
+
+
+@pytest.mark.parametrize(
+    ("most", "most_bytes", "sizes", "found"),
+    [(500, None, [9000], 500), (500, 90_000, [10, 900], 100), (50, 90_000, [900], 50), (500, 100, [900], 1)],
+)
+def test_a_batch_is_bounded_by_the_bytes_of_its_records(
+    most: int, most_bytes: int | None, sizes: list[int], found: int
+) -> None:
+    assert within(most, most_bytes, sizes) == found
+    assert within(most, most_bytes, []) == most
 
 
 def test_a_place_on_another_server_says_so() -> None:

@@ -20,6 +20,7 @@ class _Server(Wire):
     def __init__(self, **topics: tuple[int, int, int]) -> None:
         super().__init__("http://test", None)
         self.topics = topics
+        self.record_bytes = 10
 
     def get(self, path: str) -> dict[str, Any]:
         if path.startswith("/v0/topics?"):
@@ -39,6 +40,8 @@ class _Server(Wire):
             "hot_root": "/h",
             "cold_root": None,
             "segments": [],
+            "bytes": self.record_bytes * head,
+            "count": head,
         }
 
     def post(self, path: str, value: object) -> dict[str, Any]:
@@ -61,6 +64,14 @@ def test_a_batch_ends_at_the_head_or_at_the_limit() -> None:
     assert reader.latestOffset(reader.initialOffset(), ReadMaxRows(30)) == {"t": _at(1, 30)}
     assert reader.latestOffset({"t": _at(1, 30)}, ReadAllAvailable()) == {"t": _at(1, 100)}
     assert reader.latestOffset({"t": _at(1, 100)}, ReadAllAvailable()) == {"t": _at(1, 100)}
+
+
+def test_a_batch_ends_where_its_bytes_would_be_too_many() -> None:
+    reader = _reader(_Server(t=(1, 100, 1)), maxBytesPerTrigger="305")
+    assert reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()) == {"t": _at(1, 30)}
+    both = _reader(_Server(t=(1, 100, 1)), maxBytesPerTrigger="305", maxRecordsPerTrigger="7")
+    assert both.latestOffset(both.initialOffset(), both.getDefaultReadLimit()) == {"t": _at(1, 7)}
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {"t": _at(1, 100)}
 
 
 def test_the_first_offset_is_the_same_whenever_it_is_asked_for() -> None:
