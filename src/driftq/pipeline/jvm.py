@@ -8,6 +8,7 @@ archive the process records one when it ends. The JVM ends with this process: it
 import os
 import shlex
 import signal
+import site
 import subprocess
 import sys
 import sysconfig
@@ -238,7 +239,9 @@ def has_driftq() -> bool:
 
 
 def _is_installed(place: Path) -> bool:
-    return place in [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
+    """Is this a place where every process of this Python finds packages?"""
+    own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return place in map(Path, [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *own])
 
 
 def _leave_interrupts_to_python() -> None:

@@ -51,6 +51,18 @@ def test_a_python_without_the_package_has_no_daemon_of_ours(monkeypatch: pytest.
     assert "spark.python.daemon.module" not in defaults("local[2]")
 
 
+def test_a_package_that_a_user_has_installed_for_themselves_is_found_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(jvm, "distribution", Mock(return_value=PathDistribution(tmp_path / "driftq.dist-info")))
+    monkeypatch.setattr("site.getusersitepackages", lambda: str(tmp_path))
+    monkeypatch.setattr("site.ENABLE_USER_SITE", True)
+    assert "spark.python.daemon.module" in defaults("local[2]")
+    monkeypatch.setattr("site.ENABLE_USER_SITE", False)
+    assert "spark.python.daemon.module" not in defaults("local[2]")
+
+
 def test_a_session_is_local_or_remote() -> None:
     with pytest.raises(PipelineError, match="leave one out"):
         session(master="local[1]", remote="sc://127.0.0.1")
