@@ -169,10 +169,15 @@ def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, sho
     """Have PySpark's gateway lead to a JVM: was it started, with these variables? One that is there already stays."""
     from pyspark import SparkContext
 
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if SparkContext._gateway is not None or joins_a_jvm():
         return False
     _attach(start(conf, variables, short=short))
     return True
+
+
+def joins_a_jvm() -> bool:
+    """Does the environment lead to a JVM that another process has started?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> Gateway:

@@ -17,7 +17,14 @@ from driftq.pipeline import sockets
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.java import find_java, home_for_spark
-from driftq.pipeline.jvm import current_class_data, ensure_started, has_driftq, runs_this_python, spark_home
+from driftq.pipeline.jvm import (
+    current_class_data,
+    ensure_started,
+    has_driftq,
+    joins_a_jvm,
+    runs_this_python,
+    spark_home,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,7 +191,7 @@ def defaults(master: str) -> dict[str, str]:
     settings = dict(_QUICK)
     # The in-memory catalog makes this directory at once, and would do so in the working directory.
     settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / f"driftq-warehouse-{os.getuid()}")
-    if runs_this_python(master):
+    if runs_this_python(master) and not joins_a_jvm():
         settings |= _python_processes()
     if master.startswith("local"):
         settings |= _LOOPBACK | {"spark.sql.shuffle.partitions": str(_cores(master))}
@@ -194,7 +201,10 @@ def defaults(master: str) -> dict[str, str]:
 
 
 def _python_processes() -> dict[str, str]:
-    """How Spark starts the Python processes of this machine, and how it talks to them."""
+    """How Spark starts the Python processes of this machine, and how it talks to them.
+
+    For a JVM that this process starts: it keeps the directory of its first session, and may outlive that one's process.
+    """
     settings = {"spark.python.daemon.module": "driftq.pipeline.daemon"} if has_driftq() else {}
     meeting = sockets.meeting()
     if meeting is not None:

@@ -43,6 +43,13 @@ def test_python_processes_of_this_machine_are_started_our_way(
     assert ("spark.python.unix.domain.socket.enabled" in settings) == ours
 
 
+def test_a_jvm_of_another_process_has_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the sockets of its first session, and this process is not the one that it ends with."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert "spark.python.unix.domain.socket.enabled" not in defaults("local[2]")
+
+
 def test_a_python_without_the_package_has_no_daemon_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setattr(jvm, "distribution", Mock(side_effect=PackageNotFoundError))
