@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Meta, Struct, json
+from msgspec import Meta, Struct, json, structs
 
 from driftq.client import Client, NotFoundError
 from driftq.groups.names import log_name
@@ -96,12 +96,27 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+class _Letter(Struct):
+    """What the server says about a dead letter."""
+
+    group: str
+    routed_at_ms: int
+
+
 class _Step(Struct):
     """What the server says about a message of a run."""
 
     topic: str
     offset: int
     groups: list[Standing] = []
+    dlq: list[_Letter] = []
+
+    def standings(self) -> list[Standing]:
+        """How it stands in each group; where it is dead, since when."""
+        dead = {letter.group: letter.routed_at_ms for letter in self.dlq}
+        return [
+            structs.replace(one, done_ms=dead.get(one.group)) if one.state == "dead" else one for one in self.groups
+        ]
 
 
 class _Told(Struct):
@@ -169,7 +184,7 @@ class Lineage:
         except NotFoundError:
             return None
         told = json.decode(answer.content, type=_Told)
-        return {(log_name(step.topic), step.offset): step.groups for step in told.steps}
+        return {(log_name(step.topic), step.offset): step.standings() for step in told.steps}
 
     def _write(self, memories: list[Memory]) -> None:
         if not memories:

@@ -94,7 +94,7 @@ class Standing(Struct, frozen=True):
     attempts: int
     last_error: str = ""
     done_ms: int | None = None
-    """When it was first seen done."""
+    """When it was first seen done; of one that is dead, when its letter was written."""
 
 
 class Memory(Struct, frozen=True):
@@ -126,12 +126,14 @@ def remember(memory: Memory, told: Mapping[Place, list[Standing]] | None, now_ms
 
 
 def _newer(before: Standing | None, now: Standing, now_ms: int) -> Standing:
-    """Of one that is done the server knows one attempt, whatever there were."""
+    """Of one that is done the server knows one attempt, whatever there were; or it knows of no letter any more."""
+    if before is not None and (before.state, now.state) == ("dead", "done"):
+        return before
     attempts = max(now.attempts, before.attempts if before else 0)
     if now.state == "done" and before is not None and before.state not in ("done", "dead") and before.attempts:
         attempts = max(attempts, before.attempts + (before.state == "waiting"))
-    done_ms = now_ms if now.state == "done" else None
-    if before is not None and before.done_ms is not None and done_ms is not None:
+    done_ms = now_ms if now.state == "done" else now.done_ms
+    if before is not None and before.state == now.state == "done":
         done_ms = before.done_ms
     error = now.last_error or (before.last_error if before else "")
     return Standing(now.group, now.state, attempts, error, done_ms)
@@ -231,7 +233,7 @@ def _judge(step: _Step, children: list[_Step], *, forgotten: bool) -> None:
     ends = [attempt.end_ms for attempt in step.attempts if attempt.one is last and attempt.end_ms is not None]
     followed = max((child.start_ms for child in children), default=None)
     if "dead" in states:
-        step.status, step.end_ms = "dead", max(ends)
+        step.status, step.end_ms = "dead", max(ends, default=None)
     elif states == {"done"}:
         step.status, step.end_ms = "done", followed if followed is not None else max(ends)
     elif followed is not None:

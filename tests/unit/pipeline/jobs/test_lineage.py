@@ -13,6 +13,8 @@ from driftq.pipeline.jobs.run_fold import RunState, Try, dump
 from driftq.pipeline.jobs.run_tables import RUNS
 from driftq.pipeline.lake.lake import Lake
 
+LETTER = {"topic": "dlq.work", "group": "g", "attempts": 1, "last_error": "boom", "routed_at_ms": 90}
+
 
 class FakeServer:
     """Answers `GET /v1/runs/…` with states that a test sets."""
@@ -27,7 +29,10 @@ class FakeServer:
         if run_id not in self.states:
             raise NotFoundError(404, "not_found", "no such run")
         group = {"group": "g", "state": self.states[run_id], "attempts": 1, "last_error": ""}
-        steps = [{"topic": "work", "partition": 0, "offset": 0, "groups": [group]}]
+        step = {"topic": "work", "partition": 0, "offset": 0, "groups": [group]}
+        if group["state"] == "dead":
+            step["dlq"] = [{**LETTER, "group": "other", "routed_at_ms": 70}, LETTER]
+        steps = [step]
         return SimpleNamespace(content=msgspec.json.encode({"run_id": run_id, "steps": steps}))
 
 
@@ -67,6 +72,20 @@ def test_a_run_of_which_no_batch_brings_anything_is_told_when_it_is_done(
     server.states["one"] = "done"
     assert lineage.ask_about_open_runs() == 1
     assert statuses(lake) == {"one": "done", "other": "running"}
+
+
+def test_a_run_that_died_is_told_with_the_time_of_a_letter_that_was_not_read(
+    lake: Lake, server: FakeServer, lineage: Lineage
+) -> None:
+    server.states = {"early": "dead", "late": "leased"}
+    lineage.take(changed("early", "late"))
+    server.states["late"] = "dead"
+    assert lineage.ask_about_open_runs() == 0
+    rows = lake.table("runs", RUNS).read(["run_id", "status", "latency_ms"]).to_pylist()
+    assert sorted(rows, key=str) == [
+        {"run_id": "early", "status": "dead", "latency_ms": 85},
+        {"run_id": "late", "status": "dead", "latency_ms": 85},
+    ]
 
 
 def test_a_run_that_is_closed_is_not_asked_about_again(server: FakeServer, lineage: Lineage) -> None:

@@ -1,6 +1,7 @@
 """Rows of runs, steps and attempts."""
 
 import msgspec
+from msgspec import structs
 
 from driftq.pipeline.jobs.run_fold import Letter, RunState, Try
 from driftq.pipeline.jobs.run_tables import Memory, Place, Rows, Standing, remember, rows_of
@@ -60,6 +61,21 @@ def test_a_dead_letter_ends_the_step_and_the_run() -> None:
     assert (found.run["dead_steps"], found.run["open"]) == (1, False)
     assert (found.steps[0]["end"], found.steps[0]["retries"], found.steps[0]["last_error"]) == (900, 4, "boom")
     assert found.attempts[0]["status"] == "dead"
+
+
+def test_a_message_that_the_server_calls_dead_is_dead_before_its_letter_is_read() -> None:
+    told = {(T, 0): [Standing("g", "dead", 3, "boom", 900)]}
+    known = remember(memory(attempt("a", 0, 100)), told, now_ms=1000)
+    found = rows(known)
+    assert (found.run["status"], found.run["dead_steps"], found.run["open"]) == ("dead", 1, False)
+    assert (found.steps[0]["end"], found.steps[0]["retries"], found.steps[0]["last_error"]) == (900, 2, "boom")
+    read = structs.replace(known, state=RunState("r", "tenant", known.state.tries, [Letter(T, 0, "g", 3, "boom", 900)]))
+    assert rows(read) == found
+
+
+def test_what_was_dead_stays_so_where_the_server_knows_only_that_it_is_settled() -> None:
+    known = remember(memory(attempt("a", 0, 100)), {(T, 0): [Standing("g", "dead", 3, "boom", 900)]}, now_ms=1000)
+    assert rows(remember(known, done(0), now_ms=1100)) == rows(known)
 
 
 def test_a_redriven_try_takes_the_step_on() -> None:
