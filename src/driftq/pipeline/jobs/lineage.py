@@ -177,12 +177,12 @@ class Lineage:
     def _asked(self, memory: Memory) -> Memory:
         return remember(memory, self._standings(memory.state.run_id, memory.state.tenant_id), self._clock.wall_ms())
 
-    def _standings(self, run_id: str, tenant_id: str) -> dict[Place, list[Standing]] | None:
+    def _standings(self, run_id: str, tenant_id: str) -> dict[Place, list[Standing]]:
         query = {"tenant_id": tenant_id} if tenant_id else None
         try:
             answer = self._client.request("GET", f"/v1/runs/{quote(run_id, safe='')}", query=query)
         except NotFoundError:
-            return None
+            return {}
         told = json.decode(answer.content, type=_Told)
         return {(log_name(step.topic), step.offset): step.standings() for step in told.steps}
 

@@ -3,8 +3,9 @@
 The log has messages and dead letters. What became of a message otherwise only the server knows, and only of the newest
 ones; what it once said is kept (`Memory`), so that a try that failed twice and was then done has its three attempts.
 
-    step    dead: its last try is; done: its last try is, or another step followed it; else running
-    run     dead: a step is; running: a step is; else done. unknown: the server has forgotten it and it has no end
+    step    dead: its last try is; done: its last try is, or another step followed it; unknown: the server has forgotten
+            its last try before that; else running
+    run     dead: a step is; else running: a step is; else unknown: a step is; else done
     end     of a step: its dead letter, its last child's start, or when it was first seen done
 
 Invariant: a run that is not closed (`open`) is asked about again, however long nothing is heard of it.
@@ -103,8 +104,8 @@ class Memory(Struct, frozen=True):
     state: RunState
     standings: dict[str, list[Standing]] = {}
     """By the place of a message, as text."""
-    forgotten: bool = False
-    """The server knows nothing of it."""
+    lost: list[str] = []
+    """Places of messages that the server did not name when it was last asked."""
 
 
 def place_text(topic: str, offset: int) -> str:
@@ -112,17 +113,16 @@ def place_text(topic: str, offset: int) -> str:
     return f"{topic}#{offset}"
 
 
-def remember(memory: Memory, told: Mapping[Place, list[Standing]] | None, now_ms: int) -> Memory:
-    """What was known, with what the server says; None if it knows nothing of the run."""
-    if told is None:
-        return structs.replace(memory, forgotten=True)
+def remember(memory: Memory, told: Mapping[Place, list[Standing]], now_ms: int) -> Memory:
+    """What was known, with what the server says. It knows a message before anybody can read it, until it forgets it."""
     known = dict(memory.standings)
     for (topic, offset), groups in told.items():
         text = place_text(topic, offset)
         before = {one.group: one for one in known.get(text, ())}
         fresh = {one.group: _newer(before.get(one.group), one, now_ms) for one in groups}
         known[text] = list({**before, **fresh}.values())
-    return structs.replace(memory, standings=known, forgotten=False)
+    lost = [place_text(one.topic, one.offset) for one in memory.state.tries if (one.topic, one.offset) not in told]
+    return structs.replace(memory, standings=known, lost=lost)
 
 
 def _newer(before: Standing | None, now: Standing, now_ms: int) -> Standing:
@@ -208,8 +208,10 @@ def _steps(memory: Memory) -> dict[str, _Step]:
     for step in steps.values():
         if step.parent_step_id != step.step_id:
             children[step.parent_step_id].append(step)
+    lost = set(memory.lost)
     for step in steps.values():
-        _judge(step, children[step.step_id], forgotten=memory.forgotten)
+        last = step.attempts[-1].one
+        _judge(step, children[step.step_id], forgotten=place_text(last.topic, last.offset) in lost)
     return steps
 
 

@@ -89,9 +89,25 @@ def test_a_redriven_try_takes_the_step_on() -> None:
 
 
 def test_a_run_that_the_server_has_forgotten_is_unknown_and_not_asked_about_again() -> None:
-    found = rows(remember(memory(attempt("a", 0, 100), attempt("b", 1, 200, "a")), None, now_ms=1000))
+    found = rows(remember(memory(attempt("a", 0, 100), attempt("b", 1, 200, "a")), {}, now_ms=1000))
     assert [step["status"] for step in found.steps] == ["done", "unknown"]
     assert (found.run["status"], found.run["open"]) == ("unknown", False)
+
+
+def test_a_message_that_the_server_has_forgotten_is_unknown_though_it_knows_others_of_the_run() -> None:
+    known = memory(attempt("kept", 0, 100), attempt("a", 1, 200), attempt("b", 2, 300))
+    known = remember(known, {**done(0), (T, 1): [Standing("g", "leased", 1)]}, now_ms=400)
+    known = remember(known, {(T, 2): [Standing("g", "ready", 0)]}, now_ms=500)
+    found = rows(known)
+    assert [step["status"] for step in found.steps] == ["done", "unknown", "running"]
+    assert found.run["open"]
+    found = rows(remember(known, done(2), now_ms=600))
+    assert (found.run["status"], found.run["open"]) == ("unknown", False)
+
+
+def test_a_message_that_the_server_has_forgotten_and_knows_again_is_as_it_says() -> None:
+    known = remember(memory(attempt("a", 0, 100)), {}, now_ms=200)
+    assert rows(remember(known, done(0), now_ms=300)).run["status"] == "done"
 
 
 def test_the_critical_path_leads_to_what_ends_last() -> None:
