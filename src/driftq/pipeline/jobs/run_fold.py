@@ -5,7 +5,7 @@
 
 Invariants
 - A message told twice changes nothing: it is known by its place in the log.
-- A dead letter may come before its message, because they are read from two topics.
+- A dead letter may come before its message, because they are read from two topics, or without it.
 
 This runs in executors that may have nothing of ours installed: the standard library and no more, and no structs of
 msgspec, which do not travel by value.
@@ -22,7 +22,7 @@ _PARTITION = "p"
 
 
 class Letter(NamedTuple):
-    """A dead letter, by the place of what it is a copy of."""
+    """A dead letter, by the place of what it is a copy of; and what it tells of that message, which may be gone."""
 
     topic: str
     offset: int
@@ -30,6 +30,10 @@ class Letter(NamedTuple):
     attempts: int
     last_error: str
     routed_ms: int
+    step_id: str = ""
+    parent_step_id: str = ""
+    partition: int = 0
+    redriven: bool = False
 
 
 class Try(NamedTuple):
@@ -73,7 +77,7 @@ def fold(state: RunState, seen: Iterable[Seen]) -> RunState:
         envelope = json.loads(record.envelope)
         note = envelope.get("dlq")
         if note is not None:
-            letter = _letter(note)
+            letter = _letter(record, envelope, note)
             letters[letter.topic, letter.offset, letter.group] = letter
         else:
             one = _try(record, envelope)
@@ -81,15 +85,23 @@ def fold(state: RunState, seen: Iterable[Seen]) -> RunState:
     return RunState(state.run_id, state.tenant_id, list(tries.values()), list(letters.values()))
 
 
-def _letter(note: Mapping[str, Any]) -> Letter:
+def _letter(record: Seen, envelope: Mapping[str, Any], note: Mapping[str, Any]) -> Letter:
     """Of a `DlqNote`, every member of which is always there."""
-    origin = log_name(note["original_topic"])
-    place = (origin, note["original_offset"], note["group"])
-    return Letter(*place, note["attempts"], note["last_error"], note["routed_at_ms"])
+    return Letter(
+        log_name(note["original_topic"]),
+        note["original_offset"],
+        note["group"],
+        note["attempts"],
+        note["last_error"],
+        note["routed_at_ms"],
+        envelope.get("step_id", ""),
+        envelope.get("parent_step_id", ""),
+        note["original_partition"],
+        _is_redriven(record),
+    )
 
 
 def _try(record: Seen, envelope: Mapping[str, Any]) -> Try:
-    routing = {} if record.routing is None else json.loads(record.routing)
     return Try(
         envelope.get("step_id", ""),
         envelope.get("parent_step_id", ""),
@@ -97,8 +109,13 @@ def _try(record: Seen, envelope: Mapping[str, Any]) -> Try:
         int(record.tag.removeprefix(_PARTITION)) if record.tag else 0,
         record.seq - 1,
         record.ts_ms,
-        "redriven" in routing.get("meta", {}),
+        _is_redriven(record),
     )
+
+
+def _is_redriven(record: Seen) -> bool:
+    routing = {} if record.routing is None else json.loads(record.routing)
+    return "redriven" in routing.get("meta", {})
 
 
 def load(run_id: str, tenant_id: str, text: str | None) -> RunState:

@@ -6,6 +6,7 @@ ones; what it once said is kept (`Memory`), so that a try that failed twice and 
     step    dead: its last try is; done: its last try is, or another step followed it; unknown: the server has forgotten
             its last try before that; else running
     run     dead: a step is; else running: a step is; else unknown: a step is; else done
+    start   of a step: its first message; where only dead letters of that were read, the latest that it can have been
     end     of a step: its dead letter, its last child's start, or when it was first seen done
 
 Invariant: a run that is not closed (`open`) is asked about again, however long nothing is heard of it.
@@ -199,7 +200,7 @@ def _steps(memory: Memory) -> dict[str, _Step]:
     for letter in memory.state.letters:
         letters[letter.topic, letter.offset][letter.group] = letter
     steps: dict[str, _Step] = {}
-    for one in sorted(memory.state.tries, key=lambda one: (one.ts_ms, one.topic, one.offset)):
+    for one in sorted(_tries(memory.state), key=lambda one: (one.ts_ms, one.topic, one.offset)):
         step_id = one.step_id or place_text(one.topic, one.offset)
         step = steps.setdefault(step_id, _Step(step_id, one.parent_step_id, [], one.ts_ms))
         known = memory.standings.get(place_text(one.topic, one.offset), [])
@@ -213,6 +214,30 @@ def _steps(memory: Memory) -> dict[str, _Step]:
         last = step.attempts[-1].one
         _judge(step, children[step.step_id], forgotten=place_text(last.topic, last.offset) in lost)
     return steps
+
+
+def _tries(state: RunState) -> list[Try]:
+    """The messages that were read, and those of which only dead letters were."""
+    tries = {(one.topic, one.offset): one for one in state.tries}
+    for letter in sorted(state.letters, key=lambda letter: letter.routed_ms):
+        place = (letter.topic, letter.offset)
+        if place not in tries:
+            tries[place] = _died_unread(letter, state.tries)
+    return list(tries.values())
+
+
+def _died_unread(letter: Letter, read: list[Try]) -> Try:
+    """The message of a letter. It was there before the letter, and before every message behind it in its topic."""
+    behind = [one.ts_ms for one in read if one.topic == letter.topic and one.offset > letter.offset]
+    return Try(
+        letter.step_id,
+        letter.parent_step_id,
+        letter.topic,
+        letter.partition,
+        letter.offset,
+        min([letter.routed_ms, *behind]),
+        letter.redriven,
+    )
 
 
 def _attempts(one: Try, known: list[Standing], letters: Mapping[str, Letter]) -> list[_Attempt]:
@@ -276,7 +301,7 @@ def _run_row(steps: dict[str, _Step], path: list[_Step]) -> dict[str, Any]:
         "last_error": next((step.last_error for step in reversed(steps.values()) if step.last_error), ""),
         "critical_path": " > ".join(step.step_id for step in path),
         "critical_path_ms": None if last is None else last - path[0].start_ms,
-        "open": "running" in statuses or not steps,
+        "open": "running" in statuses,
     }
 
 

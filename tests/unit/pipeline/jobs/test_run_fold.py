@@ -46,6 +46,17 @@ def test_a_message_is_a_try_of_its_step() -> None:
 def test_a_dead_letter_belongs_to_what_it_is_a_copy_of() -> None:
     state = fold(EMPTY, [seen(1, "a"), seen(1, "a", topic="v1:dlq.work", dlq=note(0))])
     assert len(state.tries) == 1
+    assert state.letters == [Letter("v1:work", 0, "g", 5, "boom", 9000, "a", "", 3, False)]
+
+
+def test_a_dead_letter_tells_the_step_of_its_message_which_may_be_gone() -> None:
+    state = fold(EMPTY, [seen(1, "b", "a", topic="v1:dlq.work", dlq=note(7), redriven=True)])
+    assert state.tries == []
+    assert state.letters == [Letter("v1:work", 7, "g", 5, "boom", 9000, "b", "a", 3, True)]
+
+
+def test_a_state_whose_letters_do_not_tell_their_steps_can_be_loaded() -> None:
+    state = load("r", "", '{"tries":[],"letters":[["v1:work",0,"g",5,"boom",9000]]}')
     assert state.letters == [Letter("v1:work", 0, "g", 5, "boom", 9000)]
 
 

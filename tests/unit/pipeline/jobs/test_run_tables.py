@@ -63,6 +63,42 @@ def test_a_dead_letter_ends_the_step_and_the_run() -> None:
     assert found.attempts[0]["status"] == "dead"
 
 
+def test_letters_whose_message_was_not_read_are_a_dead_step() -> None:
+    told = ("b", "a", 3, True)
+    letters = [Letter(T, 7, "slow", 2, "late", 950, *told), Letter(T, 7, "g", 5, "boom", 900, *told)]
+    for given in (letters, letters[::-1]):
+        found = rows(memory(attempt("a", 0, 100), letters=given))
+        assert (found.run["status"], found.run["dead_steps"], found.run["open"]) == ("dead", 1, False)
+        dead = found.steps[1]
+        assert (dead["step_id"], dead["parent_step_id"], dead["topic"], dead["status"]) == ("b", "a", T, "dead")
+        assert (dead["start"], dead["end"]) == (900, 950)
+        assert {(row["offset"], row["partition"], row["kind"]) for row in found.attempts} == {(7, 3, "redriven")}
+        assert {(row["group"], row["deliveries"], row["last_error"]) for row in found.attempts} == {
+            ("g", 5, "boom"),
+            ("slow", 2, "late"),
+        }
+
+
+def test_a_run_of_which_only_a_letter_is_known_is_closed() -> None:
+    found = rows(remember(memory(letters=[Letter(T, 7, "g", 5, "boom", 900)]), {}, now_ms=1000))
+    assert (found.run["status"], found.run["open"], found.run["last_error"]) == ("dead", False, "boom")
+    assert [step["step_id"] for step in found.steps] == [f"{T}#7"]
+
+
+def test_a_letter_whose_message_is_read_later_is_of_the_same_step() -> None:
+    letters = [Letter(T, 0, "g", 5, "boom", 900, "a")]
+    (early,), (late,) = rows(memory(letters=letters)).steps, rows(memory(attempt("a", 0, 100), letters=letters)).steps
+    assert (early["step_id"], early["start"]) == ("a", 900)
+    assert (late["step_id"], late["start"], late["end"]) == ("a", 100, 900)
+
+
+def test_a_try_behind_a_message_that_was_not_read_decides_though_the_letter_is_younger() -> None:
+    known = memory(attempt("a", 1, 100), letters=[Letter(T, 0, "g", 5, "boom", 900, "a")])
+    found = rows(remember(known, done(1), now_ms=200))
+    assert (found.run["status"], found.steps[0]["start"]) == ("done", 100)
+    assert [(row["offset"], row["kind"]) for row in found.attempts] == [(0, "first"), (1, "again")]
+
+
 def test_a_message_that_the_server_calls_dead_is_dead_before_its_letter_is_read() -> None:
     told = {(T, 0): [Standing("g", "dead", 3, "boom", 900)]}
     known = remember(memory(attempt("a", 0, 100)), told, now_ms=1000)
@@ -133,3 +169,10 @@ def test_a_message_without_a_step_id_is_a_step_of_its_own() -> None:
 def test_what_is_known_survives_as_json() -> None:
     known = remember(memory(attempt("a", 0, 100), letters=[Letter(T, 0, "g", 5, "boom", 900)]), done(0), now_ms=1)
     assert msgspec.json.decode(msgspec.json.encode(known), type=Memory) == known
+
+
+def test_what_is_known_can_be_decoded_where_letters_do_not_tell_their_steps() -> None:
+    letter = [T, 0, "g", 5, "boom", 900]
+    kept = {"state": {"run_id": "r", "tenant_id": "tenant", "tries": [], "letters": [letter]}, "forgotten": False}
+    known = msgspec.json.decode(msgspec.json.encode(kept), type=Memory)
+    assert known == memory(letters=[Letter(T, 0, "g", 5, "boom", 900)])
