@@ -13,6 +13,7 @@ same rows.
 
 import threading
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from urllib.parse import quote
@@ -20,12 +21,11 @@ from urllib.parse import quote
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Meta, Struct, json, structs
+from msgspec import Meta, Struct, convert, json, structs
 
-from driftq.client import Client, NotFoundError
 from driftq.groups.names import log_name
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.job import Job, Outcome, Run
+from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.run_fold import Seen, dump, fold, load
 from driftq.pipeline.jobs.run_tables import (
     ATTEMPT_KEYS,
@@ -43,6 +43,8 @@ from driftq.pipeline.jobs.run_tables import (
 from driftq.pipeline.jobs.selection import selection_key, source_options
 from driftq.pipeline.jobs.streams import StreamOptions, triggered
 from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.options import api_key_of
+from driftq.pipeline.wire import AnswerError, Wire, address_of
 from driftq.seam.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -126,8 +128,11 @@ class _Told(Struct):
 class Lineage:
     """The tables of a lake, and what is asked of the server for them; on the driver."""
 
-    def __init__(self, lake: Lake, client: Client) -> None:
-        self._client = client
+    def __init__(self, lake: Lake, patient: Wire, hasty: Wire) -> None:
+        self._patient = patient
+        """Waits for a server that is away."""
+        self._hasty = hasty
+        """Does not."""
         self._clock = SystemClock()
         self._runs = lake.table("runs", RUNS)
         self._steps = lake.table("steps", STEPS)
@@ -151,22 +156,36 @@ class Lineage:
         known = self._memories(pc.field("run_id").isin([run_id for _, run_id in states]))
         before = {(one.state.tenant_id, one.state.run_id): one for one in known}
         memories = [Memory(state, before[key].standings if key in before else {}) for key, state in states.items()]
-        self._write([self._asked(memory) for memory in memories])
+        self._write([self._asked(memory, self._patient) for memory in memories])
 
-    def ask_about_open_runs(self, *, at_most: int | None = None) -> int:
-        """Write what has become of runs that are open; how many still are, as far as it was asked."""
+    def ask_about_open_runs(self, *, at_most: int | None = None, waits: bool = True) -> int:
+        """Write what has become of runs that are open; how many still are, as far as it was asked.
+
+        Whether it waits for a server that is away is `waits`; if not, such a server is not asked.
+        """
         with self._lock:
-            return self._ask(at_most)
+            return self._ask(at_most, waits=waits)
 
-    def _ask(self, at_most: int | None) -> int:
+    def look(self) -> None:
+        """Ask about some of the open runs while a query goes on; later, where a batch is written or the server is away.
+
+        Who looks has to see that somebody wants it to stop, and a batch may wait for the server itself.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._ask(_ASKED_MAX, waits=False)
+            finally:
+                self._lock.release()
+
+    def _ask(self, at_most: int | None, *, waits: bool) -> int:
         still = sorted(self._memories(pc.field("open")), key=_name)
         behind = [one for one in still if _name(one) > self._turn]
         before = [one for one in still if _name(one) <= self._turn]
         turn = [*behind, *before][:at_most]
-        if not turn:
-            return 0
+        asked = self._all_asked(turn, waits=waits)
+        if not asked:
+            return len(still)
         self._turn = _name(turn[-1])
-        asked = [self._asked(one) for one in turn]
         self._write([fresh for fresh, old in zip(asked, turn, strict=True) if fresh != old])
         return len(still) - sum(not rows_of(one, "").run["open"] for one in asked)
 
@@ -174,17 +193,19 @@ class Lineage:
         found = self._runs.read(["detail"], where)["detail"].to_pylist()
         return [json.decode(text, type=Memory) for text in found]
 
-    def _asked(self, memory: Memory) -> Memory:
-        return remember(memory, self._standings(memory.state.run_id, memory.state.tenant_id), self._clock.wall_ms())
-
-    def _standings(self, run_id: str, tenant_id: str) -> dict[Place, list[Standing]]:
-        query = {"tenant_id": tenant_id} if tenant_id else None
+    def _all_asked(self, memories: list[Memory], *, waits: bool) -> list[Memory]:
+        """None of them, where the server is away and that is not waited for."""
+        if waits:
+            return [self._asked(one, self._patient) for one in memories]
         try:
-            answer = self._client.request("GET", f"/v1/runs/{quote(run_id, safe='')}", query=query)
-        except NotFoundError:
-            return {}
-        told = json.decode(answer.content, type=_Told)
-        return {(log_name(step.topic), step.offset): step.standings() for step in told.steps}
+            return [self._asked(one, self._hasty) for one in memories]
+        except AnswerError:
+            raise
+        except PipelineError:
+            return []
+
+    def _asked(self, memory: Memory, wire: Wire) -> Memory:
+        return remember(memory, _standings(wire, memory.state.run_id, memory.state.tenant_id), self._clock.wall_ms())
 
     def _write(self, memories: list[Memory]) -> None:
         if not memories:
@@ -196,6 +217,19 @@ class Lineage:
             self._attempts.upsert(_table(attempts, ATTEMPTS), ATTEMPT_KEYS)
         self._steps.upsert(_table([row for one in rows for row in one.steps], STEPS), STEP_KEYS)
         self._runs.upsert(_table([one.run for one in rows], RUNS), RUN_KEYS)
+
+
+def _standings(wire: Wire, run_id: str, tenant_id: str) -> dict[Place, list[Standing]]:
+    """What the server says of a run; nothing, where it does not know the run."""
+    query = f"?tenant_id={quote(tenant_id, safe='')}" if tenant_id else ""
+    try:
+        answer = wire.get(f"/v1/runs/{quote(run_id, safe='')}{query}")
+    except AnswerError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return {}
+        raise
+    told = convert(answer, _Told)
+    return {(log_name(step.topic), step.offset): step.standings() for step in told.steps}
 
 
 def _name(memory: Memory) -> str:
@@ -213,7 +247,19 @@ def lineage(run: Run, options: LineageOptions) -> Outcome:
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
     if type(run.spark).__module__.startswith("pyspark.sql.connect"):
         raise PipelineError("lineage asks the server about runs while it works: run it with --master, not --remote")
-    tables = Lineage(lake, run.client)
+    server, key = address_of(run.server), api_key_of({}, None)
+    with Wire(server, key) as patient, Wire(server, key, patience_s=0) as hasty:
+        progress, still = _follow(run, options, Lineage(lake, patient, hasty), name, checkpoint)
+    facts = {
+        "rows": progress.rows,
+        "batches": progress.batches,
+        "runs": lake.table("runs", RUNS).dataset().count_rows(),
+    }
+    return Outcome({"lake": str(lake.root), **facts, "open_runs": still})
+
+
+def _follow(run: Run, options: LineageOptions, tables: Lineage, name: str, checkpoint: Path) -> tuple[Progress, int]:
+    """How far the query came, and how many runs are open then."""
     reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**source_options(options.topics))
     rows = reader.options(**options.limits(), startingSeq="earliest", onDataLoss="skip").load()
 
@@ -223,18 +269,9 @@ def lineage(run: Run, options: LineageOptions) -> Outcome:
     writer = _states(rows).writeStream.queryName(name).option("checkpointLocation", str(checkpoint))
     writer = triggered(writer.outputMode("update").foreachBatch(take), options)
     query = writer.start()
-    progress = run.follow([query], ends=options.once, idle=lambda: void(tables.ask_about_open_runs(at_most=_ASKED_MAX)))
-    still = tables.ask_about_open_runs()
-    facts = {
-        "rows": progress.rows,
-        "batches": progress.batches,
-        "runs": lake.table("runs", RUNS).dataset().count_rows(),
-    }
-    return Outcome({"lake": str(lake.root), **facts, "open_runs": still})
-
-
-def void(_: object) -> None:
-    """For the sake of what is done, not of what it gives."""
+    progress = run.follow([query], ends=options.once, idle=tables.look)
+    # Who asked to stop does not wait for a server that is away: the next start asks about the same runs.
+    return progress, tables.ask_about_open_runs(waits=not run.stopping())
 
 
 def _states(rows: "DataFrame") -> "DataFrame":
