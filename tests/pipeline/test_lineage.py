@@ -84,6 +84,23 @@ def test_runs_steps_and_attempts_are_told_and_open_runs_until_they_end(job: RunJ
     assert status == {"good": "done", "bad": "dead", "slow": "done", "late": "running"}
 
 
+def test_a_run_is_dead_by_the_server_or_by_a_letter_where_the_other_is_not_read(
+    job: RunJob, client: Client, tmp_path: Path
+) -> None:
+    shop = Workshop(client, "lineage-dead")
+    shop.produce("bad", "plan", retry=RetryPolicy(max_attempts=1))
+    shop.work(1, fail="bad")
+    ends = []
+    for topic in ("v1:lineage-dead", "v1:dlq.lineage-dead"):
+        lake = Lake(tmp_path / topic)
+        assert job("lineage", topics=[topic], lake=str(lake.root)).facts["open_runs"] == 0
+        (run,), (step,) = rows(lake, "runs", RUNS), rows(lake, "steps", STEPS)
+        assert (run["status"], run["dead_steps"], run["last_error"]) == ("dead", 1, "boom")
+        assert (step["step_id"], step["topic"], step["status"]) == ("plan", "v1:lineage-dead", "dead")
+        ends.append(step["end"])
+    assert ends[0] == ends[1]
+
+
 def test_a_rollup_adds_up_over_batches_and_counts_failures_where_they_happened(
     job: RunJob, client: Client, lake: Lake
 ) -> None:
