@@ -113,8 +113,8 @@ class RunIndex:
         self._runs: dict[str, _Run] = {}
         self._steps: dict[tuple[str, int], Trace] = {}
         """What became of every step, by its place."""
-        self._early: dict[tuple[str, int], list[Ending]] | None = {}
-        """Endings of steps that recovery has not told yet."""
+        self._early: dict[tuple[str, int], list[Letter | Ending]] | None = {}
+        """What became of steps that recovery has not told yet: topics are read one behind the other."""
         self._left_out: dict[str, None] = {}
         """Runs that lost all their steps, the last ones."""
 
@@ -144,11 +144,7 @@ class RunIndex:
 
     def ended(self, topic: str, offset: int, group: str, attempts: int) -> None:
         """A group has a message done that was delivered so often. Told again it changes nothing."""
-        ending = Ending(topic, offset, group, attempts)
-        if (topic, offset) in self._steps:
-            self._add_ending(ending)
-        elif self._early is not None:
-            self._early.setdefault((topic, offset), []).append(ending)
+        self._add_ending(Ending(topic, offset, group, attempts))
 
     def opened(self) -> None:
         """Recovery has told all."""
@@ -175,18 +171,28 @@ class RunIndex:
         run.steps.append(step)
         self._steps[step.topic, step.offset] = Trace()
         self._room().steps.append(step)
-        for ending in (self._early or {}).pop((step.topic, step.offset), ()):
-            self._add_ending(ending)
+        for early in (self._early or {}).pop((step.topic, step.offset), ()):
+            if isinstance(early, Letter):
+                self._add_letter(early)
+            else:
+                self._add_ending(early)
+
+    def _trace(self, place: tuple[str, int], news: Letter | Ending) -> Trace | None:
+        """That of the step at a place; where there is none yet, the news wait for it."""
+        trace = self._steps.get(place)
+        if trace is None and self._early is not None:
+            self._early.setdefault(place, []).append(news)
+        return trace
 
     def _add_letter(self, letter: Letter) -> None:
-        trace = self._steps.get((letter.origin_topic, letter.origin_offset))
+        trace = self._trace((letter.origin_topic, letter.origin_offset), letter)
         if trace is None or letter in trace.letters:
             return
         trace.letters.append(letter)
         self._room().letters.append(letter)
 
     def _add_ending(self, ending: Ending) -> None:
-        trace = self._steps.get((ending.topic, ending.offset))
+        trace = self._trace((ending.topic, ending.offset), ending)
         if trace is None or trace.attempts.get(ending.group) == ending.attempts:
             return
         trace.attempts[ending.group] = ending.attempts

@@ -64,6 +64,28 @@ def test_a_dead_letter_belongs_to_its_origin_and_is_no_step() -> None:
     )
 
 
+def test_a_letter_that_recovery_tells_before_its_step_is_kept_for_it() -> None:
+    """Topics are read again one behind the other, and the one for letters may be the older."""
+    index = RunIndex(100)
+    note = DlqNote("work", 0, 0, 3, "boom", 77, "g")
+    letter = _message(step="s1", dlq=note)
+    for _ in range(2):
+        index.stored("dlq.work", 0, 0, 5, letter)
+    index.ended("work", 0, "h", 2)
+    index.stored("work", 0, 0, 1, _message(step="s1"))
+    found = index.find("r")
+    assert found is not None
+    ((_, trace),) = found.steps
+    assert [(one.group, one.routed_at_ms) for one in trace.letters] == [("g", 77)]
+    assert trace.attempts == {"h": 2}
+    index.opened()
+    index.stored("dlq.work", 0, 1, 5, _message(step="s2", dlq=DlqNote("work", 0, 9, 3, "boom", 78, "g")))
+    index.stored("work", 0, 9, 1, _message(step="s2"))
+    found = index.find("r")
+    assert found is not None
+    assert found.steps[1][1].letters == [], "of a step that was forgotten there is no letter to keep"
+
+
 def test_the_index_is_bounded_and_says_what_it_left_out() -> None:
     index = _filled(RunIndex(50), 200)
     found = index.find("r")
