@@ -102,9 +102,9 @@ def server_of(options: Mapping[str, str], session_server: str | None) -> str:
 
 
 def api_key_of(options: Mapping[str, str], session_key: str | None) -> str | None:
-    """The option, else the session's, else the environment's."""
+    """The option, else the session's, else the environment's; without blanks around it, such as the end of a line."""
     given = {name.lower(): value for name, value in options.items()}
-    return given.get("apikey") or session_key or os.environ.get("DRIFTQ_API_KEY") or None
+    return (given.get("apikey") or session_key or os.environ.get("DRIFTQ_API_KEY") or "").strip() or None
 
 
 def patience_of(options: Mapping[str, str]) -> float:

@@ -22,6 +22,12 @@ def test_the_key_is_the_option_else_the_sessions_else_the_environments(monkeypat
     assert api_key_of({}, None) == "env"
 
 
+def test_a_key_with_the_end_of_its_line_is_that_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIFTQ_API_KEY", "key\n")
+    assert api_key_of({}, None) == "key"
+    assert api_key_of({"apiKey": " other "}, None) == "other"
+
+
 def test_topics_are_named_in_one_way() -> None:
     assert parse({"topics": "a, b,a"}).topics == ("a", "b")
     assert parse({"topic": "a,b"}).topics == ("a,b",)
