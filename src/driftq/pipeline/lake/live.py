@@ -25,7 +25,12 @@ class ServerTopics:
             found = self._client.topic(topic).segments()
         except NotFoundError:
             return None
-        return Standing(found.epoch, found.earliest_seq, found.head_seq)
+        return Standing(found.epoch, found.earliest_seq, found.head_seq, found.server_id)
+
+    def server_id(self) -> str | None:
+        """Which server it is; None as long as it has no topic, for only the manifest of a topic tells."""
+        standings = (self.standing(row.topic) for row in self._client.topics())
+        return next((standing.server_id for standing in standings if standing is not None), None)
 
     def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
         """The seqs of its records from the first to the last, page by page."""

@@ -1,7 +1,8 @@
 """Is an archive what its topics are? Seq by seq, on the range that both can have.
 
-Compared is what is live from the topic's first seq on; what retention has taken from the topic since is the archive's
-alone, and no difference. Rows of an earlier topic of the same name, told apart by their epoch, are the archive's too.
+Compared is what is live from the topic's first seq on; what retention has taken from the topic since, or takes while
+the two are compared, is the archive's alone, and no difference. Rows of an earlier topic of the same name, told apart
+by their epoch, are the archive's too.
 """
 
 from collections import defaultdict
@@ -14,6 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from driftq.pipeline.lake.lake import Lake, Table
+from driftq.pipeline.lake.owner import owner_of, told
 from driftq.pipeline.lake.ranges import Seqs
 from driftq.pipeline.lake.schemas import BAD_RECORDS
 
@@ -26,6 +28,7 @@ class Standing(NamedTuple):
     epoch: int
     earliest: int
     head: int
+    server_id: str | None = None
 
 
 class Live(Protocol):
@@ -55,8 +58,9 @@ class Finding(Struct, frozen=True):
 def verify(lake: Lake, live: Live, topics: Iterable[str] | None = None) -> list[Finding]:
     """Compare topics, or all that the lake has."""
     held = _held(lake)
+    owner = owner_of(lake)
     wanted = sorted({topic for topic, _ in held}) if topics is None else list(topics)
-    return [_compare(topic, held, live) for topic in wanted]
+    return [_compare(topic, held, live, owner) for topic in wanted]
 
 
 def _held(lake: Lake) -> dict[tuple[str, int], Seqs]:
@@ -76,16 +80,23 @@ def _count(table: Table, held: dict[tuple[str, int], Seqs]) -> None:
                 held[topic, epoch].add(seqs.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
-def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live) -> Finding:
+def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: str | None) -> Finding:
     standing = live.standing(topic)
+    rows = sum(len(seqs) for (name, _), seqs in held.items() if name == topic)
     if standing is None:
-        rows = sum(len(seqs) for (name, _), seqs in held.items() if name == topic)
-        return Finding(topic, "differs", rows, 0, "", "", ["there is no such topic on the server"])
-    archived = held.get((topic, standing.epoch), Seqs())
+        return _other(topic, rows, "there is no such topic on the server")
+    if owner is not None and standing.server_id not in (None, owner):
+        return _other(topic, rows, told(owner, standing.server_id))
     found = Seqs()
     for page in live.seqs(topic, standing.earliest, standing.head):
         found.add(page)
-    common = archived.between(standing.earliest, standing.head)
+    # What retention takes while the seqs are read is missing among them, and no delete.
+    after = live.standing(topic)
+    if after is None or after.epoch != standing.epoch:
+        return _other(topic, rows, "the topic was deleted while it was compared; verify again")
+    archived = held.get((topic, standing.epoch), Seqs())
+    first = max(standing.earliest, after.earliest)
+    common, found = archived.between(first, standing.head), found.between(first, standing.head)
     differences = list(_differences(archived, common, found))
     return Finding(
         topic,
@@ -96,6 +107,10 @@ def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live) -> Findi
         _span(found),
         differences,
     )
+
+
+def _other(topic: str, rows: int, why: str) -> Finding:
+    return Finding(topic, "differs", rows, 0, "", "", [why])
 
 
 def _differences(archived: Seqs, common: Seqs, found: Seqs) -> Iterator[str]:

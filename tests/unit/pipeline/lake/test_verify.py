@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from driftq.pipeline.lake.lake import Batch, Lake, Table
+from driftq.pipeline.lake.owner import claim
 from driftq.pipeline.lake.schemas import RECORDS
 from driftq.pipeline.lake.verify import Finding, Standing, verify
 
@@ -117,3 +118,42 @@ def test_a_topic_that_is_gone_differs(lake: Lake) -> None:
 def test_a_topic_that_was_never_archived_differs(lake: Lake) -> None:
     found = one(verify(lake, FakeTopics(a=(Standing(1, 1, 1), [1])), ["a"]))
     assert found.differences == ["the lake is 1 records behind: seq 1"]
+
+
+class Evicting(FakeTopics):
+    """Retention takes two records behind the first question."""
+
+    def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
+        standing, seqs = self._topics[topic]
+        self._topics[topic] = (standing._replace(earliest=first + 2, head=last + 2), [*seqs[2:], last + 1, last + 2])
+        return super().seqs(topic, first, last)
+
+
+def test_what_retention_takes_while_it_is_compared_is_no_delete(lake: Lake) -> None:
+    fill(lake.topic("a"), "a", [1, 2, 3, 4])
+    found = one(verify(lake, Evicting(a=(Standing(1, 1, 4), [1, 2, 3, 4]))))
+    assert found == Finding("a", "equal", 2, 2, "3-4", "3-4", [])
+
+
+class Vanishing(FakeTopics):
+    """A topic that is deleted behind the first question."""
+
+    def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
+        found = list(super().seqs(topic, first, last))
+        del self._topics[topic]
+        return iter(found)
+
+
+def test_a_topic_that_is_deleted_while_it_is_compared_differs(lake: Lake) -> None:
+    fill(lake.topic("a"), "a", [1])
+    found = one(verify(lake, Vanishing(a=(Standing(1, 1, 1), [1]))))
+    assert found.differences == ["the topic was deleted while it was compared; verify again"]
+
+
+def test_a_topic_of_another_server_differs_whatever_its_seqs_are(lake: Lake) -> None:
+    claim(lake, "ours")
+    fill(lake.topic("a"), "a", [1])
+    assert one(verify(lake, FakeTopics(a=(Standing(1, 1, 1, "ours"), [1])))).verdict == "equal"
+    found = one(verify(lake, FakeTopics(a=(Standing(1, 1, 1, "another"), [1]))))
+    assert (found.verdict, found.lake_rows, found.live_rows) == ("differs", 1, 0)
+    assert "this is server another" in found.differences[0]
