@@ -8,8 +8,10 @@ import pytest
 from msgspec import json
 
 from driftq.client import Client
+from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.lake import Lake
 from driftq.pipeline.lake.live import ServerTopics
+from driftq.pipeline.lake.owner import claim
 from driftq.pipeline.lake.schemas import BAD_RECORDS, GAPS
 from driftq.pipeline.lake.verify import Finding, verify
 from tests.pipeline.jobs import RunJob
@@ -81,6 +83,28 @@ def test_a_lost_checkpoint_repeats_nothing(job: RunJob, client: Client, lake: La
     assert verdicts(lake, client) == {"archive-lost": "equal"}
 
 
+def test_topics_are_archived_once_however_they_are_chosen(job: RunJob, client: Client, lake: Lake) -> None:
+    one, both = ["archive-one"], ["archive-one", "archive-two"]
+    fill(client, "archive-one", 0, 10)
+    with pytest.raises(PipelineError, match="no topic 'archive-two'"):
+        job("archive", topics=both, lake=str(lake.root))
+    assert job("archive", topics=one, lake=str(lake.root)).facts["rows"] == 10
+    fill(client, "archive-two", 0, 5)
+    fill(client, "archive-one", 10, 20)
+    assert job("archive", topics=both, lake=str(lake.root)).facts["rows"] == 10 + 5
+    fill(client, "archive-one", 20, 25)
+    assert job("archive", topics=one, lake=str(lake.root)).facts["rows"] == 5
+    assert verdicts(lake, client) == dict.fromkeys(both, "equal")
+
+
+def test_another_server_is_not_archived_into_the_same_lake(job: RunJob, client: Client, lake: Lake) -> None:
+    fill(client, "archive-server", 0, 1)
+    claim(lake, "0" * 32)
+    with pytest.raises(PipelineError, match="take another --lake"):
+        job("archive", topics=["archive-server"], lake=str(lake.root))
+    assert lake.archives() == []
+
+
 def test_what_was_lost_before_it_could_be_read_stands_in_gaps(job: RunJob, client: Client, lake: Lake) -> None:
     client.topic("archive-gaps").create(cap_records=50)
     fill(client, "archive-gaps", 0, 20)
@@ -101,9 +125,14 @@ def test_topics_of_a_pattern_share_a_table_and_one_that_was_made_again_is_told_a
         fill(client, f"archive-many.{number}", 0, 10 * (number + 1))
     chosen = {"topics": ["archive-many.*"], "lake": str(lake.root), "table": "Many of them"}
     assert job("archive", **chosen).facts["rows"] == 60
+    with pytest.raises(PipelineError, match=r"'archive-many\.1' in tables/~4dany"):
+        job("archive", topics=["archive-many.1"], lake=str(lake.root))
+    ended = client.topic("archive-many.2").segments().epoch
     client.topic("archive-many.2").delete()
     fill(client, "archive-many.2", 0, 5)
     fill(client, "archive-many.3", 0, 7)
     job("archive", **chosen)
     assert lake.shared("Many of them").read().num_rows == 60 + 5 + 7
     assert verdicts(lake, client) == {f"archive-many.{number}": "equal" for number in range(4)}
+    notice = lake.table("gaps", GAPS).read(["topic", "epoch", "gap_from", "reason"]).to_pylist()
+    assert notice == [{"topic": "archive-many.2", "epoch": ended, "gap_from": 31, "reason": "recreated"}]

@@ -1,4 +1,4 @@
-"""What Spark's checkpoint of a query says: who the query is, and where each of its batches ends.
+"""What Spark's checkpoint of a query says: who the query is, and what each of its batches reads.
 
 <checkpoint>/metadata       {"id": …}, the same after every restart
 <checkpoint>/offsets/<n>    a version line, a line of metadata, and one line for each source: its offset
@@ -8,14 +8,8 @@ Over Spark Connect this runs in the server, where it has come by value: no struc
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
-
-class Place(NamedTuple):
-    """Where a batch ends in a topic."""
-
-    epoch: int
-    seq: int
+from driftq.pipeline.offsets import Places, Range, decode, ranges
 
 
 def query_id(checkpoint: Path) -> str:
@@ -23,7 +17,17 @@ def query_id(checkpoint: Path) -> str:
     return str(json.loads((checkpoint / "metadata").read_bytes())["id"])
 
 
-def end_of_batch(checkpoint: Path, batch: int) -> dict[str, Place]:
-    """Where a batch ends, as it was noted before the batch began. The query has one source."""
+def has_begun(checkpoint: Path) -> bool:
+    """Was a batch planned? From then on Spark knows where the query began."""
+    return any((checkpoint / "offsets").glob("[0-9]*"))
+
+
+def ranges_of_batch(checkpoint: Path, batch: int) -> dict[str, Range]:
+    """What a batch reads of each topic, as it was noted before the batch began. The query has one source."""
+    before = _end(checkpoint, batch - 1) if batch else {}
+    return {part.topic: part for part in ranges(before, _end(checkpoint, batch))}
+
+
+def _end(checkpoint: Path, batch: int) -> Places:
     lines = (checkpoint / "offsets" / str(batch)).read_bytes().splitlines()
-    return {topic: Place(place["epoch"], place["seq"]) for topic, place in json.loads(lines[2]).items()}
+    return decode(json.loads(lines[2]))

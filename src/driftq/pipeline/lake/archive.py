@@ -1,13 +1,15 @@
 """What tasks have written becomes part of tables: one commit per table, each with the batch it belongs to.
 
+Each commit moves the table's marks of the topics that it brings (`lake.marks`); what the table has is left out before.
+Records come last, so what was lost or cannot be read is noted when their mark says that a range is settled.
+
 Invariant: what is told of a batch is committed in one go per table, so a table has a batch whole or not at all.
 
 Over Spark Connect this runs in the server, where it has come by value: no structs of msgspec, which do not.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,8 +17,10 @@ from deltalake.transaction import AddAction
 from msgspec import json
 
 from driftq.pipeline.lake.lake import Batch, Lake, Table
-from driftq.pipeline.lake.parts import Gap, Part
-from driftq.pipeline.lake.schemas import BAD_RECORDS, DAY, GAPS, RECORDS
+from driftq.pipeline.lake.marks import Move
+from driftq.pipeline.lake.parts import Gap, Part, Places
+from driftq.pipeline.lake.schemas import BAD_RECORDS, DAY, GAPS
+from driftq.pipeline.offsets import Range
 
 
 class Told(NamedTuple):
@@ -34,6 +38,35 @@ class Committed(NamedTuple):
     gaps: int
 
 
+class Plan(NamedTuple):
+    """What a batch brings to the tables, by topic."""
+
+    parts: Mapping[str, Range]
+    tables: Mapping[str, Table]
+    records: Mapping[str, Move]
+    bad: Mapping[str, Move]
+
+
+def plan_batch(lake: Lake, parts: Mapping[str, Range], tables: Mapping[str, Table]) -> Plan:
+    """What a batch that reads these ranges brings to tables that may have some of it."""
+    records: dict[str, Move] = {}
+    for table, own in _by_table(tables, parts).values():
+        records |= table.moves(parts[topic] for topic in own)
+    return Plan(parts, tables, records, _bad(lake).moves(parts.values()))
+
+
+def places_of(lake: Lake, plan: Plan) -> Places:
+    """The same for tasks, which have nothing but paths and numbers."""
+    return Places(
+        {topic: str(table.path) for topic, table in plan.tables.items()},
+        str(_bad(lake).path),
+        {topic: part.epoch for topic, part in plan.parts.items()},
+        {topic: move.cut for topic, move in plan.records.items()},
+        {topic: move.cut for topic, move in plan.bad.items()},
+        {topic: part.missed.epoch for topic, part in plan.parts.items() if part.missed is not None},
+    )
+
+
 def read_told(lines: Iterable[str]) -> Told:
     """Files by table, and gaps."""
     parts: dict[str, list[Part]] = defaultdict(list)
@@ -48,22 +81,56 @@ def read_told(lines: Iterable[str]) -> Told:
     return Told(dict(parts), gaps)
 
 
-def commit_parts(lake: Lake, lines: Iterable[str], batch: Batch, *, seen_ms: int) -> Committed:
+def commit_parts(lake: Lake, plan: Plan, lines: Iterable[str], batch: Batch, *, seen_ms: int) -> Committed:
     """Commit all that the tasks of a batch have told. What was committed before is not again."""
     told = read_told(lines)
-    bad_path = str(lake.root / "bad_records")
-    rows = bad = 0
-    for path, parts in told.parts.items():
-        count = sum(part.rows for part in parts)
-        if path == bad_path:
-            lake.table("bad_records", BAD_RECORDS).add([_action(part) for part in parts], batch)
-            bad += count
-        else:
-            Table(Path(path), RECORDS, by=[DAY]).add([_action(part) for part in parts], batch)
-            rows += count
-    if told.gaps:
-        lake.table("gaps", GAPS).append(_gap_rows(told.gaps, seen_ms), batch)
-    return Committed(rows, bad, len(told.gaps))
+    gaps = _commit_gaps(lake, plan, told.gaps, batch, seen_ms)
+    bad = told.parts.get(str(_bad(lake).path), [])
+    if bad:
+        _bad(lake).add([_action(part) for part in bad], batch, list(plan.bad.values()))
+    rows = 0
+    for path, (table, own) in _by_table(plan.tables, plan.parts).items():
+        parts = told.parts.get(path, [])
+        if parts:
+            table.add([_action(part) for part in parts], batch, [plan.records[topic] for topic in own])
+            rows += sum(part.rows for part in parts)
+    return Committed(rows, sum(part.rows for part in bad), gaps)
+
+
+def _bad(lake: Lake) -> Table:
+    return lake.table("bad_records", BAD_RECORDS)
+
+
+def _by_table(tables: Mapping[str, Table], topics: Iterable[str]) -> dict[str, tuple[Table, list[str]]]:
+    """Tables by their paths, each with the topics that go there."""
+    found: dict[str, tuple[Table, list[str]]] = {}
+    for topic in topics:
+        table = tables[topic]
+        found.setdefault(str(table.path), (table, []))[1].append(topic)
+    return found
+
+
+def _commit_gaps(lake: Lake, plan: Plan, gaps: list[Gap], batch: Batch, seen_ms: int) -> int:
+    if not gaps:
+        return 0
+    table = lake.table("gaps", GAPS)
+    moves = table.moves(plan.parts[topic] for topic in {gap.topic for gap in gaps})
+    new = [left for gap in gaps if (left := _left(plan, moves[gap.topic], gap)) is not None]
+    if new:
+        table.append(_gap_rows(new, seen_ms), batch, list(moves.values()))
+    return len(new)
+
+
+def _left(plan: Plan, move: Move, gap: Gap) -> Gap | None:
+    """What of a gap nobody has told yet, and no query has archived before it was lost."""
+    if gap.epoch == move.epoch:
+        known = max(move.cut, plan.records[gap.topic].cut)
+    else:
+        known = plan.tables[gap.topic].mark(gap.topic, gap.epoch)
+    first = max(gap.gap_from, known + 1)
+    if gap.gap_to < gap.gap_from:  # the end of a life, wherever it was
+        return gap._replace(gap_from=first, gap_to=first - 1)
+    return gap._replace(gap_from=first) if first <= gap.gap_to else None
 
 
 def _action(part: Part) -> AddAction:

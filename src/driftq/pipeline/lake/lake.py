@@ -3,14 +3,16 @@
     <lake>/topics/<topic>      records of a topic, by day          <lake>/gaps, bad_records      what archives ran into
     <lake>/tables/<name>       records of many topics, by day      <lake>/runs, steps, attempts  lineage
     <lake>/_checkpoints/<job>  where a query stands                <lake>/rollup                 figures per minute
+    <lake>/driftq-lake.json    whose topics these are
 
 Exactly once: a commit carries its writer and the number of its batch in the table's transaction log. A batch that is
-not behind the writer's last one was committed before; it is answered with False and changes nothing.
+not behind the writer's last one was committed before; it is answered with False and changes nothing. How far a table
+is with its topics stands there too (`lake.marks`), whoever has written them.
 
 Invariant: a file that a crash has left behind belongs to no table, because only a commit makes it part of one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -22,8 +24,11 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.lake import marks
+from driftq.pipeline.lake.marks import Move
 from driftq.pipeline.lake.names import directory_name
 from driftq.pipeline.lake.schemas import DAY, RECORDS
+from driftq.pipeline.offsets import Range
 
 _TRIES = 20
 """Commits of others that one commit may meet before it gives up."""
@@ -67,6 +72,22 @@ class Lake:
         tables = (Table(path, RECORDS, by=[DAY]) for path in found)
         return [table for table in tables if table.exists()]
 
+    def target(self, topic: str, shared: str | None) -> "Table":
+        """The table that a topic goes to: its own, or the shared one of a name.
+
+        Raises PipelineError if the lake has the topic in another one: whoever reads a lake finds a record once.
+        """
+        target = self.topic(topic) if shared is None else self.shared(shared)
+        found = sorted((self.root / "tables").glob("*"))
+        others = [self.topic(topic), *(Table(path, RECORDS, by=[DAY]) for path in found)]
+        for other in others:
+            if other.path != target.path and other.holds(topic):
+                raise PipelineError(
+                    f"the lake has topic {topic!r} in {other.path.relative_to(self.root)}, and a topic is in one table "
+                    "of a lake: say the same --table as before, or take another --lake"
+                )
+        return target
+
     def checkpoint(self, name: str) -> Path:
         """Where Spark notes how far a query is."""
         return self.root / "_checkpoints" / directory_name(name)
@@ -88,7 +109,21 @@ class Table:
         """Was this batch committed?"""
         return self.exists() and _committed(DeltaTable(self.path), batch)
 
-    def add(self, files: Sequence[AddAction], batch: Batch) -> bool:
+    def holds(self, topic: str) -> bool:
+        """Has it ever got something of a topic?"""
+        return self.exists() and marks.holds(DeltaTable(self.path), topic)
+
+    def mark(self, topic: str, epoch: int) -> int:
+        """The last seq of a topic that is settled here; 0 where nothing is."""
+        return marks.mark_of(DeltaTable(self.path), topic, epoch) if self.exists() else 0
+
+    def moves(self, parts: Iterable[Range]) -> dict[str, Move]:
+        """What a batch that reads these ranges brings to the table, by topic."""
+        table = DeltaTable(self.path) if self.exists() else None
+        found = {part: 0 if table is None else marks.mark_of(table, part.topic, part.epoch) for part in parts}
+        return {part.topic: marks.move_of(part, mark) for part, mark in found.items()}
+
+    def add(self, files: Sequence[AddAction], batch: Batch, moves: Sequence[Move] = ()) -> bool:
         """Make files that are in the directory part of the table; False if the batch has been committed before."""
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
@@ -96,17 +131,19 @@ class Table:
                 list(files), "append", table.schema(), self._by, commit_properties=properties
             )
 
-        return self._commit(batch, commit)
+        return self._commit(batch, commit, moves)
 
-    def append(self, rows: pa.Table, batch: Batch) -> bool:
+    def append(self, rows: pa.Table, batch: Batch, moves: Sequence[Move] = ()) -> bool:
         """Write rows; False if the batch has been committed before."""
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
             write_deltalake(table, rows.cast(self.schema), mode="append", commit_properties=properties)
 
-        return self._commit(batch, commit)
+        return self._commit(batch, commit, moves)
 
-    def upsert(self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None) -> bool:
+    def upsert(
+        self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None, moves: Sequence[Move] = ()
+    ) -> bool:
         """Write rows in place of those with the same keys; False if the batch has been committed before.
 
         Without a batch it is done in any case: rows that do not depend on what is there may be written twice.
@@ -121,14 +158,25 @@ class Table:
             if table.version() % _COMPACT_EVERY == 0:
                 table.optimize.compact()
 
-        return self._commit(batch, commit)
+        return self._commit(batch, commit, moves)
 
-    def _commit(self, batch: Batch | None, commit: Callable[[DeltaTable, CommitProperties], None]) -> bool:
+    def _commit(
+        self, batch: Batch | None, commit: Callable[[DeltaTable, CommitProperties], None], moves: Sequence[Move]
+    ) -> bool:
         table = self._made()
         if batch is not None and _committed(table, batch):
             return False
-        marks = [] if batch is None else [Transaction(batch.writer, batch.number)]
-        commit(table, CommitProperties(app_transactions=marks, max_commit_retries=_TRIES))
+        marks.check(table, moves)
+        own = [] if batch is None else [Transaction(batch.writer, batch.number)]
+        try:
+            commit(
+                table,
+                CommitProperties(app_transactions=[*own, *marks.transactions(moves)], max_commit_retries=_TRIES),
+            )
+        except CommitFailedError as error:
+            if moves and "Concurrent transaction" in str(error):
+                raise marks.collision(moves[0].topic) from error
+            raise
         return True
 
     def _made(self) -> DeltaTable:

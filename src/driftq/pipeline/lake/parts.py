@@ -54,11 +54,16 @@ class Gap(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the rows of each topic go; what is not named goes to a directory of its own."""
+    """Where the rows of each topic go, and from where on they are new there. What is not named is not expected."""
 
     tables: Mapping[str, str]
     bad: str
     epochs: Mapping[str, int]
+    cuts: Mapping[str, int]
+    """Up to these seqs the tables have their topics."""
+    bad_cuts: Mapping[str, int]
+    left: Mapping[str, int]
+    """The epochs of topics that were made again: what is told of their earlier life belongs to these."""
 
 
 class PartWriter:
@@ -88,15 +93,19 @@ class PartWriter:
         problems = [problem_of(topic, data, self._decode) for data in rows["data"].to_pylist()]
         if any(problems):
             bad = rows.append_column("problem", pa.array(problems, pa.string()))
-            self._hold(self._places.bad, _BAD, bad.filter(pc.is_valid(bad["problem"])).select(BAD_RECORDS.names))
+            new = pc.and_(pc.is_valid(bad["problem"]), pc.greater(bad["seq"], self._places.bad_cuts[topic]))
+            self._hold(self._places.bad, _BAD, bad.filter(new).select(BAD_RECORDS.names))
             rows = rows.filter(pc.is_null(bad["problem"]))
+        rows = rows.filter(pc.greater(rows["seq"], self._places.cuts[topic]))
         days = pc.cast(rows["ts"], pa.date32())
         table = self._places.tables[topic]
         for day in pc.unique(days).to_pylist():
-            one = rows.filter(pc.equal(days, day)) if len(rows) else rows
+            one = rows.filter(pc.equal(days, day))
             self._hold(table, str(day), one.select([name for name in RECORDS.names if name != DAY]))
 
     def _hold(self, table: str, day: str, rows: pa.Table) -> None:
+        if not len(rows):
+            return
         self._held[table, day].append(rows)
         self._rows += len(rows)
         self._bytes += rows.nbytes
@@ -168,4 +177,7 @@ def write_parts(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[p
 def _gaps(batch: pa.RecordBatch, places: Places) -> Iterator[Gap]:
     lost = batch.filter(pc.not_equal(batch["kind"], "record"))
     for row in lost.select(["topic", "gap_from", "gap_to", "reason"]).to_pylist():
-        yield Gap(row["topic"], places.epochs[row["topic"]], row["gap_from"], row["gap_to"], row["reason"])
+        topic, first, last = row["topic"], row["gap_from"], row["gap_to"]
+        if topic in places.epochs:
+            ended = places.left.get(topic) if last < first else None
+            yield Gap(topic, places.epochs[topic] if ended is None else ended, first, last, row["reason"])

@@ -107,7 +107,7 @@ for _ in range(2):
 def test_batches_of_archive_and_rollup_are_worked_on_by_a_server_of_spark_connect(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").write_text('{"id":"q"}', encoding="utf-8")
-    (tmp_path / "offsets/0").write_text('v1\n{}\n{"a":{"epoch":7,"seq":3}}', encoding="utf-8")
+    (tmp_path / "offsets/0").write_text('v1\n{}\n{"a":{"epoch":7,"seq":3,"began":0}}', encoding="utf-8")
     imports = f"""
 from functools import partial
 from pathlib import Path
