@@ -125,3 +125,31 @@ def test_a_rollup_adds_up_over_batches_and_counts_failures_where_they_happened(
     assert (total("v1:rollup-work", "errors"), total("v1:rollup-work", "retries")) == (1, 1)
     assert {row["tenant_id"] for row in figures if row["topic"] == "v1:rollup-work"} == {"acme"}
     assert all(row["p50_age_ms"] <= row["p99_age_ms"] for row in figures if row["records"])
+
+
+def test_a_rollup_counts_once_however_topics_are_chosen_and_reads_their_dead_letters(
+    job: RunJob, client: Client, lake: Lake
+) -> None:
+    shop = Workshop(client, "rollup-bad")
+    shop.produce("run-bad", "plan", retry=RetryPolicy(max_attempts=2))
+    shop.work(2, fail="run-bad")
+    queue = client.topic("rollup-queue")
+    queue.create(type="queue", max_deliveries=1, dead_letter="rollup-queue.dead")
+    queue.write([{"data": {"n": n}} for n in range(3)])
+    queue.nack(queue.claim(2).claimed)
+    queue.claim(3)
+    one, other = ["v1:rollup-bad", "rollup-queue"], ["rollup-queue"]
+    job("rollup", topics=one, lake=str(lake.root))
+    queue.write([{"data": {"n": 3}}])
+    for topics in (other, one):
+        job("rollup", topics=topics, lake=str(lake.root))
+    figures: dict[str, list[int]] = {}
+    for row in rows(lake, "rollup", ROLLUP):
+        before = figures.get(row["topic"], [0, 0, 0])
+        figures[row["topic"]] = [before[0] + row["records"], before[1] + row["errors"], before[2] + row["retries"]]
+    assert figures == {
+        "v1:rollup-bad": [1, 1, 1],
+        "v1:dlq.rollup-bad": [1, 0, 0],
+        "rollup-queue": [2, 2, 0],
+        "rollup-queue.dead": [2, 0, 0],
+    }

@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.minutes import ROLLUP, Minute, age_of, bucket_of
 from driftq.pipeline.jobs.rollup import add_minutes
 from driftq.pipeline.lake.lake import Batch, Lake
+from driftq.pipeline.offsets import Range
 
 AT = dt.datetime(2026, 1, 1, 12, 30, tzinfo=dt.UTC)
 
@@ -60,3 +62,13 @@ def test_a_minute_grows_with_every_batch_and_with_none_twice(tmp_path: Path) -> 
     assert (row["error_rate"], row["retry_rate"]) == (0.5, 2.0)
     assert row["p50_age_ms"] == age_of(3)
     assert row["p99_age_ms"] == age_of(50)
+
+
+def test_a_table_knows_how_far_it_has_counted_a_topic(tmp_path: Path) -> None:
+    table = Lake(tmp_path).table("rollup", ROLLUP)
+    moves = table.moves([Range("a", 5, 0, 2)])
+    assert add_minutes(table, counted(), Batch("query", 0), list(moves.values()))
+    assert table.moves([Range("a", 5, 0, 9)])["a"].cut == 2
+    with pytest.raises(PipelineError, match="another query writes topic 'a'"):
+        add_minutes(table, counted(), Batch("other", 0), list(moves.values()))
+    assert table.read(["records"])["records"].to_pylist() == [2]
