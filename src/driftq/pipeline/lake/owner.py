@@ -30,13 +30,13 @@ def claim(lake: Lake, server_id: str | None) -> None:
         fresh.write_text(json.dumps({"server_id": server_id}) + "\n", encoding="utf-8")
         fresh.replace(lake.root / _NOTE)
     elif owner != server_id:
-        raise PipelineError(told(owner, server_id) + ": take another --lake for this server")
+        raise PipelineError(f"{told(owner, server_id)}; take another --lake for this server")
 
 
 def told(owner: str | None, server_id: str | None) -> str:
     """How two ids that differ are told to people."""
     if server_id is None:
-        return f"the lake has topics of server {owner}, and this server has no topic yet to tell whether it is that one"
+        return f"the lake has topics of server {owner}, and this one has no topic yet that tells whether it is the same"
     return (
         f"the lake has topics of server {owner}, and this is server {server_id}: "
         "its directory is a new one or was restored, and it gives the same seqs to other records"
