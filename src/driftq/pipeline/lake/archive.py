@@ -52,7 +52,7 @@ def plan_batch(lake: Lake, parts: Mapping[str, Range], tables: Mapping[str, Tabl
     records: dict[str, Move] = {}
     for table, own in _by_table(tables, parts).values():
         records |= table.moves(parts[topic] for topic in own)
-    return Plan(parts, tables, records, _bad(lake).moves(parts.values()))
+    return Plan(parts, tables, records, _bad(lake).moves(parts.values(), _anew(records)))
 
 
 def places_of(lake: Lake, plan: Plan) -> Places:
@@ -97,6 +97,11 @@ def commit_parts(lake: Lake, plan: Plan, lines: Iterable[str], batch: Batch, *, 
     return Committed(rows, sum(part.rows for part in bad), gaps)
 
 
+def _anew(records: Mapping[str, Move]) -> set[str]:
+    """Topics that go on below what their tables have of them: what is bad or lost there is new, too."""
+    return {topic for topic, move in records.items() if move.anew}
+
+
 def _bad(lake: Lake) -> Table:
     return lake.table("bad_records", BAD_RECORDS)
 
@@ -114,7 +119,8 @@ def _commit_gaps(lake: Lake, plan: Plan, gaps: list[Gap], batch: Batch, seen_ms:
     if not gaps:
         return 0
     table = lake.table("gaps", GAPS)
-    moves = table.moves(plan.parts[topic] for topic in {gap.topic for gap in gaps})
+    told = [plan.parts[topic] for topic in dict.fromkeys(gap.topic for gap in gaps)]
+    moves = table.moves(told, _anew(plan.records))
     new = [left for gap in gaps if (left := _left(plan, moves[gap.topic], gap)) is not None]
     if new:
         table.append(_gap_rows(new, seen_ms), batch, list(moves.values()))

@@ -12,7 +12,7 @@ is with its topics stands there too (`lake.marks`), whoever has written them.
 Invariant: a file that a crash has left behind belongs to no table, because only a commit makes it part of one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -117,11 +117,11 @@ class Table:
         """The last seq of a topic that is settled here; 0 where nothing is."""
         return marks.mark_of(DeltaTable(self.path), topic, epoch) if self.exists() else 0
 
-    def moves(self, parts: Iterable[Range]) -> dict[str, Move]:
-        """What a batch that reads these ranges brings to the table, by topic."""
+    def moves(self, parts: Iterable[Range], anew: Collection[str] = ()) -> dict[str, Move]:
+        """What a batch that reads these ranges brings to the table, by topic; of some it is known to be all new."""
         table = DeltaTable(self.path) if self.exists() else None
         found = {part: 0 if table is None else marks.mark_of(table, part.topic, part.epoch) for part in parts}
-        return {part.topic: marks.move_of(part, mark) for part, mark in found.items()}
+        return {part.topic: marks.move_of(part, mark, anew=part.topic in anew) for part, mark in found.items()}
 
     def add(self, files: Sequence[AddAction], batch: Batch, moves: Sequence[Move] = ()) -> bool:
         """Make files that are in the directory part of the table; False if the batch has been committed before."""

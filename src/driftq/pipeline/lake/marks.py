@@ -30,6 +30,11 @@ class Move(NamedTuple):
     cut: int
     end: int
 
+    @property
+    def anew(self) -> bool:
+        """Is the mark that was found of an earlier life?"""
+        return self.cut < self.found
+
 
 def mark_of(table: DeltaTable, topic: str, epoch: int) -> int:
     """The last seq that is settled; 0 where nothing is."""
@@ -41,15 +46,17 @@ def holds(table: DeltaTable, topic: str) -> bool:
     return table.transaction_version(_topic_name(topic)) is not None
 
 
-def move_of(part: Range, found: int) -> Move:
+def move_of(part: Range, found: int, *, anew: bool = False) -> Move:
     """What a range that a batch reads does to a mark.
 
     A topic that has lost its end in a crash goes on below it in the same epoch. What the mark says is of the life
-    before then, if it is not below the place where that was left: all that the batch brings is new.
+    before then, if it is not below the place where that was left, or if another mark says so: all that the batch
+    brings is new.
     """
-    again = part.missed is not None and part.missed.epoch == part.epoch and found >= part.missed.seq
-    end = part.end if again else max(found, part.end)
-    return Move(part.topic, part.epoch, found, 0 if again else found, end)
+    missed = part.missed
+    if missed is not None and missed.epoch == part.epoch and (anew or found >= missed.seq):
+        return Move(part.topic, part.epoch, found, 0, part.end)
+    return Move(part.topic, part.epoch, found, found, max(found, part.end))
 
 
 def transactions(moves: Iterable[Move]) -> list[Transaction]:

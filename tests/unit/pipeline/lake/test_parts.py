@@ -64,7 +64,7 @@ def seqs(lake: Lake, topic: str) -> list[int]:
 
 
 def gaps(lake: Lake) -> list[tuple[Any, ...]]:
-    return [tuple(row.values())[:-1] for row in lake.table("gaps", GAPS).read().to_pylist()]
+    return sorted(tuple(row.values())[:-1] for row in lake.table("gaps", GAPS).read().to_pylist())
 
 
 def test_records_go_to_the_table_of_their_topic_by_day(tmp_path: Path) -> None:
@@ -166,6 +166,19 @@ def test_what_a_topic_gets_after_it_has_lost_its_end_is_not_taken_for_what_it_ha
     rows = lake.topic("a").read(["seq", "data"]).to_pylist()
     assert sorted(row["seq"] for row in rows if row["data"] == '"new"') == [2, 3]
     assert len(rows) == 3 + 3
+
+
+def test_what_else_such_a_topic_gets_is_not_taken_for_what_it_had_either(tmp_path: Path) -> None:
+    """What was bad or lost before the crash was so further below than where the topic was left."""
+    lake = Lake(tmp_path)
+    archived(lake, Batch("one", 0), [record("a", 1, "no json"), gap("a", 2, 3)], Range("a", 5, 0, 3))
+    archived(lake, Batch("one", 1), [record("a", 4), record("a", 5)], Range("a", 5, 3, 5))
+    rows = [record("a", 1, "bad again"), gap("a", 2, 2), record("a", 3)]
+    archived(lake, Batch("one", 2), rows, Range("a", 5, 0, 3, missed=Place(5, 5, 0)))
+    bad = lake.table("bad_records", BAD_RECORDS).read(["data"])["data"].to_pylist()
+    assert sorted(bad) == ["bad again", "no json"]
+    assert gaps(lake) == [("a", 5, 2, 2, "cap"), ("a", 5, 2, 3, "cap")]
+    assert seqs(lake, "a") == [3, 4, 5]
 
 
 def test_a_topic_is_in_one_table_of_a_lake(tmp_path: Path) -> None:
