@@ -1,18 +1,29 @@
 """The job `replay`: a range from archive and live log, into a topic or a queue, once, with resume."""
 
+import datetime as dt
+import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.jobs.launch import Settings
 from driftq.pipeline.jobs.runs import RunRecord
-from tests.acceptance.process import ServerProcess
+from driftq.pipeline.lake.lake import Batch, Lake
+from driftq.pipeline.lake.schemas import GAPS, RECORDS
+from tests.acceptance.process import ROOT, ServerProcess, serving
 from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
 
 pytestmark = pytest.mark.usefixtures("spark")
+_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DRIFTQ_PIPELINE_DIR", str(tmp_path))
 
 
 class Replays:
@@ -52,6 +63,11 @@ def _cut_off(record: RunRecord) -> None:
         raise RuntimeError("cut off")
 
 
+def _cut_off_after_one(record: RunRecord) -> None:
+    if record.progress.batches == 1:
+        raise RuntimeError("cut off")
+
+
 def test_a_replay_that_was_cut_off_goes_on_where_it_was(server: ServerProcess, replay: Replays) -> None:
     topic, to = fresh("source"), fresh("again")
     write(server, topic, list(range(40)))
@@ -64,10 +80,12 @@ def test_a_replay_that_was_cut_off_goes_on_where_it_was(server: ServerProcess, r
 
 
 def test_archive_and_live_log_are_one(server: ServerProcess, server_url: str, replay: Replays, tmp_path: Path) -> None:
-    topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake")
+    topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake [a] {b}*")
     write(server, topic, list(range(60)))
     settings = Settings(server=server_url, state_dir=str(tmp_path))
-    patiently(lambda: run_job("archive", settings=settings, topics=[topic], lake=lake, once=True))
+    for table in (None, "all"):
+        archive = {"topics": [topic], "lake": lake, "table": table}
+        patiently(lambda asked=archive: run_job("archive", settings=settings, once=True, **asked))
     ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 30})
     write(server, topic, list(range(60, 80)))
     with pytest.raises(PipelineError, match="begins at seq 51: give --lake"):
@@ -94,6 +112,61 @@ def test_what_the_live_log_loses_on_the_way_comes_from_the_archive_or_stops_the_
     with pytest.raises(PipelineError, match=r"has seqs 21\.\.30"):
         replay(topic=topic, to=bare, rate=1e9)
     assert values(server, bare) == list(range(20))
+    facts = replay(topic=topic, to=bare, lake=f"{lake}/", rate=1e9)
+    assert (facts["resumed"], facts["rows"]) == (True, 20)
+    assert values(server, bare) == list(range(40))
+
+
+def _archive_by_hand(lake: Lake, topic: str, epoch: int, seqs: list[int], lost: tuple[int, int]) -> None:
+    """An archive that has these records, and was told that others are lost."""
+    own = {"topic": topic, "epoch": epoch, "ts": _AT, "day": _AT.date()}
+    rows = [{**own, "seq": seq, "data": str(seq)} for seq in seqs]
+    lake.topic(topic).append(pa.Table.from_pylist(rows, RECORDS), Batch("by hand", 0))
+    gap = {**own, "gap_from": lost[0], "gap_to": lost[1], "reason": "cap", "seen_ts": _AT}
+    lake.table("gaps", GAPS).append(pa.Table.from_pylist([gap], GAPS), Batch("by hand", 0))
+
+
+def test_what_the_archive_has_lost_is_told_and_not_left_out(
+    server: ServerProcess, replay: Replays, tmp_path: Path
+) -> None:
+    topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake")
+    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 2})
+    for number in range(1, 13):
+        write(server, topic, [number])
+    epoch = server.get(f"/v0/topics/{topic}/segments")[1]["epoch"]
+    assert isinstance(epoch, int)
+    _archive_by_hand(Lake(lake), topic, epoch, [1, 2, 6, 7, 10], lost=(3, 5))  # 8 and 9 were deleted before
+    with pytest.raises(PipelineError, match=r"has seqs 3\.\.5: replay what is beside them"):
+        replay(topic=topic, to=to, lake=lake, from_seq=1)
+    assert server.get(f"/v0/topics/{to}")[0] == 404
+    assert replay(topic=topic, to=to, lake=lake, from_seq=6)["rows"] == 5
+    assert values(server, to) == [6, 7, 10, 11, 12]
+
+
+def test_a_name_is_of_one_replay(server: ServerProcess, replay: Replays) -> None:
+    topic, to = fresh("source"), fresh("again")
+    write(server, topic, list(range(5)))
+    assert replay(topic=topic, to=to, name="mine")["rows"] == 5
+    with pytest.raises(PipelineError, match="its from_seq is not given and not 3; choose another --name"):
+        replay(topic=topic, to=to, name="mine", from_seq=3)
+    assert len(values(server, to)) == 5
+
+
+def test_a_step_larger_than_one_publication_is_written_in_parts(tmp_path: Path) -> None:
+    limit = "import driftq.model.limits as limits\nlimits.COMMIT_BYTES_MAX = 1 << 16\n"
+    (tmp_path / "sitecustomize.py").write_text(limit, encoding="utf-8")
+    with serving(tmp_path, PYTHONPATH=os.pathsep.join((str(tmp_path), str(ROOT)))) as small:
+        small.wait_ready()
+        data = [f"{number:01000}" for number in range(100)]
+        write(small, "big", data)
+        url = f"http://{small.address}"
+        written = Replays(url, tmp_path)
+        with pytest.raises(RuntimeError, match="cut off"):
+            written(topic="big", to="big-again", listener=_cut_off_after_one)
+        assert values(small, "big-again") == data[:50]
+        facts = written(topic="big", to="big-again")
+        assert (facts["rows"], facts["steps"], facts["resumed"]) == (50, 1, True)
+        assert values(small, "big-again") == data
 
 
 def topic_with_a_hole(server: ServerProcess) -> str:
@@ -134,6 +207,10 @@ def test_a_range_of_time_goes_into_a_queue(server: ServerProcess, replay: Replay
     assert [job["data"] for job in claimed["claimed"]] == expected
 
 
-def test_a_topic_that_is_nowhere_is_said_to_be(replay: Replays) -> None:
+def test_a_topic_that_is_nowhere_is_said_to_be_and_no_destination_is_made(
+    server: ServerProcess, replay: Replays
+) -> None:
+    to = fresh("again")
     with pytest.raises(PipelineError, match="there is no topic 'absent'"):
-        replay(topic="absent", to=fresh())
+        replay(topic="absent", to=to)
+    assert server.get(f"/v0/topics/{to}")[0] == 404

@@ -3,15 +3,14 @@
 A plan is made once and kept with the destination, as the meta of the named cursor `replay:<name>`. Its steps are
 batches of one writer, so each is published once; whoever starts the same replay again goes on behind the last one.
 
-Invariant: what the live log has lost since the plan was made is read from the archive, or stops the replay. Its holes
-are left out, and told.
+Invariant: of a replay that begins in many places at once, one goes on. The others find its plan, and write the same
+batches; or they have put theirs in its place unseen, and stop before they write.
 """
 
-import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from msgspec import Meta, Struct, json
+from msgspec import Meta, Struct, ValidationError, json
 
 from driftq.client import Client, NotFoundError
 from driftq.pipeline.errors import PipelineError
@@ -19,18 +18,17 @@ from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.lookup import exists
 from driftq.pipeline.jobs.pace import Pace, step_of
-from driftq.pipeline.jobs.ranges import STEP_ROWS, Held, Plan, Wanted, bounds, check_archived, joined
+from driftq.pipeline.jobs.ranges import STEP_ROWS, Asked, Held, Plan, first_half, joined
+from driftq.pipeline.jobs.replay_source import ReplaySource
+from driftq.pipeline.jobs.runs import state_directory
 from driftq.pipeline.jobs.times import to_ms
-from driftq.pipeline.lake.lake import Lake
 from driftq.pipeline.planning import Gap
-from driftq.seam.entropy import SystemEntropy
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from driftq.model.additions import WriterState
 
-    from driftq.model.additions import Manifest
-
-_COLUMNS = ("node", "tag", "meta", "data")
+_TOO_LARGE = "bytes in one commit, and"
+"""What the server says of a publication that is larger than it takes, and Spark repeats somewhere in its pages."""
 
 
 class ReplayOptions(Struct, frozen=True, kw_only=True):
@@ -52,18 +50,23 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
 
 def run_replay(run: Run, options: ReplayOptions) -> Outcome:
     """Write the range, or what is left of it."""
+    source = ReplaySource(run, options.topic, options.lake)
+    asked = _asked(options)
+    name = _cursor_name(options, asked)
+    most = step_of(options.rate, STEP_ROWS)
     if options.dry_run:
-        asked = _planned(run, options)
-        counted = {"rows": _counted(run, options, asked), "dry_run": True}
-        return _outcome(asked, options, counted, _holes(run, asked, asked.first, asked.last))
-    if not exists(run.client, options.to):
-        run.client.topic(options.to).create()
-    plan = _kept(run.client, options.to, _cursor_name(options)) or _planned_anew(run, options)
-    before = _last_step(run.client, options.to, plan)
-    lost = _holes(run, plan, plan.first, plan.done(before))
-    rows = _write(run, options, plan, before, lost)
-    done = _last_step(run.client, options.to, plan)
-    return _outcome(plan, options, {"rows": rows, "resumed": before >= 0, "steps": done - before}, lost)
+        plan = source.plan(name, asked, most)
+        rows = source.rows(plan, plan.first, plan.last).count() if plan.seqs else 0
+        counted = {"rows": rows, "dry_run": True}
+        return _outcome(plan, options, counted, source.holes(plan, plan.first, plan.last))
+    lock = sha256(f"{run.server}\n{options.to}\n{name}".encode()).hexdigest()[:12]
+    run.checkpoint(state_directory() / "checkpoints" / f"replay-{lock}")
+    plan = _kept(run.client, options.to, name, asked) or _keep(run.client, options.to, source.plan(name, asked, most))
+    before = _done(run.client, options.to, plan)
+    lost = source.holes(plan, plan.first, before)
+    written = _write(run, options, source, plan, before, lost)
+    counted = {"rows": written.rows, "resumed": before >= plan.first, "steps": written.steps}
+    return _outcome(plan, options, counted, lost)
 
 
 def _outcome(plan: Plan, options: ReplayOptions, counted: dict[str, Any], lost: list[Gap]) -> Outcome:
@@ -73,178 +76,63 @@ def _outcome(plan: Plan, options: ReplayOptions, counted: dict[str, Any], lost: 
     return Outcome(facts, {"lost": table} if table else {})
 
 
-def _write(run: Run, options: ReplayOptions, plan: Plan, after: int, lost: list[Gap]) -> int:
-    """Write the steps that are left, and add the holes that they met; how many rows they had."""
+class _Written(NamedTuple):
+    """What a run has written."""
+
+    rows: int
+    steps: int
+
+
+def _write(
+    run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan, behind: int, lost: list[Gap]
+) -> _Written:
+    """Write the steps that are left, and add the holes that they met."""
     pace = Pace(options.rate)
-    rows = 0
-    for number, first, last in plan.steps(after):
-        if run.stopping():
-            break
-        writer = metas.as_text(_rows(run, options, plan, first, last)).write.format("driftq").mode("append")
-        writer = writer.option("server", run.server).option("topic", options.to)
-        writer.option("writer", plan.writer).option("batch", number).save()
-        rows += _step_rows(run.client, options.to, plan, number)
-        lost += _holes(run, plan, first, last)  # behind the step, for damage is found by reading
+    rows = steps = 0
+    while behind < plan.last and not run.stopping():
+        step = _publish(run, options, source, plan, plan.behind(behind))
+        behind = step.last
+        steps += 1
+        rows += _step_rows(run.client, options.to, plan, step)
+        lost += source.holes(plan, step.first, step.last)  # behind the step, for damage is found by reading
         run.tell(
             Progress(
                 rows=rows,
                 rows_per_s=pace.rows_per_s(rows),
-                batches=number - after,
+                batches=steps,
                 total=plan.seqs,
-                lag=plan.last - last,
-                note=f"seq {last} of {plan.last}",
+                lag=plan.last - behind,
+                note=f"seq {behind} of {plan.last}",
             )
         )
         if run.pause(pace.wait_s(rows)):
             break
-    return rows
+    return _Written(rows, steps)
 
 
-def _rows(run: Run, options: ReplayOptions, plan: Plan, first: int, last: int) -> "DataFrame":
-    """The rows of a range, in the order of their seqs. Raises PipelineError where they are not all there."""
-    parts = []
-    border = _border(run, plan)
-    if first < border:
-        if border != plan.border:
-            archive = _archive_held(run, options, plan.epoch)[1] if _files(options) else None
-            check_archived(plan.topic, first, min(last, border - 1), archive)
-        parts.append(_archived(run, options, plan, first, min(last, border - 1)).sort("seq"))
-    if last >= border:
-        parts.append(_live(run, plan, max(first, border), last))
-    rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    if plan.where is not None:
-        rows = rows.where(plan.where)
-    return rows.select(*_COLUMNS)
+def _publish(run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan, step: Held) -> Held:
+    """Publish a step, or the first half of it that the server takes at once; what was published."""
+    while True:
+        rows = metas.as_text(source.rows(plan, step.first, step.last))
+        writer = rows.write.format("driftq").mode("append").option("server", run.server).option("topic", options.to)
+        try:
+            writer.option("writer", plan.writer).option("batch", step.last).save()
+        except Exception as refusal:
+            if _TOO_LARGE not in str(refusal) or step.first == step.last:
+                raise
+            step = first_half(step)
+        else:
+            return step
 
 
-def _border(run: Run, plan: Plan) -> int:
-    """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
-    manifest = _manifest(run, plan)
-    return plan.last + 1 if manifest is None else max(plan.border, manifest.earliest_seq)
-
-
-def _manifest(run: Run, plan: Plan) -> "Manifest | None":
-    """What the live log of the plan's topic is by now; None where it is gone, or another topic of that name."""
-    manifest = run.client.topic(plan.topic).segments() if exists(run.client, plan.topic) else None
-    return manifest if manifest is not None and manifest.epoch == plan.epoch else None
-
-
-def _holes(run: Run, plan: Plan, first: int, last: int) -> list[Gap]:
-    """What the live log has lost inside a range that is read there."""
-    manifest = _manifest(run, plan)
-    if manifest is None:
-        return []
-    first = max(first, plan.border, manifest.earliest_seq)
-    cut = [Gap(max(first, hole.first), min(last, hole.last), hole.reason) for hole in manifest.holes]
-    return [gap for gap in cut if gap.first <= gap.last]
-
-
-def _live(run: Run, plan: Plan, first: int, last: int) -> "DataFrame":
-    reader = run.spark.read.format("driftq").option("server", run.server).option("topic", plan.topic)
-    reader = reader.option("startingSeq", first).option("endingSeq", last).option("onDataLoss", "skip")
-    return reader.load().select("topic", "seq", "ts", *_COLUMNS)
-
-
-def _archived(run: Run, options: ReplayOptions, plan: Plan, first: int, last: int) -> "DataFrame":
-    from pyspark.sql import functions as f
-
-    rows = run.spark.read.parquet(*_files(options)).where(
-        (f.col("topic") == plan.topic) & (f.col("epoch") == plan.epoch)
-    )
-    return rows.where(f.col("seq").between(first, last)).select("topic", "seq", "ts", *_COLUMNS)
-
-
-def _files(options: ReplayOptions) -> Sequence[str]:
-    """The files of the archive that may have rows of the topic."""
-    if options.lake is None:
-        return []
-    return [file for table in Lake(options.lake).archives() for file in table.files()]
-
-
-# Planning
-
-
-def _planned_anew(run: Run, options: ReplayOptions) -> Plan:
-    """A plan that is kept, so that the replay can go on."""
-    plan = _planned(run, options)
-    run.client.topic(options.to).set_cursor(_cursor_name(options), 0, meta={"plan": json.encode(plan).decode()})
-    return plan
-
-
-def _planned(run: Run, options: ReplayOptions) -> Plan:
-    manifest = run.client.topic(options.topic).segments() if exists(run.client, options.topic) else None
-    epoch = options.epoch if options.epoch is not None else manifest.epoch if manifest is not None else None
-    live = None
-    if manifest is not None and manifest.epoch == epoch:
-        live = Held(manifest.earliest_seq, manifest.head_seq)
-    archive = None
-    if _files(options):
-        epoch, archive = _archive_held(run, options, epoch)
-    if epoch is None:
-        raise PipelineError(f"there is no topic {options.topic!r}, neither at the server nor in an archive (--lake)")
-    wanted = Wanted(_first(run, options, epoch, live), _last(run, options, epoch, live))
-    first, last, border = bounds(options.topic, wanted, live, archive)
-    identity = SystemEntropy().token(8).hex()
-    return Plan(identity, options.topic, epoch, first, last, border, step_of(options.rate, STEP_ROWS), options.where)
-
-
-def _archive_held(run: Run, options: ReplayOptions, epoch: int | None) -> tuple[int | None, Held | None]:
-    """What the archive has of an epoch of the topic, else of the newest one there."""
-    from pyspark.sql import functions as f
-
-    rows = run.spark.read.parquet(*_files(options)).where(f.col("topic") == options.topic)
-    if epoch is not None:
-        rows = rows.where(f.col("epoch") == epoch)
-    found = rows.groupBy("epoch").agg(f.min("seq"), f.max("seq")).sort(f.desc("epoch")).first()
-    if found is None:
-        return epoch, Held(1, 0)
-    return found[0], Held(found[1], found[2])
-
-
-def _first(run: Run, options: ReplayOptions, epoch: int, live: Held | None) -> int | None:
-    if options.from_time is None:
-        return options.from_seq
-    found = _seq_at(run, options, epoch, live, to_ms(options.from_time, "--from-time"))
-    return max(found, options.from_seq or 1)
-
-
-def _last(run: Run, options: ReplayOptions, epoch: int, live: Held | None) -> int | None:
-    if options.to_time is None:
-        return options.to_seq
-    found = _seq_at(run, options, epoch, live, to_ms(options.to_time, "--to-time")) - 1
-    return found if options.to_seq is None else min(found, options.to_seq)
-
-
-def _seq_at(run: Run, options: ReplayOptions, epoch: int, live: Held | None, at_ms: int) -> int:
-    """The first seq whose record is from this time or later; times never fall from one seq to the next."""
-    from pyspark.sql import functions as f
-
-    if _files(options):
-        rows = run.spark.read.parquet(*_files(options))
-        rows = rows.where((f.col("topic") == options.topic) & (f.col("epoch") == epoch))
-        found = rows.where(f.col("ts") >= f.timestamp_millis(f.lit(at_ms))).agg(f.min("seq")).first()
-        before = None if found is None else found[0]
-        if before is not None and (live is None or before < live.first):
-            return int(before)
-    if live is None:
-        return (1 << 62) - 1
-    page = run.client.topic(options.topic).diff(from_ts=at_ms, limit=1)
-    return int(page.records[0].seq) if page.records else page.next_from_seq + 1
-
-
-def _counted(run: Run, options: ReplayOptions, plan: Plan) -> int:
-    """How many rows there are for the plan."""
-    return _rows(run, options, plan, plan.first, plan.last).count() if plan.seqs else 0
-
-
-# What is known of it at the server
+# What is asked, and what is known of it at the server
 
 
 def _facts(plan: Plan, options: ReplayOptions) -> dict[str, Any]:
     return {
         "topic": plan.topic,
         "to": options.to,
-        "name": options.name or _cursor_name(options).partition(":")[2],
+        "name": plan.name.partition(":")[2],
         "first_seq": plan.first,
         "last_seq": plan.last,
         "from_archive": max(0, min(plan.last, plan.border - 1) - plan.first + 1),
@@ -252,39 +140,74 @@ def _facts(plan: Plan, options: ReplayOptions) -> dict[str, Any]:
     }
 
 
-def _cursor_name(options: ReplayOptions) -> str:
-    """The same for the same question, whatever its rate."""
-    if options.name is not None:
-        return f"replay:{options.name}"
-    asked = [options.topic, options.from_seq, options.to_seq, options.from_time, options.to_time, options.where]
-    return f"replay:{hashlib.sha256(json.encode([*asked, options.lake, options.epoch])).hexdigest()[:16]}"
+def _asked(options: ReplayOptions) -> Asked:
+    return Asked(
+        topic=options.topic,
+        from_seq=options.from_seq,
+        to_seq=options.to_seq,
+        from_ms=None if options.from_time is None else to_ms(options.from_time, "--from-time"),
+        to_ms=None if options.to_time is None else to_ms(options.to_time, "--to-time"),
+        where=options.where,
+        epoch=options.epoch,
+    )
 
 
-def _kept(client: Client, to: str, cursor: str) -> Plan | None:
+def _cursor_name(options: ReplayOptions, asked: Asked) -> str:
+    """The same for the same question, whatever its rate and its lake."""
+    return f"replay:{options.name if options.name is not None else asked.key()}"
+
+
+def _keep(client: Client, to: str, plan: Plan) -> Plan:
+    """Keep a plan, so that the replay can go on, or find that of a run which was faster."""
+    if not exists(client, to):
+        client.topic(to).create()
+    found = _kept(client, to, plan.name, plan.asked)
+    if found is not None:
+        return found
+    if not client.topic(to).set_cursor(plan.name, 0, meta={"plan": json.encode(plan).decode()}).moved:
+        # Whoever made the cursor a moment ago may have a plan that ends elsewhere; both have one writer, so what that
+        # run writes is known to this plan too.
+        raise PipelineError(
+            f"another run of this replay into {to!r} has begun at the same moment: when it has ended, start this one "
+            "again, and it goes on from there"
+        )
+    return plan
+
+
+def _kept(client: Client, to: str, name: str, asked: Asked) -> Plan | None:
+    """The plan of a cursor. Raises PipelineError where that is another replay."""
     try:
-        found = client.topic(to).cursor(cursor)
+        found = client.topic(to).cursor(name)
     except NotFoundError:
         return None
-    text = (found.meta or {}).get("plan")
-    if text is None:
-        raise PipelineError(f"cursor {cursor!r} of topic {to!r} is none of a replay: choose another --name")
-    return json.decode(text, type=Plan)
-
-
-def _last_step(client: Client, to: str, plan: Plan) -> int:
-    """The last step that is written, -1 before the first."""
     try:
-        return client.topic(to).writer(plan.writer).last_batch
-    except NotFoundError:
-        return -1
+        plan = json.decode((found.meta or {})["plan"], type=Plan)
+    except (KeyError, ValidationError) as unknown:
+        raise PipelineError(
+            f"cursor {name!r} of topic {to!r} is none of a replay that can go on: choose another --name"
+        ) from unknown
+    unlike = plan.asked.unlike(asked)
+    if unlike:
+        raise PipelineError(f"there is another replay {name!r} into {to!r}: its {unlike}; choose another --name")
+    return plan
 
 
-def _step_rows(client: Client, to: str, plan: Plan, number: int) -> int:
+def _done(client: Client, to: str, plan: Plan) -> int:
+    """The last seq that is written, or the one before the first."""
+    found = _writer(client, to, plan)
+    return max(plan.first - 1, -1 if found is None else found.last_batch)
+
+
+def _step_rows(client: Client, to: str, plan: Plan, step: Held) -> int:
+    found = _writer(client, to, plan)
+    return found.last_seq - found.first_seq + 1 if found is not None and found.last_batch == step.last else 0
+
+
+def _writer(client: Client, to: str, plan: Plan) -> "WriterState | None":
     try:
-        found = client.topic(to).writer(plan.writer)
+        return client.topic(to).writer(plan.writer)
     except NotFoundError:
-        return 0
-    return found.last_seq - found.first_seq + 1 if found.last_batch == number else 0
+        return None
 
 
 REPLAY = Job(
