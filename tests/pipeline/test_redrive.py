@@ -125,6 +125,11 @@ def test_letters_of_the_broker_that_are_selected_are_moved_by_the_server(
     # Whoever else has redriven on this server is in the same topic.
     audited = [json.decode(value["value"]) for value in values(server, "v1:audit.redrive")]
     assert [note["dlq_topic"] for note in audited].count(f"dlq.{topic}") == 1
+    assert redrive(server_url, dead, dry_run=True).tables["letters"] == [{"dlq": dead, "origin": topic, "letters": 1}]
+    for moved in (1, 0):
+        facts = redrive(server_url, dead, limit=1).facts
+        assert (facts["matched"], facts["moved"], facts["failed"]) == (moved, moved, 0)
+    assert [record["data"]["value"] for record in records(server, f"v1:{topic}")] == ["ta", "tb", "tb", "ta"]
 
 
 def fail_all(server: ServerProcess, topic: str, count: int) -> None:

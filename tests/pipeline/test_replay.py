@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def test_archive_and_live_log_are_one(server: ServerProcess, server_url: str, re
     write(server, topic, list(range(60)))
     settings = Settings(server=server_url, state_dir=str(tmp_path))
     for table in (None, "all"):
-        archive = {"topics": [topic], "lake": lake, "table": table}
-        patiently(lambda asked=archive: run_job("archive", settings=settings, once=True, **asked))
+        archive = partial(run_job, "archive", settings=settings, topics=[topic], lake=lake, table=table, once=True)
+        patiently(archive)
     ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 30})
     write(server, topic, list(range(60, 80)))
     with pytest.raises(PipelineError, match="begins at seq 51: give --lake"):

@@ -1,8 +1,7 @@
 """Redrive: dead letters that a condition in SQL selects go back to where they failed.
 
 Letters of queues (http-v0 §14.8) and of the broker (http-v1 §10) are one table, `LETTERS`, to select from. Those of the
-broker are moved by the server, which takes a letter out of its dead-letter topic as it puts it back and notes the move.
-Those of queues are moved here, in groups:
+broker are moved by the server (`broker_letters`). Those of queues are moved here, in groups:
 
     noted in the audit topic, with its letters → written to the queues they came from, as a batch of a writer that is
     named after the note, so once at most → noted as done
@@ -15,46 +14,27 @@ Invariant: one redrive of a dead-letter topic at a time, or two may select the s
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
 
 from driftq.client import Record
-from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs import metas
+from driftq.pipeline.jobs.broker_letters import V1, BrokerMover
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
+from driftq.pipeline.jobs.letters import LETTERS, Letter, Mover, age_s, groups, read, selected
 from driftq.pipeline.jobs.lookup import epoch_of, exists
 from driftq.pipeline.jobs.pace import Pace, step_of
 from driftq.pipeline.jobs.runs import state_directory
 from driftq.seam.clock import SystemClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-LETTERS = (
-    "dlq",
-    "seq",
-    "ts",
-    "age_s",
-    "origin",
-    "origin_seq",
-    "deliveries",
-    "reason",
-    "tenant",
-    "run_id",
-    "failed_group",
-    "tag",
-    "data",
-)
-"""Columns that a condition may use."""
-_V1 = "v1:"
-_BROKER_DLQ = "v1:dlq."
 _GROUP = 2000
 """Letters of one note: it has to fit a record."""
-_OFFSETS = 10_000
-_POLL_S = 0.2
 
 
 class RedriveOptions(Struct, frozen=True, kw_only=True):
@@ -68,14 +48,6 @@ class RedriveOptions(Struct, frozen=True, kw_only=True):
     rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="letters per second at most")] = None
     dry_run: Annotated[bool, Meta(description="only say which letters would be moved")] = False
     audit: Annotated[str, Meta(description="the topic that notes every move of a queue's letters")] = "audit.redrive"
-
-
-class Letter(Struct, frozen=True, array_like=True):
-    """A letter in a note: its seq, and where it goes."""
-
-    seq: int
-    origin: str
-    origin_seq: int | None
 
 
 class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,25 +70,29 @@ def run_redrive(run: Run, options: RedriveOptions) -> Outcome:
     rows: list[dict[str, Any]] = []
     pace = Pace(options.rate)
     for topic in options.topics:
-        mover = _BrokerMover(run, options, topic) if topic.startswith(_V1) else _QueueMover(run, options, topic)
+        mover = _mover(run, options, topic)
         if not options.dry_run:
             digest = sha256(f"{run.server}\n{topic}".encode()).hexdigest()[:12]
             run.checkpoint(state_directory() / "checkpoints" / f"redrive-{digest}")
             tally["finished"] += mover.finish()
         left = None if options.limit is None else options.limit - tally["matched"]
-        selected = _selected(mover.letters(), options.where, left)
-        tally["matched"] += len(selected)
-        rows += _table(topic, selected)
+        letters = selected(mover, options.where, left)
+        tally["matched"] += len(letters)
+        rows += _table(topic, letters)
         if not options.dry_run:
-            _move(run, mover, selected, pace, tally)
+            _move(run, mover, letters, pace, tally)
         if run.stopping():
             break
     facts = {name: tally[name] for name in ("matched", "moved", "failed", "finished")}
     return Outcome({**facts, "dry_run": options.dry_run}, {"letters": rows})
 
 
-def _move(run: Run, mover: "Mover", selected: Sequence[Letter], pace: Pace, tally: dict[str, int]) -> None:
-    for moved, failed in mover.move(selected):
+def _mover(run: Run, options: RedriveOptions, topic: str) -> Mover:
+    return BrokerMover(run, topic, options.rate) if topic.startswith(V1) else _QueueMover(run, options, topic)
+
+
+def _move(run: Run, mover: Mover, letters: Sequence[Letter], pace: Pace, tally: dict[str, int]) -> None:
+    for moved, failed in mover.move(letters):
         tally["moved"] += moved
         tally["failed"] += failed
         run.tell(
@@ -131,49 +107,12 @@ def _move(run: Run, mover: "Mover", selected: Sequence[Letter], pace: Pace, tall
             return
 
 
-class Mover(Protocol):
-    """Moves the letters of one dead-letter topic."""
-
-    def letters(self) -> "DataFrame":
-        """Those that can be moved: `LETTERS`."""
-        ...
-
-    def finish(self) -> int:
-        """Finish what an earlier redrive has begun; how many letters that were."""
-        ...
-
-    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
-        """Move letters, step by step: how many were moved, and how many could not be."""
-        ...
-
-
-def _selected(letters: "DataFrame", where: str | None, limit: int | None) -> list[Letter]:
-    """The letters that are meant, oldest first."""
-    if where is not None:
-        letters = letters.where(where)
-    letters = letters.sort("seq").select("seq", "origin", "origin_seq")
-    if limit is not None:
-        letters = letters.limit(limit)
-    return [Letter(row.seq, row.origin, row.origin_seq) for row in letters.collect()]
-
-
 def _table(topic: str, letters: Sequence[Letter]) -> list[dict[str, Any]]:
     """How many go where."""
     counts: dict[str, int] = defaultdict(int)
     for letter in letters:
         counts[letter.origin] += 1
     return [{"dlq": topic, "origin": origin, "letters": counts[origin]} for origin in sorted(counts)]
-
-
-def _read(run: Run, topic: str, **bounds: str) -> "DataFrame":
-    reader = run.spark.read.format("driftq").option("server", run.server).option("topic", topic)
-    return reader.options(onDataLoss="skip", **bounds).load()
-
-
-def _age_s() -> "Column":
-    from pyspark.sql import functions as f
-
-    return (f.unix_millis(f.current_timestamp()) - f.unix_millis("ts")) / 1000
 
 
 class _QueueMover:
@@ -191,13 +130,13 @@ class _QueueMover:
         """Those that no redrive has moved."""
         from pyspark.sql import functions as f
 
-        rows = _read(self._run, self._topic)
+        rows = read(self._run, self._topic)
         meta = rows["meta"]
         rows = rows.select(
             f.col("topic").alias("dlq"),
             "seq",
             "ts",
-            _age_s().alias("age_s"),
+            age_s().alias("age_s"),
             meta["$dead_letter_from"].alias("origin"),
             meta["$dead_letter_src_seq"].cast("long").alias("origin_seq"),
             meta["$dead_letter_deliveries"].cast("long").alias("deliveries"),
@@ -214,6 +153,10 @@ class _QueueMover:
             return rows
         known = self._run.spark.createDataFrame([(seq,) for seq in moved], "seq long")
         return rows.join(f.broadcast(known), "seq", "left_anti").select(*LETTERS)
+
+    def waiting(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """All of them: the notes tell of every move."""
+        return letters
 
     def _moved(self) -> list[int]:
         """Letters that are noted, without those that were found to have nowhere to go."""
@@ -243,7 +186,7 @@ class _QueueMover:
         homes, lost = self._sorted(letters)
         if lost:
             yield 0, len(lost)
-        for group in _groups(homes, step_of(self._rate, _GROUP)):
+        for group in groups(homes, step_of(self._rate, _GROUP)):
             noted = self._note(Note(kind="redrive", **self._head(), letters=list(group)))
             self._write(noted, group)
             yield len(group), 0
@@ -259,7 +202,7 @@ class _QueueMover:
 
         audit_epoch = epoch_of(self._run.client, self._audit)
         seqs = [letter.seq for letter in letters]
-        rows = _read(self._run, self._topic, startingSeq=str(min(seqs)), endingSeq=str(max(seqs)))
+        rows = read(self._run, self._topic, startingSeq=str(min(seqs)), endingSeq=str(max(seqs)))
         known = f.coalesce("meta", f.create_map().cast("map<string,string>"))
         own = f.map_filter(known, lambda key, _: ~key.startswith("$dead_letter") & (key != "redriven"))
         mark = f.create_map(f.lit("redriven"), f.lit(f"{self._audit}:{noted}"))
@@ -296,69 +239,6 @@ class _QueueMover:
                 note = json.decode(json.encode(item.data), type=Note)
                 if (note.kind, note.dlq, note.epoch) == (kind, self._topic, self._epoch):
                     yield item.seq, note
-
-
-class _BrokerMover:
-    """Letters of the broker: the server moves them."""
-
-    def __init__(self, run: Run, options: RedriveOptions, topic: str) -> None:
-        if not topic.startswith(_BROKER_DLQ):
-            raise PipelineError(f"{topic!r} is no dead-letter topic of the broker: those are {_BROKER_DLQ}NAME")
-        self._run = run
-        self._topic = topic
-        self._origin = topic.removeprefix(_BROKER_DLQ)
-        self._rate = options.rate
-
-    def letters(self) -> "DataFrame":
-        """All that are in the topic; the server passes over those that it has moved."""
-        from pyspark.sql import functions as f
-
-        def text(path: str) -> "Column":
-            return f.get_json_object("data", f"$.envelope.{path}")
-
-        return _read(self._run, self._topic).select(
-            f.col("topic").alias("dlq"),
-            "seq",
-            "ts",
-            _age_s().alias("age_s"),
-            text("dlq.original_topic").alias("origin"),
-            (text("dlq.original_offset").cast("long") + 1).alias("origin_seq"),
-            text("dlq.attempts").cast("long").alias("deliveries"),
-            text("dlq.last_error").alias("reason"),
-            text("tenant_id").alias("tenant"),
-            text("run_id").alias("run_id"),
-            text("dlq.group").alias("failed_group"),
-            "tag",
-            "data",
-        )
-
-    def finish(self) -> int:
-        """Nothing is left half done: a letter that was not moved is still there."""
-        return 0
-
-    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
-        """Have the server move letters; how many were moved, and how many were not."""
-        for group in _groups(letters, _OFFSETS):
-            body: dict[str, Any] = {"topic": self._origin, "offsets": [letter.seq - 1 for letter in group]}
-            if self._rate is not None:
-                body["rate_per_s"] = self._rate
-            asked = json.decode(self._run.client.request("POST", "/v1/dlq/redrive", json=body).content)
-            yield from self._watched(f"/v1/dlq/redrive/{asked['job_id']}")
-
-    def _watched(self, path: str) -> Iterator[tuple[int, int]]:
-        moved = failed = 0
-        state = "running"
-        while state == "running":
-            if self._run.pause(_POLL_S):
-                self._run.client.request("DELETE", path)
-            found = json.decode(self._run.client.request("GET", path).content)
-            state = found["state"]
-            yield found["moved"] - moved, found["failed"] - failed
-            moved, failed = found["moved"], found["failed"]
-
-
-def _groups(letters: Sequence[Letter], size: int) -> Iterable[Sequence[Letter]]:
-    return (letters[at : at + size] for at in range(0, len(letters), size))
 
 
 _TAG_MAX = 255

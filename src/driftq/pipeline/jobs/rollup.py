@@ -3,7 +3,7 @@
     records → minute of their time, tenant of their envelope → counts by bucket of age (Spark) → added to the table
 
 A dead letter counts as an error, with the retries before it, in the topic and minute where its message failed; a
-redriven message counts as a retry. Where dead letters go is read along (`jobs.letters`). Age is that of a record when
+redriven message counts as a retry. Where dead letters go is read along (`jobs.letter_topics`). Age is that of a record when
 the batch that read it began.
 
 Exactly once: what a batch brings is added to the rows there are in one commit with (query id, batch id) and with how
@@ -21,7 +21,7 @@ from msgspec import Meta, json
 from driftq.pipeline.jobs.beginning import chosen_now, starting
 from driftq.pipeline.jobs.checkpoints import query_id, ranges_of_batch
 from driftq.pipeline.jobs.job import Job, Outcome, Run
-from driftq.pipeline.jobs.letters import with_letters
+from driftq.pipeline.jobs.letter_topics import with_letters
 from driftq.pipeline.jobs.minutes import AGE_BUCKET, ROLLUP, ROLLUP_KEYS, Minute, load_minutes
 from driftq.pipeline.jobs.selection import selection_key
 from driftq.pipeline.jobs.streams import StreamOptions, triggered

@@ -1,54 +1,79 @@
-"""Dead letters are read along with what they come from."""
+"""Which letters a redrive takes: those that wait, also where only the server knows which do."""
 
-import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import json
 
-from driftq.client import Client, NotFoundError
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.beginning import chosen_now
-from driftq.pipeline.jobs.letters import with_letters
+from driftq.pipeline.jobs.broker_letters import BrokerMover
+from driftq.pipeline.jobs.job import Run
+from driftq.pipeline.jobs.letters import Letter, first_waiting
 
-TOPICS = {"plain": None, "jobs": "jobs.dead", "v1:runs": None}
+
+def letters(*seqs: int) -> list[Letter]:
+    return [Letter(seq, "t", None) for seq in seqs]
 
 
 class Server:
-    """Topics, and where their dead letters go."""
+    """A server that has retired some letters, and moves what it is asked to."""
 
-    def topic(self, name: str) -> Any:
-        def info(*, touch: bool) -> Any:
-            assert not touch
-            if name not in TOPICS:
-                raise NotFoundError(404, "topic_not_found", "there is none")
-            return SimpleNamespace(config=SimpleNamespace(dead_letter=TOPICS[name]))
+    def __init__(self, retired: set[int]) -> None:
+        self.retired = retired
+        self.calls = self.moved = 0
 
-        return SimpleNamespace(info=info)
-
-    def topics(self) -> list[Any]:
-        return [SimpleNamespace(topic=name) for name in [*TOPICS, "jobs.dead", "v1:dlq.runs"]]
-
-
-SERVER = cast("Client", Server())
-
-
-def read(*topics: str) -> list[str]:
-    return chosen_now(SERVER, with_letters(SERVER, topics))
+    def request(self, method: str, _: str, json: Any = None) -> Any:
+        if method == "GET":
+            return _answer({"state": "done", "moved": self.moved, "failed": 0})
+        self.calls += 1
+        wait = [offset for offset in json["offsets"] if offset + 1 not in self.retired]
+        if json.get("dry_run"):
+            return _answer({"matched": len(wait)})
+        self.moved = len(wait)
+        return _answer({"job_id": "j", "matched": len(wait)})
 
 
-def test_topics_without_dead_letters_are_named_as_they_are() -> None:
-    assert with_letters(SERVER, ["plain"]) == {"topics": "plain"}
-    assert read("p*", " v1:dlq.r* ") == ["plain", "v1:dlq.runs"]
+def _answer(value: object) -> Any:
+    return SimpleNamespace(content=json.encode(value))
 
 
-def test_dead_letters_of_queues_and_of_the_broker_are_read_along() -> None:
-    assert read("jobs") == ["jobs", "jobs.dead"]
-    assert read("v1:runs", "plain") == ["plain", "v1:runs", "v1:dlq.runs"]
-    assert read("v1:r*") == ["v1:runs", "v1:dlq.runs"]
-    assert re.fullmatch(with_letters(SERVER, ["v1:runs"])["topicPattern"], "v1:dlq.runs")
+def mover(server: Server) -> BrokerMover:
+    run = SimpleNamespace(client=server, pause=lambda _: False)
+    return BrokerMover(cast("Run", run), "v1:dlq.t", None)
 
 
-def test_a_topic_that_is_named_must_be_there() -> None:
-    with pytest.raises(PipelineError, match="no topic 'absent'"):
-        with_letters(SERVER, ["plain", "absent"])
+@pytest.mark.parametrize("retired", [set(), {1}, {3, 4, 8}, {2, 4, 6, 8}, set(range(1, 9))])
+def test_letters_that_are_retired_do_not_wait(retired: set[int]) -> None:
+    found = mover(Server(retired)).waiting(letters(*range(1, 9)))
+    assert found == letters(*(seq for seq in range(1, 9) if seq not in retired))
+
+
+def test_where_all_letters_wait_one_question_tells() -> None:
+    server = Server(set())
+    mover(server).waiting(letters(*range(1, 9)))
+    assert server.calls == 1
+    assert mover(server).waiting([]) == []
+    assert server.calls == 1
+
+
+def test_letters_that_somebody_else_has_moved_meanwhile_are_counted_as_not_moved() -> None:
+    assert list(mover(Server({2})).move(letters(1, 2, 3))) == [(0, 1), (2, 0)]
+
+
+def test_another_topic_of_the_broker_has_no_letters() -> None:
+    with pytest.raises(PipelineError, match="'v1:t' is no dead-letter topic of the broker"):
+        BrokerMover(cast("Run", None), "v1:t", None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(None, [3, 4, 6]), (1, [3]), (2, [3, 4]), (3, [3, 4, 6]), (9, [3, 4, 6]), (0, [])]
+)
+def test_a_limit_counts_letters_that_wait(limit: int | None, expected: list[int]) -> None:
+    there, gone = [1, 2, 3, 4, 5, 6], {1, 2, 5}
+
+    def page(behind: int, most: int | None) -> list[Letter]:
+        return letters(*[seq for seq in there if seq > behind][:most])
+
+    found = first_waiting(page, lambda some: [letter for letter in some if letter.seq not in gone], limit)
+    assert found == letters(*expected)

@@ -1,0 +1,49 @@
+"""Which topics have the dead letters of others: who counts errors must read those too."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from driftq.client import NotFoundError
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.selection import source_options
+
+if TYPE_CHECKING:
+    from driftq.client import Client
+
+_BROKER = "v1:"
+_LETTERS = "v1:dlq."
+
+
+def with_letters(client: "Client", topics: Sequence[str]) -> dict[str, str]:
+    """Options of the source for these topics and patterns, and for where their dead letters go.
+
+    Those are read as soon as they are there; a topic that is named must be there. Raises PipelineError.
+    """
+    options = source_options(topics)
+    named = options["topics"].split(",") if "topics" in options else []
+    wanted = [topic.strip() for topic in topics if topic.strip()]
+    letters = [f"{_LETTERS}{one.removeprefix(_BROKER)}" for one in wanted if _is_broker(one)]
+    letters += [letter for topic in named if (letter := _dead_letter(client, topic)) is not None]
+    more = [letter for letter in dict.fromkeys(letters) if letter not in wanted]
+    if not more:
+        return options
+    return {"topicPattern": "|".join(_pattern([*wanted, *more]))}
+
+
+def _is_broker(topic: str) -> bool:
+    return topic.startswith(_BROKER) and not topic.startswith(_LETTERS)
+
+
+def _dead_letter(client: "Client", topic: str) -> str | None:
+    """Where a queue puts its dead letters."""
+    try:
+        return client.topic(topic).info(touch=False).config.dead_letter
+    except NotFoundError as absent:
+        raise PipelineError(f"there is no topic {topic!r}; `driftq topic ls` lists those there are") from absent
+
+
+def _pattern(topics: Sequence[str]) -> Iterator[str]:
+    for topic in topics:
+        one = source_options([topic])
+        yield re.escape(topic) if "topics" in one else one["topicPattern"]

@@ -1,0 +1,54 @@
+"""Dead letters are read along with what they come from."""
+
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from driftq.client import Client, NotFoundError
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.beginning import chosen_now
+from driftq.pipeline.jobs.letter_topics import with_letters
+
+TOPICS = {"plain": None, "jobs": "jobs.dead", "v1:runs": None}
+
+
+class Server:
+    """Topics, and where their dead letters go."""
+
+    def topic(self, name: str) -> Any:
+        def info(*, touch: bool) -> Any:
+            assert not touch
+            if name not in TOPICS:
+                raise NotFoundError(404, "topic_not_found", "there is none")
+            return SimpleNamespace(config=SimpleNamespace(dead_letter=TOPICS[name]))
+
+        return SimpleNamespace(info=info)
+
+    def topics(self) -> list[Any]:
+        return [SimpleNamespace(topic=name) for name in [*TOPICS, "jobs.dead", "v1:dlq.runs"]]
+
+
+SERVER = cast("Client", Server())
+
+
+def read(*topics: str) -> list[str]:
+    return chosen_now(SERVER, with_letters(SERVER, topics))
+
+
+def test_topics_without_dead_letters_are_named_as_they_are() -> None:
+    assert with_letters(SERVER, ["plain"]) == {"topics": "plain"}
+    assert read("p*", " v1:dlq.r* ") == ["plain", "v1:dlq.runs"]
+
+
+def test_dead_letters_of_queues_and_of_the_broker_are_read_along() -> None:
+    assert read("jobs") == ["jobs", "jobs.dead"]
+    assert read("v1:runs", "plain") == ["plain", "v1:runs", "v1:dlq.runs"]
+    assert read("v1:r*") == ["v1:runs", "v1:dlq.runs"]
+    assert re.fullmatch(with_letters(SERVER, ["v1:runs"])["topicPattern"], "v1:dlq.runs")
+
+
+def test_a_topic_that_is_named_must_be_there() -> None:
+    with pytest.raises(PipelineError, match="no topic 'absent'"):
+        with_letters(SERVER, ["plain", "absent"])
