@@ -87,6 +87,8 @@ class BrokerMover:
     def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
         """Have the server move letters; how many were moved, and how many were not."""
         for group in groups(letters, _OFFSETS):
+            if self._run.stopping():
+                return
             asked = self._ask(group, **({} if self._rate is None else {"rate_per_s": self._rate}))
             if asked["matched"] < len(group):
                 yield 0, len(group) - asked["matched"]  # somebody else has moved them since

@@ -53,7 +53,7 @@ class Mover(Protocol):
         ...
 
     def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
-        """Move letters, step by step: how many were moved, and how many could not be."""
+        """Move letters, step by step: how many were moved, and how many could not be. Ends when the run is to stop."""
         ...
 
 

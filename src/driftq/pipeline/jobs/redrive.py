@@ -103,8 +103,7 @@ def _move(run: Run, mover: Mover, letters: Sequence[Letter], pace: Pace, tally: 
                 lag=tally["matched"] - tally["moved"] - tally["failed"],
             )
         )
-        if run.pause(pace.wait_s(tally["moved"])):
-            return
+        run.pause(pace.wait_s(tally["moved"]))
 
 
 def _table(topic: str, letters: Sequence[Letter]) -> list[dict[str, Any]]:
@@ -187,6 +186,8 @@ class _QueueMover:
         if lost:
             yield 0, len(lost)
         for group in groups(homes, step_of(self._rate, _GROUP)):
+            if self._run.stopping():
+                return
             noted = self._note(Note(kind="redrive", **self._head(), letters=list(group)))
             self._write(noted, group)
             yield len(group), 0

@@ -1,5 +1,6 @@
 """Which letters a redrive takes: those that wait, also where only the server knows which do."""
 
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,8 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.broker_letters import BrokerMover
 from driftq.pipeline.jobs.job import Run
 from driftq.pipeline.jobs.letters import Letter, first_waiting
+from driftq.pipeline.jobs.pace import Pace
+from driftq.pipeline.jobs.redrive import _move
 
 
 def letters(*seqs: int) -> list[Letter]:
@@ -39,7 +42,7 @@ def _answer(value: object) -> Any:
 
 
 def mover(server: Server) -> BrokerMover:
-    run = SimpleNamespace(client=server, pause=lambda _: False)
+    run = SimpleNamespace(client=server, pause=lambda _: False, stopping=lambda: False)
     return BrokerMover(cast("Run", run), "v1:dlq.t", None)
 
 
@@ -59,6 +62,36 @@ def test_where_all_letters_wait_one_question_tells() -> None:
 
 def test_letters_that_somebody_else_has_moved_meanwhile_are_counted_as_not_moved() -> None:
     assert list(mover(Server({2})).move(letters(1, 2, 3))) == [(0, 1), (2, 0)]
+
+
+class Paced:
+    """A server that moves one letter for each look at its job, until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.moved = 0
+        self.state = "running"
+
+    def request(self, method: str, _: str, json: Any = None) -> Any:
+        if method == "DELETE":
+            self.state = "cancelled"
+        elif method == "GET":
+            self.moved += 1
+        return _answer({"job_id": "j", "matched": 9, "state": self.state, "moved": self.moved, "failed": 0})
+
+
+def test_a_redrive_that_is_stopped_stops_the_server_and_counts_what_it_has_moved() -> None:
+    server = Paced()
+    told: list[int] = []
+    run = SimpleNamespace(
+        client=server,
+        tell=lambda progress: told.append(progress.rows),
+        stopping=lambda: len(told) >= 3,
+        pause=lambda _: len(told) >= 3,
+    )
+    tally: dict[str, int] = defaultdict(int)
+    stopped = cast("Run", run)
+    _move(stopped, BrokerMover(stopped, "v1:dlq.t", 1.0), letters(*range(1, 10)), Pace(None), tally)
+    assert (server.state, server.moved, tally["moved"]) == ("cancelled", 4, 4)
 
 
 def test_another_topic_of_the_broker_has_no_letters() -> None:
