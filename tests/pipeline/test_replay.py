@@ -3,20 +3,25 @@
 import datetime as dt
 import os
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.jobs.launch import Settings
+from driftq.pipeline.jobs.replay_source import ReplaySource
 from driftq.pipeline.jobs.runs import RunRecord
 from driftq.pipeline.lake.lake import Batch, Lake
 from driftq.pipeline.lake.schemas import GAPS, RECORDS
 from tests.acceptance.process import ROOT, ServerProcess, serving
 from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.usefixtures("spark")
 _AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -144,6 +149,29 @@ def test_what_the_archive_has_lost_is_told_and_not_left_out(
     assert values(server, to) == [6, 7, 10, 11, 12]
 
 
+def test_what_retention_takes_while_a_step_is_read_comes_from_the_archive(
+    server: ServerProcess, replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake")
+    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 4})
+    for number in range(1, 5):
+        write(server, topic, [number])
+    epoch = server.get(f"/v0/topics/{topic}/segments")[1]["epoch"]
+    assert isinstance(epoch, int)
+    _archive_by_hand(Lake(lake), topic, epoch, [1, 2, 3, 4], lost=(9, 9))
+    look, looks = ReplaySource._live, count(1)
+
+    def slow(self: ReplaySource, first: int, last: int) -> "DataFrame":
+        found = look(self, first, last)
+        if next(looks) == 2:  # the first one is for the plan
+            write(server, topic, [5, 6])
+        return found
+
+    monkeypatch.setattr(ReplaySource, "_live", slow)
+    assert replay(topic=topic, to=to, lake=lake)["rows"] == 4
+    assert values(server, to) == [1, 2, 3, 4]
+
+
 def test_a_name_is_of_one_replay(server: ServerProcess, replay: Replays) -> None:
     topic, to = fresh("source"), fresh("again")
     write(server, topic, list(range(5)))
@@ -194,6 +222,8 @@ def test_holes_of_the_live_log_are_counted_and_told(server: ServerProcess, serve
         assert (done.facts["rows"], done.facts["lost"], done.tables) == (rows, 2, {"lost": hole})
     beside = run_job("replay", settings=settings, topic=topic, to=to, from_seq=4)
     assert (beside.facts["rows"], beside.facts["lost"], beside.tables) == (2, 0, {})
+    inside = run_job("replay", settings=settings, topic=topic, to=to, from_seq=2, to_seq=3)
+    assert (inside.facts["rows"], inside.facts["lost"], inside.tables) == (0, 2, {"lost": hole})
 
 
 def test_a_range_of_time_goes_into_a_queue(server: ServerProcess, replay: Replays) -> None:

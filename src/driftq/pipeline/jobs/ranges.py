@@ -182,15 +182,15 @@ def absent(archive: Archived | None, first: int, last: int) -> list[Gap]:
     """
     known = archive if archive is not None else Archived(Seqs())
     cut = [Gap(max(first, gap.first), min(last, gap.last), gap.reason) for gap in known.gaps]
-    told = [Gap(*part, gap.reason) for gap in cut for part in _beside(known.seqs.ranges, gap.first, gap.last)]
+    told = [Gap(*part, gap.reason) for gap in cut for part in beside(known.seqs.ranges, gap.first, gap.last)]
     held = known.held if known.seqs.ranges else Held(last + 1, last)
     edges = (Held(first, min(last, held.first - 1)), Held(max(first, held.last + 1), last))
     explained = joined(gap._replace(reason="") for gap in told)
-    untold = [Gap(*part, _NOT_ARCHIVED) for edge in dict.fromkeys(edges) for part in _beside(explained, *edge)]
+    untold = [Gap(*part, _NOT_ARCHIVED) for edge in dict.fromkeys(edges) for part in beside(explained, *edge)]
     return sorted([*told, *untold])
 
 
-def _beside(taken: Sequence[Range | Gap], first: int, last: int) -> Iterator[Held]:
+def beside(taken: Sequence[Range | Gap], first: int, last: int) -> Iterator[Held]:
     """A range without those of some others, which are in order and do not overlap."""
     at = first
     for number in range(max(0, bisect_left(taken, first, key=lambda one: one.first) - 1), len(taken)):

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _TOO_LARGE = "bytes in one commit, and"
 """What the server says of a publication that is larger than it takes, and Spark repeats somewhere in its pages."""
+_LOST = "before they were read: set onDataLoss"
+"""What our reader says, there too, of records that were lost since somebody looked."""
+_LOOKS = 10
+"""So often a step is tried again because of that; by then the log loses records faster than they are read."""
 
 
 class ReplayOptions(Struct, frozen=True, kw_only=True):
@@ -112,15 +116,19 @@ def _write(
 
 def _publish(run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan, step: Held) -> Held:
     """Publish a step, or the first half of it that the server takes at once; what was published."""
+    looks = 0
     while True:
         rows = metas.as_text(source.rows(plan, step.first, step.last))
         writer = rows.write.format("driftq").mode("append").option("server", run.server).option("topic", options.to)
         try:
             writer.option("writer", plan.writer).option("batch", step.last).save()
         except Exception as refusal:
-            if _TOO_LARGE not in str(refusal) or step.first == step.last:
+            if _TOO_LARGE in str(refusal) and step.first < step.last:
+                step = first_half(step)
+            elif _LOST in str(refusal) and looks < _LOOKS:
+                looks += 1
+            else:
                 raise
-            step = first_half(step)
         else:
             return step
 

@@ -1,16 +1,30 @@
 """What a replay reads: the rows of a range, from the archive and the live log as if they were one.
 
 Invariant: what the live log has lost since the plan was made is read from the archive, or stops the replay. Holes of
-the log are left out, and told.
+the log are left out, and told. What is lost between a look at the log and the end of reading it fails the step, and is
+known to the next look.
 """
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.archived import TopicArchive
 from driftq.pipeline.jobs.job import Run
 from driftq.pipeline.jobs.lookup import exists
-from driftq.pipeline.jobs.ranges import Archived, Asked, Held, Plan, Wanted, bounds, check_archived, holes, step_rows
+from driftq.pipeline.jobs.ranges import (
+    Archived,
+    Asked,
+    Held,
+    Plan,
+    Wanted,
+    beside,
+    bounds,
+    check_archived,
+    holes,
+    joined,
+    step_rows,
+)
 from driftq.pipeline.planning import Gap
 
 if TYPE_CHECKING:
@@ -89,15 +103,18 @@ class ReplaySource:
 
     def rows(self, plan: Plan, first: int, last: int) -> "DataFrame":
         """The rows of a range, in the order of their seqs. Raises PipelineError where they are not all there."""
+        manifest = self._manifest_of(plan.epoch)
+        border = _border(plan, manifest)
         parts = []
-        border = self._border(plan)
         if first < border:
             archive = self._checked(plan, first, min(last, border - 1))
             rows = self._archived(plan, first, min(last, border - 1))
             parts.append((rows.dropDuplicates(["seq"]) if archive.seqs.repeated else rows).sort("seq"))
-        if last >= border:
-            parts.append(self._live(max(first, border), last))
-        rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+        if manifest is not None and last >= border:
+            known = joined(Gap(hole.first, hole.last, "") for hole in manifest.holes)
+            whole = beside(known, max(first, border), last)
+            parts += [self._live(*part) for part in whole] or [self._live(last, last).limit(0)]
+        rows = reduce(lambda before, behind: before.unionByName(behind), parts)
         if plan.asked.where is not None:
             rows = rows.where(plan.asked.where)
         return rows.select(*COLUMNS)
@@ -115,7 +132,7 @@ class ReplaySource:
 
     def _live(self, first: int, last: int) -> "DataFrame":
         reader = self._run.spark.read.format("driftq").option("server", self._run.server).option("topic", self._topic)
-        reader = reader.option("startingSeq", first).option("endingSeq", last).option("onDataLoss", "skip")
+        reader = reader.option("startingSeq", first).option("endingSeq", last).option("onDataLoss", "fail")
         return reader.load().select("topic", "seq", "ts", *COLUMNS)
 
     def _archived(self, plan: Plan, first: int, last: int) -> "DataFrame":
@@ -134,22 +151,22 @@ class ReplaySource:
 
     def holes(self, plan: Plan, first: int, last: int) -> list[Gap]:
         """What the log has lost inside a range, as the archive or the server tells it."""
-        border = self._border(plan)
-        found = holes(self._archive.of(plan.epoch), first, min(last, border - 1)) if first < border else []
         manifest = self._manifest_of(plan.epoch)
+        border = _border(plan, manifest)
+        found = holes(self._archive.of(plan.epoch), first, min(last, border - 1)) if first < border else []
         for hole in manifest.holes if manifest is not None else ():
             gap = Gap(max(first, border, hole.first), min(last, hole.last), hole.reason)
             if gap.first <= gap.last:
                 found.append(gap)
         return found
 
-    def _border(self, plan: Plan) -> int:
-        """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
-        manifest = self._manifest_of(plan.epoch)
-        return plan.last + 1 if manifest is None else max(plan.border, manifest.earliest_seq)
-
     def _manifest_of(self, epoch: int | None) -> "Manifest | None":
         """What the live log is by now; None where it is gone, or another topic of that name than the epoch says."""
         client = self._run.client
         manifest = client.topic(self._topic).segments() if exists(client, self._topic) else None
         return manifest if manifest is not None and epoch in (None, manifest.epoch) else None
+
+
+def _border(plan: Plan, manifest: "Manifest | None") -> int:
+    """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
+    return plan.last + 1 if manifest is None else max(plan.border, manifest.earliest_seq)
