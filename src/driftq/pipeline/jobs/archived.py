@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.ranges import Archived
 from driftq.pipeline.lake.lake import Lake, Table
+from driftq.pipeline.lake.owner import owner_of
 from driftq.pipeline.lake.ranges import Seqs
 from driftq.pipeline.lake.schemas import BAD_RECORDS, GAPS
 from driftq.pipeline.planning import Gap
@@ -37,6 +38,10 @@ class TopicArchive:
     def of(self, epoch: int) -> Archived | None:
         """What there is of an epoch; None where there is no archive at all."""
         return self._read().get(epoch, Archived(Seqs())) if self._files() else None
+
+    def server_id(self) -> str:
+        """Whose topics are in the lake; empty where nobody knows."""
+        return "" if self._lake is None else owner_of(self._lake) or ""
 
     def newest(self) -> int | None:
         """The newest epoch that it has records of."""

@@ -25,6 +25,7 @@ from driftq.pipeline.jobs.ranges import (
     joined,
     step_rows,
 )
+from driftq.pipeline.offsets import same_server
 from driftq.pipeline.planning import Gap
 
 if TYPE_CHECKING:
@@ -161,10 +162,15 @@ class ReplaySource:
         return found
 
     def _manifest_of(self, epoch: int | None) -> "Manifest | None":
-        """What the live log is by now; None where it is gone, or another topic of that name than the epoch says."""
+        """What the live log is by now; None where it is gone, or another topic of that name than the epoch says.
+
+        Another topic is one of another server than the archive's, too: then all comes from the archive.
+        """
         client = self._run.client
         manifest = client.topic(self._topic).segments() if exists(client, self._topic) else None
-        return manifest if manifest is not None and epoch in (None, manifest.epoch) else None
+        if manifest is None or not same_server(self._archive.server_id(), manifest.server_id):
+            return None
+        return manifest if epoch in (None, manifest.epoch) else None
 
 
 def _border(plan: Plan, manifest: "Manifest | None") -> int:

@@ -3,8 +3,8 @@
     records → minute of their time, tenant of their envelope → counts by bucket of age (Spark) → added to the table
 
 A dead letter counts as an error, with the retries before it, in the topic and minute where its message failed; a
-redriven message counts as a retry. Where dead letters go is read along (`jobs.letter_topics`). Age is that of a record when
-the batch that read it began.
+redriven message counts as a retry. Where dead letters go is read along (`jobs.letter_topics`). Age is that of a record
+when the batch that read it began.
 
 Exactly once: what a batch brings is added to the rows there are in one commit with (query id, batch id) and with how
 far each topic is counted (`lake.marks`). Records that were, by a query of another selection, are left out before.

@@ -1,5 +1,6 @@
 """The plan of a replay is kept once, whoever begins it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,8 +9,12 @@ from msgspec import json
 
 from driftq.client import Client, NotFoundError
 from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.job import Run
 from driftq.pipeline.jobs.ranges import Asked, Plan
 from driftq.pipeline.jobs.replay import ReplayOptions, _asked, _cursor_name, _done, _keep, _kept
+from driftq.pipeline.jobs.replay_source import ReplaySource
+from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.lake.owner import claim
 
 ASKED = Asked(topic="t")
 
@@ -108,3 +113,15 @@ def test_rate_and_lake_do_not_make_another_replay() -> None:
     assert named(from_time="2026-11-16T12:00:00Z") == named(from_time="1794830400000")
     assert len({named(), named(from_seq=1), named(to_seq=1), named(where="true"), named(epoch=1)}) == 5
     assert named(name="mine") == "replay:mine"
+
+
+@pytest.mark.parametrize(("owner", "same"), [("s", True), ("another", False), (None, True)])
+def test_the_log_of_another_server_is_not_joined_to_an_archive(owner: str | None, same: bool, tmp_path: Path) -> None:
+    """Both may count their epochs from 1. What a server that is gone had archived can be replayed into another."""
+    if owner is not None:
+        claim(Lake(tmp_path), owner)
+    manifest = SimpleNamespace(epoch=1, server_id="s")
+    topic = SimpleNamespace(info=lambda *, touch: None, segments=lambda: manifest)
+    run = cast("Run", SimpleNamespace(client=SimpleNamespace(topic=lambda _: topic)))
+    found = ReplaySource(run, "t", str(tmp_path))._manifest_of(None)
+    assert (found is not None) == same
