@@ -9,6 +9,18 @@ class PipelineError(DriftQError):
     code = "pipeline_refused"
 
 
+class AbsentError(PipelineError):
+    """A topic, run or job that is not there."""
+
+
+class DeniedError(PipelineError):
+    """The server wants another API key."""
+
+
+class UnreachableError(PipelineError):
+    """No server answers, and it was waited for."""
+
+
 class DataLossError(PipelineError):
     """Records were lost before they were read, and the reader did not say that it can do without them."""
 

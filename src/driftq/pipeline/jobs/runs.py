@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, structs
 
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import AbsentError, PipelineError
 from driftq.pipeline.jobs.job import Progress
 from driftq.seam.clock import Clock, SystemClock
 from driftq.seam.entropy import Entropy, SystemEntropy
@@ -95,14 +95,20 @@ class Runs:
         return sorted(found, key=lambda record: (-record.started_ms, record.id))
 
     def find(self, wanted: str) -> RunRecord:
-        """A run by its id, by the beginning of it, or the newest one of a pipeline. Raises PipelineError."""
+        """A run by its id, by its pipeline, or by the beginning of its id.
+
+        Of the runs of a pipeline the one that is open is meant, and where none is, the newest. Raises AbsentError, or
+        PipelineError where more than one may be meant.
+        """
         everything = self.all()
         named = [one for one in everything if one.pipeline == wanted or Path(one.pipeline).name == wanted]
-        known = [one for one in everything if one.id == wanted] or named[:1]
+        known = [one for one in everything if one.id == wanted]
+        known = known or [one for one in named if one.state in OPEN] or named[:1]
         known = known or [one for one in everything if one.id.startswith(wanted)]
-        if len(known) != 1:
-            which = "more than one run" if known else "no run"
-            raise PipelineError(f"{which} is called {wanted!r}; `driftq pipeline ls --all` lists them")
+        if not known:
+            raise AbsentError(f"no run is called {wanted!r}; `driftq pipeline ls --all` lists them")
+        if len(known) > 1:
+            raise PipelineError(f"{wanted!r} may be any of {', '.join(one.id for one in known)}; name one of these")
         return known[0]
 
     def ask_to_stop(self, record: RunRecord) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import AbsentError, PipelineError
 from driftq.pipeline.jobs.job import Progress
 from driftq.pipeline.jobs.runs import Runs, state_directory
 from driftq.testing import ManualClock
@@ -26,15 +26,31 @@ def test_a_run_is_found_by_id_by_its_beginning_and_by_pipeline(runs: Runs) -> No
 def test_the_newest_run_of_a_pipeline_is_meant(tmp_path: Path) -> None:
     clock = ManualClock()
     runs = Runs(tmp_path, clock=clock)
-    runs.begin("jobs/mine.py", {}, "http://server")
-    clock.advance(5)
-    newest = runs.begin("jobs/mine.py", {}, "http://server")
+    for _ in range(2):
+        clock.advance(5)
+        newest = runs.end(runs.begin("jobs/mine.py", {}, "http://server"), "done")
     assert runs.find("mine.py").id == newest.id
     assert runs.all()[0].id == newest.id
 
 
+def test_an_open_run_of_a_pipeline_is_meant_before_a_newer_one_that_ended(tmp_path: Path) -> None:
+    clock = ManualClock()
+    runs = Runs(tmp_path, clock=clock)
+    still_open = runs.begin("archive", {}, "http://server")
+    clock.advance(5)
+    runs.end(runs.begin("archive", {}, "http://server"), "done")
+    assert runs.find("archive").id == still_open.id
+
+
+def test_which_of_several_open_runs_is_meant_has_to_be_said(runs: Runs) -> None:
+    ids = {runs.begin("archive", {}, "http://server").id for _ in range(2)}
+    with pytest.raises(PipelineError, match="name one of these") as told:
+        runs.find("archive")
+    assert all(one in str(told.value) for one in ids)
+
+
 def test_an_unknown_run_is_refused_with_what_to_do(runs: Runs) -> None:
-    with pytest.raises(PipelineError, match="pipeline ls"):
+    with pytest.raises(AbsentError, match="pipeline ls"):
         runs.find("nothing")
 
 
