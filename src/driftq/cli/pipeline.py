@@ -7,6 +7,8 @@ job's options (`pipeline.jobs.options`), and `driftq pipeline run NAME --help` t
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +23,6 @@ from driftq.cli.remote import KeyFile, Url, api_key, connected, server_url, tran
 from driftq.seam.clock import SystemClock
 
 if TYPE_CHECKING:
-    from driftq.cli.pipeline_run import Call
     from driftq.pipeline.jobs.runs import RunRecord
 
 pipeline = group("The data pipeline on Spark: run jobs, see how they stand, stop them.")
@@ -76,22 +77,36 @@ def run(
     from driftq.cli.pipeline_run import Call, run_detached, run_here
 
     call = Call(name, list(context.args), server_url(url), master, remote, _settings(conf), every)
-    if detach:
-        _say_run(run_detached(call), as_json=as_json)
-        return
-    _run(call, run_here, as_json=as_json)
+    with _refusals(call.url):
+        if detach:
+            _say_run(run_detached(call), as_json=as_json)
+        else:
+            _show_end(run_here(call, as_json=as_json), as_json=as_json)
 
 
-def _run(call: "Call", run_here: Any, *, as_json: bool) -> None:
+@contextmanager
+def _refusals(url: str | None = None) -> Iterator[None]:
+    """What the pipeline and the server refuse, with the exit code that it has."""
     from driftq.client import ClientError
+    from driftq.pipeline.errors import AbsentError, DeniedError, PipelineError, UnreachableError
     from driftq.pipeline.jobs.options import WrongFlagError
 
+    codes: dict[type[PipelineError], ExitCode] = {
+        WrongFlagError: ExitCode.USAGE,
+        AbsentError: ExitCode.ABSENT,
+        DeniedError: ExitCode.DENIED,
+        UnreachableError: ExitCode.UNREACHABLE,
+    }
     try:
-        ended = run_here(call, as_json=as_json)
-    except WrongFlagError as error:
-        raise CommandError(error.message, ExitCode.USAGE) from None
+        yield
+    except PipelineError as error:
+        code = next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
+        raise CommandError(error.message, code) from None
     except ClientError as error:
-        raise translated(error, call.url or "the server") from None
+        raise translated(error, url or "the server") from None
+
+
+def _show_end(ended: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_line(ended)
         return
@@ -119,7 +134,8 @@ def _tell_help(context: typer.Context, name: str | None) -> None:
     need_spark()
     from driftq.cli.pipeline_run import help_of
 
-    typer.echo(f"\n{help_of(name)}")
+    with _refusals():
+        typer.echo(f"\n{help_of(name)}")
 
 
 @pipeline.command("ls")
@@ -143,7 +159,8 @@ def status(
     """Show how a run stands."""
     from driftq.pipeline.jobs.runs import Runs
 
-    _say_run(Runs().find(wanted), as_json=as_json)
+    with _refusals():
+        _say_run(Runs().find(wanted), as_json=as_json)
 
 
 @pipeline.command("stop")
@@ -157,7 +174,8 @@ def stop(
     from driftq.pipeline.jobs.runs import OPEN, Runs
 
     runs = Runs()
-    record = runs.find(wanted)
+    with _refusals():
+        record = runs.find(wanted)
     if record.state in OPEN:
         runs.ask_to_stop(record)
     clock = SystemClock()

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from driftq.cli.exits import CommandError
-from driftq.cli.output import console_of, print_line
+from driftq.cli.output import console_of, note, print_line
 from driftq.pipeline.jobs.files import FileOptions, run_file
 from driftq.pipeline.jobs.job import Outcome, Progress, Run, find_job
 from driftq.pipeline.jobs.launch import Settings, launch
-from driftq.pipeline.jobs.options import HelpAskedError, parse_flags
-from driftq.pipeline.jobs.runs import RunRecord, Runs
+from driftq.pipeline.jobs.options import HelpAskedError, Options, parse_flags
+from driftq.pipeline.jobs.runs import OPEN, RunRecord, Runs
 
 _LINE_MS = 1000
 _POLL_S = 0.1
@@ -51,15 +52,23 @@ class _Prepared(NamedTuple):
     body: Callable[[Run], Outcome]
 
 
-def prepare(name: str, flags: list[str]) -> _Prepared:
-    """A job or a file with its options. Raises PipelineError, WrongFlagError or HelpAskedError."""
+def prepare(name: str, flags: list[str], *, again: bool = False) -> _Prepared:
+    """A job or a file with its options; what is run again and again ends by itself each time.
+
+    Raises PipelineError, WrongFlagError or HelpAskedError.
+    """
     if name.endswith(".py"):
         about = "A pipeline of yours: functions with @pipeline.step, or plain Structured Streaming code."
-        options = parse_flags(FileOptions, flags, name=name, about=about)
+        options = _ending(parse_flags(FileOptions, flags, name=name, about=about), again=again)
         return _Prepared(options, lambda run: run_file(run, Path(name), options))
     job = find_job(name)
-    chosen = parse_flags(job.options, flags, name=name, about=job.help)
+    chosen = _ending(parse_flags(job.options, flags, name=name, about=job.help), again=again)
     return _Prepared(chosen, lambda run: job.run(run, chosen))
+
+
+def _ending(options: Options, *, again: bool) -> Options:
+    """With `once`, where there is such an option: the other jobs end by themselves anyway."""
+    return structs.replace(options, once=True) if again and hasattr(options, "once") else options
 
 
 def help_of(name: str) -> str:
@@ -73,19 +82,19 @@ def help_of(name: str) -> str:
 
 def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
     """Run it in this process; how it ended. Raises what the pipeline raises."""
-    if call.every_s is not None and not any(flag == "--once" for flag in call.flags):
-        call = call._replace(flags=[*call.flags, "--once"])
-    prepared = prepare(call.name, call.flags)
+    prepared = prepare(call.name, call.flags, again=call.every_s is not None)
     once = bool(getattr(prepared.options, "once", False))
     settings = Settings(
         server=call.url, master=call.master, remote=call.remote, conf=call.conf, short=once and call.every_s is None
     )
     last: list[RunRecord] = []
+    outage = outages(call.every_s or 0.0)
     with _watching(as_json=as_json) as told:
 
         def listen(record: RunRecord) -> None:
             last[:] = [record]
             told(record)
+            outage(record)
 
         try:
             outcome = launch(
@@ -96,11 +105,30 @@ def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
                 listener=listen,
                 every_s=call.every_s,
             )
+        except BaseException:
+            if as_json and last:
+                print_line({**_ended(last[0]), "error": last[0].error})
+            raise
         finally:
             end_session()
-    record = last[0]
-    ended = {"id": record.id, "pipeline": record.pipeline, "state": record.state}
-    return {**ended, "facts": outcome.facts, "tables": outcome.tables}
+    return {**_ended(last[0]), "facts": outcome.facts, "tables": outcome.tables}
+
+
+def _ended(record: RunRecord) -> dict[str, Any]:
+    return {"id": record.id, "pipeline": record.pipeline, "state": record.state}
+
+
+def outages(every_s: float) -> Callable[[RunRecord], None]:
+    """Says when the server is away from a run that goes on."""
+    said: str | None = None
+
+    def tell(record: RunRecord) -> None:
+        nonlocal said
+        if record.state in OPEN and record.error != said:
+            said = record.error
+            note(f"driftq: {said}; again in {every_s:g} s" if said else "driftq: the server is back")
+
+    return tell
 
 
 def end_session() -> None:

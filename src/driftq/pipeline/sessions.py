@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driftq.pipeline import sockets
 from driftq.pipeline.environment import PUSH_VARIABLE, SERVER_VARIABLE
@@ -67,7 +67,7 @@ def session(
     api_key: str | None = None,
     short: bool = False,
 ) -> "SparkSession":
-    """A session with the format `driftq`; the one there is, if there is one.
+    """A session with the format `driftq`; the one there is, if there is one. A thread that writes calls this itself.
 
     `server` is what reads and writes go to when they do not say otherwise. `master` is Spark's (`local[*]`,
     `spark://…`), `remote` a Spark Connect server (`sc://…`). `short` is for a process that lives for seconds: its code
@@ -79,12 +79,28 @@ def session(
         spark = _remote(remote, conf)
         register(spark, server, api_key=api_key)
         return spark
+    _say_nothing_twice()
     fresh, spark = _classic(master, name, conf or {}, server, api_key, short=short)
+    _use_in_this_thread(spark)
     if fresh and is_local(spark):
         _listen(spark, server, api_key)
     else:
         register(spark, server, api_key=api_key)
     return spark
+
+
+def _use_in_this_thread(spark: "SparkSession") -> None:
+    """Spark looks for the format of a write in the session of the thread that writes, and in no other."""
+    kind: Any = type(spark)
+    kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+def _say_nothing_twice() -> None:
+    """PySpark prints a wrong query as a line of JSON, with the stack of Java in it, and then raises it as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def register(spark: "SparkSession", server: str | None = None, *, api_key: str | None = None) -> None:

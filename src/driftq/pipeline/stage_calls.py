@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlencode
 
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import AbsentError, PipelineError
 from driftq.pipeline.staged import Address, PartName
 from driftq.pipeline.wire import AnswerError, Wire
 
@@ -38,7 +38,7 @@ class ServerStage:
             if absent.said != "topic_not_found":
                 raise
             if not self._create:
-                raise PipelineError(f"there is no topic {topic!r}: create it, or leave createTopic on") from absent
+                raise AbsentError(f"there is no topic {topic!r}: create it, or leave createTopic on") from absent
             self._wire.put(self._wire.topic_path(topic), {})
             self._wire.send(path, body)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import AbsentError, PipelineError
 from driftq.pipeline.offsets import Place
 from driftq.pipeline.options import ReadOptions, Starts
 from driftq.pipeline.planning import Gap, Manifest, gaps_in, manifest_of
@@ -55,7 +55,7 @@ class Topics:
         """Its manifest."""
         found = self.find(topic)
         if found is None:
-            raise PipelineError(
+            raise AbsentError(
                 f"there is no topic {topic!r} on {self._wire.server}: create it, or check its name and the server"
             )
         return found

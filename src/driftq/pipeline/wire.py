@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import DeniedError, PipelineError, UnreachableError
 
 ARROW = "application/vnd.apache.arrow.stream"
 PATIENCE_S = 60.0
@@ -18,6 +18,7 @@ _TIMEOUT_S = 60.0
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _LATER = frozenset((429, 502, 503, 504))
+_DENIED = frozenset((401, 403))
 
 
 def address_of(server: str) -> str:
@@ -97,7 +98,7 @@ class Wire:
         return found
 
     def _ask(self, method: str, path: str, value: object, *, accept: str, patient: bool = True) -> bytes:
-        """The body of a 2xx. Raises AnswerError, or PipelineError when nobody answers for too long."""
+        """The body of a 2xx. Raises AnswerError, DeniedError, or UnreachableError when nobody answers for too long."""
         headers = {"Accept": accept}
         body: bytes | None = None
         if value is not None:
@@ -120,14 +121,22 @@ class Wire:
                     return said
                 failure = _refusal(status, said)
                 if status not in _LATER:
-                    raise failure
+                    raise self._final(failure)
                 why = f"{failure.said}: {failure.message}"
             if time.monotonic() + wait > end:
-                raise PipelineError(
+                raise UnreachableError(
                     f"the server at {self.server} does not answer: {why}; is it running, and is this its address?"
                 ) from failure
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _final(self, failure: AnswerError) -> PipelineError:
+        """A refusal that is no reason to ask again."""
+        if failure.status not in _DENIED:
+            return failure
+        return DeniedError(
+            f"the server at {self.server} says {failure.message!r}: set DRIFTQ_API_KEY to a key that may"
+        )
 
     def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         if self._open is None:

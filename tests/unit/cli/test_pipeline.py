@@ -5,10 +5,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from msgspec import json
+from msgspec import json, structs
 
 from driftq.cli.commands import make_app
 from driftq.cli.frame import run
+from driftq.cli.pipeline_run import outages, prepare
 from driftq.pipeline.jobs.job import PLACES, Progress
 from driftq.pipeline.jobs.runs import RunRecord, Runs
 
@@ -90,8 +91,44 @@ def test_wrong_usage_is_one_line_and_code_2(cli: Cli, runs: Runs, arguments: tup
 
 def test_an_unknown_job_is_refused_with_those_there_are(cli: Cli, runs: Runs) -> None:
     code, _, told = cli("run", "nothing")
-    assert (code, told.count("\n")) == (1, 1)
+    assert (code, told.count("\n")) == (5, 1)
     assert "archive" in told
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_an_unknown_run_has_a_code_of_its_own(cli: Cli, runs: Runs, command: str) -> None:
+    code, _, told = cli(command, "nothing")
+    assert (code, told.count("\n")) == (5, 1)
+
+
+def test_a_run_that_fails_ends_its_lines_of_json_with_why(cli: Cli, runs: Runs) -> None:
+    code, shown, told = cli("run", "route", "--topics", "a", "--to", "b", "--json")
+    last = json.decode(shown.splitlines()[-1])
+    assert (code, last["state"], last["pipeline"]) == (1, "failed", "route")
+    assert told == f"driftq: {last['error']}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("archive", ["--topics", "a", "--lake", "b"]),
+        ("replay", ["--topic", "a", "--to", "b"]),
+        ("backfill", ["--topic", "a", "--to", "b"]),
+        ("redrive", ["--topics", "a", "--where", "true"]),
+        ("mine.py", []),
+    ],
+)
+def test_every_job_can_be_run_again_and_again(name: str, flags: list[str]) -> None:
+    prepared = prepare(name, flags, again=True)
+    assert getattr(prepared.options, "once", True) is True
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(record: RunRecord, capsys: pytest.CaptureFixture[str]) -> None:
+    tell = outages(5.0)
+    away = structs.replace(record, error="no server answers")
+    for told in (record, away, away, record):
+        tell(told)
+    assert capsys.readouterr().err == "driftq: no server answers; again in 5 s\ndriftq: the server is back\n"
 
 
 def test_a_run_is_listed_and_shown_with_the_same_fields(cli: Cli, record: RunRecord) -> None:
@@ -116,6 +153,13 @@ def test_stop_asks_and_says_when_it_still_works(cli: Cli, runs: Runs, record: Ru
     code, _, told = cli("stop", record.id, "--wait", "0")
     assert code == 1
     assert "still works" in told
+    assert runs.asked_to_stop(record)
+
+
+def test_stop_by_name_means_the_run_that_works(cli: Cli, runs: Runs, record: RunRecord) -> None:
+    runs.end(runs.begin("archive", {}, "http://server"), "done")
+    _, told, _ = cli("stop", "archive", "--wait", "0", "--json")
+    assert json.decode(told)["id"] == record.id
     assert runs.asked_to_stop(record)
 
 

@@ -18,7 +18,7 @@ from driftq.pipeline.jobs.beginning import chosen_now, starting
 from driftq.pipeline.jobs.checkpoints import query_id, ranges_of_batch
 from driftq.pipeline.jobs.job import Job, Outcome, Run
 from driftq.pipeline.jobs.selection import selection_key, source_options
-from driftq.pipeline.jobs.streams import StreamOptions, triggered
+from driftq.pipeline.jobs.streams import StreamOptions, in_short, triggered
 from driftq.pipeline.lake.archive import Committed, commit_parts, places_of, plan_batch
 from driftq.pipeline.lake.lake import Batch, Lake, Table
 from driftq.pipeline.lake.live import ServerTopics
@@ -89,7 +89,11 @@ def archive(run: Run, options: ArchiveOptions) -> Outcome:
     begin = starting(chosen_now(run.client, chosen), live, checkpoint, work.target)
     reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**chosen, **options.limits())
     rows = reader.options(withGaps="true", onDataLoss="rows", startingSeq=begin).load()
-    writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(work.write)
+    writer = (
+        rows.writeStream.queryName(name)
+        .option("checkpointLocation", str(checkpoint))
+        .foreachBatch(in_short(work.write))
+    )
     progress = run.follow([triggered(writer, options).start()], ends=options.once)
     facts = {"rows": work.rows, "bad_records": work.bad, "gaps": work.gaps}
     if progress.batches and not work.batches:

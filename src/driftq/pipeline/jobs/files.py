@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs import metas
+from driftq.pipeline.jobs.failures import failure_of
 from driftq.pipeline.jobs.job import Outcome, Run
 from driftq.pipeline.lake.names import directory_name
 
@@ -105,7 +106,6 @@ def _collecting() -> Iterator[list[Step]]:
 
 def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
     """Run a file to its end. Raises PipelineError, or what the file raises."""
-    from driftq.pipeline.jobs.launch import told_by_spark
     from driftq.pipeline.jobs.started import listening
 
     if not file.is_file():
@@ -125,7 +125,7 @@ def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
     if failure is not None:
         for query in queries:
             query.stop()
-        raise PipelineError(told_by_spark(failure))
+        raise failure_of(failure)
     progress = run.follow(queries, ends=options.once)
     return Outcome({"steps": len(steps), "queries": len(queries), "rows": progress.rows, "batches": progress.batches})
 

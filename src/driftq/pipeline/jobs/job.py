@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import AbsentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,10 +116,10 @@ PLACES: Mapping[str, str] = {
 
 
 def find_job(name: str) -> Job[Any]:
-    """The job of a name. Raises PipelineError, with all names there are."""
+    """The job of a name. Raises AbsentError, with all names there are."""
     place = PLACES.get(name)
     if place is None:
-        raise PipelineError(f"there is no job {name!r}; there are {', '.join(PLACES)}, and any FILE.py of yours")
+        raise AbsentError(f"there is no job {name!r}; there are {', '.join(PLACES)}, and any FILE.py of yours")
     module, _, attribute = place.partition(":")
     job = getattr(import_module(module), attribute)
     assert isinstance(job, Job)

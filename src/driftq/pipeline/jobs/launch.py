@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs, to_builtins
 
-from driftq.client import Client
+from driftq.client import Client, TransportError, UnavailableError
 from driftq.client.client import DEFAULT_URL
-from driftq.errors import DriftQError
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import PipelineError, UnreachableError
+from driftq.pipeline.jobs.failures import in_one_line
 from driftq.pipeline.jobs.following import Tally, sum_up
 from driftq.pipeline.jobs.job import Outcome, Progress, find_job
 from driftq.pipeline.jobs.options import make_options
@@ -74,15 +74,18 @@ def launch(
     listener: Listener | None = None,
     every_s: float | None = None,
 ) -> Outcome:
-    """Run something as a pipeline, maybe again and again. Raises what it raises; a failure of Spark in one line."""
+    """Run something as a pipeline, maybe again and again. Raises what it raises; a failure of Spark in one line.
+
+    A server that has answered once and is away later does not end a run that comes again.
+    """
     run = LiveRun(name, options, settings or Settings(), listener)
     with run.signals():
         try:
             outcome = _patiently(body, run)
             while every_s is not None and not run.pause(every_s):
-                outcome = _patiently(body, run)
+                outcome = _again(body, run) or outcome
         except BaseException as error:
-            mended = _one_line(error)
+            mended = in_one_line(error)
             run.end("failed", str(mended))
             if mended is error:
                 raise
@@ -103,6 +106,20 @@ def _patiently(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome:
             if _TOO_BUSY not in str(error) or run.stopping():
                 raise
     return body(run)
+
+
+def _again(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome | None:
+    """Once more; None where the server is away, which the record tells until it is back."""
+    try:
+        outcome = _patiently(body, run)
+    except Exception as error:
+        mended = in_one_line(error)
+        if not isinstance(mended, UnreachableError | TransportError | UnavailableError):
+            raise
+        run.note_outage(str(mended))
+        return None
+    run.note_outage(None)
+    return outcome
 
 
 class LiveRun:
@@ -217,6 +234,11 @@ class LiveRun:
 
     # What the launcher asks for
 
+    def note_outage(self, error: str | None) -> None:
+        """The server is away, or back."""
+        if error != self.record.error:
+            self._note(error=error)
+
     def end(self, state: str, error: str | None = None) -> None:
         """The run is over."""
         with suppress(OSError):
@@ -286,25 +308,3 @@ def _harmless(options: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in options.items()
         if value not in (None, [], "") and not any(word in name.lower() for word in _SECRET)
     }
-
-
-def _one_line(error: BaseException) -> BaseException:
-    """What Spark raises is pages long; what a user needs of it is one line."""
-    if isinstance(error, DriftQError | KeyboardInterrupt | SystemExit | OSError):
-        return error
-    if not type(error).__module__.startswith(("pyspark", "py4j")):
-        return error
-    return PipelineError(told_by_spark(str(error)))
-
-
-def told_by_spark(text: str) -> str:
-    """The line of an error of Spark that says what is wrong: the last one of a Python worker, else the first."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [
-        line
-        for line in lines
-        if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception")) and not line.startswith("at ")
-    ]
-    told = python[-1] if python else (lines[0] if lines else "Spark failed and did not say why")
-    head, colon, rest = told.partition(": ")
-    return rest if colon and head.replace(".", "").isidentifier() and rest else told

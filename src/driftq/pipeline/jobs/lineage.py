@@ -41,7 +41,7 @@ from driftq.pipeline.jobs.run_tables import (
     rows_of,
 )
 from driftq.pipeline.jobs.selection import selection_key, source_options
-from driftq.pipeline.jobs.streams import StreamOptions, triggered
+from driftq.pipeline.jobs.streams import StreamOptions, in_short, triggered
 from driftq.pipeline.lake.lake import Lake
 from driftq.pipeline.options import api_key_of
 from driftq.pipeline.wire import AnswerError, Wire, address_of
@@ -267,7 +267,7 @@ def _follow(run: Run, options: LineageOptions, tables: Lineage, name: str, check
         tables.take(changed.collect())
 
     writer = _states(rows).writeStream.queryName(name).option("checkpointLocation", str(checkpoint))
-    writer = triggered(writer.outputMode("update").foreachBatch(take), options)
+    writer = triggered(writer.outputMode("update").foreachBatch(in_short(take)), options)
     query = writer.start()
     progress = run.follow([query], ends=options.once, idle=tables.look)
     # Who asked to stop does not wait for a server that is away: the next start asks about the same runs.

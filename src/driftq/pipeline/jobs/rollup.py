@@ -24,7 +24,7 @@ from driftq.pipeline.jobs.job import Job, Outcome, Run
 from driftq.pipeline.jobs.letter_topics import with_letters
 from driftq.pipeline.jobs.minutes import AGE_BUCKET, ROLLUP, ROLLUP_KEYS, Minute, load_minutes
 from driftq.pipeline.jobs.selection import selection_key
-from driftq.pipeline.jobs.streams import StreamOptions, triggered
+from driftq.pipeline.jobs.streams import StreamOptions, in_short, triggered
 from driftq.pipeline.lake.lake import Batch, Lake, Table
 from driftq.pipeline.lake.live import ServerTopics
 from driftq.pipeline.lake.marks import Move
@@ -75,7 +75,7 @@ def rollup(run: Run, options: RollupOptions) -> Outcome:
         counted = counts(uncounted(read, cuts)).toArrow()
         add_minutes(table, counted, Batch(query_id(checkpoint), batch), list(moves.values()))
 
-    writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(take)
+    writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(in_short(take))
     progress = run.follow([triggered(writer, options).start()], ends=options.once)
     facts = {"rows": progress.rows, "batches": progress.batches, "minutes": table.dataset().count_rows()}
     return Outcome({"lake": str(lake.root), **facts})

@@ -1,10 +1,14 @@
 """What jobs that read streams can be told in common."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
+from driftq.pipeline.jobs.failures import in_one_line
+
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _RECORDS = 500_000
@@ -30,3 +34,19 @@ def triggered(writer: "DataStreamWriter", options: StreamOptions) -> "DataStream
     if options.once:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{options.interval_s} seconds")
+
+
+def in_short(function: "Callable[[DataFrame, int], None]") -> "Callable[[DataFrame, int], None]":
+    """A function for `foreachBatch` whose failures are one line.
+
+    Spark looks through all that such a function raised with a regular expression that takes a frame of the stack for
+    every letter: pages of Java's, which a stop in the middle of a batch raises, are more than it has.
+    """
+
+    def take(rows: "DataFrame", batch: int) -> None:
+        try:
+            function(rows, batch)
+        except Exception as error:  # noqa: BLE001  # raised again, without its pages
+            raise in_one_line(error) from None
+
+    return take

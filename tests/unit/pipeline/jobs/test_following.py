@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from driftq.pipeline.jobs.following import Tally, lag_of, sum_up
-from driftq.pipeline.jobs.launch import told_by_spark
 
 
 class FakeTold(NamedTuple):
@@ -65,14 +64,3 @@ def test_lag_counts_from_the_start_of_a_topic_that_was_made_again() -> None:
 def test_offsets_of_other_sources_have_no_lag() -> None:
     assert lag_of(None, "17") is None
     assert lag_of("not json", {"t": 5}) is None
-
-
-def test_what_spark_raises_becomes_one_line() -> None:
-    told = """[STREAM_FAILED] Query terminated with exception: Job aborted
-  File "worker.py", line 3, in process
-driftq.pipeline.errors.PipelineError: topic 'a' lost seq 3-9
-\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
-"""
-    assert told_by_spark(told) == "topic 'a' lost seq 3-9"
-    assert told_by_spark("[TABLE_NOT_FOUND] no such table\nmore") == "[TABLE_NOT_FOUND] no such table"
-    assert told_by_spark("") == "Spark failed and did not say why"

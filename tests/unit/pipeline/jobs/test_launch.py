@@ -1,0 +1,69 @@
+"""What becomes of a run, without Spark: its record, and runs that come again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from driftq.client import ClientError, TransportError
+from driftq.pipeline.errors import PipelineError, UnreachableError
+from driftq.pipeline.jobs.job import Outcome, Run
+from driftq.pipeline.jobs.launch import Settings, launch
+from driftq.pipeline.jobs.runs import RunRecord, Runs
+
+SOON_S = 0.001
+
+
+class Work:
+    """Does as it is told, one time after the other; then it asks to be stopped."""
+
+    def __init__(self, state: Path, *times: BaseException | None) -> None:
+        self._runs = Runs(state)
+        self._times = list(times)
+        self.done = 0
+
+    def __call__(self, run: Run) -> Outcome:
+        told = self._times.pop(0)
+        if not self._times:
+            self._runs.ask_to_stop(self._runs.all()[0])
+        if told is not None:
+            raise told
+        self.done += 1
+        return Outcome({"done": self.done})
+
+
+@pytest.fixture
+def again(tmp_path: Path) -> Callable[..., tuple[Outcome, list[RunRecord]]]:
+    def run(*times: BaseException | None) -> tuple[Outcome, list[RunRecord]]:
+        told: list[RunRecord] = []
+        settings = Settings(state_dir=str(tmp_path))
+        outcome = launch("mine", {}, Work(tmp_path, *times), settings=settings, listener=told.append, every_s=SOON_S)
+        return outcome, told
+
+    return run
+
+
+@pytest.mark.parametrize("away", [UnreachableError("nobody answers"), TransportError("nobody answers", sent=False)])
+def test_a_run_that_comes_again_outlives_an_outage_of_the_server(
+    again: Callable[..., tuple[Outcome, list[RunRecord]]], away: BaseException
+) -> None:
+    outcome, told = again(None, away, away, None)
+    assert outcome.facts == {"done": 2}
+    assert [record.error for record in told if record.error] == ["nobody answers"]
+    assert (told[-1].state, told[-1].error) == ("stopped", None)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        (UnreachableError("nobody answers"), None),  # it never answered: the address may be wrong
+        (None, PipelineError("no such column"), None),
+    ],
+)
+def test_other_failures_end_it(
+    tmp_path: Path, again: Callable[..., tuple[Outcome, list[RunRecord]]], times: tuple[BaseException | None, ...]
+) -> None:
+    with pytest.raises((PipelineError, ClientError)):
+        again(*times)
+    (record,) = Runs(tmp_path).all()
+    assert record.state == "failed"
