@@ -28,6 +28,8 @@ from driftq.pipeline.wire import AnswerError
 
 REFUSALS = frozenset(("invalid_request", "record_too_large", "batch_too_large", "payload_too_large"))
 """Codes that may be the fault of one record among others."""
+READ_ONLY = "read_only"
+"""The code of a topic that nobody may write to; where rows name their topics, it is the fault of those that name it."""
 WRITER_BYTES_MAX = 128
 """As the server has it."""
 _SHOWN = 120
@@ -115,10 +117,12 @@ class PartWriter:
         try:
             self._send(topic, body_of(rows))
         except AnswerError as refusal:
-            if refusal.said not in REFUSALS:
+            named = refusal.said == READ_ONLY and self._topic is None
+            if refusal.said not in REFUSALS and not named:
                 raise
-            if len(rows) == 1:
-                self._refuse(topic, rows, refusal.said, refusal.message)
+            if named or len(rows) == 1:
+                for row in range(len(rows)):
+                    self._refuse(topic, rows.slice(row, 1), refusal.said, refusal.message)
                 return
             if refusal.said == "batch_too_large":
                 self._rows_max = len(rows) // 2
@@ -182,12 +186,15 @@ def _explained(topic: str, batch: int, refusal: AnswerError) -> PipelineError:
     advice = _ADVICE.get(refusal.said)
     if advice is None:
         return refusal
-    return PipelineError(f"batch {batch} is not in topic {topic!r}: {refusal.message}; {advice}")
+    return PipelineError(f"batch {batch} is not in topic {topic!r}: {refusal.message}; {advice.format(batch=batch)}")
 
 
 _ADVICE = {
     "stage_incomplete": "it took longer than DRIFTQ_STAGE_TTL_MS, or its parts were dropped: run the query again",
-    "batch_too_large": "make micro-batches smaller with maxRecordsPerTrigger, or write in several steps",
+    "batch_too_large": (
+        "of a stream, set a smaller --max-records (maxRecordsPerTrigger) and remove offsets/{batch} from its "
+        "checkpoint, where this batch is noted; write a table in several steps"
+    ),
     "topic_full": "make room in the topic or raise its cap, and run the query again",
 }
 
