@@ -107,8 +107,11 @@ def test_a_pipeline_that_fails_says_why_in_one_line(commands: Commands, server_u
         "    return rows.selectExpr(\"CAST(raise_error(concat('no ', data)) AS STRING) AS data\")\n",
         encoding="utf-8",
     )
-    done = commands("run", str(file), "--once")
+    done = commands("run", str(file), "--once", "--json")
     assert done.returncode == 1
+    last = json.decode(done.stdout.splitlines()[-1])
+    assert last["state"] == "failed"
+    assert done.stderr == f"driftq: {last['error']}\n"
     assert done.stderr.count("\n") == 1
     assert 'no {"n":1}' in done.stderr
     (listed,) = commands.json("ls", "--all")

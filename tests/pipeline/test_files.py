@@ -113,3 +113,34 @@ def test_a_query_that_fails_before_all_of_the_file_has_run_fails_the_run(
     with pytest.raises(PipelineError, match=r"no \{") as told:
         run(server_url, tmp_path, text.replace("{checkpoint}", str(tmp_path / "checkpoint")))
     assert "\n" not in str(told.value)
+
+
+SIBLING = """
+from file_helpers import doubled
+from pyspark.sql import functions as f
+from driftq import pipeline
+
+@pipeline.step(source="file-sibling", dest="file-doubled")
+def all(rows):
+    return rows.select(f.udf(doubled, "string")("data").alias("data"))
+"""
+
+
+def test_a_module_beside_the_file_reaches_the_processes_of_spark(
+    spark: object, server_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file_helpers.py").write_text(
+        "FACTOR = 2\ndef doubled(text):\n    return str(FACTOR * int(text))\n", encoding="utf-8"
+    )
+    with Client(server_url) as client:
+        client.topic("file-sibling").write([{"data": n} for n in range(3)])
+        run(server_url, tmp_path, SIBLING)
+        found = [record.data for record in client.topic("file-doubled").read() if isinstance(record, Record)]
+    assert found == [0, 2, 4]
+
+
+def test_a_mistake_in_a_file_is_one_line_with_its_place(spark: object, server_url: str, tmp_path: Path) -> None:
+    text = "from driftq import pipeline\n@pipeline.step\ndef odd(spark):\n    spark.sql('SELECT nothing')\n"
+    with pytest.raises(PipelineError, match=r"mine\.py:4: .*nothing") as told:
+        run(server_url, tmp_path, text)
+    assert "\n" not in str(told.value)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from driftq.client import Client
 from driftq.pipeline import PipelineError, run_job
+from driftq.pipeline.errors import AbsentError
 from driftq.pipeline.jobs.launch import Settings
 from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import fresh, patiently, records, values, write
@@ -55,3 +57,50 @@ def test_a_query_that_is_none_is_refused_in_a_line(server: ServerProcess, server
     with pytest.raises(PipelineError, match="nowhere") as told:
         route(server_url, tmp_path, topics=[source], to=fresh(), sql="SELECT * FROM nowhere")
     assert "\n" not in str(told.value)
+
+
+def test_a_pattern_leaves_out_what_the_route_writes_and_all_columns_are_packed(
+    server: ServerProcess, server_url: str, tmp_path: Path
+) -> None:
+    name = fresh("loop")
+    write(server, f"{name}.in", [1, 2])
+    options = {"topics": [f"{name}.*"], "to": f"{name}.out", "sql": "SELECT topic, seq FROM source"}
+    for rows in (2, 0):
+        assert route(server_url, tmp_path, **options)["rows"] == rows
+    assert values(server, f"{name}.out") == [{"topic": f"{name}.in", "seq": seq} for seq in (1, 2)]
+
+
+def test_a_pattern_of_topics_of_the_broker_has_their_columns(
+    server: ServerProcess, server_url: str, tmp_path: Path
+) -> None:
+    name, to = fresh("runs"), fresh("copied")
+    with Client(server_url) as client:
+        client.broker.create_topic(f"{name}.a")
+        client.broker.produce(f"{name}.a", '{"a": 1}')
+    route(server_url, tmp_path, topics=[f"v1:{name}.*"], to=to, sql="SELECT value AS data FROM source")
+    assert values(server, to) == [{"a": 1}]
+
+
+def test_a_batch_that_cannot_be_got_past_is_planned_anew_without_its_note(
+    server: ServerProcess, server_url: str, tmp_path: Path
+) -> None:
+    """As the advice for a batch that is too large for one commit says."""
+    source, to = fresh("orders"), fresh("copied")
+    write(server, source, list(range(6)))
+    with pytest.raises(PipelineError, match="no way"):
+        route(
+            server_url,
+            tmp_path,
+            topics=[source],
+            to=to,
+            sql="SELECT CAST(raise_error('no way') AS STRING) AS data FROM source",
+        )
+    (tmp_path / "checkpoint/offsets/0").unlink()
+    again = {"topics": [source], "to": to, "sql": "SELECT data FROM source"}
+    assert route(server_url, tmp_path, **again, max_records=2)["batches"] == 3
+    assert values(server, to) == list(range(6))
+
+
+def test_a_topic_that_is_not_there_is_told_by_its_own_error(server_url: str, tmp_path: Path) -> None:
+    with pytest.raises(AbsentError, match="there is no topic"):
+        route(server_url, tmp_path, topics=[fresh("absent")], to=fresh(), sql="SELECT data FROM source")

@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +14,13 @@ import pyspark
 import pytest
 from pyarrow import RecordBatch
 
-from driftq.pipeline import register
+from driftq.pipeline import register, session
+from driftq.pipeline.jobs.streams import in_short
 from tests.acceptance.process import ServerProcess, environment
-from tests.pipeline.topics import ask, fill, write
+from tests.pipeline.topics import PATIENCE_S, ask, fill, values, write
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _START_AND_COUNT = """
 from driftq.pipeline import session
@@ -138,6 +141,33 @@ def test_python_processes_of_a_local_session_import_pyspark_as_it_is_installed(s
 
     (row,) = spark.range(1, numPartitions=1).mapInArrow(told, "place string").collect()
     assert row.place == pyspark.__file__
+
+
+def test_a_thread_that_asks_for_the_session_can_write(spark: "SparkSession", server: ServerProcess) -> None:
+    def put() -> None:
+        rows = session(f"http://{server.address}").range(3).selectExpr("cast(id AS string) AS data")
+        rows.write.format("driftq").option("topic", "from-a-thread").mode("append").save()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(put).result()
+    assert sorted(values(server, "from-a-thread")) == [0, 1, 2]
+
+
+def test_a_stop_in_the_middle_of_a_batch_ends_it(spark: "SparkSession", checkpoint: str) -> None:
+    """Where a batch raises pages, Spark overflows its stack over them and the query never says how it ended."""
+    begun = threading.Event()
+
+    def take(rows: "DataFrame", batch: int) -> None:
+        begun.set()
+        spark.range(1 << 40).selectExpr("sum(hash(id))").collect()
+
+    writer = spark.readStream.format("rate").load().writeStream.foreachBatch(in_short(take))
+    query = writer.option("checkpointLocation", checkpoint).start()
+    assert begun.wait(PATIENCE_S)
+    query.stop()
+    told = str(query.exception())
+    assert "PipelineError" in told
+    assert "DAGScheduler" not in told
 
 
 def test_any_session_learns_the_format_and_its_server_by_one_call(spark: "SparkSession", server: ServerProcess) -> None:

@@ -88,7 +88,7 @@ def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptio
         tag_prefix=given.get("tagprefix"),
         node=given.get("node"),
         with_gaps=with_gaps or loss == "rows",
-        with_v1=v1 or any(name.startswith(PREFIX) for name in (*topics, pattern or "")),
+        with_v1=v1 or any(name.startswith(PREFIX) for name in topics) or PREFIX in (pattern or ""),
         split_records=_count(given, "splitRecords") or SPLIT_RECORDS,
         max_records=_count(given, "maxRecordsPerTrigger"),
         max_bytes=_count(given, "maxBytesPerTrigger"),

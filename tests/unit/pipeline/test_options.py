@@ -3,6 +3,7 @@
 import pytest
 
 from driftq.pipeline import PipelineError
+from driftq.pipeline.jobs.selection import source_options
 from driftq.pipeline.options import api_key_of, check_names, check_stream, parse, patience_of
 
 
@@ -44,6 +45,8 @@ def test_topics_of_the_broker_are_named_by_prefix_or_by_api() -> None:
     assert asked.topics[1].startswith("v1:id-")
     assert asked.with_v1
     assert parse({"topicPattern": "runs.*", "api": "v1"}).pattern == "v1:(?:runs.*)"
+    assert parse(source_options(["orders", "v1:runs.*"])).with_v1
+    assert not parse(source_options(["orders.*"])).with_v1
 
 
 def test_a_start_is_a_word_a_number_a_map_or_a_time() -> None:

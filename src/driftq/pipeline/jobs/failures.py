@@ -1,8 +1,8 @@
 """Failures of Spark, which are pages long, as one line that says why.
 
-What Python raised in one of Spark's processes comes back as text: its last line has the class and the message. Where the
-class is one of ours, the error is of that class again, so that who started the run can tell an outage from a mistake.
-Where no Python is to blame, Java's own line is told, without what Spark has put around it.
+What Python raised in one of Spark's processes comes back as text: its last line has the class and the message. Where
+the class is one of ours, the error is of that class again, so that who started the run can tell an outage from a
+mistake. Where no Python is to blame, Java's own line is told, without what Spark has put around it.
 """
 
 import re

@@ -23,6 +23,8 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs import metas
 from driftq.pipeline.jobs.failures import failure_of
 from driftq.pipeline.jobs.job import Outcome, Run
+from driftq.pipeline.jobs.streams import StreamOptions, triggered
+from driftq.pipeline.jobs.user_code import frame_of, importing_from, told_by_line
 from driftq.pipeline.lake.names import directory_name
 
 if TYPE_CHECKING:
@@ -42,11 +44,12 @@ class Step(Struct, frozen=True):
     options: dict[str, str] = {}
 
 
-class FileOptions(Struct, frozen=True, kw_only=True):
+class FileOptions(StreamOptions, frozen=True, kw_only=True):
     """What a pipeline of a user can be told."""
 
-    once: Annotated[bool, Meta(description="Read what there is, then end.")] = False
-    interval_s: Annotated[float, Meta(description="Seconds between two batches; 0 is at once.")] = 0.0
+    interval_s: Annotated[
+        Annotated[float, Meta(ge=0)], Meta(description="Seconds between two batches; 0 is at once.")
+    ] = 0.0
     checkpoint: Annotated[
         str | None, Meta(description="Directory that keeps how far each step is; else one beside the file.")
     ] = None
@@ -105,19 +108,28 @@ def _collecting() -> Iterator[list[Step]]:
 
 
 def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
-    """Run a file to its end. Raises PipelineError, or what the file raises."""
-    from driftq.pipeline.jobs.started import listening
-
+    """Run a file to its end. Raises PipelineError; what the file raises is told with its line."""
     if not file.is_file():
         raise PipelineError(f"there is no file {str(file)!r}")
+    directory = file.absolute().parent
+    with importing_from(directory):
+        steps, queries = _started(run, file, options, directory)
+        progress = run.follow(queries, ends=options.once)
+    return Outcome({"steps": len(steps), "queries": len(queries), "rows": progress.rows, "batches": progress.batches})
+
+
+def _started(run: Run, file: Path, options: FileOptions, directory: Path) -> tuple[list[Step], list["StreamingQuery"]]:
+    """The steps of a file, and all queries that were started. Raises PipelineError, also where one has failed."""
+    from driftq.pipeline.jobs.started import listening
+
     spark = run.spark
     before = {query.id for query in spark.streams.active}
-    with listening(spark) as started:
+    root = Path(options.checkpoint) if options.checkpoint else directory / f".{file.stem}.checkpoints"
+    with listening(spark) as started, told_by_line(directory):
         with _collecting() as collected:
             runpy.run_path(str(file), init_globals={"spark": spark}, run_name="__main__")
             steps = list(collected)
-        _check_names(steps)
-        root = Path(options.checkpoint) if options.checkpoint else file.absolute().parent / f".{file.stem}.checkpoints"
+        check(steps)
         own = [query for one in steps if (query := _start(run, one, steps, root, options)) is not None]
         known = before | {query.id for query in own}
         queries = [*own, *(query for query in spark.streams.active if query.id not in known)]
@@ -126,15 +138,36 @@ def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
         for query in queries:
             query.stop()
         raise failure_of(failure)
-    progress = run.follow(queries, ends=options.once)
-    return Outcome({"steps": len(steps), "queries": len(queries), "rows": progress.rows, "batches": progress.batches})
+    return steps, queries
 
 
-def _check_names(steps: list[Step]) -> None:
+def check(steps: list[Step]) -> None:
+    """Refuse steps that cannot work, by name. Raises PipelineError."""
     names = [one.name for one in steps]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise PipelineError(f"two steps are called {twice[0]!r}; give one of them another name")
+    for one in steps:
+        if names.count(one.name) > 1:
+            raise PipelineError(f"two steps are called {one.name!r}; give one of them another name")
+        if one.source is None:
+            continue
+        if one.dest is None and not any(other.source is one.function for other in steps):
+            raise PipelineError(f"the rows of step {one.name!r} go nowhere: give it a dest, or a step that goes on")
+        if one.dest in _topics(one, steps):
+            raise PipelineError(f"step {one.name!r} reads {one.dest!r} and writes to it, which would never end")
+
+
+def _before(one: Step, steps: list[Step]) -> Step:
+    """The step whose rows it goes on with. Raises PipelineError."""
+    found = next((other for other in steps if other.function is one.source), None)
+    if found is None or found.source is None:
+        raise PipelineError(f"the source of step {one.name!r} is neither a topic nor a step with a source")
+    return found
+
+
+def _topics(one: Step, steps: list[Step]) -> list[str]:
+    """Where its rows come from in the end."""
+    while not isinstance(one.source, str):
+        one = _before(one, steps)
+    return [name.strip() for name in one.source.split(",")]
 
 
 def _start(run: Run, one: Step, steps: list[Step], root: Path, options: FileOptions) -> "StreamingQuery | None":
@@ -143,25 +176,16 @@ def _start(run: Run, one: Step, steps: list[Step], root: Path, options: FileOpti
         return None
     if one.dest is None:
         return None  # it is the source of another one
-    rows = metas.as_text(_rows(run, one, steps))
+    rows = metas.as_text(_rows(run, one, steps, options))
     checkpoint = run.checkpoint(root / directory_name(one.name))
     writer = rows.writeStream.format("driftq").option("topic", one.dest).option("checkpointLocation", checkpoint)
-    writer = writer.queryName(one.name)
-    if options.once:
-        writer = writer.trigger(availableNow=True)
-    elif options.interval_s:
-        writer = writer.trigger(processingTime=f"{options.interval_s} seconds")
-    return writer.start()
+    return triggered(writer.queryName(one.name), options).start()
 
 
-def _rows(run: Run, one: Step, steps: list[Step]) -> "DataFrame":
+def _rows(run: Run, one: Step, steps: list[Step], options: FileOptions) -> "DataFrame":
     if isinstance(one.source, str):
         reader = run.spark.readStream.format("driftq").option("topics", one.source)
-        rows = reader.options(**{"startingSeq": "earliest", **one.options}).load()
+        rows = reader.options(**{"startingSeq": "earliest", **options.limits(), **one.options}).load()
     else:
-        before = next((other for other in steps if other.function is one.source), None)
-        if before is None or before.source is None:
-            raise PipelineError(f"the source of step {one.name!r} is neither a topic nor a step with a source")
-        rows = _rows(run, before, steps)
-    made: DataFrame = one.function(rows)
-    return made
+        rows = _rows(run, _before(one, steps), steps, options)
+    return frame_of(one.function(rows), f"step {one.name!r}")

@@ -103,7 +103,7 @@ def _patiently(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome:
         try:
             return body(run)
         except Exception as error:
-            if _TOO_BUSY not in str(error) or run.stopping():
+            if _TOO_BUSY not in f"{error} {error.__cause__}" or run.stopping():
                 raise
     return body(run)
 

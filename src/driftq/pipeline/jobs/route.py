@@ -8,7 +8,7 @@ together as one JSON object. The sink does the rest (`pipeline.sink`).
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from driftq.pipeline.jobs.job import Job, Outcome, Run
 from driftq.pipeline.jobs.runs import state_directory
 from driftq.pipeline.jobs.selection import selection_key, source_options
 from driftq.pipeline.jobs.streams import StreamOptions, triggered
+from driftq.pipeline.jobs.user_code import frame_of, importing_from, told_by_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,15 +47,30 @@ class RouteOptions(StreamOptions, frozen=True, kw_only=True):
 
 def run_route(run: Run, options: RouteOptions) -> Outcome:
     """Run it until it is stopped, or has read all."""
-    transform = transform_of(options)
-    chosen = source_options(options.topics)
-    key = selection_key(run.server, chosen, options.to)
+    directory = transform_directory(options.transform)
+    with importing_from(directory):
+        with told_by_line(directory):
+            transform = transform_of(options)
+        rows = _source(run, options)
+        with told_by_line(directory):
+            made = transform(rows)
+        return _routed(run, options, as_records(made))
+
+
+def _source(run: Run, options: RouteOptions) -> "DataFrame":
+    """The rows to route; never those that the route itself has written."""
+    written = [options.to, *filter(None, [options.error_topic])]
+    reader = run.spark.readStream.format("driftq").options(**source_options(options.topics, written))
+    reader = reader.options(**options.limits()).option("server", run.server)
+    return reader.option("startingSeq", options.starting).load()
+
+
+def _routed(run: Run, options: RouteOptions, rows: "DataFrame") -> Outcome:
+    key = selection_key(run.server, source_options(options.topics), options.to)
     path = Path(options.checkpoint) if options.checkpoint else state_directory() / "checkpoints" / f"route-{key}"
-    checkpoint = run.checkpoint(path)
-    reader = run.spark.readStream.format("driftq").options(**chosen, **options.limits())
-    rows = reader.option("server", run.server).option("startingSeq", options.starting).load()
-    writer = metas.as_text(as_records(transform(rows))).writeStream.format("driftq").queryName(f"route-{options.to}")
-    writer = writer.option("server", run.server).option("topic", options.to).option("checkpointLocation", checkpoint)
+    writer = metas.as_text(rows).writeStream.format("driftq").queryName(f"route-{options.to}")
+    writer = writer.option("server", run.server).option("topic", options.to)
+    writer = writer.option("checkpointLocation", run.checkpoint(path))
     if options.error_topic is not None:
         writer = writer.option("errorTopic", options.error_topic)
     done = run.follow([triggered(writer, options).start()], ends=options.once)
@@ -83,8 +99,10 @@ def as_records(rows: "DataFrame") -> "DataFrame":
 
     if "data" in rows.columns:
         return rows
-    outside = [name for name in ("tag", "node", "meta", "topic") if name in rows.columns]
+    outside = [name for name in ("tag", "node", "meta") if name in rows.columns]
     packed = [name for name in rows.columns if name not in outside]
+    if not packed:
+        raise PipelineError(f"there is no column `data`, and none to make it of beside {', '.join(outside)}")
     return rows.select(*outside, f.to_json(f.struct(*packed), {"ignoreNullFields": "false"}).alias("data"))
 
 
@@ -95,23 +113,20 @@ def _function(place: str) -> Transform:
     found = getattr(_module(module_name), name, None)
     if not callable(found):
         raise PipelineError(f"{module_name} has no function {name!r}")
+    return lambda rows: frame_of(found(rows), place)
 
-    def call(rows: "DataFrame") -> "DataFrame":
-        given: Any = found(rows)
-        if not hasattr(given, "writeStream"):
-            raise PipelineError(f"{place} has to return a DataFrame, and gave {type(given).__name__}")
-        made: DataFrame = given
-        return made
 
-    return call
+def transform_directory(place: str | None) -> Path:
+    """Where the modules are that a transform may import: beside its file, else here."""
+    file = (place or "").rpartition(":")[0]
+    return Path(file).resolve().parent if file.endswith(".py") else Path.cwd()
 
 
 def _module(name: str) -> Any:
     if not name.endswith(".py"):
-        try:
-            return import_module(name)
-        except ImportError as error:
-            raise PipelineError(f"module {name!r} cannot be imported: {error}") from error
+        if not _can_be_found(name):
+            raise PipelineError(f"module {name!r} cannot be imported: there is none, neither installed nor here")
+        return import_module(name)
     from pyspark import cloudpickle
 
     path = Path(name).resolve()
@@ -123,6 +138,13 @@ def _module(name: str) -> Any:
     cloudpickle.register_pickle_by_value(module)  # executors have no such file
     spec.loader.exec_module(module)
     return module
+
+
+def _can_be_found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # a package above it is not there, or it is no name
+        return False
 
 
 ROUTE = Job("route", "SQL or Python from source topics into one topic, exactly once.", RouteOptions, run_route)

@@ -13,14 +13,24 @@ from driftq.pipeline.errors import PipelineError
 _WILD = re.compile(r"[*?\[]")
 
 
-def source_options(topics: Sequence[str]) -> dict[str, str]:
-    """`topics` or `topicPattern` of the source. Raises PipelineError."""
+def source_options(topics: Sequence[str], without: Sequence[str] = ()) -> dict[str, str]:
+    """`topics` or `topicPattern` of the source.
+
+    `without` are those that the job writes to, and it must not feed itself: a pattern leaves them out, and one that is
+    named is refused. Raises PipelineError.
+    """
     wanted = [topic.strip() for topic in topics if topic.strip()]
     if not wanted:
         raise PipelineError("no topic is named; say --topics NAME,… or a pattern such as --topics 'orders.*'")
+    named = next((topic for topic in wanted if topic in without), None)
+    if named is not None:
+        raise PipelineError(f"topic {named!r} is read and written by the same job, which would never end; leave it out")
     if not any(_WILD.search(topic) for topic in wanted):
         return {"topics": ",".join(wanted)}
-    return {"topicPattern": "|".join(translate(topic) if _WILD.search(topic) else re.escape(topic) for topic in wanted)}
+    pattern = "|".join(translate(topic) if _WILD.search(topic) else re.escape(topic) for topic in wanted)
+    if without:
+        pattern = rf"(?!(?:{'|'.join(map(re.escape, without))})\Z)(?:{pattern})"
+    return {"topicPattern": pattern}
 
 
 def selection_key(*parts: object) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.route import RouteOptions, transform_of
+from driftq.pipeline.jobs.route import RouteOptions, as_records, transform_directory, transform_of
+from driftq.pipeline.jobs.user_code import importing_from
 
 
 class _Frame:
@@ -42,3 +43,26 @@ def test_a_function_of_a_file_is_the_transform(tmp_path: Path) -> None:
 def test_a_route_without_one_thing_to_do_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(PipelineError, match=said):
         transform_of(route(**given))
+
+
+class _Columns(_Frame):
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+
+
+def test_rows_with_data_are_written_as_they_are_and_no_column_is_no_record() -> None:
+    rows = _Columns("tag", "data", "more")
+    given: object = as_records(rows)  # type: ignore[arg-type]
+    assert given is rows
+    with pytest.raises(PipelineError, match="no column `data`"):
+        as_records(_Columns("tag", "node"))  # type: ignore[arg-type]
+
+
+def test_a_transform_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "steps_of_nobody.py").write_text("def same(rows):\n    return rows\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    options = route(transform="steps_of_nobody:same")
+    frame = _Frame()
+    with importing_from(transform_directory(options.transform)):
+        found: object = transform_of(options)(frame)  # type: ignore[arg-type]
+    assert found is frame
