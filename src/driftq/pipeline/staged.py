@@ -157,11 +157,13 @@ class PartWriter:
 
 def commit(stage: Stage, handles: Sequence[Staged], batch: int, *, error_topic: str | None) -> None:
     """Publish a batch: in each topic everything, in the order of parts, at once. An empty batch leaves nothing."""
+    published: list[str] = []
     for (topic, writer), parts in _parts(handles, error_topic):
         try:
             stage.commit(topic, writer, batch, parts)
         except AnswerError as refusal:
-            raise _explained(topic, batch, refusal) from refusal
+            raise _explained(topic, batch, refusal, published) from refusal
+        published.append(topic)
 
 
 def abandon(stage: Stage, handles: Sequence[Staged]) -> None:
@@ -182,11 +184,13 @@ def _parts(handles: Sequence[Staged], first: str | None) -> list[tuple[tuple[str
     return sorted(found.items(), key=lambda item: (item[0][0] != first, item[0]))
 
 
-def _explained(topic: str, batch: int, refusal: AnswerError) -> PipelineError:
-    advice = _ADVICE.get(refusal.said)
-    if advice is None:
+def _explained(topic: str, batch: int, refusal: AnswerError, published: Sequence[str]) -> PipelineError:
+    advice = _ADVICE.get(refusal.said, "").format(batch=batch)
+    if not advice:
         return refusal
-    return PipelineError(f"batch {batch} is not in topic {topic!r}: {refusal.message}; {advice.format(batch=batch)}")
+    if published and refusal.said == "batch_too_large":
+        advice += f"; {', '.join(published)[:_SHOWN]} has all of this batch already, and would get some of it twice"
+    return PipelineError(f"batch {batch} is not in topic {topic!r}: {refusal.message}; {advice}")
 
 
 _ADVICE = {

@@ -157,6 +157,16 @@ def test_a_batch_too_large_for_one_commit_says_how_to_get_past_it() -> None:
         commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
 
 
+def test_where_another_topic_has_such_a_batch_already_that_is_said() -> None:
+    class Small(MemoryStage):
+        def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
+            if topic == "t":
+                raise AnswerError(400, "batch_too_large", "2 bytes in one commit, and 1 are the most")
+
+    with pytest.raises(PipelineError, match=r"errors has all of this batch already"):
+        commit(Small(), [Staged(part(), {"t": 1, "errors": 1})], 0, error_topic="errors")
+
+
 class _OfTheBroker(MemoryStage):
     """Refuses topics of the broker, as the server does."""
 
