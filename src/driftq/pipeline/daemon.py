@@ -4,16 +4,18 @@ Spark hangs up on a worker whose rows nobody wants any more: behind a `show`, or
 failed; and on all of them when it ends. A worker of Spark's own prints a traceback then, and a user reads of a broken
 pipe though nothing is wrong. Here it ends without a word; Spark has forgotten it already.
 
-For planning Spark starts daemons of its own, whatever it is told. Their workers load our source to plan a query, and
-from then on they end in silence too.
+For planning Spark starts daemons of its own, whatever it is told, and for each stream a process that asks its source.
+They load our source, and from then on they end in silence too.
 """
 
 import socket
 import sys
+from types import TracebackType
 from typing import Any
 
 from pyspark import daemon
 
+STREAM_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 HUNG_UP = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
@@ -34,10 +36,18 @@ def hush(forks: Any) -> None:
 
 
 def hush_this_process() -> None:
-    """If this is a worker of a daemon of Spark's own, it is hushed."""
+    """If this is a worker of a daemon of Spark's own, or the process of a stream's source, it is hushed."""
     program = sys.modules["__main__"]
-    if getattr(program.__spec__, "name", None) == daemon.__name__:
+    name = getattr(program.__spec__, "name", None)
+    if name == daemon.__name__:
         hush(program)
+    elif name == STREAM_PROCESS:
+        sys.excepthook = _tell_unless_hung_up
+
+
+def _tell_unless_hung_up(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    if not isinstance(error, HUNG_UP):
+        sys.__excepthook__(kind, error, at)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 import socket
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark import daemon
 
-from driftq.pipeline.daemon import HUNG_UP, hush, hush_this_process
+from driftq.pipeline.daemon import HUNG_UP, STREAM_PROCESS, hush, hush_this_process
 
 
 def hushed(error: BaseException | None) -> Any:
@@ -45,3 +46,15 @@ def test_only_daemons_of_spark_are_touched(name: str | None, ours: bool, monkeyp
     monkeypatch.setitem(sys.modules, "__main__", program)
     hush_this_process()
     assert (program.worker is not daemon.worker) == ours
+
+
+def test_the_process_of_a_stream_is_silent_where_spark_hangs_up_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=SimpleNamespace(name=STREAM_PROCESS)))
+    assert find_spec(STREAM_PROCESS) is not None
+    hush_this_process()
+    for error in (BrokenPipeError("gone"), ValueError("wrong")):
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == "ValueError: wrong\n"

@@ -36,6 +36,9 @@ _LOOK_S = 0.25
 _NOTE_NS = 1_000_000_000
 """How often progress is noted in the record."""
 _IDLE_NS = 3_000_000_000
+_BEGIN_NS = 10_000_000_000
+"""How long a stop waits for a query that just begins: Spark would hang up on a process that is about to call it."""
+_BEGINNING = ("Initializing sources", "Getting offsets")
 _TRIES = 4
 _TOO_BUSY = "failed to connect back"
 _SECRET = ("key", "token", "secret", "password")
@@ -134,6 +137,7 @@ class LiveRun:
         self._spark: SparkSession | None = None
         self._client: Client | None = None
         self._noted_ns = 0
+        self._stopping_ns = 0
         self.server = (settings.server or os.environ.get("DRIFTQ_URL") or DEFAULT_URL).rstrip("/")
         self.record = self._runs.begin(name, _harmless(options), self.server)
         self._say()
@@ -207,7 +211,7 @@ class LiveRun:
         tallies = [Tally() for _ in queries]
         idle_ns = self._clock.monotonic_ns()
         while any(query.isActive for query in queries):
-            if self.stopping():
+            if self.stopping() and not self._begins(queries):
                 _stop(queries)
             for query, tally in zip(queries, tallies, strict=True):
                 self._await(query, queries)
@@ -222,6 +226,13 @@ class LiveRun:
         progress = sum_up(tallies, ends=ends)
         self.tell(progress)
         return progress
+
+    def _begins(self, queries: Sequence["StreamingQuery"]) -> bool:
+        """Does one of them start its source? It is not waited for without end."""
+        now = self._clock.monotonic_ns()
+        self._stopping_ns = self._stopping_ns or now
+        doing = [str(query.status["message"]) for query in queries if query.isActive]
+        return now - self._stopping_ns < _BEGIN_NS and any(told.startswith(_BEGINNING) for told in doing)
 
     def _await(self, query: "StreamingQuery", queries: Sequence["StreamingQuery"]) -> None:
         try:

@@ -67,3 +67,39 @@ def test_other_failures_end_it(
         again(*times)
     (record,) = Runs(tmp_path).all()
     assert record.state == "failed"
+
+
+class Beginning:
+    """A query that takes a few looks to begin, and notes what it was doing when it was stopped."""
+
+    recentProgress = ()  # noqa: N815  # Spark's name
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+        self.isActive = True
+        self.stopped_at: str | None = None
+
+    @property
+    def status(self) -> dict[str, str]:
+        self._looks -= 1
+        return {"message": "Initializing sources" if self._looks > 0 else "Processing new data"}
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802  # Spark's name
+        return not self.isActive
+
+    def stop(self) -> None:
+        self.stopped_at = self.status["message"]
+        self.isActive = False
+
+
+def test_a_stop_waits_for_a_query_that_just_begins(tmp_path: Path) -> None:
+    query = Beginning(5)
+
+    def body(run: Run) -> Outcome:
+        runs = Runs(tmp_path)
+        runs.ask_to_stop(runs.all()[0])
+        run.follow([query], ends=False)  # type: ignore[list-item]
+        return Outcome()
+
+    launch("mine", {}, body, settings=Settings(state_dir=str(tmp_path)))
+    assert query.stopped_at == "Processing new data"
