@@ -228,9 +228,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; the start, where there is nothing new."""
         places = {name: place._replace(server="") for name, place in offsets.decode(start).items()}
-        # Of topics that are named, those that no longer are stay where they were left.
-        named = self._topics.names() if self._asked.pattern is None else {*self._topics.names(), *places}
-        known = {name: self._topics.find(name) for name in named}
+        # Those that are no longer meant stay where they were left; those that are gone are missed.
+        meant = {*self._topics.names(), *filter(self._topics.fits, places)}
+        known = {name: self._topics.find(name) for name in meant}
         begins: Places = {}
         backlog: dict[str, int] = {}
         for name, manifest in known.items():

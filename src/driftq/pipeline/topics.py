@@ -25,8 +25,13 @@ class Topics:
         """Those that were named, or those that fit the pattern by now."""
         if self._options.pattern is None:
             return list(self._options.topics)
-        fits = re.compile(self._options.pattern).fullmatch
-        return [name for name in self._all() if fits(name)]
+        return [name for name in self._all() if self.fits(name)]
+
+    def fits(self, topic: str) -> bool:
+        """Is it one of those that were named, or does it fit the pattern?"""
+        if self._options.pattern is None:
+            return topic in self._options.topics
+        return re.fullmatch(self._options.pattern, topic) is not None
 
     def _all(self) -> Iterable[str]:
         cursor = ""

@@ -124,6 +124,8 @@ def test_a_topic_that_is_no_longer_named_stays_where_it_was_left() -> None:
     server = _Server(t=(1, 10, 1), u=(1, 10, 1))
     places = {"t": _at(1, 4), "u": _at(1, 4)}
     assert _reader(server).latestOffset(places, ReadAllAvailable()) == {"t": _at(1, 10), "u": _at(1, 4)}
+    pattern = _reader(server, topicPattern="t+")
+    assert pattern.latestOffset(places, ReadAllAvailable()) == {"t": _at(1, 10), "u": _at(1, 4)}
     del server.topics["u"]
     assert _reader(server).latestOffset(places, ReadAllAvailable()) == {"t": _at(1, 10), "u": _at(1, 4)}
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from driftq.client import NotFoundError
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import AbsentError
 from driftq.pipeline.jobs.selection import source_options
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _LETTERS = "v1:dlq."
 def with_letters(client: "Client", topics: Sequence[str]) -> dict[str, str]:
     """Options of the source for these topics and patterns, and for where their dead letters go.
 
-    Those are read as soon as they are there; a topic that is named must be there. Raises PipelineError.
+    Those are read as soon as they are there; a topic that is named must be there. Raises AbsentError.
     """
     options = source_options(topics)
     named = options["topics"].split(",") if "topics" in options else []
@@ -40,7 +40,7 @@ def _dead_letter(client: "Client", topic: str) -> str | None:
     try:
         return client.topic(topic).info(touch=False).config.dead_letter
     except NotFoundError as absent:
-        raise PipelineError(f"there is no topic {topic!r}; `driftq topic ls` lists those there are") from absent
+        raise AbsentError(f"there is no topic {topic!r}; `driftq topic ls` lists those there are") from absent
 
 
 def _pattern(topics: Sequence[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ known to the next look.
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.errors import AbsentError, PipelineError
 from driftq.pipeline.jobs.archived import TopicArchive
 from driftq.pipeline.jobs.job import Run
 from driftq.pipeline.jobs.lookup import exists
@@ -54,7 +54,7 @@ class ReplaySource:
         if epoch is None:
             epoch = manifest.epoch if manifest is not None else self._archive.newest()
         if epoch is None:
-            raise PipelineError(f"there is no topic {self._topic!r}, neither at the server nor in an archive (--lake)")
+            raise AbsentError(f"there is no topic {self._topic!r}, neither at the server nor in an archive (--lake)")
         live = None
         if manifest is not None and manifest.epoch == epoch:
             live = Held(manifest.earliest_seq, manifest.head_seq)
