@@ -43,4 +43,4 @@ def test_what_cannot_work_is_refused_by_name(steps: list[Step], said: str) -> No
 
 def test_a_file_takes_the_flags_of_streams() -> None:
     made = parse_flags(FileOptions, ["--max-records", "7", "--once"], name="mine.py", about="")
-    assert (made.limits(), made.once, made.interval_s) == ({"maxRecordsPerTrigger": "7"}, True, 0.0)
+    assert (made.limits()["maxRecordsPerTrigger"], made.once, made.interval_s) == ("7", True, 0.0)
