@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,11 +133,13 @@ def outages(every_s: float) -> Callable[[RunRecord], None]:
 
 def end_session() -> None:
     """End the session, if there is one: a process that just goes leaves Spark talking to nobody, and it says so."""
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
+    with suppress(Py4JError, OSError):  # a JVM that is gone has ended the session, and what ended it is told already
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
 
 
 def run_detached(call: Call) -> RunRecord:

@@ -38,7 +38,7 @@ def hush(forks: Any) -> None:
 def hush_this_process() -> None:
     """If this is a worker of a daemon of Spark's own, or the process of a stream's source, it is hushed."""
     program = sys.modules["__main__"]
-    name = getattr(program.__spec__, "name", None)
+    name = getattr(getattr(program, "__spec__", None), "name", None)
     if name == daemon.__name__:
         hush(program)
     elif name == STREAM_PROCESS:

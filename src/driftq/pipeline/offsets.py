@@ -121,11 +121,6 @@ def share(backlog: Mapping[str, int], budget: int | None) -> dict[str, int]:
     return given
 
 
-def lag(end: Places, heads: Mapping[str, int]) -> int:
-    """Seqs behind an offset."""
-    return sum(max(0, heads[topic] - end[topic].seq) for topic in heads if topic in end)
-
-
 def lost_in(gaps: Iterable[tuple[int, int]]) -> int:
     """Seqs in gaps."""
     return sum(max(0, last - first + 1) for first, last in gaps)

@@ -113,7 +113,9 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
                 yield rows
         cursor = int(told["next_from_seq"])
         if told["caught_up"] == "true":
-            return
+            break
+    if cursor < last:
+        yield _lost(task, split, Gap(cursor + 1, last, "recreated"))  # the log ends before what was planned
 
 
 def _base(batch: Any, names: list[str]) -> Any:

@@ -284,10 +284,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if place is None:
             begin = self._topics.begin_later(manifest)
             return Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
-        if place.lives_on_in(Place(manifest.epoch, manifest.head, began=0, server_id=manifest.server_id)):
+        now = Place(manifest.epoch, manifest.head, began=0, server_id=manifest.server_id)
+        if place.lives_on_in(now) and (place.seq <= manifest.head or self._waits(manifest.topic)):
             return place
         _checked(self._asked, manifest.topic, [recreated(place)])
         return Place(manifest.epoch, 0, began=0, lost=place.lost + 1, server_id=manifest.server_id)
+
+    def _waits(self, topic: str) -> bool:
+        """Is it read from a seq on that is still to come? Where that is not known, a seq that was asked for may be."""
+        if self._topics.ahead is None:
+            return not isinstance(self._asked.start, str)
+        return topic in self._topics.ahead
 
     def _end(self, manifest: Manifest, begin: Place, end: int) -> Place:
         """The end of a batch, with what is skipped on the way to it."""
@@ -315,7 +322,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a range, and how many of its seqs are gone."""
         manifest = self._topics.find(part.topic)
         missed = [] if part.missed is None else [recreated(part.missed)]
-        if manifest is None or manifest.epoch != part.epoch or not same_server(manifest.server_id, part.server_id):
+        if (
+            manifest is None
+            or manifest.epoch != part.epoch
+            or manifest.head < part.end
+            or not same_server(manifest.server_id, part.server_id)
+        ):
             lost = [*missed, Gap(part.start + 1, part.end, "recreated")]
             gaps = _checked(self._asked, part.topic, lost)
             alone = [Split(part.topic, part.epoch, 1, "", "", None, (), tuple(gaps))] if gaps else []

@@ -20,6 +20,8 @@ class Topics:
     def __init__(self, wire: Wire, options: ReadOptions) -> None:
         self._wire = wire
         self._options = options
+        self.ahead: set[str] | None = None
+        """Topics that a query begins above the head of, as somebody asked for; None before it is known."""
 
     def names(self) -> list[str]:
         """Those that were named, or those that fit the pattern by now."""
@@ -97,9 +99,12 @@ class Topics:
     def initial(self) -> dict[str, Place]:
         """Where a new query begins."""
         found = {}
+        self.ahead = set()
         for name in self.names():
             manifest = self.get(name)
             begin = self.begin(manifest)
+            if begin > manifest.head:
+                self.ahead.add(name)
             found[name] = Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
         return found
 

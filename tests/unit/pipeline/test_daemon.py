@@ -41,8 +41,8 @@ def test_any_other_error_is_told() -> None:
 
 @pytest.mark.parametrize(("name", "ours"), [("pyspark.daemon", True), ("tests", False), (None, False)])
 def test_only_daemons_of_spark_are_touched(name: str | None, ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = None if name is None else SimpleNamespace(name=name)
-    program = SimpleNamespace(__spec__=spec, worker=daemon.worker)
+    spec = {} if name is None else {"__spec__": SimpleNamespace(name=name)}
+    program = SimpleNamespace(**spec, worker=daemon.worker)
     monkeypatch.setitem(sys.modules, "__main__", program)
     hush_this_process()
     assert (program.worker is not daemon.worker) == ours

@@ -24,7 +24,9 @@ class _Server(Wire):
 
     def arrow(self, path: str, value: object) -> bytes:
         told = {"epoch": "1", "tombstone": json.dumps(self._gap), "next_from_seq": "20", "caught_up": "true"}
-        seqs = range(self._gap["gap_to"] + 1, 21)
+        return self._stream(range(self._gap["gap_to"] + 1, 21), told)
+
+    def _stream(self, seqs: range, told: dict[str, str]) -> bytes:
         rows = pa.table({"seq": pa.array(seqs, pa.uint64())}).replace_schema_metadata(told)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -74,3 +76,17 @@ def test_records_of_another_life_are_not_taken_for_those_that_were_lost() -> Non
         _read("fail", again)
     assert _read("rows", again) == [20]
     assert _read("skip", again) == []
+
+
+class _Shorter(_Server):
+    """The log ends at 15 by now."""
+
+    def arrow(self, path: str, value: object) -> bytes:
+        told = {"epoch": "1", "tombstone": "", "next_from_seq": "15", "caught_up": "true"}
+        return self._stream(range(11, 16), told)
+
+
+def test_a_log_that_ends_before_what_was_planned_has_lost_the_rest() -> None:
+    with pytest.raises(DataLossError, match=r"topic 't' has lost seqs 16\.\.20 \(recreated\)"):
+        _read("fail", _Shorter())
+    assert _read("rows", _Shorter()) == [*range(11, 16), 20]

@@ -172,6 +172,25 @@ def test_a_start_above_the_head_is_waited_for() -> None:
     assert reader.latestOffset(start, ReadAllAvailable()) == start == {"t": _at(1, 50, began=50)}
 
 
+@pytest.mark.parametrize("start", ["latest", "earliest", "51"])
+def test_a_query_that_has_read_nothing_yet_notices_another_life_too(start: str) -> None:
+    """It stood at the head, which is lower now: what comes is below the place that it waits at."""
+    server = _Server(t=(1, 50, 51))
+    reader = _reader(server, startingSeq=start, onDataLoss="skip")
+    left = reader.initialOffset()
+    assert left == {"t": _at(1, 50, began=50)}
+    server.topics["t"] = (1, 20, 1)
+    end = reader.latestOffset(left, ReadAllAvailable())
+    assert end == {"t": _at(1, 20, lost=1)}
+    assert sum(each.value.size for each in reader.partitions(left, end)) == 20
+
+
+def test_a_batch_that_was_planned_beyond_the_head_of_now_is_lost() -> None:
+    server = _Server(t=(1, 30, 1))
+    with pytest.raises(DataLossError, match=r"seqs 11\.\.50 \(recreated\)"):
+        _reader(server).partitions({"t": _at(1, 10)}, {"t": _at(1, 50)})
+
+
 def test_a_batch_goes_over_a_gap_at_once_whatever_its_limit() -> None:
     server = _Server(t=(1, 20_000, 19_991))
     end = _reader(server, onDataLoss="skip").latestOffset({"t": _at(1, 10)}, ReadMaxRows(4))

@@ -22,7 +22,7 @@ from driftq.pipeline.jobs.streams import StreamOptions, in_short, triggered
 from driftq.pipeline.lake.archive import Committed, commit_parts, places_of, plan_batch
 from driftq.pipeline.lake.lake import Batch, Lake, Table
 from driftq.pipeline.lake.live import ServerTopics
-from driftq.pipeline.lake.owner import claim
+from driftq.pipeline.lake.owner import check_owner, claim
 from driftq.pipeline.lake.parts import write_parts
 from driftq.seam.clock import SystemClock
 
@@ -58,6 +58,7 @@ class _Archive:
     def write(self, rows: "DataFrame", batch: int) -> None:
         """Write a batch and commit it."""
         parts = ranges_of_batch(self._checkpoint, batch)
+        check_owner(self._lake, parts.values())
         plan = plan_batch(self._lake, parts, {topic: self.target(topic) for topic in parts})
         work = partial(write_parts, places=places_of(self._lake, plan))
         told = [row["told"] for row in metas.as_text(rows).mapInArrow(work, "told string").collect()]

@@ -1,12 +1,11 @@
 """Which topics have the dead letters of others: who counts errors must read those too."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftq.client import NotFoundError
 from driftq.pipeline.errors import AbsentError
-from driftq.pipeline.jobs.selection import source_options
+from driftq.pipeline.jobs.selection import is_pattern, pattern_of, source_options
 
 if TYPE_CHECKING:
     from driftq.client import Client
@@ -21,14 +20,14 @@ def with_letters(client: "Client", topics: Sequence[str]) -> dict[str, str]:
     Those are read as soon as they are there; a topic that is named must be there. Raises AbsentError.
     """
     options = source_options(topics)
-    named = options["topics"].split(",") if "topics" in options else []
     wanted = [topic.strip() for topic in topics if topic.strip()]
+    named = [topic for topic in wanted if not is_pattern(topic)]
     letters = [f"{_LETTERS}{one.removeprefix(_BROKER)}" for one in wanted if _is_broker(one)]
     letters += [letter for topic in named if (letter := _dead_letter(client, topic)) is not None]
     more = [letter for letter in dict.fromkeys(letters) if letter not in wanted]
     if not more:
         return options
-    return {"topicPattern": "|".join(_pattern([*wanted, *more]))}
+    return {"topicPattern": pattern_of([*wanted, *more])}
 
 
 def _is_broker(topic: str) -> bool:
@@ -41,9 +40,3 @@ def _dead_letter(client: "Client", topic: str) -> str | None:
         return client.topic(topic).info(touch=False).config.dead_letter
     except NotFoundError as absent:
         raise AbsentError(f"there is no topic {topic!r}; `driftq topic ls` lists those there are") from absent
-
-
-def _pattern(topics: Sequence[str]) -> Iterator[str]:
-    for topic in topics:
-        one = source_options([topic])
-        yield re.escape(topic) if "topics" in one else one["topicPattern"]

@@ -49,7 +49,7 @@ class ReplaySource:
 
     def plan(self, name: str, asked: Asked, most: int) -> Plan:
         """A plan with steps of so many records at most. Raises PipelineError where the range is not all there."""
-        manifest = self._manifest_of(None)
+        manifest = self._manifest()
         epoch = asked.epoch
         if epoch is None:
             epoch = manifest.epoch if manifest is not None else self._archive.newest()
@@ -104,7 +104,7 @@ class ReplaySource:
 
     def rows(self, plan: Plan, first: int, last: int) -> "DataFrame":
         """The rows of a range, in the order of their seqs. Raises PipelineError where they are not all there."""
-        manifest = self._manifest_of(plan.epoch)
+        manifest = self._manifest_of(plan)
         border = _border(plan, manifest)
         parts = []
         if first < border:
@@ -152,7 +152,7 @@ class ReplaySource:
 
     def holes(self, plan: Plan, first: int, last: int) -> list[Gap]:
         """What the log has lost inside a range, as the archive or the server tells it."""
-        manifest = self._manifest_of(plan.epoch)
+        manifest = self._manifest_of(plan)
         border = _border(plan, manifest)
         found = holes(self._archive.of(plan.epoch), first, min(last, border - 1)) if first < border else []
         for hole in manifest.holes if manifest is not None else ():
@@ -161,16 +161,23 @@ class ReplaySource:
                 found.append(gap)
         return found
 
-    def _manifest_of(self, epoch: int | None) -> "Manifest | None":
-        """What the live log is by now; None where it is gone, or another topic of that name than the epoch says.
+    def _manifest_of(self, plan: Plan) -> "Manifest | None":
+        """What the live log of a plan is by now; None where it is gone, is another topic, or has lost its end."""
+        manifest = self._manifest()
+        if manifest is None or manifest.epoch != plan.epoch or manifest.head_seq < plan.last:
+            return None
+        return manifest
 
-        Another topic is one of another server than the archive's, too: then all comes from the archive.
+    def _manifest(self) -> "Manifest | None":
+        """The live log; None where there is none.
+
+        One of another server than the archive's is none, either: then all comes from the archive.
         """
         client = self._run.client
         manifest = client.topic(self._topic).segments() if exists(client, self._topic) else None
         if manifest is None or not same_server(self._archive.server_id(), manifest.server_id):
             return None
-        return manifest if epoch in (None, manifest.epoch) else None
+        return manifest
 
 
 def _border(plan: Plan, manifest: "Manifest | None") -> int:

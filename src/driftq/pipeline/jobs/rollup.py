@@ -28,7 +28,7 @@ from driftq.pipeline.jobs.streams import StreamOptions, in_short, triggered
 from driftq.pipeline.lake.lake import Batch, Lake, Table
 from driftq.pipeline.lake.live import ServerTopics
 from driftq.pipeline.lake.marks import Move
-from driftq.pipeline.lake.owner import claim
+from driftq.pipeline.lake.owner import check_owner, claim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,11 +41,12 @@ _FAILURE = """struct(failed.topic AS topic, tenant_id,
   0L AS bytes, 1L AS errors, greatest(failed.attempts - 1, 0L) AS retries)"""
 _NOTE = "STRUCT<original_topic: STRING, routed_at_ms: LONG, attempts: LONG>"
 _LETTER = """IF(broker,
-  named_struct('topic', concat('v1:', note.original_topic), 'at', coalesce(timestamp_millis(note.routed_at_ms), ts),
-    'attempts', note.attempts),
+  named_struct('topic', concat('v1:', IF(note.original_topic RLIKE '^(?!id-[0-9a-f]*$)[A-Za-z0-9._:-]{1,252}$',
+    note.original_topic, concat('id-', sha2(note.original_topic, 256)))),
+    'at', coalesce(timestamp_millis(note.routed_at_ms), ts), 'attempts', note.attempts),
   named_struct('topic', meta['$dead_letter_from'], 'at', ts,
     'attempts', try_cast(meta['$dead_letter_deliveries'] AS LONG)))"""
-"""Of the broker it stands in the envelope, of queues in meta."""
+"""Of the broker it stands in the envelope, of queues in meta. The engine's name is made as `groups.names` does."""
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ def rollup(run: Run, options: RollupOptions) -> Outcome:
 
     def take(read: "DataFrame", batch: int) -> None:
         parts = ranges_of_batch(checkpoint, batch)
+        check_owner(lake, parts.values())
         moves = table.moves(parts.values())
         cuts = {topic: move.cut for topic, move in moves.items() if move.cut > parts[topic].start}
         counted = counts(uncounted(read, cuts)).toArrow()
@@ -114,7 +116,10 @@ def counts(rows: "DataFrame") -> "DataFrame":
 
 def add_minutes(table: Table, counted: pa.Table, batch: Batch, moves: Sequence[Move] = ()) -> bool:
     """Add what a batch brings to the rows there are; False if that was done before."""
-    if not len(counted) or table.has(batch):
+    if not len(counted):
+        # A mark of an earlier life goes back though nothing is counted with it.
+        return any(move.anew for move in moves) and table.add([], batch, moves)
+    if table.has(batch):
         return False
     ends = pc.min_max(counted["minute"])
     known = (pc.field("minute") >= ends["min"]) & (pc.field("minute") <= ends["max"])

@@ -7,6 +7,7 @@ together as one JSON object. The sink does the rest (`pipeline.sink`).
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -48,7 +49,7 @@ class RouteOptions(StreamOptions, frozen=True, kw_only=True):
 def run_route(run: Run, options: RouteOptions) -> Outcome:
     """Run it until it is stopped, or has read all."""
     directory = transform_directory(options.transform)
-    with importing_from(directory):
+    with nullcontext() if options.transform is None else importing_from(directory):
         with told_by_line(directory):
             transform = transform_of(options)
         rows = _source(run, options)

@@ -13,6 +13,11 @@ from driftq.pipeline.errors import PipelineError
 _WILD = re.compile(r"[*?\[]")
 
 
+def is_pattern(topic: str) -> bool:
+    """Does it stand for more than the topic of that name?"""
+    return _WILD.search(topic) is not None
+
+
 def source_options(topics: Sequence[str], without: Sequence[str] = ()) -> dict[str, str]:
     """`topics` or `topicPattern` of the source.
 
@@ -25,12 +30,17 @@ def source_options(topics: Sequence[str], without: Sequence[str] = ()) -> dict[s
     named = next((topic for topic in wanted if topic in without), None)
     if named is not None:
         raise PipelineError(f"topic {named!r} is read and written by the same job, which would never end; leave it out")
-    if not any(_WILD.search(topic) for topic in wanted):
+    if not any(map(is_pattern, wanted)):
         return {"topics": ",".join(wanted)}
-    pattern = "|".join(translate(topic) if _WILD.search(topic) else re.escape(topic) for topic in wanted)
+    pattern = pattern_of(wanted)
     if without:
         pattern = rf"(?!(?:{'|'.join(map(re.escape, without))})\Z)(?:{pattern})"
     return {"topicPattern": pattern}
+
+
+def pattern_of(topics: Sequence[str]) -> str:
+    """A regular expression for topics and patterns."""
+    return "|".join(translate(topic) if is_pattern(topic) else re.escape(topic) for topic in topics)
 
 
 def selection_key(*parts: object) -> str:

@@ -86,20 +86,20 @@ def commit_parts(lake: Lake, plan: Plan, lines: Iterable[str], batch: Batch, *, 
     told = read_told(lines)
     gaps = _commit_gaps(lake, plan, told.gaps, batch, seen_ms)
     bad = told.parts.get(str(_bad(lake).path), [])
-    if bad:
+    if bad or _anew(plan.bad):
         _bad(lake).add([_action(part) for part in bad], batch, list(plan.bad.values()))
     rows = 0
     for path, (table, own) in _by_table(plan.tables, plan.parts).items():
-        parts = told.parts.get(path, [])
-        if parts:
-            table.add([_action(part) for part in parts], batch, [plan.records[topic] for topic in own])
+        parts, moves = told.parts.get(path, []), [plan.records[topic] for topic in own]
+        if parts or any(move.anew for move in moves):  # a mark of an earlier life goes back though no row comes with it
+            table.add([_action(part) for part in parts], batch, moves)
             rows += sum(part.rows for part in parts)
     return Committed(rows, sum(part.rows for part in bad), gaps)
 
 
-def _anew(records: Mapping[str, Move]) -> set[str]:
+def _anew(moves: Mapping[str, Move]) -> set[str]:
     """Topics that go on below what their tables have of them: what is bad or lost there is new, too."""
-    return {topic for topic, move in records.items() if move.anew}
+    return {topic for topic, move in moves.items() if move.anew}
 
 
 def _bad(lake: Lake) -> Table:

@@ -5,9 +5,11 @@ lake could not be told apart.
 """
 
 import json
+from collections.abc import Iterable
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.offsets import Range
 
 _NOTE = "driftq-lake.json"
 
@@ -31,6 +33,12 @@ def claim(lake: Lake, server_id: str | None) -> None:
         fresh.replace(lake.root / _NOTE)
     elif owner != server_id:
         raise PipelineError(f"{told(owner, server_id)}; take another --lake for this server")
+
+
+def check_owner(lake: Lake, parts: Iterable[Range]) -> None:
+    """Before a batch is written: the server may have become another while the query ran. Raises PipelineError."""
+    for server_id in {part.server_id for part in parts if part.server_id}:
+        claim(lake, server_id)
 
 
 def told(owner: str | None, server_id: str | None) -> str:

@@ -46,9 +46,12 @@ def test_dead_letters_of_queues_and_of_the_broker_are_read_along() -> None:
     assert read("jobs") == ["jobs", "jobs.dead"]
     assert read("v1:runs", "plain") == ["plain", "v1:runs", "v1:dlq.runs"]
     assert read("v1:r*") == ["v1:runs", "v1:dlq.runs"]
+    assert read("jobs", "p*") == ["plain", "jobs", "jobs.dead"], "a pattern beside it changes nothing"
     assert re.fullmatch(with_letters(SERVER, ["v1:runs"])["topicPattern"], "v1:dlq.runs")
 
 
 def test_a_topic_that_is_named_must_be_there() -> None:
     with pytest.raises(PipelineError, match="no topic 'absent'"):
         with_letters(SERVER, ["plain", "absent"])
+    with pytest.raises(PipelineError, match="no topic 'absent'"):
+        with_letters(SERVER, ["p*", "absent"])

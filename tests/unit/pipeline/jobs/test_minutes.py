@@ -11,7 +11,7 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.minutes import ROLLUP, Minute, age_of, bucket_of
 from driftq.pipeline.jobs.rollup import add_minutes
 from driftq.pipeline.lake.lake import Batch, Lake
-from driftq.pipeline.offsets import Range
+from driftq.pipeline.offsets import Place, Range
 
 AT = dt.datetime(2026, 1, 1, 12, 30, tzinfo=dt.UTC)
 
@@ -72,3 +72,12 @@ def test_a_table_knows_how_far_it_has_counted_a_topic(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="another query writes topic 'a'"):
         add_minutes(table, counted(), Batch("other", 0), list(moves.values()))
     assert table.read(["records"])["records"].to_pylist() == [2]
+
+
+def test_a_topic_that_comes_back_empty_is_counted_from_its_start(tmp_path: Path) -> None:
+    table = Lake(tmp_path).table("rollup", ROLLUP)
+    assert add_minutes(table, counted(), Batch("query", 0), list(table.moves([Range("a", 5, 0, 3)]).values()))
+    again = table.moves([Range("a", 5, 0, 1, missed=Place(5, 3, 0))])
+    assert add_minutes(table, counted()[:0], Batch("query", 1), list(again.values()))
+    assert table.moves([Range("a", 5, 1, 2)])["a"].cut == 1
+    assert not add_minutes(table, counted()[:0], Batch("query", 2), list(table.moves([Range("a", 5, 1, 2)]).values()))

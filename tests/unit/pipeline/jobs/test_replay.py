@@ -123,5 +123,5 @@ def test_the_log_of_another_server_is_not_joined_to_an_archive(owner: str | None
     manifest = SimpleNamespace(epoch=1, server_id="s")
     topic = SimpleNamespace(info=lambda *, touch: None, segments=lambda: manifest)
     run = cast("Run", SimpleNamespace(client=SimpleNamespace(topic=lambda _: topic)))
-    found = ReplaySource(run, "t", str(tmp_path))._manifest_of(None)
+    found = ReplaySource(run, "t", str(tmp_path))._manifest()
     assert (found is not None) == same

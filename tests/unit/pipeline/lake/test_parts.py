@@ -181,6 +181,19 @@ def test_what_else_such_a_topic_gets_is_not_taken_for_what_it_had_either(tmp_pat
     assert seqs(lake, "a") == [3, 4, 5]
 
 
+def test_a_topic_that_comes_back_empty_is_archived_from_its_start_all_the_same(tmp_path: Path) -> None:
+    """The batch that tells of the new life has no row, and none that is bad; those behind have the seqs of others."""
+    lake = Lake(tmp_path)
+    old = [record("a", 1, "no json"), record("a", 2), record("a", 3, "no json")]
+    archived(lake, Batch("one", 0), old, Range("a", 5, 0, 3))
+    for _ in range(2):
+        archived(lake, Batch("one", 1), [], Range("a", 5, 0, 1, missed=Place(5, 3, 0)))
+    archived(lake, Batch("one", 2), [record("a", 2, '"new"'), record("a", 3, "bad again")], Range("a", 5, 1, 3))
+    assert sorted(lake.topic("a").read(["data"])["data"].to_pylist()) == ['"new"', "{}"]
+    bad = lake.table("bad_records", BAD_RECORDS).read(["data"])["data"].to_pylist()
+    assert sorted(bad) == ["bad again", "no json", "no json"]
+
+
 def test_a_topic_is_in_one_table_of_a_lake(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     assert lake.target("a", "all").path == lake.shared("all").path
