@@ -10,7 +10,7 @@ from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.errors import AbsentError
 from driftq.pipeline.jobs.launch import Settings
 from tests.acceptance.process import ServerProcess
-from tests.pipeline.topics import fresh, patiently, records, values, write
+from tests.pipeline.topics import ask, fresh, patiently, records, values, write
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -49,6 +49,20 @@ def test_a_function_routes_several_topics_and_bad_records_aside(
     route(server_url, tmp_path, topics=[one, other], to=to, transform=f"{file}:broken", error_topic=errors)
     assert sorted(values(server, to)) == [1, 3]
     assert [note["record"]["data"] for note in values(server, errors)] == ["{"]
+
+
+def test_a_route_that_has_lost_records_stops_until_it_is_told_to_go_on(
+    server: ServerProcess, server_url: str, tmp_path: Path
+) -> None:
+    source, to = fresh("orders"), fresh("routed")
+    write(server, source, [1, 2])
+    route(server_url, tmp_path, topics=[source], to=to, sql="SELECT data FROM source")
+    ask(server, "PUT", f"/v0/topics/{source}", {"cap_records": 2})
+    write(server, source, [3, 4, 5, 6])
+    with pytest.raises(PipelineError, match=r"has lost seqs 3\.\.4 \(cap\)"):
+        route(server_url, tmp_path, topics=[source], to=to, sql="SELECT data FROM source")
+    route(server_url, tmp_path, topics=[source], to=to, sql="SELECT data FROM source", on_data_loss="skip")
+    assert values(server, to) == [1, 2, 5, 6]
 
 
 def test_a_query_that_is_none_is_refused_in_a_line(server: ServerProcess, server_url: str, tmp_path: Path) -> None:

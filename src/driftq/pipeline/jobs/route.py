@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -40,6 +40,9 @@ class RouteOptions(StreamOptions, frozen=True, kw_only=True):
         str | None, Meta(description="FILE.py:FUNCTION or MODULE:FUNCTION, from a DataFrame to a DataFrame.")
     ] = None
     starting: Annotated[str, Meta(description="earliest, latest, a seq, or a JSON map of seqs.")] = "earliest"
+    on_data_loss: Annotated[
+        Literal["fail", "skip"], Meta(description="Stop where records were lost before they were read, or go on.")
+    ] = "fail"
     error_topic: Annotated[str | None, Meta(description="Where records go that the topic refuses.")] = None
     checkpoint: Annotated[
         str | None, Meta(description="Directory that keeps how far it is; else one for these topics.")
@@ -63,7 +66,7 @@ def _source(run: Run, options: RouteOptions) -> "DataFrame":
     written = [options.to, *filter(None, [options.error_topic])]
     reader = run.spark.readStream.format("driftq").options(**source_options(options.topics, written))
     reader = reader.options(**options.limits()).option("server", run.server)
-    return reader.option("startingSeq", options.starting).load()
+    return reader.options(startingSeq=options.starting, onDataLoss=options.on_data_loss).load()
 
 
 def _routed(run: Run, options: RouteOptions, rows: "DataFrame") -> Outcome:
