@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 5_000_000
-COLD_ROWS = 2_000_000
+COLD_ROWS = 5_000_000
 JOB_ROWS = 100_000
-ROUNDS = 8
+ROUNDS = 12
 STARTS = 5
 _WRITE = 50_000
 _JSON_ROWS = 200_000

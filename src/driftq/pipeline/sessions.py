@@ -39,6 +39,8 @@ _QUICK = {
     "spark.sql.session.timeZone": "UTC",
     # What Spark hides by itself, and our option `apiKey`: a table that SQL has made is shown with its options.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential|api[.]?key",
+    # A topic's cold tier is many files: up to so many are looked at without a Spark job for it, which takes longer.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     # Spark 4.3 keeps what a query has pushed with the DataFrame and reads by it in the next one: rows would be missing
     # wherever a DataFrame is used twice. Who turns this on uses each once.
     PUSH_CONF: "false",
