@@ -8,8 +8,8 @@ For planning Spark starts daemons of its own, whatever it is told, and for each 
 They load our source, and from then on they end in silence too.
 """
 
-import socket
 import sys
+import traceback
 from types import TracebackType
 from typing import Any
 
@@ -19,20 +19,25 @@ STREAM_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 HUNG_UP = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
+class _Traceback:
+    """What a daemon prints by: an error of a connection that was hung up on is not worth it."""
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        """Of the error that is handled."""
+        if not isinstance(sys.exception(), HUNG_UP):
+            traceback.print_exc()
+
+
 def hush(forks: Any) -> None:
     """Have the workers of a daemon, a module of Spark's, end without a word where Spark hangs up.
 
-    What a task raises is told to Spark and ends in a code, so that an error here is one of the connection.
+    What a task raises is told to Spark and ends in a code, so that an error which a daemon would print is one of the
+    connection, or of the daemon itself.
     """
-    work = forks.worker
-
-    def worker(sock: socket.socket, authenticated: bool) -> int:
-        try:
-            return int(work(sock, authenticated))
-        except HUNG_UP:
-            return 1
-
-    forks.worker = worker
+    forks.traceback = _Traceback
 
 
 def hush_this_process() -> None:
