@@ -120,6 +120,16 @@ def test_what_the_live_log_loses_on_the_way_comes_from_the_archive_or_stops_the_
     assert values(server, bare) == list(range(40))
 
 
+def _capped(server: ServerProcess, topic: str, cap: int, numbers: range) -> int:
+    """A topic that keeps the last of these; its epoch."""
+    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": cap})
+    for number in numbers:
+        write(server, topic, [number])
+    epoch = server.get(f"/v0/topics/{topic}/segments")[1]["epoch"]
+    assert isinstance(epoch, int)
+    return epoch
+
+
 def _archive_by_hand(lake: Lake, topic: str, epoch: int, seqs: list[int], lost: tuple[int, int]) -> None:
     """An archive that has these records, and was told that others are lost."""
     own = {"topic": topic, "epoch": epoch, "ts": _AT, "day": _AT.date()}
@@ -133,11 +143,7 @@ def test_what_the_archive_has_lost_is_told_and_not_left_out(
     server: ServerProcess, replay: Replays, tmp_path: Path
 ) -> None:
     topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake")
-    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 2})
-    for number in range(1, 13):
-        write(server, topic, [number])
-    epoch = server.get(f"/v0/topics/{topic}/segments")[1]["epoch"]
-    assert isinstance(epoch, int)
+    epoch = _capped(server, topic, 2, range(1, 13))
     _archive_by_hand(Lake(lake), topic, epoch, [1, 2, 6, 7, 10], lost=(3, 5))  # 8 and 9 were deleted before
     with pytest.raises(PipelineError, match=r"has seqs 3\.\.5: replay what is beside them"):
         replay(topic=topic, to=to, lake=lake, from_seq=1)
@@ -150,11 +156,7 @@ def test_what_retention_takes_while_a_step_is_read_comes_from_the_archive(
     server: ServerProcess, replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake")
-    ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 4})
-    for number in range(1, 5):
-        write(server, topic, [number])
-    epoch = server.get(f"/v0/topics/{topic}/segments")[1]["epoch"]
-    assert isinstance(epoch, int)
+    epoch = _capped(server, topic, 4, range(1, 5))
     _archive_by_hand(Lake(lake), topic, epoch, [1, 2, 3, 4], lost=(9, 9))
     look, looks = ReplaySource._live, count(1)
 
