@@ -114,8 +114,14 @@ def test_what_cannot_be_done_is_said(client: Client) -> None:
         client.broker.produce("absent", "x")
     with pytest.raises(BadRequestError, match="topic does not exist"):
         next(client.broker.consume("absent", "g"))
-    with pytest.raises(ValueError, match="read by a group"):
-        client.broker.messages("no v0 name/")
+
+
+def test_messages_are_read_whatever_the_name_of_their_topic(client: Client) -> None:
+    client.broker.create_topic("no v0 name/%20")
+    client.broker.produce("no v0 name/%20", "x")
+    (stored,) = client.broker.messages("no v0 name/%20")
+    assert isinstance(stored, StoredMessage)
+    assert stored.message.value == "x"
 
 
 def test_the_asynchronous_broker_does_the_same(url: str) -> None:

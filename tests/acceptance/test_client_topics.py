@@ -14,17 +14,20 @@ from driftq.client import (
     BadRequestError,
     CaughtUp,
     Client,
+    ConfigDiffersError,
     ConflictError,
     NewRecord,
     NotFoundError,
     Part,
     Record,
     Tombstone,
+    TopicConfig,
     TopicFullError,
     TopicGone,
     TransportError,
     UnauthorizedError,
 )
+from driftq.model.topic import Durability
 from tests.acceptance.process import serving
 
 
@@ -43,6 +46,69 @@ def test_what_is_written_is_read_with_all_that_belongs_to_it(client: Client) -> 
     assert topic.diff(3, limit=1).next_from_seq == 4
     assert topic.delete_records(match=("tag", "Glob", "ra*")).deleted == 2
     assert topic.delete().deleted
+
+
+def test_create_makes_a_topic_and_leaves_one_that_exists(client: Client) -> None:
+    topic = client.topic("created")
+    assert topic.create(type="queue", durability="fsync", lease_ms=1).created
+    before = topic.info().config
+    again = topic.create(type="queue", durability="fsync", lease_ms=1)
+    assert (again.created, again.config) == (False, before)
+    assert (topic.create().created, topic.create(durable=True).created) == (False, False)
+    assert topic.create(TopicConfig(type="queue", durability=Durability.FSYNC)).config == before
+    assert topic.create(before).config == before
+    for asked, differences in (
+        ({"durability": "disk"}, {"durability": ("fsync", "disk")}),
+        ({"durable": False, "cap_records": 5}, {"durable": (True, False), "cap_records": (0, 5)}),
+        ({"type": "log"}, {"type": ("queue", "log")}),
+        ({"dead_letter": "other"}, {"dead_letter": (None, "other")}),
+    ):
+        with pytest.raises(ConfigDiffersError) as refused:
+            topic.create(**asked)
+        assert (refused.value.topic, sorted(refused.value.differences.items())) == (
+            "created",
+            sorted(differences.items()),
+        )
+    with pytest.raises(ConfigDiffersError, match="exists with cap_records=0 and not 7; change it with update"):
+        topic.create(TopicConfig(type="queue", cap_records=7))
+    assert topic.info().config == before
+
+
+def test_update_changes_what_it_names_and_replace_changes_all(client: Client) -> None:
+    topic = client.topic("updated")
+    with pytest.raises(NotFoundError):
+        topic.update(cap_records=5)
+    topic.create(durability="fsync", ttl_ms=60_000)
+    changed = topic.update(cap_records=5).config
+    assert (changed.durability, changed.ttl_ms, changed.cap_records) == ("fsync", 60_000, 5)
+    changed = topic.update(ttl_ms=None, priority=3).config
+    assert (changed.durability, changed.ttl_ms, changed.cap_records, changed.priority) == ("fsync", 0, 5, 3)
+    for wrong in ({}, {"cap_recrods": 5}, {"cap_records": "many"}):
+        with pytest.raises(TypeError):
+            topic.update(**wrong)
+    with pytest.raises(BadRequestError):
+        topic.update(cap_records=-1)
+    assert topic.info().config == changed
+    replaced = topic.replace(cap_records=6)
+    assert (replaced.created, replaced.config) == (False, TopicConfig(cap_records=6).resolved("updated"))
+    assert client.topic("replaced").replace(durability="fsync").created
+
+
+def test_of_services_that_create_one_topic_at_the_same_time_one_decides(url: str) -> None:
+    """proves: G-CONF-2"""
+
+    async def use() -> list[int]:
+        async with AsyncClient(url) as client:
+            tries = [client.topic("contested").create(cap_records=n) for n in range(1, 9)]
+            found = await asyncio.gather(*tries, return_exceptions=True)
+            made = [one for one in found if not isinstance(one, BaseException)]
+            assert [one.created for one in made] == [True]
+            assert all(isinstance(one, ConfigDiffersError) for one in found if isinstance(one, BaseException))
+            assert (await client.topic("contested").update(ttl_ms=5)).config.cap_records == made[0].config.cap_records
+            return [made[0].config.cap_records, (await client.topic("contested").info()).config.cap_records]
+
+    first, last = asyncio.run(use())
+    assert first == last
 
 
 def test_a_repeated_write_has_no_second_effect(client: Client) -> None:
@@ -237,7 +303,7 @@ def test_any_call_can_be_made_by_hand(client: Client) -> None:
     assert answer.status == 200
     assert answer.json()["type"] == "queue"
     with pytest.raises(ApiError, match="method_not_allowed"):
-        client.request("PATCH", "/v0/topics/by-hand")
+        client.request("OPTIONS", "/v0/topics/by-hand")
     assert client.metrics()["ready"] in (1, True)
 
 

@@ -113,8 +113,8 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_what_it_holds(client: 
     assert jobs.stats.lost == messages.stats.lost == 0
 
 
-def decide(seen: Counter[str]) -> Callable[[str], object]:
-    def handler(value: str) -> object:
+def decide(seen: Counter[str]) -> Callable[[str], Retry | None]:
+    def handler(value: str) -> Retry | None:
         seen[value] += 1
         if value == "later" and seen[value] < 3:
             raise Retry(after=0.05, reason="not yet")
@@ -242,6 +242,84 @@ def test_an_asynchronous_worker_handles_both(url: str) -> None:
     assert sorted(numbers) == list(range(5))
 
 
+def test_work_that_a_handler_returns_instead_of_doing_it_is_nacked_and_logged(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """proves: G-CLIENT-1; row: F-WORKER-2"""
+    queue = client.topic("hidden")
+    queue.create(type="queue")
+    queue.push("job")
+    client.broker.create_topic("hidden")
+    client.broker.produce("hidden", "message")
+
+    async def never(_: object) -> None:
+        pytest.fail("the coroutine ran")
+
+    def hidden(item: object) -> Any:
+        return never(item)
+
+    jobs = Worker.queue(client, "hidden", hidden)
+    messages = Worker.group(client, "hidden", "g", hidden)
+    with working(jobs), working(messages):
+        until(lambda: (jobs.stats.failed, messages.stats.failed), lambda failed: min(failed) > 0)
+    assert (jobs.stats.acked, messages.stats.acked) == (0, 0)
+    assert queue.info().count == 1
+    assert lag(client, "hidden", "g") == 1
+    told = [
+        record for record in caplog.records if record.exc_info and "returned a coroutine" in str(record.exc_info[1])
+    ]
+    assert told
+    assert {record.levelname for record in told} == {"ERROR"}
+
+
+def test_a_coroutine_that_forgets_to_await_is_nacked(url: str) -> None:
+    async def use() -> tuple[int, int]:
+        async with AsyncClient(url) as client:
+            await client.topic("forgetful").create(type="queue")
+            await client.topic("forgetful").push("job")
+
+            async def inner(_: Job) -> None:
+                pytest.fail("the coroutine ran")
+
+            async def forgetful(job: Job) -> Any:
+                worker.stop()
+                return inner(job)
+
+            worker = AsyncWorker.queue(client, "forgetful", forgetful)
+            async with asyncio.timeout(PATIENCE_S):
+                await worker.run()
+            return worker.stats.acked, worker.stats.failed
+
+    assert asyncio.run(use()) == (0, 1)
+
+
+def test_an_async_worker_acks_what_a_plain_function_did_and_warns_once(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use() -> tuple[list[Any], int]:
+        done: list[Any] = []
+        async with AsyncClient(url) as client:
+            await client.topic("plain").create(type="queue")
+            for n in range(3):
+                await client.topic("plain").push(n)
+
+            def plain(job: Job) -> Any:
+                done.append(job.data)
+                if len(done) == 3:
+                    worker.stop()
+
+            worker = AsyncWorker.queue(client, "plain", plain)
+            async with asyncio.timeout(PATIENCE_S):
+                await worker.run()
+            return done, worker.stats.acked
+
+    done, acked = asyncio.run(use())
+    assert (sorted(done), acked) == ([0, 1, 2], 3)
+    assert [record.getMessage() for record in caplog.records if "plain function" in record.getMessage()] == [
+        "a handler of AsyncWorker is a plain function and blocks the loop; give it to Worker"
+    ]
+
+
 def test_a_worker_without_a_queue_says_so(client: Client) -> None:
     with pytest.raises(NotFoundError):
         Worker.queue(client, "absent", lambda _: None).run()
@@ -268,6 +346,40 @@ def test_a_signal_lets_running_handlers_end_and_nothing_new_begin(client: Client
     assert state.count == 8 - len(ended)
     assert state.queue is not None
     assert (state.queue.ready, state.queue.in_flight) == (8 - len(ended), 0)
+
+
+@pytest.mark.parametrize("max_deliveries", [0, 1])
+def test_a_stop_gives_back_what_was_taken_ahead(client: Client, max_deliveries: int) -> None:
+    """Except at the last delivery, where going back would give a job up: that one is handled."""
+    name = f"ahead-{max_deliveries}"
+    queue = client.topic(name)
+    queue.create(type="queue", max_deliveries=max_deliveries, dead_letter=f"{name}.dead")
+    for n in range(5):
+        queue.push(n)
+    begun, go = threading.Event(), threading.Event()
+    handled: list[int] = []
+
+    def handle(job: Job) -> None:
+        handled.append(job.data)
+        begun.set()
+        go.wait(PATIENCE_S)
+
+    worker = Worker.queue(client, name, handle, concurrency=1, lease_ms=60_000)
+    with working(worker):
+        assert begun.wait(PATIENCE_S)
+        until(lambda: _in_flight(client, name), lambda count: count == 2)
+        worker.stop()
+        go.set()
+    assert _in_flight(client, name) == 0
+    assert handled == ([0, 1] if max_deliveries else [0])
+    left = [job.data for job in queue.claim(5).claimed]
+    assert sorted(left) == [n for n in range(5) if n not in handled]
+
+
+def _in_flight(client: Client, name: str) -> int:
+    counts = client.topic(name).info(touch=False).queue
+    assert counts is not None
+    return counts.in_flight
 
 
 def test_a_signal_is_given_back_to_who_had_it(client: Client) -> None:

@@ -18,7 +18,10 @@ from driftq.client.errors import (
     ApiError,
     BadRequestError,
     ClientError,
+    ClosedError,
+    ConfigDiffersError,
     ConflictError,
+    DiskFullError,
     ForbiddenError,
     LeaseLostError,
     NotFoundError,
@@ -33,6 +36,8 @@ from driftq.client.errors import (
 from driftq.client.leases import DeadLetter, Retry
 from driftq.client.messages import StoredMessage
 from driftq.client.plan import Response
+from driftq.client.producer import Appended, AsyncAppended
+from driftq.client.producers import AsyncMessageProducer, AsyncTopicProducer, MessageProducer, TopicProducer
 from driftq.client.records import NewRecord
 from driftq.client.retry import Retries
 from driftq.client.topics import AsyncTopic, Topic
@@ -45,10 +50,14 @@ from driftq.model.topic import TopicConfig
 
 __all__ = [
     "ApiError",
+    "Appended",
+    "AsyncAppended",
     "AsyncBroker",
     "AsyncClient",
+    "AsyncMessageProducer",
     "AsyncStream",
     "AsyncTopic",
+    "AsyncTopicProducer",
     "AsyncWorker",
     "BadRequestError",
     "Begun",
@@ -56,13 +65,17 @@ __all__ = [
     "CaughtUp",
     "Client",
     "ClientError",
+    "ClosedError",
+    "ConfigDiffersError",
     "ConflictError",
     "DeadLetter",
     "Delivery",
+    "DiskFullError",
     "Envelope",
     "ForbiddenError",
     "Job",
     "LeaseLostError",
+    "MessageProducer",
     "NewMessage",
     "NewRecord",
     "NotFoundError",
@@ -85,6 +98,7 @@ __all__ = [
     "TopicConfig",
     "TopicFullError",
     "TopicGone",
+    "TopicProducer",
     "TransportError",
     "UnauthorizedError",
     "UnavailableError",

@@ -87,10 +87,13 @@ class Arrow(Operations):
         return done
 
 
-def _page(calls: Calls, path: str, from_seq: int | None, from_ts: int | None, records: int) -> "Plan[pyarrow.Table]":
+def _page(
+    calls: Calls, path: str, from_seq: int | None, from_ts: int | None, records: int, epoch: int | None = None
+) -> "Plan[pyarrow.Table]":
     import pyarrow as pa
 
-    body = encode(present({"from_seq": from_seq, "from_ts": from_ts, "limit": records, "include_tags": True}))
+    asked = {"from_seq": from_seq, "from_ts": from_ts, "epoch": epoch, "limit": records, "include_tags": True}
+    body = encode(present(asked))
     request = Request("POST", f"{path}/diff", headers={**JSON, "accept": ARROW}, content=body)
     response = yield from calls.response(request, Repeat.SAME)
     return pa.ipc.open_stream(response.content).read_all()
@@ -107,7 +110,8 @@ def _pages(
     until = _fact(page, b"head_seq")
     yield Emit(page)
     while _fact(page, b"next_from_seq") < until:
-        page = yield from _page(calls, path, _fact(page, b"next_from_seq"), None, page_records)
+        epoch = _fact(page, b"epoch")
+        page = yield from _page(calls, path, _fact(page, b"next_from_seq"), None, page_records, epoch)
         yield Emit(page)
 
 
@@ -124,7 +128,8 @@ def _table(
     until, rows = _fact(pages[0], b"head_seq"), len(pages[0])
     while _fact(pages[-1], b"next_from_seq") < until and (limit is None or rows < limit):
         left = BULK_RECORDS if limit is None else min(BULK_RECORDS, limit - rows)
-        pages.append((yield from _page(calls, path, _fact(pages[-1], b"next_from_seq"), None, left)))
+        epoch = _fact(pages[-1], b"epoch")
+        pages.append((yield from _page(calls, path, _fact(pages[-1], b"next_from_seq"), None, left, epoch)))
         rows += len(pages[-1])
     facts = dict(pages[-1].schema.metadata)
     gaps = [page.schema.metadata[b"tombstone"] for page in pages if page.schema.metadata.get(b"tombstone")]

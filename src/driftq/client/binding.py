@@ -7,6 +7,7 @@ it: with `Blocking` a call returns the answer, with `Async` something to await. 
 
 from collections.abc import Callable, Coroutine
 from functools import update_wrapper, wraps
+from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from driftq.client.calls import Calls
@@ -44,6 +45,12 @@ class operation(Generic[P, T]):  # noqa: N801  # it is used as a decorator
         self.plan = plan
         update_wrapper(self, plan)  # type: ignore[arg-type]
 
+        @wraps(plan)
+        def call(bound: Any, *args: Any, **kwargs: Any) -> Any:
+            return bound._driver.run(plan(bound, *args, **kwargs))
+
+        self._call = call
+
     @overload
     def __get__(self, bound: None, owner: type) -> Self: ...
     @overload
@@ -51,7 +58,7 @@ class operation(Generic[P, T]):  # noqa: N801  # it is used as a decorator
     @overload
     def __get__(self, bound: Async, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, bound: Any, owner: type) -> Any:
-        return self if bound is None else _bound(self.plan, bound, bound._driver.run)
+        return self if bound is None else MethodType(self._call, bound)
 
 
 class flow(Generic[P, T]):  # noqa: N801  # it is used as a decorator
@@ -61,6 +68,12 @@ class flow(Generic[P, T]):  # noqa: N801  # it is used as a decorator
         self.plan = plan
         update_wrapper(self, plan)  # type: ignore[arg-type]
 
+        @wraps(plan)
+        def call(bound: Any, *args: Any, **kwargs: Any) -> Any:
+            return bound._driver.stream(plan(bound, *args, **kwargs))
+
+        self._call = call
+
     @overload
     def __get__(self, bound: None, owner: type) -> Self: ...
     @overload
@@ -68,12 +81,4 @@ class flow(Generic[P, T]):  # noqa: N801  # it is used as a decorator
     @overload
     def __get__(self, bound: Async, owner: type) -> Callable[P, AsyncStream[T]]: ...
     def __get__(self, bound: Any, owner: type) -> Any:
-        return self if bound is None else _bound(self.plan, bound, bound._driver.stream)
-
-
-def _bound(plan: Callable[..., Any], bound: Operations, drive: Callable[[Any], Any]) -> Callable[..., Any]:
-    @wraps(plan)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return drive(plan(bound, *args, **kwargs))
-
-    return call
+        return self if bound is None else MethodType(self._call, bound)

@@ -2,6 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any, Literal, TypedDict, Unpack
 
 from msgspec import Struct
@@ -9,14 +10,17 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
-from driftq.client.calls import Calls, path_of
+from driftq.client.calls import JSON, Calls, decoded, path_of
 from driftq.client.consume import Consuming, Delivery
 from driftq.client.messages import StoredMessage, stored_messages
-from driftq.client.plan import Flow, Plan
+from driftq.client.plan import Flow, Plan, Request
+from driftq.client.producer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS, MakePlan
+from driftq.client.producers import AsyncMessageProducer, EncodeMessage, MessageProducer
 from driftq.client.reconnect import kept_open
 from driftq.client.retry import Repeat
 from driftq.model.broker_answers import (
     BatchProduced,
+    BatchResult,
     Build,
     Extended,
     GroupList,
@@ -186,6 +190,29 @@ class BrokerOperations(Operations):
         body = {"topic": topic, "messages": sent, "atomic": atomic}
         return self._calls.json("POST", "/v1/produce/batch", BatchProduced, body=body, repeat=_repeat(sent))
 
+    def _batch(self, topic: str) -> MakePlan[BatchResult]:
+        """Return what a producer sends: messages that are encoded already, all or none."""
+
+        def plan(messages: list[bytes]) -> Plan[Sequence[BatchResult]]:
+            body = b'{"topic":' + encode(topic) + b',"atomic":true,"messages":[' + b",".join(messages) + b"]}"
+            request = Request("POST", "/v1/produce/batch", headers=JSON, content=body)
+            response = yield from self._calls.response(request, Repeat.SAME)
+            return decoded(response, BatchProduced).results
+
+        return plan
+
+    def _encoder(self) -> EncodeMessage:
+        """Return what encodes the messages of one producer, each with a key, so that a retry never stores it twice."""
+        prefix, numbers = self._calls.random_key(), count(1)
+
+        def encoded(value: Any, key: str, envelope: Envelope) -> bytes:
+            text = value if isinstance(value, str) else encode(value).decode()
+            if not envelope.idempotency_key:
+                envelope = replace(envelope, idempotency_key=f"{prefix}.{next(numbers)}")
+            return encode(NewMessage(text, key, envelope))
+
+        return encoded
+
     def _sent(self, message: NewMessage, keyed: bool) -> NewMessage:
         """The message as it is sent: its value as text, and with a key if it may be sent twice."""
         value = message.value if isinstance(message.value, str) else encode(message.value).decode()
@@ -295,6 +322,18 @@ class BrokerOperations(Operations):
 class Broker(BrokerOperations, Blocking):
     """The broker, for callers that block."""
 
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = LINGER_MS,
+        max_batch: int = BATCH_RECORDS,
+        max_bytes: int = BUFFER_BYTES,
+    ) -> MessageProducer:
+        """Return a producer that gathers messages into calls of up to `max_batch` of them (`client.producer`)."""
+        batch, encoded = self._batch(topic), self._encoder()
+        return MessageProducer(self._driver, batch, encoded, linger_ms, max_batch, max_bytes)
+
     @property
     def idempotency(self) -> Idempotency:
         """The keys of work."""
@@ -303,6 +342,18 @@ class Broker(BrokerOperations, Blocking):
 
 class AsyncBroker(BrokerOperations, Async):
     """The broker, for callers that await."""
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = LINGER_MS,
+        max_batch: int = BATCH_RECORDS,
+        max_bytes: int = BUFFER_BYTES,
+    ) -> AsyncMessageProducer:
+        """Return a producer that gathers messages into calls of up to `max_batch` of them (`client.producer`)."""
+        batch, encoded = self._batch(topic), self._encoder()
+        return AsyncMessageProducer(self._driver, batch, encoded, linger_ms, max_batch, max_bytes)
 
     @property
     def idempotency(self) -> AsyncIdempotency:

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from msgspec import MsgspecError
+from msgspec import MsgspecError, structs
 from msgspec.json import decode, encode
 
 from driftq.client.errors import ClientError, ProtocolError, api_error
@@ -57,7 +57,7 @@ class Calls:
         """A success. Raises ApiError or TransportError once no more tries are left."""
         for attempt in count():
             try:
-                response: Response = yield request
+                response: Response = yield (structs.replace(request, again=True) if attempt else request)
                 if response.status < 300:
                     return response
                 raise api_error(response.status, response.headers, response.content)
@@ -66,19 +66,24 @@ class Calls:
                     raise
                 if asked_s(error) > self.patience_s:
                     raise
-                pause = self.pause(attempt, error)
-            yield pause
+                failure = error
+            if (yield self.pause(attempt, failure, in_call=True)) is False:
+                raise failure
         raise AssertionError("unreachable")
 
-    def pause(self, attempt: int, error: ClientError | None) -> Pause:
-        """What comes before the next try."""
+    def pause(self, attempt: int, error: ClientError | None, *, in_call: bool = False) -> Pause:
+        """Return what comes before the next try."""
         seconds = self.retries.pause_s(attempt, error, self._entropy)
         # What a `Retries` says is the caller's wish; what a server asks for may be anybody's.
-        return Pause(min(seconds, self.patience_s) if asked_s(error) else seconds)
+        return Pause(min(seconds, self.patience_s) if asked_s(error) else seconds, in_call)
 
     def fresh_key(self) -> str | None:
         """An idempotency key nobody has used; None where nothing is ever sent twice."""
-        return self._entropy.token(16).hex() if self.retries.count else None
+        return self.random_key() if self.retries.count else None
+
+    def random_key(self) -> str:
+        """Return an idempotency key that is not in use."""
+        return self._entropy.token(16).hex()
 
     def pages(
         self, path: str, answer: type[Page], rows: Callable[[Page], list[T]], query: Query | None = None

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.json import encode
 
+from driftq.client.address import Address, Tls
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
 from driftq.client.broker import AsyncBroker, Broker
 from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
 from driftq.client.closing import AsyncClosing, Closing
-from driftq.client.drivers import Address, AsyncDriver, Driver
+from driftq.client.drivers import AsyncDriver, Driver
 from driftq.client.plan import Flow, Plan, Request, Response
 from driftq.client.reading import Nodes
 from driftq.client.retry import Repeat, Retries
@@ -54,7 +55,10 @@ class _ClientOperations(Operations):
 
     Without `url` it is that in DRIFTQ_URL, else http://127.0.0.1:4000; without `api_key` that in DRIFTQ_API_KEY, if
     any. `timeout` is in seconds, for a call; `retries` how often one is made again; `node` names this client to queues
-    and groups. Raises ValueError for what is no address, or no key.
+    and groups. An https server is checked against the certificates in `ca_file`, else the system's; `client_cert` is a
+    PEM file with this client's certificate and key, or a pair of files; `proxy` is the address of an HTTP proxy (the
+    environment's is not used). `http+unix://%2Frun%2Fdriftq.sock` is a server on a Unix socket. Raises ValueError for
+    an address or a key that cannot be used.
     """
 
     _make_driver: ClassVar[type[Any]]
@@ -67,17 +71,33 @@ class _ClientOperations(Operations):
         timeout: float = _TIMEOUT_S,
         retries: int | Retries = 3,
         node: str | None = None,
+        ca_file: str | None = None,
+        client_cert: str | tuple[str, str] | None = None,
+        proxy: str | None = None,
     ) -> None:
         entropy = SystemEntropy()
-        self.node = node or f"{socket.gethostname()[:64]}-{os.getpid()}-{entropy.token(4).hex()}"
+        self._given_node, self._entropy = node, entropy
+        self._made_node = (0, "")
         given = url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL
-        self._address = Address.of(given, api_key or os.environ.get("DRIFTQ_API_KEY"), timeout)
+        key = api_key or os.environ.get("DRIFTQ_API_KEY")
+        self._address = Address(given, key, timeout, Tls(ca_file, client_cert), proxy)
         self.url = self._address.url
         self.has_key = self._address.api_key is not None
         calls = Calls(
             Retries(count=retries) if isinstance(retries, int) else retries, entropy, min(timeout, _PATIENCE_S)
         )
         super().__init__(calls, self._make_driver(self._address))
+
+    @property
+    def node(self) -> str:
+        """Return the name of this client for queues and groups. A forked child has another than its parent."""
+        process, made = self._made_node
+        if self._given_node is None and process != os.getpid():
+            process, made = self._made_node = (
+                os.getpid(),
+                f"{socket.gethostname()[:64]}-{os.getpid()}-{self._entropy.token(4).hex()}",
+            )
+        return self._given_node or made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -209,7 +229,17 @@ class Client(_ClientOperations, Blocking, Closing):
     def asynchronous(self) -> "AsyncClient":
         """A client of the same server, with the same key and name, for an event loop."""
         address, retries = self._address, self._calls.retries
-        return AsyncClient(self.url, address.api_key, timeout=address.timeout_s, retries=retries, node=self.node)
+        ca_file, client_cert = address.tls or Tls()
+        return AsyncClient(
+            self.url,
+            address.api_key,
+            timeout=address.timeout_s,
+            retries=retries,
+            node=self.node,
+            ca_file=ca_file,
+            client_cert=client_cert,
+            proxy=address.proxy,
+        )
 
     def close(self) -> None:
         """Let go of all connections."""

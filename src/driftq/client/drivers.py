@@ -1,99 +1,61 @@
-"""The two ways to perform a plan, over httpx: blocking and asynchronous. All that they do not share is in here."""
+"""The two ways to perform a plan: blocking, and on an asyncio loop. All that they do not share is in here.
+
+`timeout` is the time of a whole call: connecting, sending, waiting for the answer, and the pauses and further tries
+after a failure. A stream has no such limit; what is bounded there is how long the server may be silent.
+"""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
-import httpx
-from msgspec import Struct
-
-from driftq import __version__
+from driftq.client.address import Address
 from driftq.client.closing import AsyncClosing, Closing
-from driftq.client.errors import TransportError
+from driftq.client.errors import ClientError, ClosedError, TransportError
 from driftq.client.plan import Action, Emit, Flow, Open, Pause, Plan, Pull, Request, Response, Shut
+from driftq.seam import http_async, http_blocking
+from driftq.seam.http1 import HttpError
 
 T = TypeVar("T")
 
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-_CONNECT_S_MAX = 10.0
-_FIRST_SIGN, _LAST_SIGN = "!", "~"
-"""Of a key: what a header may have without quotes."""
-_IDLE_S = 30.0
-"""A connection that was idle for so long is not used again: the server might be closing it at this moment."""
-
-
-class Address(Struct, frozen=True):
-    """Where the server is, and how long it may take. The key is in no repr."""
-
-    url: str
-    api_key: str | None
-    timeout_s: float
-
-    @staticmethod
-    def of(url: str, api_key: str | None, timeout_s: float) -> "Address":
-        """What was given, checked: a key without the end of its line. Raises ValueError, which never tells the key."""
-        try:
-            parsed = httpx.URL(url)
-        except httpx.InvalidURL as error:
-            raise ValueError(f"{url!r} is no address of a server: {error}") from None
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError(f"{url!r} is no address of a server: it is like http://127.0.0.1:4000")
-        key = (api_key or "").strip()
-        if not all(_FIRST_SIGN <= sign <= _LAST_SIGN for sign in key):
-            raise ValueError("the API key has a sign that none has: a blank, a control character or one beyond ASCII")
-        return Address(url.rstrip("/"), key or None, timeout_s)
-
-    def __repr__(self) -> str:
-        return f"Address({self.url!r})"
-
-    def timeout(self, read_s: float) -> httpx.Timeout:
-        """As httpx wants it."""
-        return httpx.Timeout(self.timeout_s, connect=min(self.timeout_s, _CONNECT_S_MAX), read=read_s)
-
-    def options(self) -> dict[str, Any]:
-        """How both kinds of httpx client are made: straight to the server, whatever proxies the environment names, and
-        without compression, which costs more than it saves on the way to one's own server.
-        """
-        headers = {"accept-encoding": "identity", "user-agent": f"driftq-python/{__version__}"}
-        if self.api_key is not None:
-            headers["authorization"] = f"Bearer {self.api_key}"
-        return {
-            "base_url": self.url,
-            "headers": headers,
-            "timeout": self.timeout(self.timeout_s),
-            "limits": httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_S),
-            "trust_env": False,
-        }
-
-    def asked(self, http: httpx.Client | httpx.AsyncClient, action: Request | Open) -> httpx.Request:
-        """An action as a request of httpx."""
-        if isinstance(action, Open):
-            request, read_s = action.request, action.silence_s
-        else:
-            request, read_s = action, self.timeout_s + action.wait_s
-        return http.build_request(
-            request.method,
-            request.path,
-            params=request.query or None,
-            headers=dict(request.headers),
-            content=request.content,
-            timeout=self.timeout(read_s),
-        )
-
-    def failed(self, error: httpx.HTTPError) -> TransportError:
-        """What a plan is told of it."""
-        told = str(error) or type(error).__name__
-        return TransportError(f"no answer from {self.url}: {told}", sent=not isinstance(error, _UNSENT))
-
-
-def _answered(reply: httpx.Response, content: bytes) -> Response:
-    return Response(reply.status_code, reply.headers, content)
-
 
 def _next(plan: Any, outcome: object) -> Any:
-    """The next action of a plan that has got `outcome`. Raises StopIteration with its answer."""
-    return plan.throw(outcome) if isinstance(outcome, TransportError) else plan.send(outcome)
+    """Return the next action of a plan that has got `outcome`. Raises StopIteration with its answer."""
+    return plan.throw(outcome) if isinstance(outcome, ClientError) else plan.send(outcome)
+
+
+def _head(address: Address, request: Request) -> bytes:
+    return address.head.request(request.method, request.path, request.query, request.headers, request.content)
+
+
+def _failed(address: Address, error: HttpError, *, closed: bool) -> ClientError:
+    """Return what a plan gets instead of an answer."""
+    failure: ClientError
+    if closed:
+        failure = ClosedError("the client is closed")
+    else:
+        failure = TransportError(f"no answer from {address.url}: {error}", sent=error.sent)
+    failure.__cause__ = error.__cause__ or error
+    return failure
+
+
+class _CallTime:
+    """The time that the call of one plan has left."""
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._deadline = 0.0
+
+    def deadline(self, request: Request) -> float:
+        """Return when an answer to this request must be there."""
+        if not request.again:
+            self._deadline = self._clock() + self._timeout_s + request.wait_s
+        return self._deadline
+
+    def has_room(self, pause: Pause) -> bool:
+        """Whether there is time left after a pause."""
+        return not pause.in_call or self._clock() + pause.seconds < self._deadline
 
 
 class Driver:
@@ -101,10 +63,10 @@ class Driver:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.http = httpx.Client(**address.options())
+        self.pool = http_blocking.Pool(address.endpoint)
 
     def run(self, plan: Plan[T]) -> T:
-        """The answer of a plan."""
+        """Return the answer of a plan."""
         line, outcome = _Line(self), None
         try:
             while True:
@@ -115,56 +77,93 @@ class Driver:
             line.shut()
 
     def stream(self, flow: Flow[T]) -> "Stream[T]":
-        """The items of a flow."""
+        """Return the items of a flow."""
         return Stream(self, flow)
 
     def close(self) -> None:
-        """Let go of all connections."""
-        self.http.close()
+        """Close all connections. Calls and streams that wait in other threads end with a ClosedError."""
+        self.pool.close()
 
 
 class _Line:
-    """The stream that one plan may have open."""
+    """What one plan does on the network: calls, and one stream at a time."""
 
     def __init__(self, driver: Driver) -> None:
-        self._http, self._address = driver.http, driver.address
-        self._reply: httpx.Response | None = None
-        self._chunks: Iterator[bytes] = iter(())
+        self._pool, self._address = driver.pool, driver.address
+        self._time = _CallTime(driver.address.timeout_s, http_blocking.now)
+        self._stream: http_blocking.Connection | None = None
+        self._silence_s = 0.0
+        self._ended = False
+        self._pausing: threading.Event | None = None
 
     def perform(self, action: Action) -> object:
-        """What came of it."""
+        """Return what came of an action."""
         try:
             match action:
                 case Request():
-                    reply = self._http.send(self._address.asked(self._http, action))
-                    return _answered(reply, reply.content)
+                    deadline = self._time.deadline(action)
+                    reply = self._pool.exchange(action.method, _head(self._address, action), action.content, deadline)
+                    return Response(*reply)
                 case Open():
-                    return self._opened(self._address.asked(self._http, action))
+                    return self._open(action)
                 case Pull():
-                    return next(self._chunks, b"")
+                    return b"" if self._stream is None else self._stream.pull(http_blocking.now() + self._silence_s)
                 case Pause():
-                    threading.Event().wait(action.seconds)
+                    return self._pause(action)
                 case Shut():
                     self.shut()
-        except httpx.HTTPError as error:
-            return self._address.failed(error)
+        except HttpError as error:
+            return _failed(self._address, error, closed=self._pool.closed)
         return None
 
-    def _opened(self, request: httpx.Request) -> Response:
+    def _open(self, action: Open) -> Response:
         self.shut()
-        reply = self._http.send(request, stream=True)
-        self._reply, self._chunks = reply, reply.iter_raw()
-        return _answered(reply, b"" if reply.is_success else reply.read())
+        request, deadline = action.request, http_blocking.now() + action.silence_s
+        head = _head(self._address, request)
+        self._silence_s = action.silence_s
+        stream = self._stream = self._pool.take(deadline)
+        status, headers = stream.begin(request.method, head, request.content, deadline)
+        if status < 300:
+            return Response(status, headers, b"")
+        content = b""
+        while chunk := stream.pull(deadline):
+            content += chunk
+        return Response(status, headers, content)
+
+    def _pause(self, pause: Pause) -> bool:
+        if not self._time.has_room(pause):
+            return False
+        self._pausing = threading.Event()
+        if not self._ended:
+            self._pausing.wait(pause.seconds)
+        return True
 
     def shut(self) -> None:
-        """Let go."""
-        reply, self._reply = self._reply, None
-        if reply is not None:
-            reply.close()
+        """Let go of the open stream."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._pool.give_back(stream)
+
+    def end(self) -> None:
+        """End what another thread waits for here."""
+        self._ended = True
+        pausing, stream = self._pausing, self._stream
+        if pausing is not None:
+            pausing.set()
+        if stream is not None:
+            stream.interrupt()
+
+    def check(self) -> None:
+        """Raise StopIteration after `end`."""
+        if self._ended:
+            raise StopIteration
 
 
 class Stream(Closing, Generic[T]):
-    """What a flow gives, one item after the other. Close it, or use it as a context, when you stop before its end."""
+    """The items of a flow, one after the other. Close it, or use it as a context, when you stop before its end.
+
+    `close` may be called from any thread: one that waits for the next item then sees the end of the stream.
+    """
 
     def __init__(self, driver: Driver, flow: Flow[T]) -> None:
         self._flow, self._line = flow, _Line(driver)
@@ -177,6 +176,7 @@ class Stream(Closing, Generic[T]):
         try:
             while not isinstance(action := _next(self._flow, self._outcome), Emit):
                 self._outcome = self._line.perform(action)
+                self._line.check()
         except BaseException:
             self.close()
             raise
@@ -185,8 +185,12 @@ class Stream(Closing, Generic[T]):
         return item
 
     def close(self) -> None:
-        """No more items."""
-        self._flow.close()
+        """End the stream."""
+        self._line.end()
+        try:
+            self._flow.close()
+        except ValueError:
+            return  # another thread is in the flow, and closes it when it sees the end
         self._line.shut()
 
 
@@ -195,10 +199,10 @@ class AsyncDriver:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.http = httpx.AsyncClient(**address.options())
+        self.pool = http_async.Pool(address.endpoint)
 
     async def run(self, plan: Plan[T]) -> T:
-        """The answer of a plan."""
+        """Return the answer of a plan."""
         line, outcome = _AsyncLine(self), None
         try:
             while True:
@@ -206,70 +210,92 @@ class AsyncDriver:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
-            await line.shut()
+            line.shut()
 
     def stream(self, flow: Flow[T]) -> "AsyncStream[T]":
-        """The items of a flow."""
+        """Return the items of a flow."""
         return AsyncStream(self, flow)
 
     async def close(self) -> None:
-        """Let go of all connections."""
-        await self.http.aclose()
+        """Close all connections. Calls and streams that wait in other tasks end with a ClosedError."""
+        self.pool.close()
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
 class _AsyncLine:
-    """The same as `_Line`, without blocking."""
+    """What one plan does on the network: calls, and one stream at a time."""
 
     def __init__(self, driver: AsyncDriver) -> None:
-        self._http, self._address = driver.http, driver.address
-        self._reply: httpx.Response | None = None
-        self._chunks: AsyncIterator[bytes] | None = None
+        self._pool, self._address = driver.pool, driver.address
+        self._now = asyncio.get_running_loop().time
+        self._time = _CallTime(driver.address.timeout_s, self._now)
+        self._stream: http_async.Connection | None = None
+        self._silence_s = 0.0
 
     async def perform(self, action: Action) -> object:
-        """What came of it."""
+        """Return what came of an action."""
         try:
-            return await self._perform(action)
-        except httpx.HTTPError as error:
-            return self._address.failed(error)
-
-    async def _perform(self, action: Action) -> object:
-        if isinstance(action, Request):
-            reply = await self._http.send(self._address.asked(self._http, action))
-            return _answered(reply, reply.content)
-        if isinstance(action, Open):
-            return await self._opened(self._address.asked(self._http, action))
-        if isinstance(action, Pull):
-            return b"" if self._chunks is None else await anext(self._chunks, b"")
-        await (asyncio.sleep(action.seconds) if isinstance(action, Pause) else self.shut())
+            if isinstance(action, Request):
+                return await self._call(action)
+            if isinstance(action, Pull):
+                return b"" if self._stream is None else await self._stream.pull(self._now() + self._silence_s)
+            if isinstance(action, Open):
+                return await self._open(action)
+            if isinstance(action, Pause):
+                return await self._pause(action)
+        except HttpError as error:
+            return _failed(self._address, error, closed=self._pool.closed)
+        self.shut()
         return None
 
-    async def _opened(self, request: httpx.Request) -> Response:
-        await self.shut()
-        reply = await self._http.send(request, stream=True)
-        self._reply, self._chunks = reply, reply.aiter_raw()
-        return _answered(reply, b"" if reply.is_success else await reply.aread())
+    async def _call(self, request: Request) -> Response:
+        message = _head(self._address, request) + (request.content or b"")
+        reply = await self._pool.exchange(request.method, message, self._time.deadline(request))
+        return Response(*reply)
 
-    async def shut(self) -> None:
-        """Let go."""
-        reply, self._reply = self._reply, None
-        if reply is not None:
-            await reply.aclose()
+    async def _open(self, action: Open) -> Response:
+        self.shut()
+        request, deadline = action.request, self._now() + action.silence_s
+        message = _head(self._address, request) + (request.content or b"")
+        self._silence_s = action.silence_s
+        stream = self._stream = await self._pool.take(deadline)
+        status, headers = await stream.begin(request.method, message, deadline)
+        if status < 300:
+            return Response(status, headers, b"")
+        content = b""
+        while chunk := await stream.pull(deadline):
+            content += chunk
+        return Response(status, headers, content)
+
+    async def _pause(self, pause: Pause) -> bool:
+        if not self._time.has_room(pause):
+            return False
+        await asyncio.sleep(pause.seconds)
+        return True
+
+    def shut(self) -> None:
+        """Let go of the open stream."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._pool.give_back(stream)
 
 
 class AsyncStream(AsyncClosing, Generic[T]):
-    """The same as `Stream`, for `async for` and `async with`."""
+    """The items of a flow, for `async for` and `async with`."""
 
     def __init__(self, driver: AsyncDriver, flow: Flow[T]) -> None:
-        self._flow, self._line = flow, _AsyncLine(driver)
+        self._driver, self._flow = driver, flow
+        self._line: _AsyncLine | None = None
         self._outcome: object = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
+        line = self._line = self._line or _AsyncLine(self._driver)
         try:
             while not isinstance(action := _next(self._flow, self._outcome), Emit):
-                self._outcome = await self._line.perform(action)
+                self._outcome = await line.perform(action)
         except StopIteration:
             await self.close()
             raise StopAsyncIteration from None
@@ -281,6 +307,7 @@ class AsyncStream(AsyncClosing, Generic[T]):
         return item
 
     async def close(self) -> None:
-        """No more items."""
+        """End the stream."""
         self._flow.close()
-        await self._line.shut()
+        if self._line is not None:
+            self._line.shut()

@@ -2,7 +2,9 @@
 
 ClientError
 ├── TransportError      no whole answer came: refused, cut off, too slow
+├── ClosedError         the client was closed, before the call or while it waited
 ├── ProtocolError       an answer that is none of DriftQ's
+├── ConfigDiffersError  `create` met a topic that exists with another config
 └── ApiError            the server says no: `status`, `code`, `message`, `detail`, `retry_after`
     ├── BadRequestError     400, 405, 406, 413, 414, 415, 431: this call never works as it is
     ├── UnauthorizedError   401
@@ -13,7 +15,8 @@ ClientError
     ├── TopicFullError      422
     ├── ThrottledError      429: the same call may work later
     └── ServerError         500 and above
-        └── UnavailableError    503: it starts, drains, or has stopped taking writes
+        ├── UnavailableError    503: it starts, drains, or has stopped taking writes
+        └── DiskFullError       507: its disk is full; nothing was kept, and the same call works when there is room
 """
 
 from collections.abc import Mapping
@@ -39,8 +42,25 @@ class TransportError(ClientError):
         self.sent = sent
 
 
+class ClosedError(ClientError):
+    """The client was closed. Whether a call that waited for its answer had an effect is not known."""
+
+
 class ProtocolError(ClientError):
     """What came back is not what a DriftQ server says."""
+
+
+class ConfigDiffersError(ClientError):
+    """A topic exists, and a setting that `create` was given has another value there. Nothing was changed.
+
+    `differences` has the value in force and the value asked for, by setting.
+    """
+
+    def __init__(self, topic: str, differences: Mapping[str, tuple[Any, Any]]) -> None:
+        found = ", ".join(f"{field}={there!r} and not {asked!r}" for field, (there, asked) in differences.items())
+        super().__init__(f"topic {topic!r} exists with {found}; change it with update(), or with replace()")
+        self.topic = topic
+        self.differences = differences
 
 
 class ApiError(ClientError):
@@ -103,6 +123,10 @@ class UnavailableError(ServerError):
     """The server starts, drains, or has stopped taking writes."""
 
 
+class DiskFullError(ServerError):
+    """The disk of the server is full. Nothing of the call was kept; the same call works when there is room."""
+
+
 _KINDS: dict[int, type[ApiError]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
@@ -111,6 +135,7 @@ _KINDS: dict[int, type[ApiError]] = {
     422: TopicFullError,
     429: ThrottledError,
     503: UnavailableError,
+    507: DiskFullError,
 }
 
 

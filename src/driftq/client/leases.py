@@ -7,6 +7,7 @@ from msgspec import Struct
 from driftq.client.broker import AsyncBroker
 from driftq.client.consume import Delivery
 from driftq.client.errors import ConflictError, LeaseLostError
+from driftq.client.gathering import Gathering
 from driftq.client.topics import AsyncTopic
 from driftq.model.answers import Job
 
@@ -81,6 +82,11 @@ class Held(Protocol[Item_co]):
         """It goes to the dead letters."""
         ...
 
+    @property
+    def may_return(self) -> bool:
+        """Whether it may go back before a handler has seen it."""
+        ...
+
 
 class HeldMessage:
     """A message of a group."""
@@ -116,18 +122,33 @@ class HeldMessage:
         """It comes again as its policy says, unless the handler knows better."""
         await self._broker.nack(self.item, reason, delay_ms=None if after_s is None else round(after_s * _MS_PER_S))
 
+    @property
+    def may_return(self) -> bool:
+        """Whether it may go back: not a message, because that counts as an attempt of its retry policy."""
+        return False
+
     async def give_up(self, reason: str) -> None:
         """It goes to the topic of dead letters."""
         await self._broker.nack(self.item, reason, dead_letter=True)
 
 
-class Queue(Struct, frozen=True):
+class Queue:
     """A queue as a worker knows it."""
 
-    topic: AsyncTopic
-    epoch: int
-    dead_letters: AsyncTopic | None
-    owner: str
+    def __init__(
+        self, topic: AsyncTopic, epoch: int, dead_letters: AsyncTopic | None, deliveries_max: int, owner: str
+    ) -> None:
+        self.topic = topic
+        self.epoch = epoch
+        self.dead_letters = dead_letters
+        self.deliveries_max = deliveries_max
+        """After this many deliveries the server gives a job up; 0 is no limit."""
+        self.owner = owner
+        self.acks: Gathering[Job] = Gathering(self._ack)
+
+    async def _ack(self, jobs: list[Job]) -> set[int]:
+        skipped = set((await self.topic.ack(jobs, node=self.owner)).skipped)
+        return {place for place, job in enumerate(jobs) if job.seq in skipped}
 
 
 class HeldJob:
@@ -156,8 +177,15 @@ class HeldJob:
         self._check((await self._queue.topic.extend(self.item, lease_ms=lease_ms, node=self._queue.owner)).skipped)
 
     async def ack(self) -> None:
-        """It is done."""
-        self._check((await self._queue.topic.ack(self.item, node=self._queue.owner)).skipped)
+        """It is done. Jobs that are done at the same time are acked by one request."""
+        if not await self._queue.acks.settle(self.item):
+            self._check([self.item.seq])
+
+    @property
+    def may_return(self) -> bool:
+        """Whether the job can go back without being handled: one at its last delivery would be given up."""
+        most = self._queue.deliveries_max
+        return not most or self.item.deliveries < most
 
     async def nack(self, reason: str, after_s: float | None) -> None:
         """It is handed out again after a while."""

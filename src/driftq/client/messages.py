@@ -7,7 +7,7 @@ from driftq.client.plan import Flow
 from driftq.client.reading import read_pages
 from driftq.model.answers import Record
 from driftq.model.envelope import Message
-from driftq.model.names import is_topic_name
+from driftq.model.names import broker_topic
 from driftq.model.tombstone import Tombstone
 
 
@@ -23,11 +23,8 @@ class StoredMessage(Struct, frozen=True):
 def stored_messages(
     calls: Calls, topic: str, from_offset: int, *, may_be_absent: bool = False
 ) -> Flow[StoredMessage | Tombstone]:
-    """All messages from an offset on. Raises ValueError for a name that v0 cannot say."""
-    name = f"v1:{topic}"
-    if not is_topic_name(name):
-        raise ValueError(f"messages of {topic!r} can only be read by a group: its name has signs that v0 does not know")
-    path = path_of("v0", "topics", name)
+    """Yield every message from an offset on."""
+    path = path_of("v0", "topics", broker_topic(topic))
     return read_pages(calls, path, _stored, from_seq=from_offset, may_be_absent=may_be_absent)
 
 

@@ -26,7 +26,9 @@ class Request(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     content: bytes | None = None
     wait_s: float = 0.0
-    """How long the server is asked to hold its answer back, beyond the client's own patience."""
+    """How long the server is asked to hold its answer back, beyond the client's own timeout."""
+    again: bool = False
+    """Whether this is another try of the same call: it gets what is left of the call's time."""
 
 
 class Response(Struct, frozen=True):
@@ -42,9 +44,11 @@ class Response(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Let so much time pass."""
+    """Wait. Gives False, at once, if that is longer than the call it belongs to has time."""
 
     seconds: float
+    in_call: bool = False
+    """Whether it counts for the time of the call whose request came before."""
 
 
 class Open(Struct, frozen=True):

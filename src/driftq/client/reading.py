@@ -1,5 +1,6 @@
 """Reading a topic page by page (http-v0 §8, §22.1)."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +10,8 @@ from driftq.client.plan import Emit, Flow, Plan
 from driftq.model.answers import DiffPage, Record
 from driftq.model.limits import PAGE_BYTES_MAX
 from driftq.model.tombstone import Tombstone
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -29,20 +32,25 @@ def read_pages(
     *,
     from_seq: int | None = None,
     from_ts: int | None = None,
+    epoch: int | None = None,
     node: Nodes | None = None,
     may_be_absent: bool = False,
 ) -> Flow[T | Tombstone]:
     """All records up to the head as it is at the first page, in a shape; and a tombstone where some are missing.
 
-    A topic that may be absent has no records then; dead letters are kept in topics that the first of them makes.
+    `epoch` is the one that `from_seq` belongs to. The second and later pages send the epoch of the page before, so that
+    a topic that is created again in between is reported. A topic that may be absent has no records then; dead letters
+    are kept in topics that the first of them makes.
     """
     try:
-        page = yield from diff_page(calls, path, from_seq=from_seq, from_ts=from_ts, node=node)
+        page = yield from diff_page(calls, path, from_seq=from_seq, from_ts=from_ts, epoch=epoch, node=node)
     except NotFoundError:
         if may_be_absent:
             return
         raise
     until = page.head_seq
+    if page.tombstone is None and from_seq is not None and from_seq > until:
+        _log.warning("topic %s: %s", page.topic, above_the_head(from_seq, until))
     while True:
         if page.tombstone is not None:
             yield Emit(page.tombstone)
@@ -51,7 +59,12 @@ def read_pages(
                 yield Emit(shape(record))
         if page.next_from_seq >= until:
             return
-        page = yield from diff_page(calls, path, from_seq=page.next_from_seq, node=node)
+        page = yield from diff_page(calls, path, from_seq=page.next_from_seq, epoch=page.epoch, node=node)
+
+
+def above_the_head(cursor: int, head: int) -> str:
+    """Return the words for a cursor that no record of the topic has reached."""
+    return f"cursor {cursor} is above the head {head}"
 
 
 def as_it_is(record: Record) -> Record:

@@ -29,6 +29,12 @@ def write_body(records: Iterable[NewRecord | Mapping[str, Any]], **fields: Any) 
     return encode({"records": list(records), **present(fields)})
 
 
+def encoded_body(records: list[bytes], **fields: Any) -> bytes:
+    """Return a write of records that are JSON already."""
+    rest = encode(present(fields))[1:]
+    return b'{"records":[' + b",".join(records) + (b"]" if rest == b"}" else b"],") + rest
+
+
 def lines_body(lines: bytes, *, tag: str | None = None, **fields: Any) -> bytes:
     """A write with one record for each line, whose data is the JSON on that line.
 

@@ -1,19 +1,19 @@
 """Which calls are made again, and when. Pure.
 
-What a server refuses before it does anything may always be asked again: a full queue, a server that starts or drains, a
-connection that was never made. Where it is not known whether a call had an effect, only one that may have it twice is
-made again: reads, calls that name a state, writes and messages with an idempotency key.
+What a server refuses before it does anything may always be asked again: a full queue, a full disk, a server that starts
+or drains, a connection that was never made. Where it is not known whether a call had an effect, only one that may have
+it twice is made again: reads, calls that name a state, writes and messages with an idempotency key.
 """
 
 from enum import Enum
 
 from msgspec import Struct
 
-from driftq.client.errors import ApiError, ClientError, ThrottledError, TransportError, UnavailableError
+from driftq.client.errors import ApiError, ClientError, DiskFullError, ThrottledError, TransportError, UnavailableError
 from driftq.seam.entropy import Entropy
 
-_RETRIED = frozenset((429, 500, 502, 503, 504))
-_UNTOUCHED = frozenset(("not_ready", "shutting_down"))
+_RETRIED = frozenset((429, 500, 502, 503, 504, 507))
+_UNTOUCHED = frozenset(("not_ready", "shutting_down", "segment_unavailable", "cold_unavailable"))
 _IN_FLIGHT = "idempotency: key already in-flight"
 
 
@@ -58,4 +58,6 @@ def may_retry(error: ClientError, repeat: Repeat) -> bool:
     if repeat is Repeat.SAME:
         # A key that is in flight is that of the first try, whose answer got lost.
         return error.status in _RETRIED or error.message == _IN_FLIGHT
-    return isinstance(error, ThrottledError) or (isinstance(error, UnavailableError) and error.code in _UNTOUCHED)
+    if isinstance(error, ThrottledError | DiskFullError):
+        return True
+    return isinstance(error, UnavailableError) and error.code in _UNTOUCHED

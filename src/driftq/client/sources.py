@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from driftq.client.broker import AsyncIdempotency
 from driftq.client.client import AsyncClient
@@ -27,6 +27,12 @@ class Source(Protocol[Item_co]):
     effects: "Effects | None"
     quit_s: float
     """How long `taken` may need to end by itself once there is no more room."""
+    rounds: int
+    """How many rounds of jobs are taken: with 2, one waits while another is handled."""
+
+    async def extend(self, held: list[Any], lease_ms: int) -> None:
+        """Hold all of these longer. Raise ClientError."""
+        ...
 
     def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Item_co]]:
         """What is taken, as there is room; ends when `room` says 0."""
@@ -75,6 +81,7 @@ class GroupSource:
     """The messages of a group; the server keeps to as many as there are handlers."""
 
     quit_s = 0.0
+    rounds = 1
 
     def __init__(self, client: AsyncClient, topic: str, group: str, owner: str, *, effects: bool) -> None:
         self._broker = client.broker
@@ -92,6 +99,15 @@ class GroupSource:
             async for delivery in stream:
                 yield HeldMessage(self._broker, delivery)
 
+    async def extend(self, held: list[HeldMessage], lease_ms: int) -> None:
+        """Hold these longer."""
+        failed: list[BaseException | None] = await asyncio.gather(
+            *(one.extend(lease_ms) for one in held), return_exceptions=True
+        )
+        for error in failed:
+            if error is not None:
+                raise error
+
 
 class QueueSource:
     """The jobs of a queue; claimed as there is room, and waited for on the queue's own log.
@@ -100,6 +116,7 @@ class QueueSource:
     """
 
     quit_s = 10.0
+    rounds = 2
 
     def __init__(self, client: AsyncClient, name: str, owner: str, *, effects: str | None) -> None:
         self._client = client
@@ -120,10 +137,15 @@ class QueueSource:
 
     async def _known(self) -> Queue:
         state, manifest = await self._topic.info(touch=False), await self._topic.segments()
-        letters = state.config.dead_letter
+        name, most = state.config.dead_letter, state.config.max_deliveries
         if self._effects_topic is not None:
             await self._client.broker.create_topic(self._effects_topic)
-        return Queue(self._topic, manifest.epoch, None if letters is None else self._client.topic(letters), self._owner)
+        letters = None if name is None else self._client.topic(name)
+        return Queue(self._topic, manifest.epoch, letters, most, self._owner)
+
+    async def extend(self, held: list[HeldJob], lease_ms: int) -> None:
+        """Hold these longer, in one request."""
+        await self._topic.extend([one.item for one in held], lease_ms=lease_ms, node=self._owner)
 
     async def _claimed(self, count: int, lease_ms: int) -> list[Job]:
         """What can be had; nothing while the server is away, for whoever has seen it waits for it."""

@@ -1,17 +1,19 @@
 """Topics and their records (http-v0 §6-§10), and how a topic handle is put together from its parts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from driftq.client.additions import Additions
 from driftq.client.arrow import Arrow
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
 from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
-from driftq.client.config import topic_config
+from driftq.client.config import check_same, explicit_fields, topic_config, topic_patch
 from driftq.client.plan import Emit, Flow, Plan, Request
+from driftq.client.producer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS
+from driftq.client.producers import AsyncTopicProducer, TopicProducer
 from driftq.client.queues import Queues
 from driftq.client.reading import PAGE_RECORDS, Nodes, as_it_is, diff_page, read_pages
-from driftq.client.records import LINES_MAX, NewRecord, line_groups, lines_body, write_body
+from driftq.client.records import LINES_MAX, NewRecord, encoded_body, line_groups, lines_body, write_body
 from driftq.client.retry import Repeat
 from driftq.client.watch import Start, Watched, watched
 from driftq.model.answers import DiffPage, Record, RecordsDeleted, TopicDeleted, TopicPut, TopicState, Written
@@ -34,7 +36,27 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
 
     @operation
     def create(self, config: TopicConfig | None = None, /, **fields: Any) -> Plan[TopicPut]:
-        """Create the topic, or replace its config; what is not said returns to its default. Raises TypeError."""
+        """Create the topic unless it exists. A topic that exists keeps its config.
+
+        So every service may call this at its start. Raise ConfigDiffersError if the topic exists and a setting given
+        here has another value there, and TypeError for a setting that a topic does not have.
+        """
+        return self._created(topic_config(config, fields), explicit_fields(config, fields))
+
+    def _created(self, asked: TopicConfig, fields: list[str]) -> Plan[TopicPut]:
+        put = yield from self._calls.json("PUT", self._path, TopicPut, query={"replace": False}, body=asked)
+        if not put.created:
+            check_same(self.name, put.config, asked, fields)
+        return put
+
+    @operation
+    def update(self, /, **fields: Any) -> Plan[TopicPut]:
+        """Change these settings and no others; None returns one to its default. Raise NotFoundError or TypeError."""
+        return self._calls.json("PATCH", self._path, TopicPut, body=topic_patch(fields))
+
+    @operation
+    def replace(self, config: TopicConfig | None = None, /, **fields: Any) -> Plan[TopicPut]:
+        """Create the topic, or replace its whole config: every setting not given here returns to its default."""
         return self._calls.json("PUT", self._path, TopicPut, body=topic_config(config, fields))
 
     @operation
@@ -105,6 +127,12 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
             body = lines_body(lines, tag=tag, node=node, idempotency_key=key)
             yield Emit((yield from self._posted(body, key, False)))
 
+    def _batch(self, records: list[bytes]) -> Plan[Sequence[int]]:
+        """Write encoded records, all or none, under a key: what a producer sends. The answer is their seqs."""
+        key = self._calls.fresh_key()
+        written = yield from self._posted(encoded_body(records, idempotency_key=key), key, False)
+        return range(written.first_seq, written.last_seq + 1)
+
     def _posted(self, body: bytes, key: str | None, return_seqs: bool) -> Plan[Written]:
         request = Request("POST", self._path, query_of({"return_seqs": return_seqs}), JSON, body)
         response = yield from self._calls.response(request, Repeat.SAME if key else Repeat.AGAIN)
@@ -116,18 +144,24 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
         from_seq: int | None = None,
         *,
         from_ts: int | None = None,
+        epoch: int | None = None,
         limit: int = PAGE_RECORDS,
         node: Nodes | None = None,
         include_meta: bool = True,
         wait_ms: int = 0,
         max_batch_bytes: int = PAGE_BYTES_MAX,
     ) -> Plan[DiffPage]:
-        """One page of what is behind a cursor; with `wait_ms`, it may wait for something to come."""
+        """One page of what is behind a cursor; with `wait_ms`, it may wait for something to come.
+
+        `epoch` is that of the page the cursor came from. With it, a topic that was deleted and created again is always
+        told by a `recreated` tombstone, and a cursor above the head of an unchanged topic is not.
+        """
         return diff_page(
             self._calls,
             self._path,
             from_seq=from_seq,
             from_ts=from_ts,
+            epoch=epoch,
             limit=limit,
             node=node,
             include_meta=include_meta,
@@ -137,10 +171,15 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
 
     @flow
     def read(
-        self, from_seq: int | None = None, *, from_ts: int | None = None, node: Nodes | None = None
+        self,
+        from_seq: int | None = None,
+        *,
+        from_ts: int | None = None,
+        epoch: int | None = None,
+        node: Nodes | None = None,
     ) -> Flow[Record | Tombstone]:
         """Everything behind a cursor, page by page, up to the head as it is at the first page; gaps as tombstones."""
-        return read_pages(self._calls, self._path, as_it_is, from_seq=from_seq, from_ts=from_ts, node=node)
+        return read_pages(self._calls, self._path, as_it_is, from_seq=from_seq, from_ts=from_ts, epoch=epoch, node=node)
 
     @operation
     def delete_records(
@@ -152,13 +191,19 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
 
     @flow
     def watch(
-        self, from_seq: int | None = None, *, from_ts: int | None = None, tail: bool = False, node: Nodes | None = None
+        self,
+        from_seq: int | None = None,
+        *,
+        from_ts: int | None = None,
+        tail: bool = False,
+        epoch: int | None = None,
+        node: Nodes | None = None,
     ) -> Flow[Record | Tombstone]:
         """Everything behind a cursor and all that is written from then on; ends when the topic is deleted.
 
         A connection that breaks is made again, and goes on where it stopped.
         """
-        starts = {self.name: Start(from_seq, from_ts, tail)}
+        starts = {self.name: Start(from_seq, from_ts, tail, epoch)}
         return watched(self._calls, starts, _record_or_gap, node=node)
 
 
@@ -169,6 +214,18 @@ def _record_or_gap(_: str, item: Watched) -> Record | Tombstone | None:
 class Topic(TopicOperations, Blocking):
     """A topic, for callers that block."""
 
+    def producer(
+        self, *, linger_ms: float = LINGER_MS, max_batch: int = BATCH_RECORDS, max_bytes: int = BUFFER_BYTES
+    ) -> TopicProducer:
+        """Return a producer that gathers appends into writes of up to `max_batch` records (`client.producer`)."""
+        return TopicProducer(self._driver, self._batch, linger_ms, max_batch, max_bytes)
+
 
 class AsyncTopic(TopicOperations, Async):
     """A topic, for callers that await."""
+
+    def producer(
+        self, *, linger_ms: float = LINGER_MS, max_batch: int = BATCH_RECORDS, max_bytes: int = BUFFER_BYTES
+    ) -> AsyncTopicProducer:
+        """Return a producer that gathers appends into writes of up to `max_batch` records (`client.producer`)."""
+        return AsyncTopicProducer(self._driver, self._batch, linger_ms, max_batch, max_bytes)

@@ -5,6 +5,7 @@ is read. So nothing is lost and nothing comes twice, whenever the connection bre
 server is begun anew from these cursors; a topic that is gone meanwhile is told of.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -13,10 +14,13 @@ from msgspec.json import decode
 
 from driftq.client.calls import Calls
 from driftq.client.plan import Flow, Open, Plan, Request, Response
+from driftq.client.reading import above_the_head
 from driftq.client.reconnect import kept_open
 from driftq.client.sse import Event, EventReader
 from driftq.model.answers import Record, Watching
-from driftq.model.tombstone import Tombstone
+from driftq.model.tombstone import Reason, Tombstone
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -25,11 +29,15 @@ _SILENCE_S = 45.0
 
 
 class Start(Struct, frozen=True, omit_defaults=True):
-    """Where to begin: behind a seq, at a time, or at the head; from what is retained if nothing is said."""
+    """Where to begin: behind a seq, at a time, or at the head; from what is retained if nothing is said.
+
+    `epoch` is the one that `from_seq` belongs to, as `info()` and `diff()` tell it.
+    """
 
     from_seq: int | None = None
     from_ts: int | None = None
     tail: bool = False
+    epoch: int | None = None
 
 
 class CaughtUp(Struct, frozen=True):
@@ -107,11 +115,18 @@ class _Watch(Generic[T]):
         return Open(Request("GET", f"/v0/watch/{self._wid}", headers=headers), _SILENCE_S)
 
     def _begin(self) -> Plan[None]:
-        body = {"topics": self._starts, "node": self._node, "include_tags": True}
+        body = {"topics": self._starts, "node": self._node, "include_tags": True, "include_epoch": True}
         query = {"lenient": self._resumed}
         begun = yield from self._calls.json("POST", "/v0/watch", Watching, query=query, body=body)
         self._gone += sorted(self._starts.keys() - begun.topics.keys())
-        self._starts = {name: Start(one.from_seq) for name, one in begun.topics.items()}
+        for name, one in begun.topics.items():
+            asked = self._starts[name]
+            if asked.from_seq is not None and one.from_seq < asked.from_seq:
+                _log.warning("topic %s: %s", name, above_the_head(asked.from_seq, one.head_seq))
+            # What a session was told of another epoch is told again until its tombstone has come.
+            epoch = one.epoch if asked.epoch is None else asked.epoch
+            self._starts[name] = Start(one.from_seq, epoch=epoch)
+        self._starts = {name: self._starts[name] for name in begun.topics}
         self._wid, self._last_id, self._resumed = begun.wid, None, True
 
     def is_stale(self, response: Response) -> bool:
@@ -134,21 +149,27 @@ class _Watch(Generic[T]):
                 batch = decode(event.data, type=_Records)
                 for record in batch.records:
                     yield from self._shaped(batch.topic, record)
-                self._starts[batch.topic] = Start(batch.to_seq)
+                self._move(batch.topic, batch.to_seq)
             case "tombstone":
                 topic, tombstone = decode(event.data, type=_Told).topic, decode(event.data, type=Tombstone)
                 yield from self._shaped(topic, tombstone)
-                self._starts[topic] = Start(tombstone.seq - 1)
+                if tombstone.reason is Reason.RECREATED:
+                    self._starts[topic] = Start(tombstone.seq - 1)  # of an epoch that no frame names
+                else:
+                    self._move(topic, tombstone.seq - 1)
             case "caught-up":
                 told = decode(event.data, type=_Told)
                 yield from self._shaped(told.topic, CaughtUp(told.head_seq))
-                self._starts[told.topic] = Start(told.head_seq)
+                self._move(told.topic, told.head_seq)
             case "topic-deleted":
                 told = decode(event.data, type=_Told)
                 self._starts.pop(told.topic, None)
                 yield from self._shaped(told.topic, TopicGone(told.head_seq))
             case "error" if decode(event.data, type=_Failed).code == 410:
                 self._wid = None
+
+    def _move(self, topic: str, seq: int) -> None:
+        self._starts[topic] = Start(seq, epoch=self._starts.get(topic, Start()).epoch)
 
     def _shaped(self, topic: str, item: Watched) -> Iterator[T]:
         shaped = self._shape(topic, item)

@@ -2,26 +2,41 @@
 
     take → keep the lease → begin → handler → commit → ack
 
-While a handler runs its lease is extended every third of it. A handler that returns is acked; one that raises is nacked
-with what it raised, and `Retry` and `DeadLetter` say it more precisely. With effects, the key of a message is begun
-before its handler and committed behind it: a message whose effect has happened is acked without being handled.
+Every third of a lease, all leases are extended, in one request where the source can. A handler that returns is acked;
+one that raises is nacked with what it raised, and `Retry` and `DeadLetter` are more precise. A handler that returns
+work instead of a result (`client.handlers`) is nacked too. With effects, the key of a message is begun before its
+handler runs and committed after it: a message whose effect has happened is acked without being handled.
 
-To stop is to drain: nothing more is taken, what was taken is finished and settled.
+A slot is held while a handler runs. Jobs of a queue are taken ahead, at most one round of slots, so that a slot that is
+free finds the next job there; settling does not hold a slot.
+
+To stop is to drain: nothing more is taken, what was started is finished and settled, and jobs that were taken ahead go
+back at once, for another worker. (A job at its last delivery is handled instead: going back would give it up.)
 """
 
 import asyncio
 import logging
-import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
+from inspect import isawaitable
+from typing import Generic, TypeVar, Unpack
 
 from msgspec import Struct
 
 from driftq.client.client import AsyncClient, Client
 from driftq.client.consume import Delivery
 from driftq.client.errors import ClientError, ConflictError, LeaseLostError
+from driftq.client.handlers import (
+    Outcome,
+    WorkerOptions,
+    check_awaitable,
+    check_options,
+    check_outcome,
+    check_plain,
+    run_plain,
+)
 from driftq.client.leases import DeadLetter, Decision, Held, Retry
+from driftq.client.signals import StopSignals
 from driftq.client.sources import GroupSource, QueueSource, Source
 from driftq.model.answers import Job
 from driftq.seam.entropy import SystemEntropy
@@ -32,23 +47,9 @@ Item = TypeVar("Item")
 
 _log = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CONCURRENCY = 8
 _BUSY_S = 1.0
 _REASON_MAX = 500
-
-
-class WorkerOptions(TypedDict, total=False):
-    """What every worker can be told."""
-
-    concurrency: int
-    """How many handlers run at a time; 8 unless said."""
-    lease_ms: int
-    """How long a lease is; it is extended as long as its handler runs. 30 000 unless said."""
-    drain_s: float
-    """How long a worker that stops waits for its handlers; 30 unless said."""
-    owner: str
-    """Under which name it takes leases; one of its own unless said."""
 
 
 class WorkerStats(Struct):
@@ -70,12 +71,14 @@ class AsyncWorker(Generic[Item]):
     def __init__(
         self,
         source: Source[Item],
-        handle: Callable[[Item], Awaitable[object]],
+        handle: Callable[[Item], Awaitable[Outcome]],
         options: WorkerOptions,
     ) -> None:
+        check_awaitable(handle)
         self.stats = WorkerStats()
         self._source = source
         self._handle = handle
+        self._warned = False
         self._concurrency = options.get("concurrency", CONCURRENCY)
         self._lease_ms = options.get("lease_ms", 30_000)
         self._drain_s = options.get("drain_s", 30.0)
@@ -84,18 +87,27 @@ class AsyncWorker(Generic[Item]):
         self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[tuple[int, int], Held[Item]] = {}
+        """What was taken and has no decision yet, by its place: the next delivery of it is the same work."""
+        self._leased: set[Held[Item]] = set()
+        """What was taken and is not settled."""
+        self._begun: set[Held[Item]] = set()
+        """What has begun its effect and not ended it."""
 
     @staticmethod
     def group(
         client: AsyncClient,
         topic: str,
         group: str,
-        handle: Callable[[Delivery], Awaitable[object]],
+        handle: Callable[[Delivery], Awaitable[Outcome]],
         *,
         effects: bool = False,
         **options: Unpack[WorkerOptions],
     ) -> "AsyncWorker[Delivery]":
-        """One that handles the messages of a group; with `effects`, each key at most once."""
+        """Return a worker for the messages of a group; with `effects`, each key is handled at most once.
+
+        Raise TypeError for an unknown option or a generator function.
+        """
+        check_options(options)
         source = GroupSource(client, topic, group, options.get("owner") or _own_name(client), effects=effects)
         return AsyncWorker(source, handle, options)
 
@@ -103,25 +115,33 @@ class AsyncWorker(Generic[Item]):
     def queue(
         client: AsyncClient,
         name: str,
-        handle: Callable[[Job], Awaitable[object]],
+        handle: Callable[[Job], Awaitable[Outcome]],
         *,
         effects: str | None = None,
         **options: Unpack[WorkerOptions],
     ) -> "AsyncWorker[Job]":
-        """One that handles the jobs of a queue; `effects` names a topic of the broker that keeps which are done."""
+        """Return a worker for the jobs of a queue; `effects` names a topic of the broker that keeps which are done.
+
+        Raise TypeError for an unknown option or a generator function.
+        """
+        check_options(options)
         source = QueueSource(client, name, options.get("owner") or _own_name(client), effects=effects)
         return AsyncWorker(source, handle, options)
 
     async def run(self) -> None:
         """Work until `stop`, SIGTERM or SIGINT; then finish what was taken. Raises what ends it otherwise."""
         loop = asyncio.get_running_loop()
-        with _Signals(loop, self.stop):
+        with StopSignals(loop, self.stop):
+            self._keeping = loop.create_task(self._keep())
             feeding = loop.create_task(self._feed())
             stopping = loop.create_task(self._stopping.wait())
             await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
             self._left.set()
-            await self._drained(feeding)
+            try:
+                await self._drained(feeding)
+            finally:
+                self._keeping.cancel()
 
     def stop(self) -> None:
         """Take nothing more; `run` returns when what was taken is settled. To be called on the loop."""
@@ -160,19 +180,27 @@ class AsyncWorker(Generic[Item]):
     async def _room(self) -> int:
         """How many more may be taken, once that is at least one; 0 when no more are to be."""
         while not self._stopping.is_set():
-            if len(self._tasks) < self._concurrency:
-                return self._concurrency - len(self._tasks)
+            most = self._concurrency * self._source.rounds
+            if len(self._tasks) < most:
+                return most - len(self._tasks)
             self._left.clear()
             await self._left.wait()
         return 0
 
     async def _work(self, held: Held[Item]) -> None:
-        keeping = asyncio.get_running_loop().create_task(self._keep(held))
+        self._leased.add(held)
         try:
             async with self._slots:
-                said = await self._decided(held)
-                # What comes behind the settling is another delivery, even if it overtakes the answer.
-                self._running.pop(held.place, None)
+                if self._stopping.is_set() and held.may_return:
+                    said: object = None
+                    unstarted = True
+                else:
+                    said, unstarted = await self._decided(held), False
+            # What comes after the settling is another delivery, even if it overtakes the answer.
+            self._running.pop(held.place, None)
+            if unstarted:
+                await held.nack("the worker stops", 0.0)
+            else:
                 await self._settle(held, said)
         except LeaseLostError as error:
             self.stats.lost += 1
@@ -181,19 +209,30 @@ class AsyncWorker(Generic[Item]):
             self.stats.lost += 1
             _log.warning("what was handled could not be settled, and is handled again: %s", error)
         finally:
-            keeping.cancel()
+            self._leased.discard(held)
+            self._begun.discard(held)
             self._running.pop(held.place, None)
 
-    async def _keep(self, held: Held[Item]) -> None:
-        """Extend the lease, again and again; a try that fails is followed by the next one."""
+    async def _keep(self) -> None:
+        """Extend all leases, again and again; a try that fails is followed by the next one."""
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
+            held = list(self._leased)
+            if not held:
+                continue
             try:
-                await held.extend(self._lease_ms)
-                if self._source.effects is not None:
-                    await self._source.effects.renew(held.work, self._lease_ms)
+                await self._source.extend(held, self._lease_ms)
             except ClientError as error:
-                _log.warning("a lease could not be extended: %s", error)
+                _log.warning("leases could not be extended: %s", error)
+            effects = self._source.effects
+            if effects is not None:
+                begun = [one.work for one in held if one in self._begun]
+                renewed = await asyncio.gather(
+                    *(effects.renew(work, self._lease_ms) for work in begun), return_exceptions=True
+                )
+                for failed in renewed:
+                    if failed is not None:
+                        _log.warning("the key of an effect could not be renewed: %s", failed)
 
     async def _decided(self, held: Held[Item]) -> object:
         """What the handler says, its effect begun before and committed behind; None where it has happened before."""
@@ -203,6 +242,7 @@ class AsyncWorker(Generic[Item]):
                 if await effects.begin(held.work, self._lease_ms):
                     self.stats.skipped += 1
                     return None
+                self._begun.add(held)
             except ConflictError as error:
                 return Retry(after=_BUSY_S, reason=error.message)
         said = await self._said(held.item)
@@ -215,7 +255,13 @@ class AsyncWorker(Generic[Item]):
 
     async def _said(self, item: Item) -> object:
         try:
-            return await self._handle(item)
+            returned: object = self._handle(item)
+            if isawaitable(returned):
+                returned = await returned
+            elif not self._warned:
+                self._warned = True
+                _log.warning("a handler of AsyncWorker is a plain function and blocks the loop; give it to Worker")
+            return check_outcome(self._handle, returned)
         except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
             if not isinstance(error, Decision):
                 _log.exception("a handler failed, and its message is handed out again")
@@ -258,16 +304,21 @@ class Worker(Generic[Item]):
         client: Client,
         topic: str,
         group: str,
-        handle: Callable[[Delivery], object],
+        handle: Callable[[Delivery], Outcome],
         *,
         effects: bool = False,
         **options: Unpack[WorkerOptions],
     ) -> "Worker[Delivery]":
-        """One that handles the messages of a group; with `effects`, each key at most once."""
+        """Return a worker for the messages of a group; with `effects`, each key is handled at most once.
+
+        Raise TypeError for an unknown option, a coroutine function or a generator function.
+        """
+        check_options(options)
+        check_plain(handle)
 
         def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Delivery]:
             return AsyncWorker.group(
-                twin, topic, group, lambda item: threads.call(handle, item), effects=effects, **options
+                twin, topic, group, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
             )
 
         return Worker(client, make, options.get("concurrency", CONCURRENCY))
@@ -276,15 +327,22 @@ class Worker(Generic[Item]):
     def queue(
         client: Client,
         name: str,
-        handle: Callable[[Job], object],
+        handle: Callable[[Job], Outcome],
         *,
         effects: str | None = None,
         **options: Unpack[WorkerOptions],
     ) -> "Worker[Job]":
-        """One that handles the jobs of a queue; `effects` names a topic of the broker that keeps which are done."""
+        """Return a worker for the jobs of a queue; `effects` names a topic of the broker that keeps which are done.
+
+        Raise TypeError for an unknown option, a coroutine function or a generator function.
+        """
+        check_options(options)
+        check_plain(handle)
 
         def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Job]:
-            return AsyncWorker.queue(twin, name, lambda item: threads.call(handle, item), effects=effects, **options)
+            return AsyncWorker.queue(
+                twin, name, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
+            )
 
         return Worker(client, make, options.get("concurrency", CONCURRENCY))
 
@@ -313,35 +371,6 @@ class Worker(Generic[Item]):
         if loop is not None and worker is not None:
             with suppress(RuntimeError):  # the loop has just ended, and so has the worker
                 loop.call_soon_threadsafe(worker.stop)
-
-
-class _Signals:
-    """Signals that stop a worker, once: the next one does what it did before. Only the main thread has any."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-        self._loop = loop
-        self._stop = stop
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in _SIGNALS:
-            with suppress(ValueError, RuntimeError, NotImplementedError):
-                before = signal.getsignal(number)
-                self._loop.add_signal_handler(number, self._heard)
-                self._before[number] = before
-        return self
-
-    def _heard(self) -> None:
-        self.__exit__()
-        self._stop()
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            # The loop gives a signal back to the system, not to whoever had it.
-            self._loop.remove_signal_handler(number)
-            if before is not None:
-                signal.signal(number, before)
-        self._before.clear()
 
 
 def _own_name(client: AsyncClient) -> str:

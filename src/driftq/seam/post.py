@@ -2,18 +2,20 @@
 
     http://host[:port]/path    https likewise, with the system's certificates
 
-A kept connection that the other side has closed meanwhile is noticed before anything is sent, or the call fails: a POST
-is never sent twice. A reply is read to its end, up to a limit.
+A POST is never sent twice: if a connection breaks, the call fails. A reply is read to its end, up to 1 MiB.
 """
 
 import asyncio
-import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from driftq.seam.http1 import Endpoint, Head, HttpError
+from driftq.seam.http_async import Connection, Pool
+
 _REPLY_BYTES_MAX = 1 << 20
-_KEPT_MAX = 8
-_HEAD_BYTES_MAX = 64 << 10
+_WAIT_S_MAX = 300.0
+"""How long a reply may take; callers have a shorter limit of their own."""
+_JSON = {"content-type": "application/json", "accept": "application/json"}
 
 
 class PostError(Exception):
@@ -27,100 +29,48 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class _Head(NamedTuple):
-    status: int
-    length: int | None
-    chunked: bool
-    keep: bool
-
-
 class Poster:
-    """POSTs to one address. Raises ValueError where it is none."""
+    """POSTs to one address. Raises ValueError for a text that is not an address."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http or https address")
-        self._host = parts.hostname
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._port = parts.port or (443 if self._tls else 80)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._head = (
-            f"POST {path} HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\n"
-            "content-type: application/json\r\naccept: application/json\r\ncontent-length: "
-        ).encode("ascii")
-        self._kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        tls = None
+        if parts.scheme == "https":
+            import ssl
+
+            tls = ssl.create_default_context()
+        self._name = f"{parts.hostname} port {parts.port or (443 if tls else 80)}"
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._head = Head(parts.netloc.rpartition("@")[2], _JSON)
+        self._pool = Pool(Endpoint(parts.hostname, parts.port or (443 if tls else 80), tls))
 
     async def post(self, body: bytes) -> Reply:
         """Ask once. Raises PostError."""
+        deadline = asyncio.get_running_loop().time() + _WAIT_S_MAX
         try:
-            reader, writer = await self._connection()
-        except OSError as error:
-            raise PostError(f"{self._host} port {self._port} cannot be reached: {error}") from error
-        keep = False
+            connection = await self._pool.take(deadline)
+        except HttpError as error:
+            raise PostError(str(error)) from error
         try:
-            writer.write(self._head + b"%d\r\n\r\n" % len(body) + body)
-            await writer.drain()
-            head = _head_of(await reader.readuntil(b"\r\n\r\n"))
-            reply = Reply(head.status, await _body(reader, head))
-            keep = head.keep and (head.chunked or head.length is not None)
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            raise PostError(f"the answer of {self._host} port {self._port} broke off: {error}") from error
-        else:
-            return reply
+            message = self._head.request("POST", self._path, {}, {}, body) + body
+            status, _ = await connection.begin("POST", message, deadline)
+            return Reply(status, await _body(connection, deadline))
+        except HttpError as error:
+            raise PostError(f"the answer of {self._name} broke off: {error}") from error
         finally:
-            if keep and len(self._kept) < _KEPT_MAX:
-                self._kept.append((reader, writer))
-            else:
-                writer.close()
+            self._pool.give_back(connection)
 
     def close(self) -> None:
-        """Keep no connection any more. To be called on the event loop that they belong to."""
-        for _, writer in self._kept:
-            writer.close()
-        self._kept.clear()
-
-    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        while self._kept:
-            reader, writer = self._kept.pop()
-            if not reader.at_eof() and not writer.is_closing():
-                return reader, writer
-            writer.close()
-        return await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_HEAD_BYTES_MAX)
+        """Close all connections. To be called on the event loop that they belong to."""
+        self._pool.close()
 
 
-def _head_of(raw: bytes) -> _Head:
-    lines = raw.decode("latin-1").split("\r\n")
-    version, _, rest = lines[0].partition(" ")
-    fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-    status = int(rest[:3])
-    length = 0 if status in (204, 304) else int(fields["content-length"]) if "content-length" in fields else None
-    if length is not None and not 0 <= length <= _REPLY_BYTES_MAX:
-        raise ValueError(f"a reply of {length} bytes")
-    chunked = "chunked" in fields.get("transfer-encoding", "").lower()
-    keep = version == "HTTP/1.1" and "close" not in fields.get("connection", "").lower()
-    return _Head(status, length, chunked, keep)
-
-
-async def _body(reader: asyncio.StreamReader, head: _Head) -> bytes:
-    if head.chunked:
-        return await _chunks(reader)
-    if head.length is not None:
-        return await reader.readexactly(head.length)
-    body = await reader.read(_REPLY_BYTES_MAX + 1)
-    while (more := await reader.read(_REPLY_BYTES_MAX)) and len(body) <= _REPLY_BYTES_MAX:
-        body += more
-    if len(body) > _REPLY_BYTES_MAX:
-        raise ValueError("a reply that is too long")
-    return body
-
-
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _body(connection: Connection, deadline: float) -> bytes:
     body = b""
-    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-        if size < 0 or len(body) + size > _REPLY_BYTES_MAX:
-            raise ValueError("a reply that is too long")
-        body += (await reader.readexactly(size + 2))[:-2]
-    while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass
+    while chunk := await connection.pull(deadline):
+        body += chunk
+        if len(body) > _REPLY_BYTES_MAX:
+            raise HttpError(f"it is longer than {_REPLY_BYTES_MAX} bytes", sent=True)
     return body

@@ -48,6 +48,8 @@ def blocking() -> list[Record | Tombstone]:
     with Client("http://127.0.0.1:4000", timeout=5, retries=2) as client:
         invoices = client.topic("invoices")
         assert_type(invoices.create(durability="fsync").created, bool)
+        assert_type(invoices.update(ttl_ms=None, cap_records=5).config.cap_records, int)
+        assert_type(invoices.replace(durability="fsync").created, bool)
         assert_type(invoices.append({"amount": 5}, tag="new").last_seq, int)
         assert_type(invoices.write([NewRecord(1), {"data": 2}]).count, int)
         assert_type(invoices.info().head_seq, int)

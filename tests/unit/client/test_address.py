@@ -3,13 +3,13 @@
 import pytest
 
 from driftq.client import AsyncClient, Client
-from driftq.client.drivers import Address
+from driftq.client.address import Address
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://[::1", "ftp://here", "127.0.0.1:4000", "http://"])
 def test_what_is_no_address_is_refused_at_once(kind: type[Client] | type[AsyncClient], url: str) -> None:
-    with pytest.raises(ValueError, match="no address of a server"):
+    with pytest.raises(ValueError, match="is not the address of a server"):
         kind(url)
 
 
@@ -22,7 +22,7 @@ def test_what_cannot_be_a_key_is_refused_and_not_told(key: str) -> None:
 
 def test_blanks_around_a_key_are_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret that is mounted or set by a tool often ends with the end of its line."""
-    assert Address.of("http://here/", " sesame\r\n", 1.0) == Address("http://here", "sesame", 1.0)
-    assert Address.of("http://here", "\n", 1.0).api_key is None
+    assert Address("http://here/", " sesame\r\n", 1.0).api_key == "sesame"
+    assert Address("http://here", "\n", 1.0).api_key is None
     monkeypatch.setenv("DRIFTQ_API_KEY", "sesame\n")
     Client("http://127.0.0.1:1").close()

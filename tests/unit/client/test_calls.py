@@ -39,7 +39,7 @@ def test_members_that_are_none_are_not_sent() -> None:
     assert script.bodies() == [{"e": 0}]
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 507])
 def test_the_documented_statuses_are_retried_three_times(status: int) -> None:
     script = Script(*[refused(status, "x")] * 3, reply(200, {"count": 1}))
     assert script.run(calls().json("GET", "/x", _Answer)) == _Answer(1)
@@ -114,6 +114,8 @@ def test_what_the_server_has_not_touched_is_always_repeated() -> None:
     script = Script(*untouched)
     assert script.run(calls().response(Request("POST", "/x"), Repeat.AGAIN)).status == 200
     assert len(script.asked) == 4
+    full = Script(refused(507, "disk_full"), reply(200))
+    assert full.run(calls().response(Request("POST", "/x"), Repeat.AGAIN)).status == 200
 
 
 def test_a_key_that_is_in_flight_is_our_own_first_try() -> None:

@@ -125,3 +125,43 @@ def test_a_watch_that_never_began_fails_like_a_call() -> None:
         told(Script(*[UNREACHED] * 40), a=0)
     with pytest.raises(NotFoundError):
         told(Script(refused(404, "topic_not_found")), a=0)
+
+
+def told_epochs(wid: str, **topics: tuple[int, int]) -> Response:
+    rows = {
+        name: {"from_seq": seq, "head_seq": 8, "earliest_seq": 1, "epoch": epoch}
+        for name, (seq, epoch) in topics.items()
+    }
+    return reply(
+        200, {"wid": wid, "stream_url": "", "session_ttl_ms": 1, "topics": rows, "performance": {"server_total_ms": 0}}
+    )
+
+
+def test_a_new_session_is_begun_with_the_epoch_that_was_told_until_the_topic_is_another() -> None:
+    recreated = frame(
+        "tombstone",
+        "b0",
+        **{"topic": "b", "$type": "tombstone", "$seq": 1, "gap_from": 1, "gap_to": 2, "reason": "recreated"},
+        missed_estimate=2,
+        earliest_seq=1,
+        head_seq=2,
+    )
+    script = Script(
+        told_epochs("w1", a=(0, 5), b=(0, 6)),
+        OPEN,
+        records("a", 1, 2) + recreated + records("b", 1),
+        b"",
+        refused(404, "not_found"),
+        told_epochs("w2", a=(2, 5), b=(1, 7)),
+        OPEN,
+        b"",
+    )
+    told(script, a=0, b=0)
+    bodies = list(script.bodies())
+    assert bodies[0]["include_epoch"] is True
+    assert bodies[3]["topics"] == {"a": {"from_seq": 2, "epoch": 5}, "b": {"from_seq": 1}}
+
+
+def test_a_cursor_that_the_server_lowered_to_the_head_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    told(Script(told_epochs("w1", a=(8, 5)), OPEN, b""), a=999)
+    assert "cursor 999 is above the head 8" in caplog.text

@@ -1,0 +1,405 @@
+"""Both clients against servers that break every rule: a clear error in time, never a hang, never a wrong answer."""
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driftq.client import AsyncClient, Client, ClientError, ProtocolError, TransportError
+from driftq.client.drivers import Stream
+from driftq.client.errors import ClosedError
+
+TIMEOUT_S = 1.5
+CERTIFICATE = str(Path(__file__).parent / "tls" / "loopback.pem")
+"""For 127.0.0.1, signed by itself, with its key."""
+
+Play = Callable[[socket.socket, int], None]
+"""What a server does on its n-th connection, from 0."""
+
+
+@contextmanager
+def hostile(play: Play, listener: socket.socket | None = None) -> Iterator[str]:
+    """A server that does as it likes; the address of it."""
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    gone = threading.Event()
+
+    def one(connection: socket.socket, number: int) -> None:
+        with connection, suppress(OSError):
+            play(connection, number)
+
+    def accept() -> None:
+        number = 0
+        while not gone.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=one, args=(connection, number), daemon=True).start()
+            number += 1
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        name = listener.getsockname()
+        yield f"http://127.0.0.1:{name[1]}" if isinstance(name, tuple) else "http+unix://" + name.replace("/", "%2F")
+    finally:
+        gone.set()
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def call(kind: str, url: str, times: int = 1, **options: Any) -> list[bytes]:
+    """What GET /v0/health gives, so many times on one client without retries."""
+    if kind == "blocking":
+        with Client(url, timeout=TIMEOUT_S, retries=0, **options) as client:
+            return [client.request("GET", "/v0/health").content for _ in range(times)]
+
+    async def use() -> list[bytes]:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=0, **options) as client:
+            return [(await client.request("GET", "/v0/health")).content for _ in range(times)]
+
+    return asyncio.run(use())
+
+
+def heard(connection: socket.socket) -> bytes:
+    """The head of a request."""
+    text = b""
+    while b"\r\n\r\n" not in text:
+        chunk = connection.recv(65536)
+        if not chunk:
+            raise OSError("gone")
+        text += chunk
+    return text
+
+
+def says(*pieces: bytes, pause_s: float = 0.0, linger: bool = False) -> Play:
+    """A server that says this to every request, and hangs up."""
+
+    def play(connection: socket.socket, _: int) -> None:
+        heard(connection)
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(pause_s)
+        if linger:
+            connection.recv(1)
+
+    return play
+
+
+def reply(body: bytes, *more: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%s\r\n" % (len(body), b"".join(more)) + body
+
+
+def endless_head(connection: socket.socket, _: int) -> None:
+    heard(connection)
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    for _ in range(1600):
+        connection.sendall(b"x-%s: y\r\n" % (b"a" * 65000))
+
+
+def drip(connection: socket.socket, _: int) -> None:
+    """A byte every 100 ms: never silent for long, never done."""
+    heard(connection)
+    for byte in b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n" + b"x" * 1000:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.1)
+
+
+def reset(connection: socket.socket, _: int) -> None:
+    heard(connection)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+BROKEN: dict[str, Play] = {
+    "it hangs up": says(),
+    "it hangs up in its head": says(b"HTTP/1.1 200 OK\r\ncontent-"),
+    "it hangs up in its body": says(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"),
+    "it hangs up in a chunk": says(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\na\r\nhalf"),
+    "it resets": reset,
+    "it speaks another protocol": says(b"220 mail.example ESMTP\r\n", linger=True),
+    "it says garbage": says(os.urandom(4096).replace(b"HTTP", b"ptth"), linger=True),
+    "its head has no end": endless_head,
+    "it says two lengths": says(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", linger=True),
+    "it upgrades": says(b"HTTP/1.1 101 S\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", linger=True),
+    "it says nothing": says(linger=True),
+    "it stops in its head": says(b"HTTP/1.1 200 OK\r\n", linger=True),
+    "it stops in its body": says(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", linger=True),
+    "it drips": drip,
+}
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("play", BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_server_is_a_clear_error_in_time(play: Play, kind: str) -> None:
+    began = time.monotonic()
+    with hostile(play) as url, pytest.raises(TransportError, match=f"no answer from {url}: ") as failed:
+        call(kind, url)
+    assert failed.value.__cause__ is not None
+    assert failed.value.sent
+    assert time.monotonic() - began < TIMEOUT_S + 1.0
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_server_that_is_not_there_has_seen_nothing(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(TransportError, match="cannot be reached") as failed:
+        call(kind, url)
+    assert not failed.value.sent
+    assert isinstance(failed.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_odd_but_right_answers_are_taken(kind: str) -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+    with hostile(says(*(bytes([byte]) for byte in interim + reply(b"whole")))) as url:
+        assert call(kind, url) == [b"whole"]
+    with hostile(says(b"HTTP/1.1 200 OK\r\n\r\nto the ", b"end")) as url:
+        assert call(kind, url) == [b"to the end"]
+    with hostile(
+        says(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n1;x\r\nb\r\n0\r\nt: x\r\n\r\n")
+    ) as url:
+        assert call(kind, url) == [b"ab"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("surplus", [reply(b"planted"), b"\r\n\r\nplanted", b"x"])
+def test_what_comes_after_an_answer_is_never_the_next_one(surplus: bytes, kind: str) -> None:
+    def play(connection: socket.socket, number: int) -> None:
+        for asked in range(100):
+            heard(connection)
+            connection.sendall(reply(b"%d.%d" % (number, asked)) + (surplus if number == 0 else b""))
+
+    with hostile(play) as url:
+        assert call(kind, url, 3) == [b"0.0", b"1.0", b"1.1"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_what_comes_while_a_connection_is_idle_is_never_the_next_answer(kind: str) -> None:
+    answered, planted = threading.Event(), threading.Event()
+
+    def play(connection: socket.socket, number: int) -> None:
+        heard(connection)
+        connection.sendall(reply(b"%d" % number))
+        if number == 0:
+            answered.wait()
+            connection.sendall(reply(b"planted"))
+            planted.set()
+        heard(connection)
+
+    def twice() -> list[bytes]:
+        with Client(url, timeout=TIMEOUT_S, retries=0) as client:
+            first = client.request("GET", "/").content
+            answered.set()
+            planted.wait()
+            return [first, client.request("GET", "/").content]
+
+    async def twice_async() -> list[bytes]:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=0) as client:
+            first = (await client.request("GET", "/")).content
+            answered.set()
+            await asyncio.to_thread(planted.wait)
+            return [first, (await client.request("GET", "/")).content]
+
+    with hostile(play) as url:
+        assert (twice() if kind == "blocking" else asyncio.run(twice_async())) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_server_may_answer_before_it_has_the_whole_request(kind: str) -> None:
+    def play(connection: socket.socket, _: int) -> None:
+        connection.recv(100)
+        connection.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 20):
+            pass
+
+    body = b"x" * (8 << 20)
+
+    def post() -> None:
+        with Client(url, timeout=TIMEOUT_S, retries=0) as client:
+            client.request("POST", "/", content=body)
+
+    async def post_async() -> None:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=0) as client:
+            await client.request("POST", "/", content=body)
+
+    with hostile(play) as url, pytest.raises(ClientError, match="413"):
+        post() if kind == "blocking" else asyncio.run(post_async())
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_retries_and_pauses_share_the_time_of_the_call(kind: str) -> None:
+    busy = b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\nretry-after: 1\r\n\r\n{}"
+    asked: list[int] = []
+
+    def play(connection: socket.socket, number: int) -> None:
+        while True:
+            heard(connection)
+            asked.append(number)
+            connection.sendall(busy)
+
+    def ask() -> None:
+        with Client(url, timeout=TIMEOUT_S, retries=50) as client:
+            client.health()
+
+    async def ask_async() -> None:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=50) as client:
+            await client.health()
+
+    began = time.monotonic()
+    with hostile(play) as url, pytest.raises(ClientError, match="503"):
+        ask() if kind == "blocking" else asyncio.run(ask_async())
+    assert time.monotonic() - began < 2 * TIMEOUT_S
+    assert len(asked) == 2
+
+
+def close_after(asked: threading.Event, closing: Client | Stream[Any]) -> None:
+    asked.wait()
+    closing.close()
+
+
+def test_close_from_another_thread_ends_a_call_that_waits() -> None:
+    asked = threading.Event()
+
+    def play(connection: socket.socket, _: int) -> None:
+        heard(connection)
+        asked.set()
+        connection.recv(1)
+
+    with hostile(play) as url:
+        client = Client(url, timeout=30, retries=3)
+        threading.Thread(target=close_after, args=(asked, client), daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(ClosedError):
+            client.health()
+        assert time.monotonic() - began < 5
+        with pytest.raises(ClosedError):
+            client.health()
+
+
+def test_close_from_another_thread_ends_a_stream_that_waits() -> None:
+    said = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
+    asked = threading.Event()
+
+    def play(connection: socket.socket, _: int) -> None:
+        heard(connection)
+        connection.sendall(said)
+        asked.set()
+        connection.recv(1)
+
+    with hostile(play) as url, Client(url, timeout=30) as client:
+        stream = client.broker.consume("t", "g")
+        threading.Thread(target=close_after, args=(asked, stream), daemon=True).start()
+        began = time.monotonic()
+        assert list(stream) == []
+        assert time.monotonic() - began < 5
+
+
+def test_a_cancelled_call_leaves_no_answer_for_the_next() -> None:
+    asked, cancelled = threading.Event(), threading.Event()
+
+    def play(connection: socket.socket, number: int) -> None:
+        while True:
+            heard(connection)
+            asked.set()
+            if number == 0:
+                cancelled.wait()
+            connection.sendall(reply(b"%d" % number))
+
+    async def use() -> bytes:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=0) as client:
+            call = asyncio.create_task(client.request("GET", "/"))
+            await asyncio.to_thread(asked.wait)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            cancelled.set()
+            return (await client.request("GET", "/")).content
+
+    with hostile(play) as url:
+        assert asyncio.run(use()) == b"1"
+
+
+def test_a_forked_child_has_connections_and_a_name_of_its_own() -> None:
+    def play(connection: socket.socket, number: int) -> None:
+        while True:
+            heard(connection)
+            connection.sendall(reply(b"%d" % number))
+
+    with hostile(play) as url, Client(url, timeout=TIMEOUT_S, retries=0) as client:
+        assert client.request("GET", "/").content == b"0"
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writing, client.request("GET", "/").content + b" " + client.node.encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        other, _, node = os.read(reading, 1000).partition(b" ")
+        assert (other, client.request("GET", "/").content) == (b"1", b"0")
+        assert node.decode() != client.node
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_unix_socket_is_an_address(tmp_path: Path, kind: str) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    with hostile(says(reply(b"here")), listener) as url:
+        assert call(kind, url) == [b"here"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_proxy_is_asked_for_the_whole_address(kind: str) -> None:
+    asked: list[bytes] = []
+
+    def play(connection: socket.socket, _: int) -> None:
+        asked.append(heard(connection))
+        connection.sendall(reply(b"by proxy"))
+
+    with hostile(play) as proxy:
+        via = proxy.replace("http://", "http://user:pass@")
+        assert call(kind, "http://driftq.example:4000", proxy=via) == [b"by proxy"]
+    (head,) = asked
+    assert head.startswith(b"GET http://driftq.example:4000/v0/health HTTP/1.1\r\nhost: driftq.example:4000\r\n")
+    assert b"proxy-authorization: Basic dXNlcjpwYXNz\r\n" in head
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("through_proxy", [False, True], ids=["straight", "by proxy"])
+def test_tls_is_checked_both_ways(kind: str, *, through_proxy: bool) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=CERTIFICATE)
+    context.load_cert_chain(CERTIFICATE)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def play(connection: socket.socket, _: int) -> None:
+        if through_proxy:
+            assert heard(connection).startswith(b"CONNECT 127.0.0.1:")
+            connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        with context.wrap_socket(connection, server_side=True) as secured:
+            heard(secured)
+            secured.sendall(reply(b"safe"))
+
+    with hostile(play) as url:
+        secure = url.replace("http:", "https:")
+        options: dict[str, Any] = {"proxy": url} if through_proxy else {}
+        assert call(kind, secure, ca_file=CERTIFICATE, client_cert=CERTIFICATE, **options) == [b"safe"]
+        with pytest.raises(TransportError, match=r"(?i)certificate"):
+            call(kind, secure, **options)
+        with pytest.raises(TransportError):
+            call(kind, secure, ca_file=CERTIFICATE, **options)
+
+
+def test_an_answer_of_something_else_is_a_protocol_error() -> None:
+    with hostile(says(reply(b"<html>"))) as url, Client(url, retries=0) as client, pytest.raises(ProtocolError):
+        client.health()

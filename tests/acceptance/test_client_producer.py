@@ -1,0 +1,198 @@
+"""Producers on a real server: order, results, failures that are always seen, room, and a server that dies."""
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, Record, StoredMessage
+from driftq.client.retry import Retries
+from tests.acceptance.restarting import PATIENT, restarting
+from tests.acceptance.test_client_hostile import heard, hostile, reply
+
+
+def out_of(client: Client, topic: str) -> list[Record]:
+    return [item for item in client.topic(topic).read() if isinstance(item, Record)]
+
+
+def data_of(client: Client, topic: str) -> list[object]:
+    return [item.data for item in out_of(client, topic)]
+
+
+def test_appends_keep_their_order_and_know_their_seqs(client: Client) -> None:
+    topic = client.topic("producer")
+    with topic.producer(max_batch=7) as out:
+        handles = [out.append(n, tag="even" if n % 2 == 0 else None, meta={"n": str(n)}) for n in range(100)]
+    assert [handle.result(0) for handle in handles] == list(range(1, 101))
+    records = [item for item in topic.read() if isinstance(item, Record)]
+    assert [record.data for record in records] == list(range(100))
+    assert records[4].meta == {"n": "4"}
+    with pytest.raises(ClosedError):
+        out.append(1)
+
+
+def test_a_lone_append_waits_for_no_other(client: Client) -> None:
+    with client.topic("producer-lone").producer(linger_ms=1, max_batch=10_000) as out:
+        handle = out.append("alone")
+        assert handle.result(10) == 1
+        assert handle.done()
+
+
+def test_many_threads_share_a_producer(client: Client) -> None:
+    with client.topic("producer-threads").producer() as out:
+
+        def work(number: int) -> None:
+            for n in range(200):
+                out.append([number, n])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        out.flush()
+        found = [(item.data[0], item.data[1]) for item in out_of(client, "producer-threads")]
+    assert sorted(found) == [(number, n) for number in range(4) for n in range(200)]
+    assert all([n for other, n in found if other == number] == list(range(200)) for number in range(4))
+
+
+def test_a_failure_that_no_handle_has_shown_is_raised_by_flush_or_close(client: Client) -> None:
+    topic = client.topic("producer-refused")
+    out = topic.producer()
+    out.append("fits")
+    out.flush()
+    out.append("x", tag="t" * 300)
+    with pytest.raises(BadRequestError, match="tag"):
+        out.flush()
+    out.append("y", tag="t" * 300)
+    with pytest.raises(BadRequestError, match="tag"):
+        out.close()
+    assert data_of(client, "producer-refused") == ["fits"]
+
+
+def test_a_failure_that_a_handle_has_shown_is_not_raised_again(client: Client) -> None:
+    with client.topic("producer-shown").producer() as out:
+        handle = out.append("x", tag="t" * 300)
+        with pytest.raises(BadRequestError, match="tag"):
+            handle.result(10)
+        assert out.append("next").result(10) == 1
+
+
+def test_an_error_of_the_caller_is_not_replaced_by_one_of_the_producer(client: Client) -> None:
+    with pytest.raises(ZeroDivisionError), client.topic("producer-raises").producer() as out:  # noqa: PT012
+        out.append("kept")
+        out.append("x", tag="t" * 300)
+        raise ZeroDivisionError
+
+
+def test_what_waits_is_bounded_and_an_append_waits_for_room() -> None:
+    asked, go = threading.Event(), threading.Event()
+    written = b'{"first_seq":1,"last_seq":1,"head_seq":1,"count":1}'
+
+    def play(connection: object, _: int) -> None:
+        while True:
+            heard(connection)  # type: ignore[arg-type]
+            asked.set()
+            go.wait()
+            connection.sendall(reply(written))  # type: ignore[attr-defined]
+
+    with hostile(play) as url, Client(url, timeout=5, retries=0) as client:
+        out = client.topic("t").producer(max_bytes=100, linger_ms=0)
+        out.append("x" * 60)
+        asked.wait()
+        blocked = threading.Thread(target=out.append, args=("y" * 60,), daemon=True)
+        blocked.start()
+        blocked.join(0.2)
+        assert blocked.is_alive()
+        go.set()
+        blocked.join(5)
+        assert not blocked.is_alive()
+
+
+def test_nothing_is_doubled_or_reordered_when_the_server_dies(tmp_path: Path) -> None:
+    with restarting(tmp_path) as host, Client(f"http://{host.address}", timeout=60, retries=PATIENT) as client:
+        topic = client.topic("log")
+        topic.create(durability="fsync")
+        with topic.producer(max_batch=50) as out:
+            for number in range(3):
+                for n in range(1000):
+                    out.append(number * 1000 + n)
+                host.again(signal.SIGKILL)
+        assert data_of(client, "log") == list(range(3000))
+
+
+def test_a_server_that_is_gone_fails_every_handle() -> None:
+    with Client("http://127.0.0.1:1", retries=Retries(count=0)) as client:
+        out = client.topic("t").producer()
+        handle = out.append(1)
+        with pytest.raises(Exception, match="cannot be reached"):
+            handle.result(10)
+        out.close()
+
+
+def test_messages_are_produced_in_batches(client: Client) -> None:
+    client.broker.create_topic("producer")
+    with client.broker.producer("producer") as out:
+        handles = [out.produce({"n": n}, key=str(n)) for n in range(1500)]
+    assert [handle.result(0).offset for handle in handles] == list(range(1500))
+    stored = [one for one in client.broker.messages("producer") if isinstance(one, StoredMessage)]
+    assert [one.message.value for one in stored[:3]] == ['{"n":0}', '{"n":1}', '{"n":2}']
+    assert len({one.message.envelope.idempotency_key for one in stored if one.message.envelope}) == 1500
+
+
+def test_a_forked_child_needs_a_producer_of_its_own(client: Client) -> None:
+    with client.topic("producer-fork").producer() as out:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                out.append(1)
+            except RuntimeError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert b"make one there" in os.read(reading, 1000)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_the_asynchronous_producer_does_the_same(url: str) -> None:
+    async def use() -> None:
+        async with AsyncClient(url) as client:
+            topic = client.topic("producer-async")
+            async with topic.producer(max_batch=9) as out:
+                handles = [await out.append(n) for n in range(100)]
+                assert [await handle for handle in handles] == list(range(1, 101))
+                bad = await out.append("x", tag="t" * 300)
+                with pytest.raises(BadRequestError):
+                    await bad
+            with pytest.raises(ClosedError):
+                await out.append(1)
+            assert [item.data async for item in topic.read() if isinstance(item, Record)] == list(range(100))
+            failing = topic.producer()
+            await failing.append("x", tag="t" * 300)
+            with pytest.raises(BadRequestError):
+                await failing.close()
+            await client.broker.create_topic("producer-async")
+            async with client.broker.producer("producer-async") as messages:
+                places = [await messages.produce(str(n)) for n in range(10)]
+                await messages.flush()
+            assert [(await place).offset for place in places] == list(range(10))
+
+    asyncio.run(use())
+
+
+def test_a_cancelled_producer_leaves_nothing_waiting(url: str) -> None:
+    async def use() -> None:
+        async with AsyncClient(url) as client:
+            out = client.topic("producer-cancelled").producer(linger_ms=60_000)
+            handle = await out.append(1)
+            assert out._task is not None
+            out._task.cancel()
+            with pytest.raises(ClosedError):
+                await handle
+
+    asyncio.run(use())
