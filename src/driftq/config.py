@@ -2,7 +2,8 @@
 
 The order of precedence is default < preset (`dev_limits`) < environment < flag. In the environment, what cannot be
 parsed takes its default (http-v0 §18), except a port: a server that listens elsewhere than it was told helps nobody, so
-its start is refused. A flag that cannot be parsed is an error of the command line.
+its start is refused, as is a number above the limit of its setting. A flag that cannot be parsed is an error of
+the command line.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from msgspec import Struct, convert
 
 from driftq.errors import StartError
 from driftq.model.broker import DEV_LIMITS, BrokerSettings
-from driftq.model.limits import MIB, Limits
+from driftq.model.limits import MIB, WAL_FILE_BYTES_MAX, Limits
 
 Value = str | int | bool
 
@@ -33,6 +34,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     backup_dir: str | None = None
     wal_shards: int = 1
     wal_file_bytes: int = 64 * MIB
+    wal_stop_grace_ms: int = 30_000
+    writer_hang_limit_ms: int = 60_000
+    disk_reserve_bytes: int = 4 * MIB
     segment_max_events: int = 10_000
     segment_max_bytes: int = 64 * MIB
     segment_max_age_ms: int = 3_600_000
@@ -54,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     test_min_heartbeat_ms: int = 1000
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
+    access_log: bool = False
+    slow_request_ms: int = 1000
     limits: Limits = Limits()
     broker: BrokerSettings = BrokerSettings()
 
@@ -132,7 +138,23 @@ OPTIONS: tuple[Option, ...] = (
     Option(_STORE, "cold_dir", "Directory of cold segments; without it nothing is moved."),
     Option(_STORE, "backup_dir", "Directory that backups go to; without it any, where only this machine can ask."),
     Option(_STORE, "wal_shards", "WAL writers, each with its thread and files.", least=1),
-    Option(_STORE, "wal_file_bytes", "Size of a WAL file.", least=4096),
+    Option(
+        _STORE,
+        "disk_reserve_bytes",
+        "Size of a file that is removed when a checkpoint has no room, so that a full disk can be emptied; 0: none.",
+    ),
+    Option(_STORE, "wal_file_bytes", "Size of a WAL file.", least=4096, most=WAL_FILE_BYTES_MAX),
+    Option(
+        _STORE,
+        "wal_stop_grace_ms",
+        "How long reads are still answered after the log has stopped; then the server exits with code 8.",
+    ),
+    Option(
+        _STORE,
+        "writer_hang_limit_ms",
+        "A log writer that hangs for so long makes the server exit with code 9; a writer of segments is killed.",
+        least=1000,
+    ),
     Option(_STORE, "segment_max_events", "A segment is sealed at so many records.", least=1),
     Option(_STORE, "segment_max_bytes", "A segment is sealed at so many bytes; 0: never."),
     Option(_STORE, "segment_max_age_ms", "A segment is sealed at this age; 0: never."),
@@ -194,6 +216,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(_BROKERS, "broker.run_index_entries", "Newest steps of runs that can be looked up."),
     Option(_REST, "log_level", "debug, info, warning or error.", also="LOG"),
     Option(_REST, "log_format", "Lines of the log: text, or JSON objects.", choices=("text", "json")),
+    Option(_REST, "access_log", "Log every request; a single write then costs the server three times as much."),
+    Option(_REST, "slow_request_ms", "Log requests that take longer than this; 0: none."),
     Option(_REST, "test_min_heartbeat_ms", "Lowers the floor of a watch's heartbeat, for tests."),
 )
 """Every setting but the keys, which are read from DRIFTQ_API_KEYS alone: a command line can be seen by others."""
@@ -229,6 +253,8 @@ def _told(option: Option, environment: Mapping[str, str]) -> Value | None:
         return value
     if option.field == "port":
         raise StartError(f"{option.variable} is {text!r}, and a port is a number from 0 to {_PORT_MAX}")
+    if option.most is not None and value > option.most:
+        raise StartError(f"{option.variable} is {text}; the limit is {option.most}")
     return None
 
 

@@ -26,9 +26,13 @@
     │   └── OverloadedError            throttled           a partition of the broker API is full
     ├── NotReadyError                  not_ready
     ├── ShuttingDownError              shutting_down
-    ├── InternalError                  internal            a commit or a read that failed; the message says why
+    ├── WalStoppedError                wal_stopped         what readiness answers; reads still work
+    ├── SegmentUnavailableError        segment_unavailable records that cannot be read now; they are not lost
+    │   └── ColdUnavailableError       cold_unavailable    the same, in the cold tier
+    ├── InternalError                  internal            a commit that failed; the message says why
     │   ├── ShardStoppedError          internal            a failed sync or apply; until a restart
-    │   └── ShardReadOnlyError         internal            the next WAL file cannot be made
+    │   ├── ShardReadOnlyError         internal            the next WAL file cannot be made
+    │   └── DiskFullError              disk_full           no space on the disk, or in a quota; try later
     └── StartError                     start_refused       the data directory cannot be opened
         ├── DataDirLockedError         start_refused
         ├── NewerFormatError           start_refused       written by a newer version
@@ -225,8 +229,26 @@ class ShuttingDownError(DriftQError):
     code = "shutting_down"
 
 
+class WalStoppedError(DriftQError):
+    """The log takes no more writes until the server restarts. Only readiness answers with this; reads still work."""
+
+    code = "wal_stopped"
+
+
+class SegmentUnavailableError(DriftQError):
+    """A segment file cannot be read now. Nothing is lost and nothing has changed; the same call may work later."""
+
+    code = "segment_unavailable"
+
+
+class ColdUnavailableError(SegmentUnavailableError):
+    """A segment file of the cold tier cannot be read now."""
+
+    code = "cold_unavailable"
+
+
 class InternalError(DriftQError):
-    """A commit failed: nothing of it is shown to anybody. Or records cannot be read now: nothing has changed."""
+    """A commit failed: nothing of it is shown to anybody."""
 
     code = "internal"
 
@@ -237,6 +259,15 @@ class ShardStoppedError(InternalError):
 
 class ShardReadOnlyError(InternalError):
     """The next WAL file cannot be made: reads go on, writes work again as soon as it can."""
+
+
+class DiskFullError(InternalError):
+    """The disk, or a quota, has no space left for this write: nothing of it is kept, and reads go on."""
+
+    code = "disk_full"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after_ms=1000)
 
 
 class StartError(DriftQError):

@@ -194,6 +194,9 @@ class _Judged:
             elif acked.durability in SYNCED_CLASSES:
                 self._require(self._asked_to_go(seq, acked.record.tag), f"{acked.record} is missing in silence")
         for hole in self._topic.holes.all:
+            if hole.reason is Reason.CRASH and not hole.at_most:
+                missing = [seq for seq in (*self._acked, *self._lost) if hole.first <= seq <= hole.last]
+                self._require(bool(missing), f"{hole} holds no record that was acked")
             covered = hole.last < self._topic.evict_floor or set(range(hole.first, hole.last + 1)) <= told
             self._require(covered, f"a reader from 0 was not told of {hole}")
 

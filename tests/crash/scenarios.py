@@ -180,12 +180,16 @@ def graceful(world: World) -> None:
     world.settle()
     for name in ("fsync", "disk", "memory", "ephemeral"):
         world.append(name, 8, tags=_TAGS, key="k")
+    world.settle()
+    world.append("disk", 3)
     world.runtime.turn()
     world.delete("fsync", tag="b")
     world.close()
     world.append("disk", 2)
     world.append("fsync", 2)
     world.settle()
+    world.append("fsync", 3, tags=_TAGS)
+    world.delete("disk", tag="b")
     world.close()
 
 

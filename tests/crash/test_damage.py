@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from driftq.errors import UnrecoverableError
+from driftq.errors import StartError, UnrecoverableError
 from driftq.model.limits import RESERVE_MAX
 from driftq.model.tombstone import Hole, Reason
-from driftq.seam.disk import Site
+from driftq.seam.disk import Site, read_file
 from driftq.storage.frame import Frame, Kind, read_frame
+from driftq.storage.wal_head import read_wal_head
 from driftq.testing import CrashMode, SimDisk
 from tests.crash import scenarios
 from tests.crash.reading import differences
@@ -62,11 +63,12 @@ def content(disk: SimDisk, path: str) -> bytes:
 
 
 def frames(disk: SimDisk, path: str = WAL) -> list[Frame]:
-    """The frames of a WAL file."""
+    """The frames of a WAL file or a segment."""
     buffer = content(disk, path)
-    found = []
-    place = 0
-    while isinstance(frame := read_frame(buffer, place, len(buffer)), Frame):
+    head = read_wal_head(buffer)
+    found = [] if head is None else [head.frame]
+    place, salt = (0, 0) if head is None else (head.frames_at, head.salt)
+    while isinstance(frame := read_frame(buffer, place, len(buffer), salt), Frame):
         found.append(frame)
         place = frame.end
     return found
@@ -632,15 +634,33 @@ def test_a_damaged_index_is_made_again_from_the_data(suffix: str, damage: str) -
     stays_so(again)
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_a_missing_named_segment_is_a_hole(damage: str) -> None:
+@pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
+def test_a_missing_named_segment_refuses_the_start_and_nothing_is_removed(*, cold: bool) -> None:
+    """proves: G-SEG-6; row: F-COLD-4"""
+    world = sealed(cold=cold)
+    disk = world.disk.crash(CrashMode.KEEP, 0)
+    directory = TOPIC.replace("/data", "/cold") if cold else TOPIC
+    path = f"{directory}/seg-0000000000000301.{'parquet' if cold else 'data'}"
+    content = read_file(disk, path)
+    remove(disk, path)
+    names = disk.names(directory)
+    for _ in range(2):
+        with pytest.raises(StartError, match=r"records 301..600 of topic 'one' .*--accept-loss one 301..600"):
+            reopened(disk, world)
+    assert disk.names(directory) == names
+    file = disk.create(path)
+    file.pwritev([content], 0)
+    file.close()
+    again = reopened(disk, world)
+    assert seqs(again, "one") == list(range(1, 1204))
+    assert again.engine.topic("one").holes.all == []
+
+
+def test_a_named_segment_that_was_cut_is_a_hole() -> None:
     """proves: G-SEG-6, G-TOMB-3"""
     world = sealed()
     disk = world.disk.crash(CrashMode.KEEP, 0)
-    if damage == "gone":
-        remove(disk, f"{TOPIC}/seg-0000000000000301.data")
-    else:
-        truncate(disk, f"{TOPIC}/seg-0000000000000301.data", 5000)
+    truncate(disk, f"{TOPIC}/seg-0000000000000301.data", 5000)
     again = reopened(disk, world)
     assert seqs(again, "one") == [seq for seq in range(1, 1204) if not 301 <= seq <= 600]
     assert again.engine.topic("one").holes.all == [Hole(301, 600, Reason.CORRUPTION)]

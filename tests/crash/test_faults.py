@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from driftq.errors import DriftQError, InternalError, ShardReadOnlyError, ShardStoppedError, StartError
+from driftq.errors import DiskFullError, DriftQError, ShardReadOnlyError, ShardStoppedError, StartError
 from driftq.model.tombstone import Reason
 from driftq.seam.disk import Disk
 from driftq.seam.runtime import Pending
-from driftq.storage.frame import Frame, Kind
-from driftq.storage.wal_reader import WalScan
+from driftq.storage.frame import Frame
+from driftq.storage.wal_head import read_wal_head
+from driftq.storage.wal_reader import scan_of
 from driftq.testing import SHORT, CrashMode, FaultyDisk, SimDisk
 from tests.crash.ledger import origin
 from tests.crash.sweep import ALL, KILL, MODES, crash
@@ -100,7 +101,7 @@ class Faulty:
         """With the device well again writes go on, but on a shard whose sync failed."""
         world = self.world
         self.faulty.heal()
-        world.advance(1100)
+        world.advance(2100)
         for topic in list(world.engine.catalog.visible()):
             stopped = world.engine.journal.shard_of(topic).stopped
             if stopped is not None:
@@ -187,9 +188,16 @@ def test_the_nth_call_fails_and_nothing_acked_is_lost(error: int, *, forever: bo
     assert runs > 10
 
 
+def _settled(world: World, call: Callable[[], Pending[Any]]) -> Any:
+    """Return the answer to a call, or raise its error, whenever that comes."""
+    answer = call()
+    world.advance(1500)
+    return answer.result()
+
+
 def test_a_full_disk_refuses_writes_and_goes_on_with_space_back() -> None:
     """proves: G-IO-4, G-IO-1, G-DUR-9"""
-    faulty = Faulty(error=errno.ENOSPC, forever=True, when=lambda _, path: "/wal-" in path, fail_at=12)
+    faulty = Faulty(error=errno.ENOSPC, forever=True, when=lambda _, path: "/wal-" in path, fail_at=13)
     world = faulty.world
     world.start(wal_file_bytes=2048)
     names = ("fsync", "disk", "memory")
@@ -200,20 +208,20 @@ def test_a_full_disk_refuses_writes_and_goes_on_with_space_back() -> None:
     while not faulty.faulty.failed:
         answers += [world.append(name, 2, padding=200) for name in names]
         world.settle()
-    refused: list[Pending[Any]] = [
-        world.append("fsync", 1),
-        world.append("disk", 1),
-        world.append("memory", 1),
-        world.put("new", "fsync"),
-        world.delete("fsync", seqs=[1]),
+    calls: list[Callable[[], Pending[Any]]] = [
+        lambda: world.append("fsync", 1),
+        lambda: world.append("disk", 1),
+        lambda: world.append("memory", 1),
+        lambda: world.put("new", "fsync"),
+        lambda: world.delete("fsync", seqs=[1]),
     ]
-    world.settle()
-    for answer in refused:
-        assert isinstance(answer.error, InternalError)
-        assert "No space left" in answer.error.message
+    for call in calls:
+        with pytest.raises(DiskFullError, match="No space left"):
+            _settled(world, call)
     acked = sum(answer.result().count for answer in answers if answer.error is None)
     assert sum(len(world.read(name).records) for name in names) == acked
     faulty.faulty.heal()
+    world.advance(1100)
     for name in names:
         head = world.engine.topic(name).head
         answer = world.append(name, 2)
@@ -240,14 +248,14 @@ def test_a_wal_file_that_cannot_be_made_makes_the_shard_read_only_until_it_can()
     assert isinstance(answer.error, ShardReadOnlyError)
     assert len(world.read("fsync").records) == acked
     for name in ("fsync", "disk"):
-        answer = world.append(name, 1)
-        world.settle()
-        assert isinstance(answer.error, ShardReadOnlyError)
+        with pytest.raises(ShardReadOnlyError):
+            world.append(name, 2, padding=100)
     shard.sync(None)  # needs no file, and proves nothing
     shard.flush()
     world.settle()
     assert shard.read_only
     faulty.faulty.heal()
+    world.advance(1100)
     answer = world.append("fsync", 1)
     world.settle()
     assert answer.result().first_seq == acked + 1
@@ -328,8 +336,15 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_shown_only_when_it_is_dura
         again.judge()
 
 
-@pytest.mark.parametrize("place", ["/data/topics", "/data/meta", "/cold/topics"])
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("/data/topics", errno.EIO),
+        ("/data/meta", errno.EIO),
+        ("/cold/topics", errno.EIO),
+        ("/cold/topics", errno.ENOSPC),
+    ],
+)
 def test_background_work_that_fails_keeps_serving_and_is_tried_again(place: str, error: int) -> None:
     """Seal, checkpoint, flip and relocation.
 
@@ -362,6 +377,41 @@ def test_background_work_that_fails_keeps_serving_and_is_tried_again(place: str,
         again = World(world.disk.crash(mode, 1), ledger=world.ledger.copy(), settings=world.settings).start()
         again.judge()
         assert again.read("fsync") == before
+
+
+@pytest.mark.parametrize("place", ["/data/topics", "/data/meta"])
+def test_records_are_refused_while_segments_or_checkpoints_have_no_space_and_deletes_are_not(place: str) -> None:
+    """Otherwise what only the log and memory have would grow until no checkpoint could hold it.
+
+    proves: G-IO-4, G-IO-5, G-CKPT-3, G-IO-12
+    """
+    faulty = Faulty(error=errno.ENOSPC, forever=True, when=lambda _, path: path.startswith(f"{place}/"))
+    world = faulty.world
+    world.start(segment_max_events=5)
+    world.put("fsync", "fsync")
+    world.settle()
+    written = world.append("fsync", 12)
+    world.settle()
+    assert written.error is None
+    world.checkpoint()
+    assert faulty.faulty.failed
+    with pytest.raises(DiskFullError, match="before_seq"):
+        world.append("fsync", 1)
+    deleted = world.delete("fsync", seqs=[2])
+    world.settle()
+    assert deleted.result().deleted == 1
+    world.advance(3000)
+    with pytest.raises(DiskFullError):
+        world.append("fsync", 1)
+    faulty.check_reads()
+    faulty.faulty.heal()
+    world.advance(2100)
+    assert world.append("fsync", 1) is not None
+    world.settle()
+    assert world.checkpoint()
+    for mode in CrashMode:
+        again = World(world.disk.crash(mode, 1), ledger=world.ledger.copy(), settings=world.settings).start()
+        again.judge()
 
 
 def test_a_directory_sync_that_failed_once_is_made_up_for() -> None:
@@ -400,16 +450,19 @@ def test_a_file_into_which_nothing_could_be_written_is_no_damage() -> None:
     faulty.faulty.heal()
     world.append("fsync", 1)
     world.settle()
-    assert frame_kinds(world.disk, "/data/wal/wal-0000000000000002.log") == [Kind.FILE_HEAD]
+    assert frames_behind_the_head(world.disk, "/data/wal/wal-0000000000000002.log") == []
     for mode in CrashMode:
         again = World(world.disk.crash(mode, 1), ledger=world.ledger.copy(), settings=world.settings).start()
         again.judge()
 
 
-def frame_kinds(disk: SimDisk, path: str) -> list[int]:
-    """What a WAL file holds."""
+def frames_behind_the_head(disk: SimDisk, path: str) -> list[Frame]:
+    """Return the other frames of a WAL file that has a head."""
     file = disk.open(path)
-    return [frame.kind for frame in WalScan(file.pread(file.size(), 0), 2) if isinstance(frame, Frame)]
+    content = file.pread(file.size(), 0)
+    head = read_wal_head(content)
+    assert head is not None
+    return [frame for frame in scan_of(content, 2, head) if isinstance(frame, Frame)]
 
 
 def test_records_acked_before_their_write_failed_are_a_hole_behind_a_restart() -> None:

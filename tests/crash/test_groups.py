@@ -138,7 +138,7 @@ def history(party: Party) -> None:
     party.rig.advance(1300)  # leases end, and what may fail once becomes a dead letter
     party.settle()
     party.rig.engine_rig.checkpoint()
-    assert len(party.rig.engine_rig.seqs("v1:dlq.t")) >= 3, "there are dead letters in this history"
+    assert len(party.rig.engine_rig.seqs("@dlq.t")) >= 3, "there are dead letters in this history"
 
 
 def picture(rig: BrokerRig) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def judge(image: Image[Notes], rig: BrokerRig) -> None:
         assert not notes.created, "the topic is gone"
         return
     assert topic.partitions == PARTITIONS
-    records = {record["$seq"] - 1: record for record in rig.engine_rig.walk("v1:t")[0]}
+    records = {record["$seq"] - 1: record for record in rig.engine_rig.walk("@t")[0]}
     for offset, (partition, value) in notes.stored.items():
         assert offset in records, f"message {offset} is lost"
         found = records[offset]
@@ -165,7 +165,7 @@ def judge(image: Image[Notes], rig: BrokerRig) -> None:
     assert {record["data"]["value"] for record in records.values()} <= notes.asked
     letters = set()
     if "dlq.t" in rig.broker.topics():
-        for record in rig.engine_rig.walk("v1:dlq.t")[0]:
+        for record in rig.engine_rig.walk("@dlq.t")[0]:
             note = record["data"]["envelope"]["dlq"]
             letters.add((note["group"], note["original_offset"]))
     _judge_groups(notes, rig, records, letters)
@@ -196,7 +196,7 @@ def probe(_: Image[Notes], rig: BrokerRig) -> None:
     topic = rig.broker.book.by_name.get("t")
     if topic is None:
         return
-    records = {record["$seq"] - 1 for record in rig.engine_rig.walk("v1:t")[0]}
+    records = {record["$seq"] - 1 for record in rig.engine_rig.walk("@t")[0]}
     (made,) = rig.produce("probe")
     assert made.offset > max(records, default=-1)
     rig.advance(0)

@@ -157,7 +157,7 @@ def probe(image: Image[Notes], rig: RegisteredRig) -> None:
     for key in keys:
         (made,) = rig.produce(key, idempotency_key=key)
         assert made.duplicate or key not in image.notes.produced, f"{key} was stored twice"
-    stored = [record["data"]["value"] for record in rig.engine_rig.walk("v1:t")[0]]
+    stored = [record["data"]["value"] for record in rig.engine_rig.walk("@t")[0]]
     assert sorted(stored) == sorted(keys), "each key is one message"
     came = {found.message.value for found in rig.consume(credit=0, lease_ms=60_000).take()}
     assert not came & image.notes.committed.keys(), "work that is done was handed out"

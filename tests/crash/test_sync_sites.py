@@ -16,6 +16,7 @@ SHOWN_BY: dict[Site, Scenario] = {
     Site.WAL_DIR: scenarios.rotate,
     Site.WAL_COMMIT: scenarios.append,
     Site.WAL_ROTATE: scenarios.append_large,
+    Site.WAL_HEAD: scenarios.append_large,
     Site.WAL_REPLAYED: scenarios.shards,
     Site.SEGMENT_TOPIC_DIR: scenarios.seal,
     Site.SEGMENT_DIR: scenarios.seal,
@@ -35,10 +36,14 @@ SHOWN_BY: dict[Site, Scenario] = {
 
 SHOWN_ELSEWHERE = {
     Site.WAL_TIMER: "below",
+    Site.WAL_DRAIN: "test_drained",
     Site.STAGE_FILE: "test_staging",
     Site.STAGE_DIR: "test_staging",
     Site.SERVER_ID: "test_server_id",
     Site.BACKUP_FILE: "test_backup",
+    Site.LOST_DIR: "test_lost_files",
+    Site.LOST_RECORD: "test_accept_loss",
+    Site.LOST_TOPIC_DIR: "test_lost_files",
 }
 
 
@@ -57,10 +62,12 @@ def _told_to_be_synced(*, ignore: Site | None) -> World:
     for name in ("disk", "memory"):
         world.put(name, name)
     world.settle()
-    for name in ("disk", "memory"):
-        world.append(name, 3)
-    world.settle()
-    assert [world.engine.synced_seq(world.engine.topic(name)) for name in ("disk", "memory")] == [0, 0]
+    for count in (1, 2):
+        world.runtime.advance(20)
+        for name in ("disk", "memory"):
+            world.append(name, count)
+        world.settle()
+    assert [world.engine.synced_seq(world.engine.topic(name)) for name in ("disk", "memory")] == [1, 1]
     world.runtime.advance(10)
     for name in ("disk", "memory"):
         assert world.engine.synced_seq(world.engine.topic(name)) == 3

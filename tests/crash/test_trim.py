@@ -122,7 +122,7 @@ def judge(image: Image[Notes], rig: BrokerRig) -> None:
         return
     index = topic.index
     assert index.start >= notes.start, "what went is back"
-    records = {record["$seq"] - 1: record for record in rig.engine_rig.walk("v1:t")[0]}
+    records = {record["$seq"] - 1: record for record in rig.engine_rig.walk("@t")[0]}
     assert min(records, default=index.start) >= index.start, "a record is below the start"
     assert {offset for offset in notes.stored if offset >= index.start} <= records.keys(), "a message is lost"
     for offset in range(index.start):
@@ -144,7 +144,7 @@ def probe(image: Image[Notes], rig: BrokerRig) -> None:
     topic = rig.broker.book.by_name.get("t")
     if topic is None:
         return
-    left = {record["$seq"] - 1 for record in rig.engine_rig.walk("v1:t")[0]}
+    left = {record["$seq"] - 1 for record in rig.engine_rig.walk("@t")[0]}
     for name in (*sorted(topic.groups), "new"):
         acked = {offset for who, offset in image.notes.asked if who == name}
         came = set(rig.consume(group=name, credit=0, lease_ms=1 << 30).offsets())

@@ -15,7 +15,7 @@ from driftq.engine.ingest import make_rows
 from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.disk import Disk, Site
 from driftq.seam.runtime import Pending
-from driftq.testing import CrashMode, ManualClock, ManualRuntime, OrderCheckingDisk, SimDisk
+from driftq.testing import CrashMode, ManualClock, ManualRuntime, OrderCheckingDisk, SeededEntropy, SimDisk
 from tests.crash.judge import judge, require
 from tests.crash.ledger import SYNCED_CLASSES, Bounds, Delete, Ledger, Row, Write, data_of
 from tests.crash.reading import Reading, picture, read_all
@@ -23,6 +23,7 @@ from tests.crash.reading import Reading, picture, read_all
 SETTINGS = Settings(
     data_dir="/data",
     wal_file_bytes=8192,
+    disk_reserve_bytes=0,
     segment_max_events=16,
     hot_retain_segments=1,
     checkpoint_wal_bytes=1 << 40,
@@ -92,12 +93,24 @@ class World:
         self._readings = None
         disk = self._wrap(self.disk)
         self.runtime = ManualRuntime(self.clock, self._seed, scribes_on=disk)
-        self.engine = Engine(disk, self.clock, self.runtime, self.settings)
+        self.engine = Engine(disk, self.clock, self.runtime, self.settings, entropy=SeededEntropy(0))
         return self
 
     def kill(self, **changed: Any) -> "World":
         """The process dies, the machine stays up; then the next one starts and shows what it has."""
         self.runtime.stop()
+        self.record(self.disk.fork())
+        return self._again(**changed)
+
+    def drain(self) -> None:
+        """The server is killed, and the processes that write for it are not: they write what they were sent."""
+        for scribe in self.runtime.scribes:
+            scribe.drain()
+        self.runtime.stop()
+
+    def die_alone(self, **changed: Any) -> "World":
+        """The same, and the next server starts and shows what it has."""
+        self.drain()
         self.record(self.disk.fork())
         return self._again(**changed)
 

@@ -76,7 +76,7 @@ def describe_all(content: bytes) -> Iterator[tuple[bytes, Described]]:
 
 
 def _describe(content: bytes, header: Frame) -> Described:
-    kind, _, _, topic_id, seq, ts, synced_to, _, _ = header
+    kind, _, _, topic_id, seq, ts, synced_to, _, _, _ = header
     if kind != Kind.APPEND:
         body = control_body(content, header).hex()
         return Described(kind=kind, topic_id=topic_id, seq=seq, ts=ts, synced_to=synced_to, body=body)

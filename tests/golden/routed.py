@@ -59,8 +59,12 @@ def picture(rig: RoutedRig) -> dict[str, Any]:
     routers = {row["router"]: row for row in rig.ok("GET", "/v0/routers")["routers"]}
     return {
         "routers": {name: {key: value for key, value in row.items() if key in _KEPT} for name, row in routers.items()},
-        "topics": {topic: rig.diff(topic, limit=1000) for topic in TOPICS},
+        "topics": {topic: _page(rig, topic) for topic in TOPICS},
     }
+
+
+def _page(rig: RoutedRig, topic: str) -> dict[str, Any]:
+    return {key: value for key, value in rig.diff(topic, limit=1000).items() if key != "epoch"}
 
 
 _KEPT = ("source", "dest", "filter", "guarantee", "forwarded_total", "cursor")

@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
+from driftq.model.tombstone import Reason
 from driftq.storage.block import Block
 from driftq.storage.cold import ColdFile, encode_del, encode_parquet
 from driftq.storage.segment import decode_index, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing import SimDisk
 from driftq.testing.build import EngineRig
-from tests.golden import brokered, directory, leased, routed, staged
+from tests.golden import brokered, clocked, directory, leased, logged, routed, staged
 from tests.golden.described import Described, Row, describe_all, describe_rows, encode
-from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks
+from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks, segment_frames
 
 
 def versions(name: str) -> list[Path]:
@@ -42,6 +43,17 @@ def test_frames_open(path: Path) -> None:
 def test_frames_are_written_as_ever() -> None:
     path = newest("frame")
     assert b"".join(map(encode, described(path))) == path.with_suffix(".bin").read_bytes()
+
+
+@pytest.mark.parametrize("path", versions("wal"), ids=lambda path: path.stem)
+def test_wal_files_open(path: Path) -> None:
+    """Version 1 has no salt and one head; version 2 has a salt, two copies of its head, and a boot id."""
+    found = json.decode(json.encode(logged.picture(path.with_suffix(".log").read_bytes())))
+    assert found == json.decode(path.read_bytes())
+
+
+def test_wal_files_are_written_as_ever() -> None:
+    assert logged.build(segment_frames()) == newest("wal").with_suffix(".log").read_bytes()
 
 
 @pytest.mark.parametrize("path", versions("segment"), ids=lambda path: path.stem)
@@ -133,6 +145,16 @@ def test_a_data_directory_opens(path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("path", versions("drained"), ids=lambda path: path.stem)
+def test_a_drained_log_opens_without_a_hole_and_a_checkpoint_knows_upper_bounds(path: Path) -> None:
+    expected = json.decode(path.read_bytes(), type=dict[str, directory.Found])
+    rig = EngineRig(directory.SETTINGS, disk=directory.loaded(path.with_suffix("")))
+    assert directory.picture(rig) == expected
+    (hole,) = rig.topic("t.lossy").holes.all
+    assert (hole.first, hole.reason, hole.at_most) == (3, Reason.CRASH, True)
+    assert rig.topic("t.disk").holes.all == []
+
+
 @pytest.mark.parametrize("path", versions("staged"), ids=lambda path: path.stem)
 def test_a_data_directory_with_staged_parts_and_cursors_opens(path: Path) -> None:
     """Sections of a checkpoint, frames behind it, and a part that waits, as an earlier version left them at a kill."""
@@ -162,8 +184,21 @@ def test_a_data_directory_with_leases_opens(path: Path) -> None:
 def test_a_data_directory_of_the_broker_opens(path: Path) -> None:
     """Groups, outcomes and runs of a checkpoint and the frames behind it, as an earlier version left them at a kill."""
     expected = json.decode(path.read_bytes())
-    found = json.decode(json.encode(brokered.picture(brokered.BrokeredRig(directory.loaded(path.with_suffix(""))))))
+    rig = brokered.BrokeredRig(directory.loaded(path.with_suffix("")))
+    found = json.decode(json.encode(brokered.picture(rig)))
     assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("path", versions("brokered"), ids=lambda path: path.stem)
+def test_a_data_directory_whose_broker_topics_are_called_v1_gets_the_names_of_today(path: Path) -> None:
+    """`v1:t` is free then: a topic of `/v0` may have it."""
+    rig = brokered.BrokeredRig(directory.loaded(path.with_suffix("")))
+    topics = set(json.decode(path.read_bytes())["topics"])
+    names = rig.engine_rig.engine.catalog.names()
+    assert names == sorted(f"@{topic}" for topic in topics)
+    rig.engine_rig.put("v1:t")
+    rig.restart()
+    assert rig.engine_rig.engine.catalog.get("v1:t").id != rig.engine_rig.engine.catalog.get("@t").id
 
 
 @pytest.mark.parametrize("path", versions("routed"), ids=lambda path: path.stem)
@@ -171,4 +206,12 @@ def test_a_data_directory_of_routers_opens(path: Path) -> None:
     """Routers of a checkpoint and the frames behind it; copies that were never logged are made again as they were."""
     expected = json.decode(path.read_bytes())
     found = routed.picture(routed.RoutedRig(directory.loaded(path.with_suffix(""))))
+    assert json.decode(json.encode(found)) == expected
+
+
+@pytest.mark.parametrize("path", versions("clocked"), ids=lambda path: path.stem)
+def test_a_data_directory_whose_clock_was_wrong_opens(path: Path) -> None:
+    """Clock frames of a checkpoint and behind it: the age of every record is as it was."""
+    expected = json.decode(path.read_bytes())
+    found = clocked.picture(clocked.ClockedRig(directory.loaded(path.with_suffix(""))))
     assert json.decode(json.encode(found)) == expected

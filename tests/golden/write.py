@@ -10,13 +10,13 @@ from pathlib import Path
 
 from msgspec import json
 
-from driftq.storage import cold, frame, segment, snapshot, tag_index
+from driftq.storage import cold, frame, segment, snapshot, tag_index, wal_head
 from driftq.storage.block import Block
 from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing.build import EngineRig
-from tests.golden import brokered, directory, leased, routed, staged
+from tests.golden import brokered, clocked, directory, drained, leased, logged, routed, staged
 from tests.golden.described import Described, Row, encode
 
 HERE = Path(__file__).parent
@@ -130,6 +130,12 @@ def _write_cold(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(frames)))
 
 
+def _write_log(path: Path) -> None:
+    content = logged.build(segment_frames())
+    path.with_suffix(".log").write_bytes(content)
+    path.with_suffix(".json").write_bytes(json.format(json.encode(logged.picture(content))))
+
+
 def _write_files(path: Path, rig: EngineRig | routed.RoutedRig) -> None:
     for name, content in sorted(directory.files_of(rig.disk, "").items()):
         file = path / name.lstrip("/")
@@ -140,6 +146,12 @@ def _write_files(path: Path, rig: EngineRig | routed.RoutedRig) -> None:
 def _write_directory(path: Path) -> None:
     rig = directory.build()
     _write_files(path, rig)
+    expected = directory.picture(EngineRig(directory.SETTINGS, disk=directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
+def _write_drained(path: Path) -> None:
+    _write_files(path, drained.build())
     expected = directory.picture(EngineRig(directory.SETTINGS, disk=directory.loaded(path)))
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
@@ -171,16 +183,25 @@ def _write_routed(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 
+def _write_clocked(path: Path) -> None:
+    _write_files(path, clocked.build())
+    expected = clocked.picture(clocked.ClockedRig(directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
 FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "frame": (frame.VERSION, _write_frame),
+    "wal": (wal_head.VERSION, _write_log),
     "segment": (segment.MAGIC[3], _write_segment),
     "tags": (tag_index.MAGIC[3], _write_tags),
     "cold": (cold.FORMAT, _write_cold),
     "directory": (snapshot.VERSION, _write_directory),
+    "drained": (drained.FORMAT, _write_drained),
     "staged": (staged.FORMAT, _write_staged),
     "leased": (leased.FORMAT, _write_leased),
     "brokered": (brokered.FORMAT, _write_brokered),
     "routed": (routed.FORMAT, _write_routed),
+    "clocked": (clocked.FORMAT, _write_clocked),
 }
 """Each format, its version today, and what writes a file of it."""
 

@@ -187,7 +187,7 @@ class World:
     def _letters(self) -> set[tuple[str, int]]:
         if "dlq.t" not in self.rig.broker.topics():
             return set()
-        records = self.rig.engine_rig.walk("v1:dlq.t")[0]
+        records = self.rig.engine_rig.walk("@dlq.t")[0]
         notes = [record["data"]["envelope"]["dlq"] for record in records]
         return {(note["group"], note["original_offset"]) for note in notes}
 

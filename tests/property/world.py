@@ -94,6 +94,8 @@ class World:
                 asked.append((op, pending))
         self._drive()
         for op, pending in asked:
+            if not pending.settled:
+                op.ts = self.rig.engine.time.state().stamp
             if not self.held or self._settles_at_once(name):
                 assert pending.settled, f"{op} was not answered"
 
@@ -125,8 +127,8 @@ class World:
             winner = same[0].pending
             pending.then(lambda done: _check_same(done, winner))
             return pending
-        op.ts = max(now, state.last_ts)
-        self.latest = max(self.latest, op.ts)
+        op.at = now
+        self.latest = max(self.latest, now)
         topic.submitted(op)
         self.topics[name] = topic
         lasts = self._class_to_come(name) is Durability.FSYNC
@@ -145,7 +147,11 @@ class World:
             return
         answer = under.pending.result()
         assert isinstance(answer, Appended)
-        assert op.ts <= answer.ts <= max(self.rig.engine.time.now(), topic.state.last_ts), "a stamp out of time"
+        assert answer.ts >= topic.state.last_ts, "a stamp went back"
+        stored = self.rig.engine.time.timeline.moment(answer.ts)
+        assert op.at is not None
+        assert op.at <= stored <= op.at + 1, "a record whose age is wrong"
+        op.at = stored
         op.ts = answer.ts
         topic.committed(op, lasts=lasts)
         assert (answer.count, answer.last_seq) == (len(op.rows), topic.state.head)
@@ -163,7 +169,7 @@ class World:
         match: object = None if tag is None else tag
         if prefix is not None:
             match = ["tag", "Glob", prefix + "*"]
-        op = OracleDelete(topic.state.head + 1, max(now, topic.state.last_ts), before, tag, prefix)
+        op = OracleDelete(topic.state.head + 1, now, before, tag, prefix)
         parsed = None if match is None else parse_match(match)
         pending = self.rig.engine.delete_records(name, before_seq=before, match=parsed)
         topic.submitted(op)
@@ -200,7 +206,7 @@ class World:
             pending.then(lambda _: self._created(name, op))
         else:
             topic.state.expire(now)
-            op = OraclePut(resolved, max(now, topic.state.last_ts))
+            op = OraclePut(resolved, now)
             topic.submitted(op)
             under = Under(name, op, pending)
             self.under_way.append(under)
@@ -261,8 +267,8 @@ class World:
             self.rig.runtime.advance(ms)
 
     def set_wall(self, ms: int) -> None:
-        """Step the wall clock; while commits are under way only back, which the engine does not follow."""
-        if ms < 0 or not self.held:
+        """Step the wall clock, unless commits are under way: their stamps would be anybody's guess."""
+        if not self.held:
             self.rig.clock.set_wall(self.rig.clock.wall_ms() + ms)
 
     def hold(self, *workers: str) -> None:

@@ -9,22 +9,27 @@ stay as they are while they are pinned (`engine.filing`).
 Staged parts that wait for their commit are no part of a backup: their writers stage them again.
 """
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct, field
 
 from driftq.backup.copying import CancelledError, Copying, Figures
-from driftq.backup.format import Manifest
+from driftq.backup.format import Manifest, newest_ts
 from driftq.engine.engine import Engine
 from driftq.errors import NotFoundError, ThrottledError
 from driftq.seam.clock import Clock
 from driftq.seam.entropy import Entropy
+from driftq.seam.log import facts
 from driftq.seam.runtime import Pending, Runtime, Worker
 from driftq.storage.layout import Layout
 
 _KEPT = 100
 _RETRY_MS = 1000
+
+_log = logging.getLogger(__name__)
 
 
 class Backup(Struct):
@@ -55,6 +60,19 @@ class Backups:
         self._worker: Worker[Callable[[], None]] | None = None
         self._closing = False
         self.all: dict[str, Backup] = {}
+        self.last_ts: int | None = None
+        """When the state of the newest backup that is known was taken."""
+
+    def look_for_last(self, directory: str | None) -> None:
+        """Find out, on the thread for files, when an earlier run of the server took its last backup to a directory."""
+        if directory is not None:
+            self._engine.filing.in_background(partial(self._find_last, directory))
+
+    def _find_last(self, directory: str) -> None:
+        with suppress(OSError):
+            found = newest_ts(self._layout.disk, directory)
+            if found is not None:
+                self.last_ts = max(found, self.last_ts or 0)
 
     def begin(self, to: str, server_id: str) -> Backup:
         """Begin a backup into a directory. Raises ThrottledError while another is under way, and ShuttingDownError."""
@@ -134,8 +152,15 @@ class Backups:
 
     def _end(self, backup: Backup, error: str | None) -> None:
         backup.state = "done" if error is None else "failed"
+        if error is None and backup.taken_ts is not None:
+            self.last_ts = max(backup.taken_ts, self.last_ts or 0)
         backup.error = error
         backup.ended_ts = self._clock.wall_ms()
+        named = facts(backup=backup.id, to=backup.to, reason=error, copied_bytes=backup.figures.copied_bytes)
+        if error is None:
+            _log.info("backup done", extra=named)
+        else:
+            _log.warning("backup failed", extra=named)
         self._running = None
 
 

@@ -4,6 +4,7 @@ A `.data` file goes to the pool with its delete flags clear and the flags beside
 of a segment. It is known by the checksums of its blocks, read out of their frames, so whether the pool has it is known
 without reading it. A `.parquet` is known by its footer's checksum, which stands in its `.del`. What is small is known
 by its own. Every byte copied is added up on the way, and every block checked: damage is copied as it is, and told.
+A file that is missing or cannot be read ends the backup with an error: a backup without it would look complete.
 
 Invariant: a file is in the pool under its name only when it is whole and synced.
 """
@@ -117,10 +118,7 @@ class Copying:
         if segment.cells is not None:
             return _end(BlockIndex(array("Q", segment.cells)))
         suffix = "parquet" if segment.cold else "data"
-        try:
-            file = self._disk.open(self._path(state, segment, suffix))
-        except FileNotFoundError:
-            return 0
+        file = self._disk.open(self._path(state, segment, suffix))
         try:
             return file.size()
         finally:
@@ -130,25 +128,26 @@ class Copying:
         if segment.cold:
             yield from self._cold(state, segment)
             return
-        data = self._path(state, segment, "data")
         if segment.cells is not None:
             index: BlockIndex | None = BlockIndex(array("Q", segment.cells))
         else:
-            idx = self._path(state, segment, "idx")
-            content = read_file(self._disk, idx) if self._disk.exists(idx) else b""
-            index = decode_index(content)
-            if index is not None:
-                yield self._small(state, segment, "idx", content)
+            index = None
+            for content in self._content_of(self._path(state, segment, "idx")):
+                index = decode_index(content)
+                if index is not None:
+                    yield self._small(state, segment, "idx", content)
             for content in self._content_of(self._path(state, segment, "tags")):
                 yield self._small(state, segment, "tags", content)
-        if index is None or not self._disk.exists(data):
+        if index is None:
             self._damaged.append(f"{segment_file(state.topic_id, segment.first_seq, 'data')}: no segment")
             return
         yield self._data(state, segment, index)
 
     def _content_of(self, path: str) -> Iterator[bytes]:
-        if self._disk.exists(path):
+        try:
             yield read_file(self._disk, path)
+        except FileNotFoundError:
+            return
 
     def _small(self, state: TopicState, segment: SegmentState, suffix: str, content: bytes) -> StoredFile:
         """A file that is known by what it holds."""
@@ -204,9 +203,6 @@ class Copying:
     def _cold(self, state: TopicState, segment: SegmentState) -> Iterator[StoredFile]:
         flags, path = self._path(state, segment, "del"), self._path(state, segment, "parquet")
         name = segment_file(state.topic_id, segment.first_seq, "parquet")
-        if not self._disk.exists(flags) or not self._disk.exists(path):
-            self._damaged.append(f"{name}: no segment")
-            return
         content = read_file(self._disk, flags)
         yield self._small(state, segment, "del", content)
         file = self._disk.open(path)

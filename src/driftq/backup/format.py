@@ -103,6 +103,15 @@ def read_manifest(disk: Disk, to: str, backup_id: str) -> Manifest | None:
         return None
 
 
+def newest_ts(disk: Disk, to: str) -> int | None:
+    """Return when the newest whole backup of a directory was taken; None where there is none. Raises OSError."""
+    for name in reversed(disk.names(f"{to}/backups")):
+        manifest = read_manifest(disk, to, name) if is_backup_id(name) else None
+        if manifest is not None:
+            return manifest.taken_ts
+    return None
+
+
 def read_manifests(disk: Disk, to: str) -> list[Manifest]:
     """Every backup of a directory, oldest first."""
     found = (read_manifest(disk, to, name) for name in disk.names(f"{to}/backups") if is_backup_id(name))

@@ -117,7 +117,7 @@ class Restore:
     def _read_snapshot(self) -> Snapshot:
         snapshot = decode_snapshot(self._snapshot_bytes())
         if snapshot is None:
-            raise NewerFormatError(f"backup {self.manifest.id} is of a newer version: restore it with that")
+            raise StartError(f"the state of backup {self.manifest.id} is damaged; take an older one with --id")
         return snapshot
 
     def _target(self, stored: StoredFile) -> str:

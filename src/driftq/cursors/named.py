@@ -25,7 +25,7 @@ from driftq.seam.runtime import Pending
 KIND = 80
 
 
-class Cursor(Struct, frozen=True, array_like=True):
+class Cursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where one reader stands."""
 
     seq: int
@@ -33,7 +33,7 @@ class Cursor(Struct, frozen=True, array_like=True):
     meta: dict[str, str] | None = None
 
 
-class CursorBody(Struct, frozen=True, array_like=True):
+class CursorBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind 80: a put, or a delete where there is no seq."""
 
     name: str

@@ -3,8 +3,9 @@
 Small writes of one loop turn to one topic share a frame: one stamp, contiguous seqs, each caller its own range. A write
 with an idempotency key, a node of its own or many records keeps its own frame.
 
-`disk` seqs are reserved ahead in synced frames (http-v0 §19.4): a write within its topic's reservation is acked when
-queued; one beyond it waits for the next reservation, which then is twice as wide.
+A `disk` write within the reservation of its topic (`engine.reservations`) and a `memory` write are shown and acked when
+their frame is handed over to the log writer: if the server dies alone, the writer writes it. What has not been handed
+over nobody has seen.
 
 Where the shard's last write has failed, on a full disk for example, no ack goes ahead of the file: `disk` and `memory`
 writes are refused like all others until one gets in.
@@ -16,27 +17,25 @@ from functools import partial
 from msgspec import Struct
 
 from driftq.engine.apply import apply_append
-from driftq.engine.frames import WatermarkBody, encode_body
 from driftq.engine.journal import Journal
+from driftq.engine.losses import Losses
 from driftq.engine.quota import Quota
+from driftq.engine.reservations import Reservations
 from driftq.engine.room import check_caps, check_size
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, ShardStoppedError, ThrottledError
+from driftq.engine.unsynced import note_unsynced, synced_seq
+from driftq.errors import DriftQError, ShardStoppedError
 from driftq.model.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_RECORDS_MAX,
     OWN_BLOCK_RECORDS,
-    RESERVE_MAX,
-    RESERVE_MIN,
 )
 from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.seam.runtime import Pending
 from driftq.storage.block import Block, encode_block
-from driftq.storage.commit import Shard, Submission
-from driftq.storage.frame import Kind
+from driftq.storage.commit import Submission
 from driftq.storage.rows import Row, Rows
 
-_UNSYNCED_KEPT = 64
 # A member of an enum takes as long to look up as it takes to call a function.
 _EPHEMERAL, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.DISK, Durability.FSYNC
 _REJECT = Discard.REJECT
@@ -101,6 +100,8 @@ class Appender:
         self._journal = journal
         self._published = published
         self._quota = quota
+        self.losses = Losses()
+        self.reservations = Reservations(journal)
         self._gathered: dict[Topic, list[Write]] = {}
         self._keys: dict[tuple[int, bytes], Pending[Appended]] = {}
         journal.at_turn(self._send_gathered)
@@ -108,7 +109,7 @@ class Appender:
     def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[Appended]:
         """Take a write in, or raise and change nothing."""
         if key is not None:
-            earlier = self._same_key(topic, key, self._journal.time.now())
+            earlier = self._same_key(topic, key)
             if earlier is not None:
                 return earlier
         write = Write(rows=rows, key=key, created=created)
@@ -122,7 +123,7 @@ class Appender:
         rows = write.rows
         config = topic.config
         if config.ttl_ms:
-            topic.expire_or_refuse(self._journal.time.now())
+            topic.expire(self._journal.time.now())
         if config.discard is _REJECT:
             check_caps(topic, rows)
         payload = rows.payload_bytes
@@ -131,7 +132,7 @@ class Appender:
             quota.check(payload)
         if topic.durability is not _EPHEMERAL and not write.created:
             # The topic that this write creates has its frame in the queue already, and would be left behind.
-            self._journal.shard_of(topic).check_room()
+            self._journal.check_append(topic)
         # `count_in`, for every write there is.
         topic.inflight_records += rows.count
         topic.inflight_payload += payload
@@ -150,17 +151,20 @@ class Appender:
 
     def knows(self, topic: Topic, key: bytes) -> bool:
         """Is a write with this key a repeat?"""
-        window_ms = topic.config.idempotency_window_ms
-        return (topic.id, key) in self._keys or topic.keys.find(key, self._journal.time.now(), window_ms) is not None
+        return (topic.id, key) in self._keys or topic.keys.find(key, self._kept_from(topic)) is not None
 
-    def _same_key(self, topic: Topic, key: bytes, now: int) -> Pending[Appended] | None:
+    def _kept_from(self, topic: Topic) -> int:
+        return self._journal.time.kept_from(topic.config.idempotency_window_ms)
+
+    def _same_key(self, topic: Topic, key: bytes) -> Pending[Appended] | None:
         """The answer of an earlier write with this key, committed or under way."""
-        found = topic.keys.find(key, now, topic.config.idempotency_window_ms)
+        found = topic.keys.find(key, self._kept_from(topic))
         answer: Pending[Appended] = Pending()
         if found is not None:
             first, count = found
             last = first + count - 1
-            answer.resolve(Appended(first, last, last, now, deduped=True, synced_seq=self._synced_seq(topic)))
+            ts = self._journal.time.wall()
+            answer.resolve(Appended(first, last, last, ts, deduped=True, synced_seq=self._synced_seq(topic)))
             return answer
         winner = self._keys.get((topic.id, key))
         if winner is None:
@@ -180,6 +184,8 @@ class Appender:
     def check_new(self, config: TopicConfig, rows: Rows | Row) -> None:
         """Refuse a write that the topic it is about to create could not take."""
         check_size(config, rows)
+        if config.durability is not _EPHEMERAL:
+            self._journal.unsealed.check()
         self._quota.check(rows.payload_bytes)
 
     def count_in(self, topic: Topic, records: int, payload: int) -> None:
@@ -226,7 +232,7 @@ class Appender:
         first = topic.next_seq
         last = first + rows.count - 1
         topic.next_seq = last + 1
-        ts = max(self._journal.time.now(), topic.last_ts)
+        ts = max(self._journal.time.stamp(), topic.last_ts)
         durability = topic.durability
         if durability is _EPHEMERAL:
             frames: list[bytes] = []
@@ -238,22 +244,42 @@ class Appender:
             frames = [frame]
             records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
         sync = durability is _FSYNC or (
-            durability is _DISK and (self.reserved_for(topic, first, last) or self._journal.between_shards(topic))
+            durability is _DISK
+            and (self.reservations.must_wait(topic, first, last) or self._journal.between_shards(topic))
         )
-        # While the log cannot be written, a write that would be acked when queued is acked when it is in the file.
-        if sync or topic.waiting or (frames and shard.failing is not None):
+        # While the log cannot be written, a write that would be acked when handed over is acked when it is in the file.
+        ahead = topic.waiting - topic.handing if frames else topic.waiting
+        if sync or ahead or (frames and shard.failing is not None):
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
-            return
-        number = None
-        if frames:
-            lost = partial(self.lost, topic, first)
-            number = self._journal.submit(topic, frames, sync=False, done=lost, prompt=False)
-        if not self._apply(topic, writes, records, ts):
-            return
-        self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
-        if number is not None:
-            note_unsynced(topic, shard, number, last)
-            topic.acked_since_reserve += rows.count
+        elif frames:
+            topic.waiting += 1
+            topic.handing += 1
+            lost = partial(self.losses.note, topic, first, last)
+            handed = partial(self._handed, topic, writes, records, ts, first)
+            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed)
+        elif self._apply(topic, writes, records, ts):
+            self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
+
+    def _handed(
+        self,
+        topic: Topic,
+        writes: list[Write],
+        records: Rows | Block,
+        ts: int,
+        first: int,
+        submission: Submission,
+        error: DriftQError | None,
+    ) -> None:
+        """A frame that nobody waits for has gone to the log writer: now its records may be seen."""
+        topic.waiting -= 1
+        topic.handing -= 1
+        if error is not None:
+            self._journal.give_back(topic)
+            self._fail(topic, writes, error)
+        elif self._apply(topic, writes, records, ts):
+            note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
+            topic.acked_since_reserve += records.count
+            self._answer(topic, writes, first, ts, 0)
 
     def _send_waiting(
         self,
@@ -295,50 +321,6 @@ class Appender:
             return False
         return True
 
-    def reserved_for(self, topic: Topic, first: int, last: int) -> bool:
-        """Reserve ahead where it is time. Returns whether this write must wait for a sync."""
-        count = last - first + 1
-        must_wait = last > topic.reserved
-        if count > RESERVE_MAX:
-            return True  # no reservation is so wide: it is durable itself before anybody hears of it
-        window = max(topic.reserve_window, RESERVE_MIN, count, 2 * topic.acked_since_reserve)
-        if must_wait and last > topic.reserve_asked:
-            window *= 2
-        topic.reserve_window = window = min(window, RESERVE_MAX)
-        if last > topic.reserve_asked - 3 * window // 4:
-            self.reserve(topic, max(last, min(last + window, first - 1 + RESERVE_MAX)))
-        return must_wait
-
-    def reserve(self, topic: Topic, reserved: int) -> None:
-        """Log a reservation; it counts from when it is synced, and the last one wins."""
-        before, topic.reserve_asked = topic.reserve_asked, reserved
-        # A lower one binds from now on: no write may lean on the higher one while it is being replaced.
-        topic.reserved = min(topic.reserved, reserved)
-
-        def apply(op: int, _: int) -> None:
-            topic.op = max(topic.op, op)  # a frame behind it may be applied already
-            topic.reserved = reserved
-            topic.acked_since_reserve = 0
-            topic.changed = True
-
-        def settle(done: Pending[None]) -> None:
-            if done.error is not None and topic.reserve_asked == reserved:
-                topic.reserve_asked = min(before, topic.reserved)
-
-        body = encode_body(WatermarkBody(reserved))
-        try:
-            logged = self._journal.control(topic, Kind.HEAD_WATERMARK, body, apply, in_order=False)
-        except ThrottledError:
-            # The queue is full. Writes beyond the reservation wait for their own sync, and the next one asks again.
-            topic.reserve_asked = min(before, topic.reserved)
-        else:
-            logged.then(settle)
-
-    def lost(self, topic: Topic, first: int, _: Submission, error: DriftQError | None) -> None:
-        """A frame that was acked when queued never reached the disk: a restart will show a hole."""
-        if error is not None and (topic.lost_from is None or first < topic.lost_from):
-            topic.lost_from = first
-
     def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
         committed = Committed(topic.head, ts, sync_ns, self._synced_seq(topic))
         self._settle(topic, writes)
@@ -366,20 +348,3 @@ class Appender:
             if write.key is not None:
                 self._keys.pop((topic.id, write.key), None)
         self.count_in(topic, -records, -payload)
-
-
-def note_unsynced(topic: Topic, shard: Shard, number: int, last_seq: int) -> None:
-    """Seqs up to here are on stable storage once the shard has synced up to this submission."""
-    topic.unsynced.append((number, last_seq))
-    if len(topic.unsynced) > _UNSYNCED_KEPT:
-        synced_seq(topic, shard)
-
-
-def synced_seq(topic: Topic, shard: Shard) -> int:
-    """The highest seq known to be on stable storage."""
-    unsynced = topic.unsynced
-    while unsynced and unsynced[0][0] <= shard.synced_number:
-        topic.synced_seq = unsynced.popleft()[1]
-    if topic.lost_from is not None:
-        return min(topic.synced_seq, topic.lost_from - 1)
-    return topic.synced_seq

@@ -5,6 +5,14 @@ what these leave of `budget` bytes, least recently used out first. So all of it 
 long as the first two are; records of an `ephemeral` topic are not counted. Every block that comes from a file is
 verified before anybody sees it.
 
+A segment is in one of these states. The state is not stored: every read finds it again.
+- readable: its files give back bytes whose checksums fit.
+- unavailable: a call on a file failed with an errno (ENOENT, EIO, ESTALE, ...) or took too long. This says nothing
+  about the records. A caller gets `SegmentUnavailableError`; work without a caller tries again later.
+- damaged: the file is there, in a directory that carries this server's mark, and a checksum does not fit
+  (`BlockDamagedError`). Only this proof makes a hole.
+- given up: all its records are holes. Its files are not part of the log any more.
+
 A reader whose page is larger than the cache has to see its first block when its last one has been read. So a block is
 found for as long as anybody holds it, in the cache or not.
 """
@@ -13,11 +21,13 @@ from collections import OrderedDict
 from weakref import WeakValueDictionary
 
 from driftq.engine.segment import Segment
-from driftq.errors import InternalError
+from driftq.errors import ColdUnavailableError, SegmentUnavailableError
 from driftq.storage.block import Block
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.segment import BlockIndex
 from driftq.storage.segment_store import SegmentStore
+
+RETRY_AFTER_MS = 1000
 
 
 class Usage:
@@ -42,6 +52,8 @@ class Blocks:
         self._cached_bytes = 0
         self._unwritten: dict[tuple[int, int], int] = {}
         self._held_bytes = 0
+        self.unwritten_bytes = 0
+        """Bytes of blocks that are in no file yet: they cannot leave memory."""
         self._alive: WeakValueDictionary[tuple[int, int], Block] = WeakValueDictionary()
 
     @property
@@ -54,6 +66,7 @@ class Blocks:
         number = segment.add(block, last_ts=last_ts, payload=payload)
         if not segment.resident:
             self._unwritten[segment.uid, number] = len(block.frame)
+            self.unwritten_bytes += len(block.frame)
             self.lend(len(block.frame))
         return number
 
@@ -68,7 +81,9 @@ class Blocks:
         self._shrink()
 
     def _uncount(self, segment: Segment, number: int) -> None:
-        self._held_bytes -= self._unwritten.pop((segment.uid, number), 0)
+        size = self._unwritten.pop((segment.uid, number), 0)
+        self._held_bytes -= size
+        self.unwritten_bytes -= size
 
     def _shrink(self) -> None:
         while self.kept_bytes > self._budget and len(self._cached) > 1:
@@ -133,7 +148,14 @@ class Blocks:
         return found
 
 
-def unreadable(error: Exception) -> InternalError:
-    """What a caller is told when his records cannot be read for a reason that says nothing about them."""
-    why = error.strerror if isinstance(error, OSError) else repr(error)
-    return InternalError(f"records cannot be read now: {why}; they are not lost, try again")
+def unavailable(error: Exception, *, cold: bool) -> SegmentUnavailableError:
+    """Return the error for a caller whose records cannot be read now."""
+    why = (error.strerror or str(error)) if isinstance(error, OSError) else repr(error)
+    if cold:
+        return ColdUnavailableError(
+            f"records in the cold tier cannot be read now ({why}); they are not lost, try again",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+    return SegmentUnavailableError(
+        f"records cannot be read now ({why}); they are not lost, try again", retry_after_ms=RETRY_AFTER_MS
+    )

@@ -7,12 +7,17 @@ that is not sealed is named with its index, for it has no `.idx` yet. All later 
 On the way back a row of a named block is gone when its flag says so, when its delete had not been flipped yet
 (`flips`), when it lies below `earliest`, or when its whole block was (`dead`). Flags found set that the checkpoint
 does not know of are believed only in a frame that checks out.
+
+A named segment whose files are damaged is a hole. One whose files are missing or cannot be read refuses the start,
+unless the rest of the log no longer needs it.
 """
 
 from array import array
+from errno import ENOENT
 
 from msgspec import Struct, msgpack
 
+from driftq.engine.frames import check_stored_config
 from driftq.engine.segment import Dead, Segment
 from driftq.engine.topic import Topic
 from driftq.errors import UnrecoverableError
@@ -22,13 +27,13 @@ from driftq.storage.block import Block
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.frame import DELETED, Frame, read_frame
 from driftq.storage.segment import BlockIndex
-from driftq.storage.segment_store import BlockDamagedError, SegmentStore, is_lost
+from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 
 _GONE = bytes([DELETED])
 _FOUND = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
-class SegmentState(Struct, frozen=True, array_like=True):
+class SegmentState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A named segment. `cells` is the index of one that is not sealed."""
 
     first_seq: int
@@ -43,7 +48,7 @@ class SegmentState(Struct, frozen=True, array_like=True):
     """Has it moved? Then a hot copy that is still there has older flags."""
 
 
-class TopicState(Struct, frozen=True, array_like=True):
+class TopicState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One topic."""
 
     topic_id: int
@@ -70,7 +75,7 @@ _decoder = msgpack.Decoder(TopicState)
 def capture_topic(topic: Topic, *, clean: bool) -> bytes:
     """The topic as it is now. `clean` is a graceful stop: nothing is under way, so nothing need be reserved.
 
-    Raises OSError when a block that must be copied cannot be read for a reason that says nothing about it.
+    Raises OSError when a block that must be copied is unavailable.
     """
     states: list[SegmentState] = []
     tail: list[bytes] = []
@@ -134,9 +139,7 @@ def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> list[bytes
         return []
     try:
         block = topic.block_of(segment, number)
-    except (BlockDamagedError, OSError) as error:
-        if not is_lost(error):
-            raise
+    except BlockDamagedError:
         topic.lose(segment.index.first_seq(number), segment.index.end_seq(number) - 1, Reason.CORRUPTION)
         return []
     dead = segment.dead.get(number)
@@ -148,11 +151,20 @@ def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> list[bytes
 class Restorer:
     """Brings topics back from their states."""
 
-    def __init__(self, store: SegmentStore, cold: ColdStore | None) -> None:
+    def __init__(self, store: SegmentStore, cold: ColdStore | None, *, missing_is_lost: bool) -> None:
         self._store = store
         self._cold = cold
-        self.lost: list[tuple[Topic, int, int]] = []
-        """Seq ranges that a state names and no file holds: holes, unless the rest of the log passes them."""
+        self._missing_is_lost = missing_is_lost
+        self.lost: list[tuple[Topic, int, int, int]] = []
+        """Segments that a state names and no file holds, by their first seq, and the seqs of them that were live.
+
+        They are holes, unless the rest of the log passes them.
+        """
+        self.unavailable: list[tuple[Topic, int, UnrecoverableError]] = []
+        """Segments whose files cannot be read now, by their last seq, and why the start cannot go on without them.
+
+        The rest of the log may show that they are not needed: their topic was deleted, and its files with it.
+        """
         self.unreadable: set[tuple[int, int]] = set()
         """Segments whose files make no sense. They are left alone, for whoever wants to look into them."""
 
@@ -178,11 +190,26 @@ class Restorer:
         topic.settle_restored(state.earliest)
 
     def _restore_segment(self, topic: Topic, state: SegmentState, earliest: int) -> None:
+        try:
+            self._restore_readable(topic, state, earliest)
+        except OSError as error:
+            if self._missing_is_lost and isinstance(error, FileNotFoundError):
+                self._give_up(topic, state, earliest)
+                return
+            self.unavailable.append((topic, state.end_seq - 1, _refusal(topic, state, error)))
+            self.unreadable.add((topic.id, state.first_seq))
+            topic.head = state.end_seq - 1
+
+    def _give_up(self, topic: Topic, state: SegmentState, earliest: int) -> None:
+        self.unreadable.add((topic.id, state.first_seq))
+        self.lost.append((topic, state.first_seq, max(state.first_seq, earliest), state.end_seq - 1))
+        topic.head = state.end_seq - 1
+
+    def _restore_readable(self, topic: Topic, state: SegmentState, earliest: int) -> None:
+        """Restore a segment. Raises OSError when it is unavailable."""
         segment = self._open(topic, state)
         if segment is None:
-            self.unreadable.add((topic.id, state.first_seq))
-            self.lost.append((topic, max(state.first_seq, earliest), state.end_seq - 1))
-            topic.head = state.end_seq - 1
+            self._give_up(topic, state, earliest)
             return
         flags = self._flags(topic, segment)
         # By seq and not by number: the segment may have moved to the cold tier since, where blocks are other ones.
@@ -232,14 +259,12 @@ class Restorer:
                 block = self._cold.read_block(topic.id, segment.first_seq, segment.index, number)
             else:
                 block = self._store.read_block(topic.id, segment.first_seq, segment.index, number)
-        except (BlockDamagedError, OSError) as error:
-            if not is_lost(error):
-                raise
+        except BlockDamagedError:
             return None
         return list(block.weights(0, block.count))
 
     def _open(self, topic: Topic, state: SegmentState) -> Segment | None:
-        """The segment on disk, hot before cold, or None when there is no such thing."""
+        """Return the segment on disk, hot before cold, or None when it is damaged. Raises OSError."""
         segment = Segment(state.first_seq, begun_ms=state.begun_ms)
         segment.named = True
         if state.cells is not None:
@@ -253,8 +278,8 @@ class Restorer:
                     index = self._store.scan_index(topic.id, state.first_seq, state.end_seq)
             if index is None:
                 self._check_cold(topic, state)
-            if index is None and self._cold is not None:
-                index = self._cold.read_index(topic.id, state.first_seq)
+            if index is None:
+                index = self._cold_index(topic, state)
                 segment.cold = index is not None
         if index is None or not len(index) or index.end_seq(len(index) - 1) != state.end_seq:
             return None
@@ -265,8 +290,27 @@ class Restorer:
         segment.written_blocks = segment.durable_blocks = blocks
         segment.live = sum(index.count(number) for number in range(blocks))
         if not segment.cold and not self._store.holds(topic.id, state.first_seq, segment.data_bytes):
+            if not self._store.holds(topic.id, state.first_seq, 0):
+                raise FileNotFoundError(ENOENT, "its file is not there")
             return None
         return segment
+
+    def _cold_index(self, topic: Topic, state: SegmentState) -> BlockIndex | None:
+        """Return the index of a segment that has no sound hot copy; None when what there is of it is damaged.
+
+        Raises OSError where no file of it is there, or nobody can tell.
+        """
+        damaged = not state.cold and self._store.holds(topic.id, state.first_seq, 0)
+        if self._cold is None:
+            if damaged:
+                return None
+            raise FileNotFoundError(ENOENT, "its file is not there")
+        try:
+            return self._cold.read_index(topic.id, state.first_seq)
+        except FileNotFoundError:
+            if damaged:
+                return None
+            raise
 
     def _check_cold(self, topic: Topic, state: SegmentState) -> None:
         """What is in a cold tier that is not there is not lost: refuse. A segment may have moved since its state."""
@@ -289,6 +333,16 @@ class Restorer:
         return self._store.read_flags(topic.id, segment.first_seq, segment.index)
 
 
+def _refusal(topic: Topic, state: SegmentState, error: OSError) -> UnrecoverableError:
+    """Return why a start cannot go on without a segment: what is unavailable is not lost."""
+    seqs = f"{state.first_seq}..{state.end_seq - 1}"
+    return UnrecoverableError(
+        f"records {seqs} of topic {topic.name!r} cannot be read: {error}; bring the file back and start again,"
+        f" or accept the loss with `driftq repair --accept-loss {topic.name} {seqs}`"
+    )
+
+
 def decode_topic(content: bytes) -> TopicState:
-    """From a checkpoint."""
+    """From a checkpoint. Raise DecodeError for one of a newer version."""
+    check_stored_config(content)
     return _decoder.decode(content)

@@ -8,13 +8,13 @@ either under way is decided when that is over. Ids are never used twice, so a re
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
-from typing import TypeVar
 
 from driftq.engine.apply import apply_topic
 from driftq.engine.blocks import Blocks
 from driftq.engine.durable import DurableState
 from driftq.engine.frames import TopicBody, encode_body
-from driftq.engine.journal import Journal
+from driftq.engine.journal import Journal, forward, settle_with
+from driftq.engine.timeline import Timeline
 from driftq.engine.topic import FloorMoved, Topic
 from driftq.errors import (
     DriftQError,
@@ -25,20 +25,20 @@ from driftq.errors import (
     TopicNotFoundError,
 )
 from driftq.model.limits import RESERVE_MIN
-from driftq.model.names import check_topic_name
-from driftq.model.topic import Durability, TopicConfig
+from driftq.model.names import check_stored_name
+from driftq.model.topic import Durability, TopicConfig, TopicPatch
 from driftq.seam.runtime import Pending
 from driftq.storage.frame import Kind
 
-_A = TypeVar("_A")
-_B = TypeVar("_B")
+_DEFAULT = TopicConfig()
 
 
 class Catalog:
     """All topics, by name and by id."""
 
-    def __init__(self, blocks: Blocks, topics_max: int) -> None:
+    def __init__(self, blocks: Blocks, topics_max: int, timeline: Timeline) -> None:
         self._blocks = blocks
+        self._timeline = timeline
         self.usage = blocks.usage
         self.topics_max = topics_max
         self.by_id: dict[int, Topic] = {}
@@ -51,6 +51,7 @@ class Catalog:
         self.deleted: list[Topic] = []
         """Topics whose files wait to be removed."""
         self._floor_moved: FloorMoved | None = None
+        self._keyed: Callable[[Topic], None] | None = None
 
     def find(self, name: str) -> Topic | None:
         """The topic of a name, if it is there for readers."""
@@ -87,13 +88,26 @@ class Catalog:
         """Every topic that is there for readers."""
         return [topic for topic in self.by_id.values() if topic.visible]
 
+    def rename(self, topic: Topic, name: str) -> None:
+        """Give a topic another name. The log still has the old one: every start that finds it must rename again."""
+        self.free_name(topic)
+        topic.name = name
+        self.hold_name(topic)
+
     def adopt(self, topic_id: int, name: str, config: TopicConfig) -> Topic:
         """A topic that the log or a checkpoint names."""
-        topic = Topic(topic_id, name, config, self._blocks)
-        topic.floor_moved = self._floor_moved
+        topic = Topic(topic_id, name, config, self._blocks, self._timeline)
+        topic.floor_moved, topic.keyed = self._floor_moved, self._keyed
         self.by_id[topic_id] = topic
         self.next_id = max(self.next_id, topic_id + 1)
         return topic
+
+    def watch_keys(self, hears: Callable[[Topic], None]) -> None:
+        """Call this one whenever a topic gets an idempotency key, and now for those that have some."""
+        self._keyed = hears
+        for topic in self.by_id.values():
+            topic.keyed = hears
+            hears(topic)
 
     def watch_floors(self, hears: FloorMoved) -> None:
         """From now on somebody hears of floors that the log does not give."""
@@ -124,6 +138,8 @@ class CatalogWriter:
         self._journal = journal
         self._gone = gone
         self._creating: dict[int, Pending[Topic]] = {}
+        self._updating: dict[int, Pending[None]] = {}
+        """The last update of each topic that has any under way."""
         self._deleting: dict[int, Pending[bool]] = {}
         self.before_update: list[Callable[[Topic, TopicConfig], None]] = []
         """Who logs something before the frame of a new config."""
@@ -132,27 +148,45 @@ class CatalogWriter:
 
     def put(self, name: str, config: TopicConfig) -> Pending[bool]:
         """Create a topic or replace its config. The answer says whether it was created."""
-        check_topic_name(name)
+        check_stored_name(name)
         resolved = config.resolved(name)
         answer: Pending[bool] = Pending()
         existing = self._catalog.by_name.get(name)
         if existing is None:
-            _settle_with(self.create(name, resolved), answer, lambda _: True)
+            settle_with(self.create(name, resolved), answer, lambda _: True)
         elif (unsettled := self.unsettled(existing)) is not None:
             unsettled.then(lambda _: forward(lambda: self.put(name, config), answer))
         else:
             self._check_type(existing, resolved)
-            _settle_with(self._update(existing, resolved), answer, lambda _: False)
+            settle_with(self._update(existing, resolved), answer, lambda _: False)
         return answer
 
-    def ensure(self, name: str) -> Pending[bool]:
-        """Create a topic with the default config unless it is there. The answer says whether it was created."""
+    def patch(self, name: str, patch: TopicPatch) -> Pending[TopicConfig]:
+        """Change some fields of a config. The answer is the whole config. Raise TopicNotFoundError.
+
+        A patch waits for every change of its topic that is under way, so two of them never undo each other.
+        """
+        topic = self._catalog.by_name.get(name)
+        if topic is None:
+            raise TopicNotFoundError(name)
+        answer: Pending[TopicConfig] = Pending()
+        unsettled = self.unsettled(topic) or self._updating.get(topic.id)
+        if unsettled is not None:
+            unsettled.then(lambda _: forward(lambda: self.patch(name, patch), answer))
+            return answer
+        config = patch.over(topic.config).resolved(name)
+        self._check_type(topic, config)
+        settle_with(self._update(topic, config), answer, lambda _: config)
+        return answer
+
+    def ensure(self, name: str, config: TopicConfig = _DEFAULT) -> Pending[bool]:
+        """Create a topic unless it is there; its config then stays. The answer says whether it was created."""
         answer: Pending[bool] = Pending()
         existing = self._catalog.by_name.get(name)
         if existing is None:
-            _settle_with(self.create(name, TopicConfig().resolved(name)), answer, lambda _: True)
+            settle_with(self.create(name, config.resolved(name)), answer, lambda _: True)
         elif (unsettled := self.unsettled(existing)) is not None:
-            unsettled.then(lambda _: forward(lambda: self.ensure(name), answer))
+            unsettled.then(lambda _: forward(lambda: self.ensure(name, config), answer))
         else:
             answer.resolve(False)
         return answer
@@ -165,9 +199,9 @@ class CatalogWriter:
         """The deletion of a topic, while it is under way."""
         return self._deleting.get(topic.id)
 
-    def create(self, name: str, config: TopicConfig) -> Pending[Topic]:
-        """Create a topic whose name is free."""
-        check_topic_name(name)
+    def create(self, name: str, config: TopicConfig, *, for_write: bool = False) -> Pending[Topic]:
+        """Create a topic whose name is free. Only one that a write waits for reserves seqs: it is about to use them."""
+        check_stored_name(name)
         catalog = self._catalog
         if 0 < catalog.topics_max <= len(catalog.by_name):
             raise ThrottledError(
@@ -176,12 +210,12 @@ class CatalogWriter:
                 retry_after_ms=1000,
             )
         topic_id = catalog.next_id
-        now = self._journal.time.now()
+        created_ts = self._journal.time.wall()
         topic = catalog.adopt(topic_id, name, config)
         topic.held += 1
         catalog.hold_name(topic)
-        reserved = RESERVE_MIN if config.resolved_durability is Durability.DISK else 0
-        body = TopicBody(name, config, now, reserved=reserved)
+        reserved = RESERVE_MIN if for_write and config.resolved_durability is Durability.DISK else 0
+        body = TopicBody(name, config, created_ts, reserved=reserved)
 
         def apply(op: int, ts: int) -> Topic:
             apply_topic(topic, body, op, ts)
@@ -190,7 +224,7 @@ class CatalogWriter:
             return topic
 
         try:
-            created = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply)
+            created = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply, uses_reserve=False)
         except DriftQError:
             del catalog.by_id[topic_id]
             catalog.free_name(topic)
@@ -218,8 +252,7 @@ class CatalogWriter:
 
     def _update(self, topic: Topic, config: TopicConfig) -> Pending[None]:
         """Replace the config. Writes wait meanwhile: the frame says up to where the old class held."""
-        now = self._journal.time.now()
-        topic.expire_or_refuse(now)
+        topic.expire(self._journal.time.now())
         for hears in self.before_update:
             hears(topic, config)
         head = topic.next_seq - 1
@@ -232,7 +265,7 @@ class CatalogWriter:
             earliest=topic.earliest,
             cap_lost=topic.cap_lost,
             ttl_lost=topic.ttl_lost,
-            reserved=max(head + RESERVE_MIN, topic.reserved, topic.reserve_asked) if disk else 0,
+            reserved=max(head, topic.reserved, topic.reserve_asked) if disk else 0,
         )
         topic.held += 1
 
@@ -245,8 +278,14 @@ class CatalogWriter:
         except DriftQError:
             topic.held -= 1
             raise
-        updated.then(lambda _: self._release(topic))
+        self._updating[topic.id] = updated
+        updated.then(lambda done: self._updated(topic, done))
         return updated
+
+    def _updated(self, topic: Topic, done: Pending[None]) -> None:
+        if self._updating.get(topic.id) is done:
+            del self._updating[topic.id]
+        self._release(topic)
 
     def _release(self, topic: Topic) -> None:
         topic.held -= 1
@@ -263,7 +302,7 @@ class CatalogWriter:
         if unsettled is not None:
             unsettled.then(lambda _: forward(lambda: self.delete(name, if_empty=if_empty), answer))
             return answer
-        topic.expire_or_refuse(self._journal.time.now())
+        topic.expire(self._journal.time.now())
         if if_empty and topic.count + topic.inflight_records:
             raise TopicNotEmptyError(
                 f"topic {name!r} is not empty",
@@ -302,21 +341,3 @@ def check_epoch(topic: Topic, epoch: int | None) -> None:
     """Refuse who means an earlier topic of this name."""
     if epoch is not None and epoch != topic.id:
         raise EpochMismatchError(f"topic {topic.name!r} was deleted and made again since", detail={"epoch": topic.id})
-
-
-def _settle_with(inner: Pending[_A], answer: Pending[_B], value: Callable[[_A], _B]) -> None:
-    def settle(done: Pending[_A]) -> None:
-        if done.error is not None:
-            answer.fail(done.error)
-        else:
-            answer.resolve(value(done.result()))
-
-    inner.then(settle)
-
-
-def forward(call: Callable[[], Pending[_A]], answer: Pending[_A]) -> None:
-    """Make a call later, on behalf of somebody who already has the answer's handle."""
-    try:
-        _settle_with(call(), answer, lambda value: value)
-    except DriftQError as error:
-        answer.fail(error)

@@ -8,6 +8,9 @@ skipped, so each frame counts once. A step that fails ends the checkpoint, and t
 block that has to be copied and cannot be read is such a failure.
 
 Invariant: no state is captured while a shard is stopped, for it may lack what the log has.
+
+On a full disk a mark that has no room is left out: its place in the log is what counts (`storage.wal_writer`). A
+snapshot that has no room gets that of the ballast (`storage.ballast`).
 """
 
 from collections.abc import Callable
@@ -18,17 +21,23 @@ from msgspec import Struct, msgpack
 from driftq.engine.blocks import Blocks
 from driftq.engine.capture import capture_topic
 from driftq.engine.catalog import Catalog
+from driftq.engine.checkpoint_record import CheckpointRecord
 from driftq.engine.filing import Filing
 from driftq.engine.filing_thread import FileThread
+from driftq.engine.frames import ClockBody
+from driftq.engine.losses import Losses
 from driftq.engine.segment import Segment
+from driftq.engine.space import Space
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError
 from driftq.model.limits import MIB
 from driftq.seam.runtime import Pending
+from driftq.storage.ballast import Ballast
 from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import Kind, encode_control
 from driftq.storage.layout import Layout
+from driftq.storage.no_space import is_no_space
 from driftq.storage.shards import Shards
 from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot, remove_older
 
@@ -37,15 +46,18 @@ _ROUNDS_MAX = 4
 _COPIED_BYTES = 4 << 20
 """So much may be copied into a checkpoint without another round of syncs."""
 _KEPT_BYTES_MAX = MIB
+_STOPPED = "the log is stopped"
 _COPIES = 3
 """So often is a capture in memory until it is installed: itself, the file's content, and what is read back of it."""
 
 
-class EngineState(Struct, frozen=True, array_like=True):
+class EngineState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What belongs to no topic."""
 
     next_topic_id: int
     time_seen: int
+    """Expiry is judged up to this moment of engine time, and after a restart no earlier."""
+    clock: ClockBody | None = None
 
 
 class Checkpointer:
@@ -60,7 +72,11 @@ class Checkpointer:
         thread: FileThread,
         blocks: Blocks,
         time: EngineTime,
+        losses: Losses,
+        space: Space,
+        ballast: Ballast,
         last_number: int,
+        record: CheckpointRecord,
     ) -> None:
         self._layout = layout
         self._shards = shards
@@ -69,11 +85,18 @@ class Checkpointer:
         self._thread = thread
         self._blocks = blocks
         self._time = time
+        self._losses = losses
+        self._space = space
+        self._ballast = ballast
         self._number = last_number
+        self.record = record
         self._captured: dict[Topic, bytes] = {}
         self._running: Pending[bool] | None = None
+        self._size = 0
         self.bytes_written = 0
         """Size of the last snapshot."""
+        self.lacked = 0
+        """The size of the last snapshot, if the disk had no room for it; else 0."""
         self.wal_bytes_before = 0
         """What the shards had written when the last checkpoint began."""
 
@@ -82,13 +105,18 @@ class Checkpointer:
         """WAL bytes since the last checkpoint."""
         return sum(shard.counters.bytes for shard in self._shards.all) - self.wal_bytes_before
 
+    def has_room(self) -> bool:
+        """Whether there seems to be room for a snapshot like the one that there was none for."""
+        return self._layout.disk.free_bytes(self._layout.meta_dir) >= self.lacked
+
     def run(self, *, clean: bool = False) -> Pending[bool]:
         """Take a checkpoint; the answer says whether it was installed. One that runs is shared, if clean enough."""
         if self._running is not None:
             return self._clean_behind(self._running) if clean else self._running
         answer = self._running = Pending()
+        self.record.begin()
         if self._any_stopped():
-            self._end(answer, installed=False)
+            self._fail(answer, _STOPPED)
         else:
             self._begin(answer, clean=clean)
         return answer
@@ -120,14 +148,17 @@ class Checkpointer:
             if answer.settled:
                 return
             if error is not None or self._any_stopped():
-                self._end(answer, installed=False)
+                self._fail(answer, _STOPPED if error is None else str(error))
             elif waiting[0] == 0:
                 self._install(answer, marks, wal_bytes, clean=clean)
 
         def marked(_: Submission, error: DriftQError | None) -> None:
             arrived(error)
 
-        marks = [Submission([self._mark(shard)], sync=True, done=marked, placed=True) for shard in self._shards.all]
+        marks = [
+            Submission([self._mark(shard)], sync=True, done=marked, uses_reserve=True, is_mark=True)
+            for shard in self._shards.all
+        ]
         wal_bytes += sum(mark.size for mark in marks)  # or a server at rest would find something new for ever
         for shard, mark in zip(self._shards.all, marks, strict=True):
             shard.submit(mark)
@@ -160,8 +191,8 @@ class Checkpointer:
         return answer
 
     def _mark(self, shard: Shard) -> bytes:
-        now = self._time.now()
-        return encode_control(Kind.CHECKPOINT_MARK, b"", topic_id=0, op=0, ts=now, synced_to=shard.synced_to)
+        ts = self._time.stamp()
+        return encode_control(Kind.CHECKPOINT_MARK, b"", topic_id=0, op=0, ts=ts, synced_to=shard.synced_to)
 
     def _install(self, answer: Pending[bool], marks: list[Submission], wal_bytes: int, *, clean: bool) -> None:
         """All is synced and marked: capture in this very turn, write on the thread."""
@@ -170,14 +201,15 @@ class Checkpointer:
             snapshot = Snapshot(
                 self._positions(marks), self._capture_sections(clean=clean), self._capture_topics(clean=clean)
             )
-        except OSError:
+        except OSError as error:
             self._filing.failures += 1
-            self._end(answer, installed=False)
+            self._fail(answer, str(error))
             return
         trash: list[tuple[Topic, Segment]] = []
         if not self._filing.pinned:
             trash, self._filing.trash = self._filing.trash, []
         number = self._number + 1
+        covered = self._losses.captured()
         lent = _COPIES * sum(map(len, snapshot.topics))
         self._blocks.lend(lent)
 
@@ -185,12 +217,19 @@ class Checkpointer:
             self._blocks.lend(-lent)
             if size is None or error is not None:
                 self._filing.trash += trash
-                self._end(answer, installed=False)
+                if error is not None:
+                    self.lacked = self._size if is_no_space(error) else 0
+                    self._space.note(self, error)
+                self._fail(answer, str(error))
                 return
+            self.lacked = 0
+            self._space.note(self, None)
             self._number = number
             self.bytes_written = size
             self.wal_bytes_before = wal_bytes
             self._filing.checkpointed(capture)
+            self._losses.covered(covered)
+            self.record.installed(size)
             self._end(answer, installed=True)
 
         self._thread.submit(partial(self._write, number, snapshot, trash), done)
@@ -206,7 +245,7 @@ class Checkpointer:
     def _capture_sections(self, *, clean: bool) -> dict[str, bytes]:
         # The notes of time in the WAL were ahead too. Behind a graceful stop nobody sees any more expire.
         seen = self._time.now() if clean else self._time.ahead()
-        engine = EngineState(self._catalog.next_id, seen)
+        engine = EngineState(self._catalog.next_id, seen, self._time.state())
         sections = {feature.name: feature.capture() for feature in self._catalog.features}
         sections[ENGINE_SECTION] = msgpack.encode(engine)
         return sections
@@ -230,7 +269,13 @@ class Checkpointer:
     def _write(self, number: int, snapshot: Snapshot, trash: list[tuple[Topic, Segment]]) -> int:
         """On the thread: install the snapshot, then remove what it makes superfluous."""
         content = encode_snapshot(snapshot)
-        install_snapshot(self._layout, number, content)
+        self._size = len(content)
+        try:
+            install_snapshot(self._layout, number, content)
+        except OSError as error:
+            if not is_no_space(error) or not self._ballast.release():
+                raise
+            install_snapshot(self._layout, number, content)
         try:
             remove_older(self._layout, number)
             for file, name in self._layout.wal_files():
@@ -241,6 +286,11 @@ class Checkpointer:
             # It is installed; what could not be removed is ignored by a start and removed by the next checkpoint.
             self._filing.failures += 1
         return len(content)
+
+    def _fail(self, answer: Pending[bool], why: str) -> None:
+        if not answer.settled:
+            self.record.failed(why)
+        self._end(answer, installed=False)
 
     def _end(self, answer: Pending[bool], *, installed: bool) -> None:
         self._running = None

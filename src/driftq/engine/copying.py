@@ -16,11 +16,12 @@ from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from driftq.engine.append import Appender, note_unsynced
+from driftq.engine.append import Appender
 from driftq.engine.apply import apply_append
 from driftq.engine.journal import Journal
 from driftq.engine.quota import Quota
 from driftq.engine.topic import Topic
+from driftq.engine.unsynced import note_unsynced
 from driftq.errors import DriftQError, ShardStoppedError
 from driftq.model.limits import OWN_BLOCK_RECORDS
 from driftq.model.topic import Discard, Durability
@@ -71,46 +72,53 @@ class Copier:
         """Copy records for which there is room. `lasting`: what they are made from is on stable storage."""
         first, count, payload = topic.next_seq, rows.count, rows.payload_bytes
         last = first + count - 1
-        ts = max(self._journal.time.now(), topic.last_ts)
-        op = topic.next_op
-        records, frames = self._encoded(topic, rows, ts, note)
-        topic.next_seq = last + 1
+        ts = max(self._journal.time.stamp(), topic.last_ts)
         durability = topic.durability
+        # Before the frames get their number: a reservation logs a frame of its own, which comes before them in the log.
         sync = (durability is Durability.FSYNC and note is not None) or (
             durability is Durability.DISK
             and (
-                self._appender.reserved_for(topic, first, last)
+                self._appender.reservations.must_wait(topic, first, last)
                 or (note is not None and self._journal.between_shards(topic))
             )
         )
+
+        op = topic.next_op
+        records, frames = self._encoded(topic, rows, ts, note)
+        topic.next_seq = last + 1
 
         def show() -> None:
             apply_append(topic, records, ts)
             if note is not None:
                 topic.op = op
 
-        if not sync and not topic.waiting:
-            number = None
-            if frames:
-                lost = partial(self._appender.lost, topic, first)
-                number = self._journal.submit(topic, frames, sync=False, done=lost, prompt=False)
+        if not sync and not frames and not topic.waiting:
+            # What they are made from has been handed over to the log writer, or nobody could have read it.
             if self._show(topic, show, done):
                 topic.acked_since_reserve += count
-                self._settled(topic, last, number, lasting=lasting)
+                self._settled(topic, last, None, lasting=lasting)
             return
+        at_hand_over = not sync and bool(frames) and topic.waiting == topic.handing
         topic.waiting += 1
+        topic.handing += at_hand_over
         self._appender.count_in(topic, count, payload)
 
         def settle(submission: Submission, error: DriftQError | None) -> None:
             topic.waiting -= 1
+            topic.handing -= at_hand_over
             self._appender.count_in(topic, -count, -payload)
             if error is not None:
                 self._journal.give_back(topic)
                 done(error)
             elif self._show(topic, show, done):
+                topic.acked_since_reserve += count if at_hand_over else 0
                 self._settled(topic, last, submission.number if frames else None, lasting=lasting)
 
-        self._journal.submit(topic, frames, sync=sync, done=settle)
+        if at_hand_over:
+            lost = partial(self._appender.losses.note, topic, first, last)
+            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=settle)
+        else:
+            self._journal.submit(topic, frames, sync=sync, done=settle)
 
     def _encoded(self, topic: Topic, rows: Rows, ts: int, note: Note | None) -> tuple[Rows | Block, list[bytes]]:
         """The records as they are added, and the frames to log."""

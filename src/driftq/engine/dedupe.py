@@ -1,11 +1,13 @@
 """Idempotency keys of one topic: which seqs an earlier write with the same key got.
 
-A key is remembered while `now - t <= window`. It travels in the write's own frame and stands in checkpoints, so it
+A key is remembered while it is at most as old as the window: while its write was stamped at or above the `kept_from`
+that callers compute (`engine.timeline`). It travels in the write's own frame and stands in checkpoints, so it
 lives exactly as long as the write's class promises: that of an `ephemeral` write ends with the process. An entry is
 one integer, so that millions of keys are no garbage collector's business: commit time, first seq, count, and a bit
 that says whether it lasts.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 
@@ -31,20 +33,25 @@ class Keys:
         self._entries[key] = ((ts << _SEQ_BITS | first_seq) << _COUNT_BITS | count) << 1 | lasts
         self._order.append((ts, key))
 
-    def find(self, key: bytes, now: int, window_ms: int) -> tuple[int, int] | None:
+    def find(self, key: bytes, kept_from: int) -> tuple[int, int] | None:
         """First seq and count of the write that used the key, while it is remembered."""
         entry = self._entries.get(key)
         if entry is None:
             return None
         ts, first_seq, count = _unpack(entry)
-        return (first_seq, count) if now - ts <= window_ms else None
+        return (first_seq, count) if ts >= kept_from else None
 
-    def expire(self, now: int, window_ms: int) -> None:
-        """Forget what is out of its window."""
+    @property
+    def oldest_ts(self) -> int:
+        """The lowest stamp that a key may have. There must be a key."""
+        return self._order[0][0]
+
+    def expire(self, kept_from: int, most: int = sys.maxsize) -> None:
+        """Forget what was stamped below, and is out of its window, up to so many uses of keys."""
         order, entries = self._order, self._entries
-        while order:
+        for _ in range(min(most, len(order))):
             ts, key = order[0]
-            if now - ts <= window_ms:
+            if ts >= kept_from:
                 return
             order.popleft()
             entry = entries.get(key)

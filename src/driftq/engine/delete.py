@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from driftq.engine.apply import apply_delete
+from driftq.engine.apply import apply_delete, sources_of_delete
 from driftq.engine.frames import DeleteBody, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.tags import Match, TagIndexes
@@ -59,10 +59,13 @@ class Deleter:
         seqs: Sequence[int] | None = None,
         sync: bool | None = None,
     ) -> Pending[Deleted]:
-        """Delete what is selected and below the present head. `sync` None waits for one as deletes promise."""
+        """Delete what is selected and below the present head. `sync` None waits for one as deletes promise.
+
+        Raises SegmentUnavailableError, before anything is logged, when a block it needs cannot be read.
+        """
         if before_seq is None and match is None and seqs is None:
             raise InvalidRequestError("a delete needs before_seq or match")
-        topic.expire_or_refuse(self._journal.time.now())
+        topic.expire(self._journal.time.now())
         body = DeleteBody(
             bound=topic.head + 1,
             before=before_seq,
@@ -70,9 +73,11 @@ class Deleter:
             prefix=match.text if match is not None and match.is_prefix else None,
             seqs=None if seqs is None else list(seqs),
         )
+        held = sources_of_delete(topic, self._indexes, body)
 
         def apply(op: int, ts: int) -> Deleted:
             deleted = apply_delete(topic, self._indexes, body, op, ts)
+            held.clear()
             return Deleted(deleted, topic.earliest, topic.head, topic.count, topic.payload)
 
         # Without a cap or a TTL a delete commutes with the records behind it, so they need not wait for its sync. A
@@ -85,4 +90,5 @@ class Deleter:
             apply,
             sync=topic.durability in (Durability.DISK, Durability.FSYNC) if sync is None else sync,
             in_order=bool(config.cap_records or config.cap_bytes or config.ttl_ms or topic.held),
+            again=True,
         )

@@ -2,7 +2,7 @@
 
 `read_page` never waits. Where a block is not in memory it says which (`Missing`); where one turns out to be damaged it
 says so (`Damaged`), and the engine makes a hole of it before anybody gets an answer. The caller then asks again. Where
-one cannot be read for a reason that says nothing about it, the reader gets an `InternalError`, and nothing has changed.
+one is unavailable the reader gets a `SegmentUnavailableError`, and nothing has changed.
 
 A page is places, not records: ranges of rows of blocks. Rendering splices the bytes of those rows.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from driftq.engine.blocks import unreadable
+from driftq.engine.blocks import unavailable
 from driftq.engine.log import Part
 from driftq.engine.topic import Topic
 from driftq.model.limits import (
@@ -23,10 +23,10 @@ from driftq.model.limits import (
     PAGE_BYTES_MAX,
     PAGE_RECORDS,
 )
-from driftq.model.tombstone import Reason, Tombstone
+from driftq.model.tombstone import Hole, Reason, Tombstone
 from driftq.storage.block import RowSource
 from driftq.storage.frame import DELETED
-from driftq.storage.segment_store import BlockDamagedError, is_lost
+from driftq.storage.segment_store import BlockDamagedError
 
 _LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
 
@@ -93,6 +93,8 @@ class Query(NamedTuple):
     """Read as if the log ended here; a cursor behind it stays where it is."""
     bulk: bool = False
     """May the page be as large as one of Arrow?"""
+    epoch: int | None = None
+    """Which life of the topic's name the cursor is from; None where the reader does not know."""
 
     def clamped(self, limit_max: int) -> "Query":
         """Zero means the default, too much means the most."""
@@ -109,12 +111,12 @@ class Query(NamedTuple):
 
 def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
     """The page after a cursor. Retention has been applied by the caller."""
-    tombstone, cursor = _tombstone(topic, query.from_seq)
+    tombstone, cursor = _tombstone(topic, query)
     stop = 1 + (topic.head if query.up_to is None else min(query.up_to, topic.head))
     hole = topic.holes.at_or_after(cursor + 1)
     if hole is not None and hole.first < stop:
         if tombstone is None and not _live_between(topic, cursor + 1, hole.first):
-            tombstone = _hole_tombstone(topic, max(cursor + 1, hole.first), hole.last, hole.reason)
+            tombstone = _hole_tombstone(topic, max(cursor + 1, hole.first), hole)
             cursor = hole.last
             following = topic.holes.at_or_after(cursor + 1)
             stop = min(stop, following.first) if following is not None else stop
@@ -137,19 +139,26 @@ def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
 
 
 def rows_nowait(topic: Topic, part: Part, others: list[RowSource]) -> RowSource | Missing | Damaged:
-    """The rows of a part, or why there are none without waiting. Raises InternalError."""
+    """Return the rows of a part, or why there are none without waiting. Raises SegmentUnavailableError."""
     try:
         source = topic.source_nowait(part)
-    except (BlockDamagedError, OSError) as error:
-        if not is_lost(error):
-            raise unreadable(error) from error
+    except BlockDamagedError as error:
         return Damaged(part, str(error))
+    except OSError as error:
+        raise unavailable(error, cold=part.segment.cold) from error
     return Missing(part, others) if source is None else source
 
 
-def _tombstone(topic: Topic, from_seq: int) -> tuple[Tombstone | None, int]:
-    """The notice a cursor is due for what lies below the floor, and where reading goes on."""
-    if from_seq > topic.head:
+def _tombstone(topic: Topic, query: Query) -> tuple[Tombstone | None, int]:
+    """The notice a cursor is due for what lies below the floor, and where reading goes on.
+
+    A cursor above the head of the same epoch has missed nothing and continues at the head, unless a crash may have
+    moved the head back.
+    """
+    from_seq, epoch = query.from_seq, query.epoch
+    if epoch == topic.id and from_seq > topic.head and topic.keeps_head:
+        return None, topic.head
+    if from_seq > topic.head or (epoch is not None and epoch != topic.id):
         gap = _gap(topic, 1, topic.head, Reason.RECREATED)
         return gap, topic.earliest - 1
     if from_seq + 1 >= topic.evict_floor:
@@ -172,15 +181,16 @@ def _gap(topic: Topic, first: int, last: int, reason: Reason) -> Tombstone:
     )
 
 
-def _hole_tombstone(topic: Topic, first: int, last: int, reason: Reason) -> Tombstone:
+def _hole_tombstone(topic: Topic, first: int, hole: Hole) -> Tombstone:
     return Tombstone(
-        seq=last + 1,
+        seq=hole.last + 1,
         gap_from=first,
-        gap_to=last,
-        reason=reason,
-        missed_estimate=last - first + 1,
+        gap_to=hole.last,
+        reason=hole.reason,
+        missed_estimate=hole.last - first + 1,
         earliest_seq=topic.earliest,
         head_seq=topic.head,
+        at_most=hole.at_most,
     )
 
 

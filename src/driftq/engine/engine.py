@@ -6,12 +6,14 @@ at the commit point of its class. Reads never wait: where a block has to be fetc
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from driftq.config import Settings
-from driftq.engine.append import Appended, Appender, Write, synced_seq
+from driftq.engine.append import Appended, Appender, Write
 from driftq.engine.blocks import Blocks
-from driftq.engine.catalog import Catalog, CatalogWriter, forward
+from driftq.engine.catalog import Catalog, CatalogWriter
 from driftq.engine.checkpoint import Checkpointer
+from driftq.engine.checkpoint_record import CheckpointRecord
 from driftq.engine.copying import Copier
 from driftq.engine.delete import Deleted, Deleter
 from driftq.engine.diff import Page, Query, Slice, read_page
@@ -20,7 +22,10 @@ from driftq.engine.fetching import Fetch, Fetching
 from driftq.engine.filing import Filing, SegmentPolicy
 from driftq.engine.filing_thread import FileThread
 from driftq.engine.floors import FloorLog
-from driftq.engine.journal import Journal
+from driftq.engine.idle import IdleTopics
+from driftq.engine.journal import Journal, forward
+from driftq.engine.key_windows import KeyWindows
+from driftq.engine.mending import Mending
 from driftq.engine.places import rows_of
 from driftq.engine.pressure import Level, Pressure
 from driftq.engine.publication import Publisher
@@ -29,21 +34,38 @@ from driftq.engine.recovery import Recovery
 from driftq.engine.relocation import Relocation
 from driftq.engine.replay import Report
 from driftq.engine.seek import cursor_at
+from driftq.engine.space import Space
+from driftq.engine.space_watch import SpaceWatch
 from driftq.engine.synced import SyncWakeups
 from driftq.engine.tags import Match, TagIndexes
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
+from driftq.engine.unsealed import Unsealed
+from driftq.engine.unsynced import synced_seq
 from driftq.engine.upkeep import Upkeep
 from driftq.engine.upstream import Deriver, Upstream
 from driftq.engine.wakeup import Wakeups
-from driftq.errors import DataDirLockedError, DriftQError, ShuttingDownError, StartError, TopicNotFoundError
+from driftq.engine.writers import Writers
+from driftq.errors import (
+    DataDirLockedError,
+    DiskFullError,
+    DriftQError,
+    SegmentUnavailableError,
+    ShardReadOnlyError,
+    ShuttingDownError,
+    StartError,
+    TopicNotFoundError,
+)
 from driftq.model.limits import KEY_BYTES_MAX
-from driftq.model.names import check_topic_name
-from driftq.model.topic import Durability, TopicConfig
+from driftq.model.names import check_stored_name
+from driftq.model.topic import Durability, TopicConfig, TopicPatch
+from driftq.seam.boot import UNKNOWN_BOOT
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk
+from driftq.seam.entropy import Entropy
 from driftq.seam.lock import Lock, LockHeldError
 from driftq.seam.runtime import Pending, Runtime, run
+from driftq.storage.ballast import Ballast
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.layout import Layout
 from driftq.storage.rows import Row, Rows
@@ -53,8 +75,12 @@ from driftq.storage.shards import Shards
 
 # long: the one place that knows every part of the engine
 
+T = TypeVar("T")
+
 _FILES_PATIENCE_NS = 2_000_000_000
 """So long a stop waits for the files; what they do not have by then, the last checkpoint has."""
+_SHRINK_MS = 50
+"""So long the logs have to give space back for the last checkpoint."""
 _TAG_CACHE_SHARE = 8
 """This part of the cache's bytes is for tag indexes, the rest for blocks."""
 
@@ -73,10 +99,17 @@ class Engine:
         *,
         pid: int = 0,
         recover: bool = True,
+        missing_is_lost: bool = False,
+        boot_id: bytes = UNKNOWN_BOOT,
+        entropy: Entropy | None = None,
     ) -> None:
+        """`missing_is_lost` is for a repair: a segment without a file becomes a hole; else it refuses the start."""
         self.settings = settings
+        self._missing_is_lost = missing_is_lost
         self._clock = clock
         self._runtime = runtime
+        self._boot_id = boot_id
+        self._entropy = entropy
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
         self._lock = self._take_lock(disk, pid)
         with self._giving_up_the_lock():
@@ -104,7 +137,7 @@ class Engine:
             yield
         except (DriftQError, OSError) as error:
             self._lock.release()
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | SegmentUnavailableError):
                 raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
             raise
 
@@ -133,7 +166,7 @@ class Engine:
         tag_bytes = settings.cache_bytes // _TAG_CACHE_SHARE
         self.blocks = Blocks(store, cold, settings.cache_bytes - tag_bytes)
         self.indexes = TagIndexes(store, tag_bytes)
-        self.catalog = Catalog(self.blocks, settings.limits.topics_max)
+        self.catalog = Catalog(self.blocks, settings.limits.topics_max, self.time.timeline)
         self.catalog.features.extend(features)
         self._writes = FileThread(runtime, "driftq-blocks")
         self._thread = FileThread(runtime, "driftq-files")
@@ -145,7 +178,18 @@ class Engine:
         )
         if deriver is not None:
             deriver.attach(self.catalog, self.filing)
-        self._recovery = Recovery(layout, self.catalog, store, cold, self.filing, self.indexes, self.time, deriver)
+        self._recovery = Recovery(
+            layout,
+            self.catalog,
+            store,
+            cold,
+            self.filing,
+            self.indexes,
+            self.time,
+            deriver,
+            missing_is_lost=self._missing_is_lost,
+            boot_id=self._boot_id,
+        )
         self.recovered: Report = self._recovery.report
 
     def _begin(self) -> None:
@@ -158,8 +202,12 @@ class Engine:
             count=settings.wal_shards,
             file_bytes=settings.wal_file_bytes,
             lock=self._lock,
+            boot_id=self._boot_id,
+            entropy=self._entropy,
+            least=self._recovery.log_from,
         )
-        self.journal = Journal(runtime, self.time, self.shards)
+        self._watch_writers()
+        self.journal = Journal(runtime, self.time, self.shards, self.unsealed, self.filing.space)
         self.pressure = Pressure(runtime, clock, self.shards)
         self.wakeups = Wakeups(runtime)
         self.synced = SyncWakeups(runtime, self.catalog, self.shards)
@@ -168,11 +216,26 @@ class Engine:
         """Who hears that a topic has new records."""
         self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
         self._appender = Appender(self.journal, self.publish, self.quota)
+        self._appender.losses.on_covered = self._covered
         self.publisher = Publisher(runtime, self.journal, self.publish, self.synced.after)
         self.copier = Copier(self.journal, self._appender, self.quota, self.publish)
         self.writer = CatalogWriter(self.catalog, self.journal, self._gone)
         self.catalog.watch_floors(FloorLog(self.journal, runtime).moved)
+        self.key_windows = KeyWindows(self.catalog)
         self._deleter = Deleter(self.journal, self.indexes)
+        self._make_upkeep(layout, clock)
+        self._closing: Pending[bool] | None = None
+        for topic in self.catalog.visible():
+            self.filing.deleted_rows(topic)
+        self._remove_deleted()
+        Mending(self.filing, self.blocks.store, self._recovery.unsure).go_on()
+        self.upkeep.start()
+        self.pressure.start()
+
+    def _make_upkeep(self, layout: Layout, clock: Clock) -> None:
+        """What is done from time to time: checkpoints above all."""
+        settings, runtime = self.settings, self._runtime
+        ballast = Ballast(layout, settings.disk_reserve_bytes)
         self.checkpointer = Checkpointer(
             layout,
             self.shards,
@@ -181,13 +244,19 @@ class Engine:
             self._thread,
             self.blocks,
             self.time,
+            self._appender.losses,
+            self.journal.space,
+            ballast,
             self.recovered.snapshot,
+            CheckpointRecord(self._clock),
         )
         relocation = (
             None
             if self.blocks.cold is None
             else Relocation(settings, self._thread, self.blocks, self.catalog, self.filing)
         )
+        self.space = SpaceWatch(clock, layout.data)
+        self.fetching = Fetching(runtime, self.blocks, self.journal, self.filing.changed)
         self.upkeep = Upkeep(
             runtime,
             settings,
@@ -197,15 +266,35 @@ class Engine:
             self.filing,
             self.checkpointer,
             relocation,
+            self.space,
+            self.fetching,
+            self._wake_all,
+            self.key_windows,
+            ballast,
         )
         self.relocation = relocation
-        self.fetching = Fetching(runtime, self.blocks, self.journal, self.filing.changed)
-        self._closing: Pending[bool] | None = None
-        for topic in self.catalog.visible():
-            self.filing.deleted_rows(topic)
-        self._remove_deleted()
-        self.upkeep.start()
-        self.pressure.start()
+
+    def _watch_writers(self) -> None:
+        """Notice a writer of the log or of segments that stops or hangs, and bound what waits for it."""
+        settings = self.settings
+        self.unsealed = Unsealed(
+            self.blocks, settings.cache_bytes, settings.checkpoint_wal_bytes, lambda: self.checkpointer.wal_bytes
+        )
+        self.writers = Writers(
+            self._runtime,
+            self._clock,
+            self.shards,
+            self._scribe,
+            self._writes,
+            self.unsealed,
+            grace_ms=settings.wal_stop_grace_ms,
+            limit_ms=settings.writer_hang_limit_ms,
+        )
+
+    def _wake_all(self) -> None:
+        """The machine has slept, and timers of the loop with it: whoever waits for a topic looks at the time again."""
+        for name in self.wakeups.names():
+            self.wakeups.wake(name)
 
     # Writing
 
@@ -239,7 +328,7 @@ class Engine:
             )
             return answer
         if topic is None:
-            check_topic_name(name)
+            check_stored_name(name)
             inline = (config or TopicConfig()).resolved(name)
             if create is False or (create is None and not inline.auto_create):
                 raise TopicNotFoundError(name)
@@ -274,18 +363,37 @@ class Engine:
     def _create_for(self, name: str, config: TopicConfig, rows: Rows | Row) -> Topic:
         """Create a topic for a write that it can take: a refused write leaves no topic behind."""
         self._appender.check_new(config, rows)
-        self.writer.create(name, config)
-        return self.catalog.by_name[name]
+        created = self.writer.create(name, config, for_write=True)
+        topic = self.catalog.by_name[name]
+        created.then(lambda _: self._appender.reservations.idle.watch(topic, self.time.now()))
+        return topic
 
     def put_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
         """Create a topic or replace its config; the answer says whether it was created."""
         self.check_open()
-        return self.writer.put(name, config)
+        if name not in self.catalog.by_name:
+            return self._tell_waiters(name, self.writer.put(name, config))
+        return self._tell_waiters(name, _again_if_full(self.journal.space, lambda: self.writer.put(name, config)))
+
+    def ensure_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
+        """Create a topic unless it is there; the answer says whether it was created."""
+        self.check_open()
+        return self.writer.ensure(name, config)
+
+    def patch_topic(self, name: str, patch: TopicPatch) -> Pending[TopicConfig]:
+        """Change some fields of a topic's config; the answer is the whole config."""
+        self.check_open()
+        return self._tell_waiters(name, _again_if_full(self.journal.space, lambda: self.writer.patch(name, patch)))
+
+    def _tell_waiters(self, name: str, changed: Pending[T]) -> Pending[T]:
+        """Wake whoever waits for a topic whose config changes: it may have more room then."""
+        changed.then(lambda _: self.wakeups.wake(name))
+        return changed
 
     def delete_topic(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
         """Delete a topic; the answer says whether it was there."""
         self.check_open()
-        deleted = self.writer.delete(name, if_empty=if_empty)
+        deleted = _again_if_full(self.journal.space, lambda: self.writer.delete(name, if_empty=if_empty))
         deleted.then(lambda _: self._remove_deleted())
         deleted.then(lambda _: self.wakeups.wake(name))
         deleted.then(lambda _: self.synced.wake(name))
@@ -331,9 +439,9 @@ class Engine:
     # Reading
 
     def topic(self, name: str) -> Topic:
-        """The state of a topic, retention applied. Raises TopicNotFoundError or InternalError."""
+        """The state of a topic, retention applied. Raises TopicNotFoundError."""
         topic = self.catalog.get(name)
-        topic.expire_or_refuse(self.time.now())
+        topic.expire(self.time.now())
         return topic
 
     def bring(self, topic: Topic) -> Pending[None] | None:
@@ -350,7 +458,7 @@ class Engine:
 
     def touch(self, topic: Topic) -> None:
         """Somebody consumes it."""
-        topic.consumed_ts = self.time.now()
+        topic.consumed_at = self.time.running()
 
     async def read(self, name: str, query: Query) -> Page:
         """The page after a cursor, whatever it has to wait for."""
@@ -359,6 +467,11 @@ class Engine:
             await found
             found = self.diff(name, query)
         return found
+
+    @property
+    def idle_topics(self) -> IdleTopics:
+        """The topics that have seqs reserved."""
+        return self._appender.reservations.idle
 
     def synced_seq(self, topic: Topic) -> int:
         """The highest seq known to be on stable storage."""
@@ -420,6 +533,7 @@ class Engine:
             self._closing = Pending()
             self.upkeep.stop()
             self.pressure.stop()
+            self.writers.close()
             self._close_when_quiet(self._clock.monotonic_ns() + _FILES_PATIENCE_NS)
         return self._closing
 
@@ -430,10 +544,24 @@ class Engine:
         if (under_way or filing) and all(shard.stopped is None for shard in self.shards.all):
             self._runtime.later(1, lambda: self._close_when_quiet(patience_ns))
             return
-        self.checkpointer.run(clean=True).then(lambda done: self._closed(installed=done.result()))
+        self.checkpointer.run(clean=True).then(lambda done: self._closed_or_again(installed=done.result()))
+
+    def _closed_or_again(self, *, installed: bool) -> None:
+        """The last checkpoint may have had no room: once more, with the space that the logs do not use."""
+        if installed or not self.checkpointer.lacked:
+            self._closed(installed=installed)
+            return
+        self.journal.space.shrink_logs()
+
+        def again() -> None:
+            self.checkpointer.run(clean=True).then(lambda done: self._closed(installed=done.result()))
+
+        self._runtime.later(_SHRINK_MS, again)
 
     def _closed(self, *, installed: bool) -> None:
+        self.writers.end()
         self.shards.close()
+        self.upkeep.keep_ballast()
         if self._scribe is not None:
             self._scribe.close()
         self._writes.close()
@@ -453,6 +581,11 @@ class Engine:
     def _wake(self, topic: Topic) -> None:
         self.wakeups.wake(topic.name)
 
+    def _covered(self, topic: Topic) -> None:
+        """A checkpoint has records that a failed write had lost: those who wait for stable storage look again."""
+        self.publish(topic)
+        self.synced.wake(topic.name)
+
     def _gone(self, topic: Topic, error: DriftQError) -> None:
         self._appender.forget(topic, error)
         self.publisher.forget(topic, error)
@@ -462,10 +595,33 @@ class Engine:
         for topic in deleted:
             self.filing.remove_topic(topic)
 
+    @property
+    def refusal(self) -> DriftQError | None:
+        """What writes are refused with while the disk is full or the log writer hangs; else None."""
+        full = (shard.failing for shard in self.shards.all if shard.read_only)
+        hung = (shard.hung for shard in self.shards.all if shard.hung is not None)
+        return self.journal.space.refusal or next(full, next(hung, None))
+
     def check_open(self) -> None:
         """Refuse what comes too late. Raises ShuttingDownError."""
         if self._closing is not None:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+
+
+def _again_if_full(space: Space, call: Callable[[], Pending[T]]) -> Pending[T]:
+    """Make a call; once more, when space has been freed, if it failed because the disk is full."""
+    answer: Pending[T] = Pending()
+
+    def settle(done: Pending[T]) -> None:
+        if isinstance(done.error, DiskFullError | ShardReadOnlyError):
+            space.when_relieved(lambda: forward(call, answer))
+        elif done.error is not None:
+            answer.fail(done.error)
+        else:
+            answer.resolve(done.result())
+
+    call().then(settle)
+    return answer
 
 
 async def _all_of(waiting: list[Pending[None]]) -> None:

@@ -1,12 +1,13 @@
 """What a read waits for: a block that has to come from a file, or a damaged one that has to become a hole first.
 
-Files are read on one thread; the loop goes on, and whoever reads asks again when his `Fetch` has settled.
+Files are read on two threads, one for each tier, so that reads of hot segments never wait for a cold tier that hangs.
+The loop goes on, and whoever reads asks again when his `Fetch` has settled.
 """
 
 from collections.abc import Callable
 
 from driftq.engine.apply import apply_hole
-from driftq.engine.blocks import Blocks, unreadable
+from driftq.engine.blocks import Blocks, unavailable
 from driftq.engine.diff import Damaged, Missing
 from driftq.engine.frames import HoleBody, encode_body
 from driftq.engine.journal import Journal
@@ -17,7 +18,7 @@ from driftq.model.tombstone import Reason
 from driftq.seam.runtime import Pending, Runtime, Worker
 from driftq.storage.block import Block, RowSource
 from driftq.storage.frame import Kind
-from driftq.storage.segment_store import is_lost
+from driftq.storage.segment_store import BlockDamagedError
 
 
 class Fetch(Pending[None], eq=False, kw_only=True):
@@ -27,7 +28,7 @@ class Fetch(Pending[None], eq=False, kw_only=True):
 
 
 class Fetching:
-    """The thread that reads, and what becomes of what it finds."""
+    """The threads that read, and what becomes of what they find."""
 
     def __init__(self, runtime: Runtime, blocks: Blocks, journal: Journal, changed: Callable[[Topic], None]) -> None:
         self._runtime = runtime
@@ -35,10 +36,14 @@ class Fetching:
         self._journal = journal
         self._changed = changed
         self._readers: Worker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
+        self._cold_readers: Worker[Callable[[], None]] | None = None
+        """Started when first needed."""
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._readers.close()
+        if self._cold_readers is not None:
+            self._cold_readers.close()
 
     def wait_for(self, topic: Topic, found: Missing | Damaged) -> Fetch:
         """What stands between a reader and his page, as something to wait for."""
@@ -49,7 +54,7 @@ class Fetching:
         return answer
 
     def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
-        """Read a block on a thread. What it finds, or that it is lost, the reader finds too when he asks again."""
+        """Read a block on a thread. The reader finds it, or the hole that a damaged one became, when he asks again."""
         answer = Fetch(held=missing.others)
         part = missing.part
         first_seq, index, cold = part.segment.first_seq, part.segment.index, part.segment.cold
@@ -62,10 +67,11 @@ class Fetching:
                 self._blocks.keep(part.segment, part.number, block)
                 answer.held.append(block)
                 answer.resolve(None)
-            elif error is not None and not is_lost(error):
-                answer.fail(unreadable(error))
-            else:
+            elif isinstance(error, BlockDamagedError):
                 self._isolate(topic, part, answer)
+            else:
+                assert error is not None
+                answer.fail(unavailable(error, cold=cold))
 
         def read() -> None:
             try:
@@ -76,8 +82,15 @@ class Fetching:
             else:
                 self._runtime.from_thread(lambda: settle(block, None))
 
-        self._readers.put(read)
+        self._worker_for(cold=cold).put(read)
         return answer
+
+    def _worker_for(self, *, cold: bool) -> Worker[Callable[[], None]]:
+        if not cold:
+            return self._readers
+        if self._cold_readers is None:
+            self._cold_readers = self._runtime.worker("driftq-cold-reads", _run_all)
+        return self._cold_readers
 
     def _isolate(self, topic: Topic, part: Part, answer: Fetch) -> None:
         """A damaged block becomes a hole, logged before anybody is told."""

@@ -28,13 +28,17 @@ from driftq.engine.blocks import Blocks
 from driftq.engine.filing_thread import FileThread, Work
 from driftq.engine.sealing import Sealing
 from driftq.engine.segment import Segment
+from driftq.engine.space import Space
 from driftq.engine.tags import TagIndexes
 from driftq.engine.topic import Topic
 from driftq.seam.clock import Clock
 from driftq.storage.layout import Layout
+from driftq.storage.lost_files import LostFiles
 from driftq.storage.segment_scribe import SegmentScribe
 from driftq.storage.segment_store import BlockDamagedError, SegmentStore
 from driftq.storage.tag_index import TagIndex
+
+# long: every step in the life of a file, because their order is the point
 
 _WRITE_BYTES = 8 << 20
 """So much is written at a time, for it may have to be sent to another process."""
@@ -76,10 +80,13 @@ class Filing:
         self._flipping: set[Topic] = set()
         self._unsettled: set[Topic] = set()
         self.trash: list[tuple[Topic, Segment]] = []
+        self.lost = LostFiles(layout)
         self.captures = 1
         """The number of the newest capture; that of the checkpoint this run began with is 1."""
         self.durable_capture = 1
         self.failures = 0
+        self.space = Space()
+        """Told what has no room, and what frees some."""
         self._pins = 0
         self._put_off: list[Callable[[], None]] = []
 
@@ -150,7 +157,7 @@ class Filing:
         age = self._policy.age_max_ms
         if age and topic.segments and not topic.segments[-1].sealing:
             active = topic.segments[-1]
-            if (topic.open is not None or len(active.index)) and now - active.begun_ms >= age:
+            if (topic.open is not None or len(active.index)) and now - topic.timeline.moment(active.begun_ms) >= age:
                 topic.seal_active()
                 self.changed(topic)
 
@@ -165,7 +172,7 @@ class Filing:
                 self._seal(topic, segment)
 
     def write_now(self, topic: Topic) -> None:
-        """Write closed blocks on the calling thread: for recovery, before anybody is served."""
+        """Write closed blocks on the calling thread: for recovery, before anybody is served. Raises OSError."""
         for segment in topic.segments:
             if not segment.resident and segment.written_blocks < len(segment.index):
                 frames = self._unwritten(segment)
@@ -192,9 +199,10 @@ class Filing:
             segment.writing = False
             if error is None:
                 self._wrote(segment, blocks)
+                self.space.note(topic, None)
                 self.settle(topic)
             else:
-                self._failed(topic)
+                self._failed(topic, error)
 
         if self._scribe is not None and not self._scribe.gone:
             self._scribe.write(topic.id, segment.first_seq, frames, done)
@@ -215,8 +223,9 @@ class Filing:
         if tags is None or error is not None:
             if isinstance(error, BlockDamagedError):
                 topic.look_through(segment)
-            self._failed(topic)
+            self._failed(topic, error)
             return
+        self.space.note(topic, None)
         segment.sealed = True
         segment.sealed_behind = self.captures
         segment.durable_blocks = len(segment.index)
@@ -317,24 +326,28 @@ class Filing:
         dropped, topic.dropped = topic.dropped, []
         for segment in dropped:
             segment.dropped = True
+            segment.given_up = topic.is_damaged(segment.first_seq, segment.end_seq)
             self._blocks.forget(topic.id, segment)
             self._indexes.forget(segment)
             if segment.named:
                 self.trash.append((topic, segment))
+                self.space.can_be_freed()
             elif segment.written_blocks or segment.writing:
                 self.remove(topic, segment)
 
-    def in_background(self, work: Callable[[], object]) -> None:
-        """Something that has time, on the thread; it tells nobody."""
-        self._thread.submit(work, lambda _, __: None)
+    def in_background(self, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> None:
+        """Do something that has time, on the thread; `then` is called on the loop, whatever came of it."""
+        self._thread.submit(work, lambda _, __: then())
 
     def remove(self, topic: Topic, segment: Segment) -> None:
         """Remove a segment's files, wherever they are."""
         self._behind_writes(lambda: self.remove_files([(topic, segment)]))
 
     def remove_files(self, segments: list[tuple[Topic, Segment]]) -> None:
-        """On the thread: the files of segments that are no more."""
+        """On the thread: the files of segments that are no more. Those of one that was given up are kept."""
         for topic, segment in segments:
+            if segment.given_up:
+                self.lost.keep(topic.id, segment.first_seq)
             self._store.drop(topic.id, segment.first_seq)
             if self._blocks.cold is not None:
                 self._blocks.cold.drop(topic.id, segment.first_seq)
@@ -346,6 +359,7 @@ class Filing:
             for cold in (False, True):
                 if not cold or self._layout.cold is not None:
                     self._layout.disk.remove_tree(self._layout.topic_dir(topic.id, cold=cold))
+            self.lost.drop_topic(topic.id)
 
         self._behind_writes(work)
 
@@ -371,6 +385,7 @@ class Filing:
     def _removed(self, _: None, error: Exception | None) -> None:
         # What could not be removed is an orphan, and the next start removes it.
         self.failures += error is not None
+        self.space.look_for_room()
 
     def retry(self) -> None:
         """Try again what failed."""
@@ -378,10 +393,14 @@ class Filing:
         for topic in topics:
             if topic.visible:
                 self.settle(topic)
+            if not topic.visible or not any(segment.writing for segment in topic.segments):
+                self.space.note(topic, None)
 
-    def _failed(self, topic: Topic) -> None:
+    def _failed(self, topic: Topic, error: Exception | None = None) -> None:
         self.failures += 1
         self._unsettled.add(topic)
+        if error is not None:
+            self.space.note(topic, error)
 
 
 def _end_of(segment: Segment, blocks: int) -> int:

@@ -16,6 +16,7 @@ class FileThread:
         self._runtime = runtime
         self.jobs = 0
         """Jobs that have not answered yet."""
+        self._answered = 0
         self._worker: Worker[Work] = runtime.worker(name, self._handle)
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
@@ -24,6 +25,7 @@ class FileThread:
 
         def answer(value: T | None, error: Exception | None) -> None:
             self.jobs -= 1
+            self._answered += 1
             done(value, error)
 
         def run() -> None:
@@ -36,6 +38,11 @@ class FileThread:
                 self._runtime.from_thread(lambda: answer(value, None))
 
         self._worker.put(run)
+
+    @property
+    def oldest(self) -> int | None:
+        """The number of the oldest job that has not been answered yet."""
+        return self._answered + 1 if self.jobs else None
 
     def close(self) -> None:
         """Finish what is queued."""

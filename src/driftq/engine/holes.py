@@ -1,6 +1,8 @@
-"""The holes of one topic: sorted, apart, neighbours of one reason joined."""
+"""The holes of one topic: sorted, apart, neighbours of one reason and one certainty joined."""
 
 from bisect import bisect_right
+
+from msgspec import structs
 
 from driftq.model.tombstone import Hole, Reason
 
@@ -13,7 +15,7 @@ class Holes:
     def __init__(self, holes: list[Hole] | None = None) -> None:
         self.all: list[Hole] = holes or []
 
-    def add(self, first: int, last: int, reason: Reason) -> None:
+    def add(self, first: int, last: int, reason: Reason, *, at_most: bool = False) -> None:
         """One more range. What is a hole already stays what it is."""
         if first > last:
             return
@@ -22,10 +24,10 @@ class Holes:
             if hole.last < first or hole.first > last:
                 continue
             if first < hole.first:
-                gaps.append(Hole(first, hole.first - 1, reason))
+                gaps.append(Hole(first, hole.first - 1, reason, at_most))
             first = hole.last + 1
         if first <= last:
-            gaps.append(Hole(first, last, reason))
+            gaps.append(Hole(first, last, reason, at_most))
         self.all = _joined(sorted([*self.all, *gaps], key=lambda hole: hole.first))
 
     def forget_before(self, seq: int) -> None:
@@ -41,11 +43,16 @@ class Holes:
         return self.all[place + 1] if place + 1 < len(self.all) else None
 
 
+def _kind(hole: Hole) -> tuple[Reason, bool]:
+    return hole.reason, hole.at_most
+
+
 def _joined(holes: list[Hole]) -> list[Hole]:
     joined: list[Hole] = []
     for hole in holes:
-        if joined and joined[-1].last + 1 == hole.first and joined[-1].reason == hole.reason:
-            joined[-1] = Hole(joined[-1].first, hole.last, hole.reason)
+        before = joined[-1] if joined else None
+        if before is not None and before.last + 1 == hole.first and _kind(before) == _kind(hole):
+            joined[-1] = structs.replace(before, last=hole.last)
         else:
             joined.append(hole)
     return joined

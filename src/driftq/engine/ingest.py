@@ -16,6 +16,7 @@ from msgspec import MsgspecError, Raw, Struct
 from msgspec.json import Decoder, Encoder
 
 from driftq.engine import json_text
+from driftq.engine.ingest_config import check_ranges
 from driftq.errors import BatchTooLargeError, InvalidRequestError, RecordTooLargeError
 from driftq.model.limits import KEY_BYTES_MAX, META_KEYS_MAX, NESTING_MAX, U64_MAX, Limits
 from driftq.model.topic import TopicConfig
@@ -84,7 +85,6 @@ class _Count(Struct, gc=False):
 _BODY = Decoder(WriteBody)
 _PLAIN = Decoder(_PlainBody)
 _COUNT = Decoder(_Count)
-_CONFIG = Decoder(TopicConfig)
 _META = Encoder()
 
 _KEY_FIELD = b'"idempotency_key"'
@@ -104,18 +104,6 @@ _FLOOD = 16
 _ESCAPE_BYTES_MAX = 6
 """What a byte of compact JSON can take at most before its escapes are rewritten."""
 
-_U64_FIELDS = (
-    "ttl_ms",
-    "cap_records",
-    "cap_bytes",
-    "idempotency_window_ms",
-    "lease_ms",
-    "claim_jitter_ms",
-    "max_deliveries",
-)
-_I32_MAX = (1 << 31) - 1
-_I32_MIN = -(1 << 31)
-
 
 def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None) -> WriteRequest:
     """A write out of its body; `default_key` is the header's idempotency key, for a body without one."""
@@ -125,7 +113,7 @@ def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None)
         _check_flood(body, limits)
     wire = _parsed(body)
     if wire.config is not None:
-        _check_ranges(wire.config)
+        check_ranges(wire.config)
     count = len(wire.records)
     if not 0 < count <= limits.batch_records_max:
         _check_count(count, limits)
@@ -140,7 +128,7 @@ def brings_config(body: bytes) -> bool:
     """Is there a config in the body of a write? Its types and ranges are checked, nothing else is."""
     config = json_text.parse(_BODY, json_text.compact(body)).config
     if config is not None:
-        _check_ranges(config)
+        check_ranges(config)
     return config is not None
 
 
@@ -150,15 +138,6 @@ def _parsed(body: bytes) -> _PlainBody | WriteBody:
         return _PLAIN.decode(body)
     except (MsgspecError, RecursionError):
         return json_text.parse(_BODY, body)
-
-
-def decode_config(body: bytes) -> TopicConfig:
-    """A topic's config out of a body that is nothing else."""
-    body = json_text.compact(body)
-    config = json_text.parse(_CONFIG, body)
-    json_text.check_depth(body, NESTING_MAX)
-    _check_ranges(config)
-    return config
 
 
 def make_rows(
@@ -388,11 +367,3 @@ def _check_rest(body: bytes, datas: bytes, count: int) -> None:
     known = json_text.openers(datas) + count + json_text.openers(b'{"records":[')
     if json_text.openers(body) - known > NESTING_MAX:
         json_text.check_depth(body, NESTING_MAX + _AROUND_DATA)
-
-
-def _check_ranges(config: TopicConfig) -> None:
-    for field in _U64_FIELDS:
-        if not 0 <= getattr(config, field) <= U64_MAX:
-            raise InvalidRequestError(f"config.{field} is not a 64-bit unsigned integer")
-    if config.priority is not None and not _I32_MIN <= config.priority <= _I32_MAX:
-        raise InvalidRequestError("config.priority is not a 32-bit integer")

@@ -6,37 +6,48 @@ Invariants
 - Effects on one topic are applied in the order of its frames. A change whose commit point is "queued" is applied at
   once only when nothing of the topic is waiting; else it takes its turn.
 - A change that fails is applied nowhere, and nor is what was queued behind it; seqs nobody was told of are free again.
-- A change that is committed and cannot be applied, because a block it needs cannot be read, stops its shard: memory is
+- A change that is committed and cannot be applied, because a block it needs is unavailable, stops its shard: memory is
   behind the log from there on, and only a replay brings it up again. Until then no checkpoint is taken.
-- Frames of one loop turn go to a shard's thread in one hand-over, and what is acked when queued is answered after it.
+- Frames of one loop turn go to a shard's writer in one hand-over. What is not to wait for the writer is applied and
+  answered when it has been handed over, mostly in the same turn.
 """
 
 from collections.abc import Callable
 from typing import TypeVar
 
+from driftq.engine.frames import encode_body
+from driftq.engine.space import Space
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError, ShardStoppedError, TopicNotFoundError
+from driftq.engine.unsealed import Unsealed
+from driftq.errors import DiskFullError, DriftQError, ShardReadOnlyError, ShardStoppedError, TopicNotFoundError
+from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.commit import Shard, Submission
-from driftq.storage.frame import encode_control
+from driftq.storage.frame import Kind, encode_control
 from driftq.storage.shards import Shards
 
 T = TypeVar("T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 
 class Journal:
     """The door to the WAL, and the loop turn."""
 
-    def __init__(self, runtime: Runtime, time: EngineTime, shards: Shards) -> None:
+    def __init__(self, runtime: Runtime, time: EngineTime, shards: Shards, unsealed: Unsealed, space: Space) -> None:
         self.time = time
+        self.unsealed = unsealed
         self.shards = shards
+        self.space = space
+        space.watch(shards.all)
         self._runtime = runtime
         self._scheduled = False
         self._gathering = False
         """Is a turn collecting its frames? Then those that are queued go with it."""
         self._before_flush: list[Callable[[], None]] = []
         self._after_flush: list[Callable[[], None]] = []
+        time.changed = self._log_clock
 
     def at_turn(self, callback: Callable[[], None]) -> None:
         """Call back in every turn, before its frames are handed over."""
@@ -57,6 +68,16 @@ class Journal:
         shards = self.shards.all
         return shards[topic.id % len(shards)]
 
+    def check_append(self, topic: Topic, size: int = 0) -> None:
+        """Refuse records for a topic before anything is changed; `size` as `Unsealed.check` has it.
+
+        Raises ShardStoppedError, ThrottledError, DiskFullError or ShardReadOnlyError.
+        """
+        self.shard_of(topic).check_room()
+        self.unsealed.check(size)
+        if self.space.short and topic.durability is not Durability.EPHEMERAL:
+            self.space.check()
+
     def between_shards(self, topic: Topic) -> bool:
         """May a power loss take a record of this topic and keep what a later one is copied from?"""
         return topic.fed and len(self.shards.all) > 1
@@ -69,11 +90,15 @@ class Journal:
         sync: bool,
         done: Callable[[Submission, DriftQError | None], None] | None,
         prompt: bool = True,
+        handed: Callable[[Submission, DriftQError | None], None] | None = None,
+        uses_reserve: bool = False,
     ) -> int:
         """Queue frames. Returns the submission's number."""
         if not self._gathering:
             self.schedule()
-        return self.shard_of(topic).submit(Submission(frames, sync=sync, done=done, prompt=prompt))
+        return self.shard_of(topic).submit(
+            Submission(frames, sync=sync, done=done, prompt=prompt, handed=handed, uses_reserve=uses_reserve)
+        )
 
     def control(
         self,
@@ -84,14 +109,20 @@ class Journal:
         *,
         sync: bool = True,
         in_order: bool = True,
+        uses_reserve: bool = True,
+        again: bool = False,
     ) -> Pending[T]:
         """Log one control frame; `apply(op, ts)` runs at its commit point and gives the answer.
 
-        `in_order` is False where the effect commutes with records that come behind it.
+        `in_order` is False where the effect commutes with records that come behind it. `uses_reserve` is False where it
+        need not work on a full disk. `again`: one that fails because the disk is full is logged once more, when space
+        has been freed.
         """
         self.shard_of(topic).check_room()
+        if not uses_reserve:
+            self.space.check()
         pending: Pending[T] = Pending()
-        op, ts = topic.next_op, max(self.time.now(), topic.last_ts)
+        op, ts = topic.next_op, max(self.time.stamp(), topic.last_ts)
         topic.next_op += 1
         topic.waiting += in_order
 
@@ -99,7 +130,14 @@ class Journal:
             topic.waiting -= in_order
             if error is not None:
                 self.give_back(topic)
-                pending.fail(error)
+                if again and isinstance(error, DiskFullError | ShardReadOnlyError) and not topic.gone:
+                    self.space.when_relieved(
+                        lambda: forward(
+                            lambda: self.control(topic, kind, body, apply, sync=sync, in_order=in_order), pending
+                        )
+                    )
+                else:
+                    pending.fail(error)
             elif topic.gone:
                 # Deleted by a frame before this one. Replay passes it over, too.
                 pending.fail(TopicNotFoundError(topic.name))
@@ -113,19 +151,31 @@ class Journal:
 
         synced_to = self.shard_of(topic).synced_to
         frame = encode_control(kind, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to)
-        self.submit(topic, [frame], sync=sync, done=done)
+        self.submit(topic, [frame], sync=sync, done=done, uses_reserve=uses_reserve)
         return pending
+
+    def _log_clock(self) -> None:
+        """Log how the clocks relate, to every shard: the frames of each are read without those of the others."""
+        state = self.time.state()
+        body = encode_body(state)
+
+        def done(_: Submission, error: DriftQError | None) -> None:
+            if error is not None:
+                self.time.not_logged()
+
+        for shard in self.shards.all:
+            if shard.stopped is None:
+                frame = encode_control(Kind.CLOCK, body, topic_id=0, op=0, ts=state.stamp, synced_to=shard.synced_to)
+                shard.submit(Submission([frame], sync=False, done=done, prompt=False, uses_reserve=True))
+        self.schedule()
 
     def apply(self, topic: Topic, change: Callable[[], T]) -> T:
         """Make a change that is committed. Raises ShardStoppedError."""
         try:
             return change()
         except OSError as error:
-            stopped = ShardStoppedError(
-                f"a committed change could not be applied: {error.strerror}; restart the server to recover"
-            )
-            self.shard_of(topic).stop(stopped)
-            raise stopped from error
+            why = f"a committed change could not be applied: {error.strerror}"
+            raise self.shard_of(topic).stop(why) from error
 
     def give_back(self, topic: Topic) -> None:
         """After a failure: once nothing is waiting, the seqs that nobody was told of are free."""
@@ -142,6 +192,27 @@ class Journal:
             # Whatever became of one of them, what is queued goes on its way, and whoever waits for that hears of it.
             self._gathering = False
             self.shards.flush()
+            self.shards.hand_over()
             answers, self._after_flush = self._after_flush, []
             for answer in answers:
                 answer()
+
+
+def settle_with(inner: Pending[_A], answer: Pending[_B], value: Callable[[_A], _B]) -> None:
+    """Settle an answer as another is settled, with a value made of that one's."""
+
+    def settle(done: Pending[_A]) -> None:
+        if done.error is not None:
+            answer.fail(done.error)
+        else:
+            answer.resolve(value(done.result()))
+
+    inner.then(settle)
+
+
+def forward(call: Callable[[], Pending[_A]], answer: Pending[_A]) -> None:
+    """Make a call later, on behalf of somebody who already has the answer's handle."""
+    try:
+        settle_with(call(), answer, lambda value: value)
+    except DriftQError as error:
+        answer.fail(error)

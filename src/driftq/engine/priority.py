@@ -15,15 +15,15 @@ AGE_PER_MS = 0.1
 AGE_MAX = 1000
 
 
-def effective_priority(config: TopicConfig, consumed_ts: int | None, now: int, waited_ms: int = 0) -> int:
-    """The sum of the three, rounded. `consumed_ts` is when it was last read, if it was."""
+def effective_priority(config: TopicConfig, consumed_at: int | None, now: int, waited_ms: int = 0) -> int:
+    """The sum of the three, rounded. `consumed_at` is when it was last read, if it was."""
     manual = max(-PRIORITY_MAX, min(PRIORITY_MAX, config.priority or 0))
     age = min(AGE_MAX, max(0, waited_ms) * AGE_PER_MS)
-    return round(manual + _recency(config, consumed_ts, now) + age)
+    return round(manual + _recency(config, consumed_at, now) + age)
 
 
-def _recency(config: TopicConfig, consumed_ts: int | None, now: int) -> float:
-    if consumed_ts is None or not config.auto_priority:
+def _recency(config: TopicConfig, consumed_at: int | None, now: int) -> float:
+    if consumed_at is None or not config.auto_priority:
         return 0.0
-    idle_ms = max(0, now - consumed_ts)
+    idle_ms = max(0, now - consumed_at)
     return 0.0 if idle_ms >= RECENCY_END_MS else RECENCY_MAX * 2.0 ** (-idle_ms / HALF_LIFE_MS)

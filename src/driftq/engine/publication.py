@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from driftq.engine.append import Appended, note_unsynced
+from driftq.engine.append import Appended
 from driftq.engine.apply import apply_append
 from driftq.engine.durable import DurableState
 from driftq.engine.filing_thread import FileThread
@@ -26,6 +26,7 @@ from driftq.engine.frames import COMMIT, CommitBody, WriterTag, encode_body
 from driftq.engine.journal import Journal
 from driftq.engine.room import check_caps
 from driftq.engine.topic import Topic
+from driftq.engine.unsynced import note_unsynced
 from driftq.errors import DriftQError, InternalError, ShardStoppedError, TopicNotFoundError
 from driftq.model.limits import COMMIT_BYTES_MAX, OWN_BLOCK_RECORDS
 from driftq.model.topic import Durability
@@ -99,9 +100,9 @@ class Publisher:
         count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
         assert payload <= COMMIT_BYTES_MAX, "one WAL file holds it"
         asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
-        topic.expire_or_refuse(self._journal.time.now())
+        topic.expire(self._journal.time.now())
         check_caps(topic, asked)
-        self._journal.shard_of(topic).check_room()
+        self._journal.check_append(topic, payload)
         topic.inflight_records += count
         topic.inflight_payload += payload
         self._gathered.append(asked)
@@ -133,7 +134,7 @@ class Publisher:
         if shard.stopped is not None:
             self._fail(asked, shard.stopped)
             return
-        plan = _Plan(topic.next_seq, max(self._journal.time.now(), topic.last_ts), shard.synced_to)
+        plan = _Plan(topic.next_seq, max(self._journal.time.stamp(), topic.last_ts), shard.synced_to)
         if asked.payload_bytes <= _INLINE_BYTES or topic.durability is Durability.EPHEMERAL:
             self._submit(asked, plan, _encoded(asked, plan, logged=topic.durability is not Durability.EPHEMERAL))
         else:

@@ -5,8 +5,6 @@ topic that may hold expired records is looked at. `_due` is the next moment at w
 that refuses many writes does not look again for each of them.
 """
 
-from contextlib import suppress
-
 from driftq.engine.catalog import Catalog
 from driftq.engine.time import EngineTime
 from driftq.errors import ThrottledError
@@ -59,7 +57,7 @@ class Quota:
         for topic in self._catalog.visible():
             ttl = topic.config.ttl_ms
             if ttl:
-                with suppress(OSError):  # a block cannot be read now: what it holds counts a little longer
-                    topic.expire(now)
-                due.append((topic.oldest_ts if topic.count else now) + ttl + 1)
+                topic.expire(now)
+                oldest = topic.timeline.moment(topic.oldest_ts) if topic.count else now
+                due.append(oldest + ttl + 1)
         self._due = min(due)

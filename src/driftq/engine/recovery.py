@@ -3,35 +3,45 @@
     newest valid checkpoint → named segments and their flags → orphans away → every WAL file past its checkpoint, by
     number → holes for what is missing → `disk` heads raised to their reservation → what was replayed made durable
 
+A full disk does not stop it: what it would write into segments stays in memory, and it gives back what WAL files have
+behind their frames.
+
 Idempotent and restartable: nothing it writes is needed by its next run, and a run that is cut short anywhere is
 followed by one that finds the same. What a frame does is `engine.replay`'s business.
 """
 
+import posixpath
 from collections.abc import Iterator
 
-from msgspec import msgpack
+from msgspec import DecodeError, msgpack
 
 from driftq.engine.capture import Restorer, decode_topic
 from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
 from driftq.engine.filing import Filing
+from driftq.engine.giving_up import is_given_up
 from driftq.engine.replay import Replay
+from driftq.engine.segment import Segment
 from driftq.engine.tags import TagIndexes
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.engine.upstream import Deriver
-from driftq.errors import NewerFormatError, UnrecoverableError
+from driftq.errors import UnrecoverableError
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
+from driftq.seam.boot import UNKNOWN_BOOT
 from driftq.seam.disk import Site, write_fully
-from driftq.storage.bodies import FileHead, decode_file_head
 from driftq.storage.cold_store import ColdStore
 from driftq.storage.columns import WRITER
-from driftq.storage.frame import Frame, Kind, control_body, read_frame
+from driftq.storage.frame import Kind
 from driftq.storage.layout import Layout
+from driftq.storage.no_space import is_no_space
 from driftq.storage.segment_store import SegmentStore
+from driftq.storage.server_id import carries_mark, check_cold_root
 from driftq.storage.snapshot import Snapshot, newest_snapshot
-from driftq.storage.wal_reader import Damage, WalScan
+from driftq.storage.versions import newer
+from driftq.storage.wal_head import HEAD_BYTES, WalHead, head_of, is_version_1
+from driftq.storage.wal_reader import Damage, WalScan, is_zero, scan_of
 
 _STEP_FRAMES = 1024
 """A step is so many frames, some milliseconds of work."""
@@ -51,18 +61,31 @@ class Recovery:
         indexes: TagIndexes,
         time: EngineTime,
         deriver: Deriver | None = None,
+        *,
+        missing_is_lost: bool = False,
+        boot_id: bytes = UNKNOWN_BOOT,
     ) -> None:
         self._layout = layout
+        self._store = store
+        self._boot_id = boot_id
+        self._rebooted = True
+        """Whether the machine may have stopped since the run before: what was not synced then may be lost."""
+        self.unsure: list[tuple[Topic, Segment]] = []
+        """Sealed hot segments whose `.idx` or `.tags` may be missing or torn."""
         self._disk = layout.disk
         self._catalog = catalog
         self._filing = filing
         self._time = time
-        self._restorer = Restorer(store, cold)
+        self._restorer = Restorer(store, cold, missing_is_lost=missing_is_lost)
         self._frames = Replay(catalog, filing, indexes, time, deriver)
         self.report = self._frames.report
+        self.log_from = 0
+        """The highest file number at which the checkpoint lets replay begin: files of this run are not below it."""
+        self._full = False
 
     def steps(self) -> Iterator[float]:
         """All of it, in order, a little at a time: after every step, how much of it is done, from 0 to 1."""
+        check_cold_root(self._layout)
         self._make_entries_durable()
         number, snapshot, refused = newest_snapshot(self._layout)
         self.report.snapshot, self.report.refused_snapshots = number, refused
@@ -70,11 +93,20 @@ class Recovery:
             self._check_from_the_start(refused)
         else:
             self._check_positions(snapshot, refused)
+            self.log_from = max((number for number, _ in snapshot.positions.values()), default=0)
+            self._remove_superseded(number, snapshot)
             yield from self._restore(snapshot)
+        self._filing.lost.look()
+        self._rebooted = self._was_rebooted()
         self._remove_orphans()
         yield from self._replay(snapshot.positions if snapshot is not None else {})
         self._finish()
         yield 1.0
+
+    def _was_rebooted(self) -> bool:
+        heads = [head_of(self._disk, self._layout.wal_path(name, number)) for number, name in self._layout.wal_files()]
+        boots = {head.body.boot_id for head in heads if head is not None}
+        return self._boot_id == UNKNOWN_BOOT or boots != {self._boot_id}
 
     def _make_entries_durable(self) -> None:
         """The process before may have died between a rename, or a new WAL file, and the sync of its directory.
@@ -107,13 +139,31 @@ class Recovery:
                 newer = f"checkpoint {refused[0]} cannot be read, and of the one before it" if refused else "of the WAL"
                 raise UnrecoverableError(f"{newer} {path} is missing; restore it from a backup")
 
+    def _remove_superseded(self, number: int, snapshot: Snapshot) -> None:
+        """Remove what the process before installed this checkpoint for and did not get to: the disk may be full."""
+        for name in self._disk.names(self._layout.meta_dir):
+            if name.startswith("snapshot-") and name < posixpath.basename(self._layout.snapshot_path(number)):
+                self._disk.unlink(f"{self._layout.meta_dir}/{name}")
+        for file, name in self._layout.wal_files():
+            if file < snapshot.positions.get(name, (0, 0))[0]:
+                self._disk.unlink(self._layout.wal_path(name, file))
+
     def _has_segments(self) -> bool:
         return any(self._layout.segment_files(topic_id, cold=False) for topic_id in self._layout.topic_ids(cold=False))
 
     def _restore(self, snapshot: Snapshot) -> Iterator[float]:
+        """Take the state from a checkpoint. Its checksum holds, so what cannot be decoded is of a newer version."""
+        try:
+            yield from self._restore_all(snapshot)
+        except DecodeError as error:
+            raise newer(f"checkpoint {self.report.snapshot} ({error})", snapshot.written_by) from error
+
+    def _restore_all(self, snapshot: Snapshot) -> Iterator[float]:
         sections = dict(snapshot.sections)
         state = msgpack.decode(sections.pop(ENGINE_SECTION), type=EngineState)
-        self._frames.time_seen = state.time_seen
+        self._time.found_note(state.time_seen)
+        if state.clock is not None:
+            self._time.restore(state.clock)
         for content in snapshot.topics:
             topic_state = decode_topic(content)
             topic = self._catalog.adopt(topic_state.topic_id, topic_state.name, topic_state.config)
@@ -125,14 +175,17 @@ class Recovery:
             if section is not None:
                 feature.restore(section)
         if sections:
-            raise NewerFormatError(
-                f"the checkpoint has sections this version does not know: {', '.join(sorted(sections))};"
-                " start the version that wrote it"
-            )
+            unknown = ", ".join(sorted(sections))
+            raise newer(f"checkpoint {self.report.snapshot} with the unknown sections {unknown}", snapshot.written_by)
 
     def _remove_orphans(self) -> None:
-        """Files that no checkpoint names: the WAL has their records, and replay writes them anew."""
+        """Files that no checkpoint names: the WAL has their records, and replay writes them anew.
+
+        Those of a segment that was given up move to `lost/`; the run before had no time for it.
+        """
         for cold in (False, True):
+            if cold and self._cold_is_unmarked():
+                continue
             for topic_id in self._layout.topic_ids(cold=cold):
                 topic = self._catalog.by_id.get(topic_id)
                 named = {} if topic is None else {segment.first_seq: segment for segment in topic.segments}
@@ -140,9 +193,25 @@ class Recovery:
                     if (topic_id, first_seq) in self._restorer.unreadable:
                         continue
                     segment = named.get(first_seq)
-                    if segment is None or segment.cold != cold:
+                    if segment is None and topic is not None and is_given_up(topic, first_seq):
+                        self._filing.lost.keep(topic_id, first_seq)
+                    elif segment is None or segment.cold != cold:
                         for suffix in sorted(suffixes):
                             self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
+                    elif topic is not None and not cold:
+                        self._tidy(topic, segment, suffixes)
+
+    def _tidy(self, topic: Topic, segment: Segment, suffixes: set[str]) -> None:
+        """Leave of a hot segment what the checkpoint names, and remember which ones may lack a file."""
+        if not segment.sealed:
+            end = sum(segment.index.place(segment.written_blocks - 1)) if segment.written_blocks else 0
+            self._store.cut(topic.id, segment.first_seq, end)
+        elif self._rebooted or not suffixes >= {"idx", "tags"}:
+            self.unsure.append((topic, segment))
+
+    def _cold_is_unmarked(self) -> bool:
+        """Whether the cold directory carries no mark yet: its files may not be ours to remove."""
+        return self._layout.cold is not None and not carries_mark(self._layout)
 
     # The WAL
 
@@ -150,47 +219,61 @@ class Recovery:
         files = [
             (number, name) for number, name in self._layout.wal_files() if number >= positions.get(name, (0, 0))[0]
         ]
-        heads = {key: self._head_of(*key) for key in files}
+        heads = {key: head_of(self._disk, self._layout.wal_path(key[1], key[0])) for key in files}
+        at_checkpoint = [heads.get((number, name)) for name, (number, offset) in positions.items() if offset]
+        runs = {None if head is None else head.body.run for head in at_checkpoint}
         self._frames.begin(len({name for _, name in files}))
+        self._frames.runs.begin(runs.pop() if len(runs) == 1 else None)
         followed_to = {
-            (head.previous, name): head.previous_end for (_, name), head in heads.items() if head is not None
+            (head.body.previous, name): head.body.previous_end for (_, name), head in heads.items() if head is not None
         }
         for done, (number, name) in enumerate(files):
             at, offset = positions.get(name, (0, 0))
             start = offset if number == at else 0
             self._check_previous(heads, number, name, at)
-            steps = self._replay_file(number, name, start, heads[number, name], followed_to.get((number, name), 0))
-            for share in steps:
+            synced_end = followed_to.get((number, name), 0)
+            head = heads[number, name]
+            if head is None and not is_version_1(number, heads):
+                self._pass_over(number, name, start, synced_end)
+                continue
+            self._frames.runs.enter(None if head is None else head.body, self._catalog.by_id.values())
+            for share in self._replay_file(number, name, start, head, synced_end):
                 yield (done + share) / len(files)
 
-    def _check_previous(self, heads: dict[tuple[int, str], FileHead | None], number: int, name: str, at: int) -> None:
+    def _check_previous(self, heads: dict[tuple[int, str], WalHead | None], number: int, name: str, at: int) -> None:
         """A file that is missing before this one is damage, as many bytes as it had."""
         head = heads[number, name]
-        if head is not None and at <= head.previous and head.previous and (head.previous, name) not in heads:
-            self._frames.damaged(Damage(0, head.previous_end, None), head)
+        if head is None:
+            return
+        body = head.body
+        if at <= body.previous and body.previous and (body.previous, name) not in heads:
+            self._frames.damaged(Damage(head.frames_at, body.previous_end, None), body)
 
-    def _head_of(self, number: int, name: str) -> FileHead | None:
-        file = self._disk.open(self._layout.wal_path(name, number))
-        try:
-            content = file.pread(256, 0)
-        finally:
-            file.close()
-        header = read_frame(content, 0, len(content))
-        if not isinstance(header, Frame) or header.kind != Kind.FILE_HEAD:
-            return None
-        return decode_file_head(control_body(content, header))
+    def _pass_over(self, number: int, name: str, start: int, synced_end: int) -> None:
+        """Count a file whose head is lost as damage, if anything was ever written to it."""
+        self.report.files += 1
+        buffer = self._read(self._layout.wal_path(name, number), synced_end)
+        if synced_end or not is_zero(buffer, max(start, HEAD_BYTES)):
+            end = synced_end or len(buffer.rstrip(b"\0"))
+            self._frames.runs.enter(None, self._catalog.by_id.values())
+            self._frames.damaged(Damage(max(start, HEAD_BYTES), end, None), None)
+        else:
+            self._cut(self._layout.wal_path(name, number), HEAD_BYTES)
 
     def _replay_file(
-        self, number: int, name: str, start: int, head: FileHead | None, synced_end: int
+        self, number: int, name: str, start: int, head: WalHead | None, synced_end: int
     ) -> Iterator[float]:
         path = self._layout.wal_path(name, number)
         buffer = self._read(path, synced_end)
-        scan = WalScan(buffer, number, start, synced_end=synced_end)
+        body = None if head is None else head.body
+        self._frames.written_by = "" if body is None else body.written_by
+        scan = scan_of(buffer, number, head, start, synced_end=synced_end)
+        start = scan.end
         self.report.files += 1
         frames, step = 0, _STEP_FRAMES
         for found in scan:
             if isinstance(found, Damage):
-                self._frames.damaged(found, head)
+                self._frames.damaged(found, body)
                 continue
             frames += 1
             if found.kind == _APPEND:
@@ -207,12 +290,32 @@ class Recovery:
                 yield found.end / len(buffer)
         self._frames.held.drop()
         self.report.frames += frames
-        for topic in self._catalog.by_id.values():
-            if topic.segments and topic.segments[-1].pending:
-                self._filing.write_now(topic)
+        self._write_blocks()
         proven = max(scan.proven, synced_end)
         if scan.torn or scan.end > proven:
             self._make_durable(path, scan, buffer[max(proven, start) : scan.end])
+        else:
+            self._cut(path, scan.end)
+
+    def _write_blocks(self) -> None:
+        """Write closed blocks, so that memory does not grow with the log. On a full disk they stay in memory."""
+        try:
+            for topic in self._catalog.by_id.values():
+                if not self._full and topic.segments and topic.segments[-1].pending:
+                    self._filing.write_now(topic)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._full = True
+
+    def _cut(self, path: str, end: int) -> None:
+        """Give back what a file has behind its frames: nothing is written to it any more, and the disk may be full."""
+        file = self._disk.open(path)
+        try:
+            if file.size() > end:
+                file.truncate(end)
+        finally:
+            file.close()
 
     def _read(self, path: str, synced_end: int) -> bytes:
         """The frames of a file: all of it, or up to the end that a later file of the same run knows of."""
@@ -230,9 +333,8 @@ class Recovery:
         """
         file = self._disk.open(path)
         try:
-            if scan.torn:
-                self.report.torn += 1
-                file.truncate(scan.end)
+            self.report.torn += scan.torn
+            file.truncate(scan.end)
             write_fully(file, [unproven], scan.end - len(unproven))
             file.sync(Site.WAL_REPLAYED)
         finally:
@@ -242,17 +344,22 @@ class Recovery:
 
     def _finish(self) -> None:
         self._frames.apply_deferred()
-        for topic, first, last in self._restorer.lost:
+        for topic, last, refusal in self._restorer.unavailable:
+            if self._catalog.by_id.get(topic.id) is topic and topic.evict_floor <= last:
+                raise refusal
+        for topic, given_up, first, last in self._restorer.lost:
             topic.holes.add(max(first, topic.evict_floor), last, Reason.CORRUPTION)
+            # Its files move to `lost/` behind the checkpoint that has the hole: until then they are named.
+            segment = Segment(given_up)
+            segment.given_up = True
+            self._filing.trash.append((topic, segment))
         for topic in [topic for topic in self._catalog.by_id.values() if topic.id in self._frames.suspects]:
             if topic.durability in (Durability.DISK, Durability.FSYNC):
-                topic.skip_to(topic.head + self._frames.suspect_records, Reason.CORRUPTION)
+                topic.skip_to(topic.head + self._frames.suspect_records, Reason.CORRUPTION, at_most=True)
+        self._resume_time()
         self._frames.derive_rest()
         for topic in sorted(self._catalog.by_id.values(), key=lambda topic: topic.id):
-            if topic.durability is Durability.DISK:
-                topic.skip_to(topic.reserved, Reason.CRASH)
-            if topic.config.ttl_ms:
-                self._frames.time_seen = max(self._frames.time_seen, topic.last_ts)
+            self._frames.runs.settle(topic)
             topic.next_seq = topic.head + 1
             topic.next_op = topic.op + 1
             topic.reserve_asked = topic.reserved
@@ -260,12 +367,19 @@ class Recovery:
             # What is here came from the log: only a class that goes on without one will mix it.
             topic.mixed_to = topic.head if topic.is_resident() else 0
             self._claim_name(topic)
-        self._time.not_before(self._frames.time_seen if self._frames.any_ttl() else 0)
         now = self._time.now()
         for topic in self._catalog.by_id.values():
             topic.expire(now)
+            topic.keys.expire(topic.kept_from(now, topic.config.idempotency_window_ms))
             # The log does it behind every frame. Only rows whose flags could not be believed may be too many.
             topic.evict()
+
+    def _resume_time(self) -> None:
+        """Let time continue where the log ends. What was noted ahead matters only where something expires."""
+        topics = self._catalog.by_id.values()
+        for topic in topics:
+            self._time.found_stamp(topic.last_ts)
+        self._time.resume(expiring=any(topic.config.ttl_ms for topic in topics))
 
     def _claim_name(self, topic: Topic) -> None:
         """Topics come by id: a later one of the same name exists only because the earlier was deleted."""

@@ -6,6 +6,7 @@ but for those that may be applied behind later ones and again (`_OUT_OF_ORDER`).
 An Append whose first seq is not the next one is a jump. It is believed where the log explains it, by damage before it,
 by a reservation, or by a config frame that says where the head was; the missing seqs are a hole. Otherwise the frame is
 passed over: the tail of a `memory` topic behind a loss is no prefix any more.
+A hole is `at_most` where it is not known that its seqs were given out (`engine.runs`).
 
 Copies have no frames (`engine.upstream`). Where a frame says that the head was further than it is, copies are made
 until it is there; what no copy can be made for is a hole. With the frames of several shards a topic's may come before
@@ -30,6 +31,7 @@ from driftq.engine.deferred import Deferred
 from driftq.engine.filing import Filing
 from driftq.engine.frames import (
     COMMIT,
+    ClockBody,
     CommitBody,
     DeleteBody,
     FloorsBody,
@@ -41,18 +43,19 @@ from driftq.engine.frames import (
     encode_body,
 )
 from driftq.engine.held import Held, HeldFrame, commit_of
+from driftq.engine.runs import Runs
 from driftq.engine.tags import TagIndexes
 from driftq.engine.time import AHEAD_MS, EngineTime
 from driftq.engine.topic import Topic
 from driftq.engine.upstream import Deriver
-from driftq.errors import NewerFormatError
-from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS, RESERVE_MAX
+from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.storage.block import Block
 from driftq.storage.bodies import FileHead
 from driftq.storage.columns import WRITER, read_one
 from driftq.storage.frame import FRAME_BYTES_MIN, Frame, Kind, control_body
+from driftq.storage.versions import newer
 from driftq.storage.wal_reader import Damage, WalScan
 
 _RECORD_BYTES_MIN = 6
@@ -95,12 +98,14 @@ class Replay:
         """Topics that damage without a believable header may have cost seqs."""
         self.suspect_records = 0
         self.held = Held()
-        self.time_seen = 0
+        self.written_by = ""
+        """The version of DriftQ that wrote the file whose frames are read, if it says so."""
         self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
         self._deriver = deriver
         self._deferred = Deferred()
         self._reading_several = False
         """Are there files of several shards, and not all of them read?"""
+        self.runs = Runs()
         self.report = Report()
 
     def begin(self, shards: int) -> None:
@@ -109,22 +114,29 @@ class Replay:
 
     def apply(self, buffer: bytes, frame: Frame) -> None:
         """A frame that is no Append. Raises NewerFormatError."""
+        try:
+            self._apply(buffer, frame)
+        except DecodeError as error:
+            raise newer(f"a frame of kind {frame.kind} in the WAL ({error})", self.written_by) from error
+
+    def _apply(self, buffer: bytes, frame: Frame) -> None:
         kind = frame.kind
         if kind not in _OWN_KINDS and kind not in self._features:
-            raise NewerFormatError(
-                f"the WAL holds a frame of kind {kind}, which this version does not know;"
-                " start the version that wrote it"
-            )
-        if kind in (Kind.FILE_HEAD, Kind.CHECKPOINT_MARK):
+            raise newer(f"a frame of the unknown kind {kind} in the WAL", self.written_by)
+        if kind == Kind.DRAINED:
+            self.runs.drained()
+        if kind in (Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED):
             return
         if kind == Kind.TIME_SEEN:
-            self.time_seen = max(self.time_seen, decode_body(TimeSeenBody, control_body(buffer, frame)).moment)
+            self._time.found_note(decode_body(TimeSeenBody, control_body(buffer, frame)).moment)
+        elif kind == Kind.CLOCK:
+            self._time.restore(decode_body(ClockBody, control_body(buffer, frame)))
         else:
             self._control(buffer, frame, control_body(buffer, frame))
 
     def append(self, buffer: bytes, frame: Frame) -> None:
         """An Append that nothing has to close."""
-        _, _, count, topic_id, first, ts, _, _, _ = frame
+        _, _, count, topic_id, first, ts, _, _, _, _ = frame
         topic = self._topics.get(topic_id)
         if topic is None:
             self._catalog.next_id = max(self._catalog.next_id, topic_id + 1)
@@ -133,8 +145,7 @@ class Replay:
             return
         if first != topic.head + 1 and not self._jump(topic, buffer, frame):
             return
-        if self.suspects:
-            self.suspects.discard(topic_id)
+        self.suspects.discard(topic_id)
         one = read_one(buffer, frame) if count == 1 else None
         if one is not None:
             apply_one(topic, *one, ts)
@@ -194,13 +205,14 @@ class Replay:
 
     def _explain_jump(self, topic: Topic, head: int) -> bool:
         """Seqs up to `head` are missing: make a hole of them where the log says why, or refuse."""
+        at_most = self.runs.may_be_raised(topic)
         if topic.id in self.suspects:
-            topic.skip_to(head, Reason.CORRUPTION)
+            topic.skip_to(head, Reason.CORRUPTION, at_most=at_most)
         elif self._deriver is not None and self._deriver.derives(topic, head):
             # Copies were there. Where a start raised the head to its reservation, the log has said so.
             topic.skip_to(head, Reason.SOURCE_TRIM)
         elif topic.durability is Durability.DISK and head <= topic.reserved:
-            topic.skip_to(head, Reason.CRASH)
+            topic.skip_to(head, Reason.CRASH, at_most=at_most)
         else:
             return False
         return True
@@ -261,25 +273,20 @@ class Replay:
         known = frame.seq <= topic.op and frame.kind not in _OUT_OF_ORDER
         if known or self._defer_behind(held, buffer, frame):
             return
-        try:
-            if not self._known(frame, body):
-                self._deferred.begin(buffer, frame)
-                return
-            head = self._head_needed(topic, frame, body)
-            if not self._reach(topic, head, buffer, frame):
-                return
-            if head > topic.head and self._deriver is not None and self._deriver.derives(topic, head):
-                topic.skip_to(head, Reason.SOURCE_TRIM)
-            if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
-                if not self._defer_behind([], buffer, frame):
-                    topic.op = frame.seq
-                return
-            self.time_seen = max(self.time_seen, frame.ts if topic.config.ttl_ms else 0)
-            self._apply_control(topic, frame, body)
-        except DecodeError as error:
-            raise NewerFormatError(
-                f"a frame of kind {frame.kind} cannot be read by this version: {error}; start the version that wrote it"
-            ) from error
+        if not self._known(frame, body):
+            self._deferred.begin(buffer, frame)
+            return
+        head = self._head_needed(topic, frame, body)
+        if not self._reach(topic, head, buffer, frame):
+            return
+        if head > topic.head and self._deriver is not None and self._deriver.derives(topic, head):
+            topic.skip_to(head, Reason.SOURCE_TRIM)
+        if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
+            if not self._defer_behind([], buffer, frame):
+                topic.op = frame.seq
+            return
+        self._time.found_stamp(frame.ts)
+        self._apply_control(topic, frame, body)
 
     def _publish(self, topic: Topic, held: list[HeldFrame], last: int) -> bool:
         """Append what a Commit frame closes. Returns whether all of it is there, or was never to be on disk."""
@@ -294,9 +301,10 @@ class Replay:
         op, ts = frame.seq, frame.ts
         match frame.kind:
             case Kind.TOPIC:
-                apply_topic(topic, decode_body(TopicBody, body), op, ts)
+                apply_topic(topic, decode_body(TopicBody, body), op, ts, at_most=self.runs.may_be_raised(topic))
+                self.runs.reserved(topic)
                 if topic.config.ttl_ms:
-                    self.time_seen = max(self.time_seen, ts + AHEAD_MS)
+                    self._time.found_note(self._time.timeline.moment(ts) + AHEAD_MS)
             case Kind.TOPIC_DELETE:
                 self._deleted.add(topic.id)
                 self._catalog.forget(topic)
@@ -304,6 +312,7 @@ class Replay:
                 apply_delete(topic, self._indexes, decode_body(DeleteBody, body), op, ts)
             case Kind.HEAD_WATERMARK:
                 topic.reserved = decode_body(WatermarkBody, body).reserved
+                self.runs.reserved(topic)
                 topic.op = max(topic.op, op)
             case Kind.HOLE:
                 apply_hole(topic, decode_body(HoleBody, body), op, ts)
@@ -318,13 +327,11 @@ class Replay:
         self.report.damaged += 1
         header = damage.header
         if header is None:
-            size = damage.end - damage.start
-            if damage.start == 0:
-                size -= _FILE_HEAD_BYTES_MIN
+            size = damage.end - damage.start - (0 if damage.start else _FILE_HEAD_BYTES_MIN)
             self.suspect_records += max(0, size) // _RECORD_BYTES_MIN
             for suspect in self._topics_of(head):
                 self.suspects.add(suspect.id)
-                self._reserve_most(suspect)
+                self.runs.reserve_most(suspect)
             return
         self._catalog.next_id = max(self._catalog.next_id, header.topic_id + 1)
         topic = self._catalog.by_id.get(header.topic_id)
@@ -332,7 +339,7 @@ class Replay:
             self.report.control_lost += 1
             self._rescue(topic, header)
             if topic is not None:
-                self._reserve_most(topic)
+                self.runs.reserve_most(topic)
         elif header.bits & WRITER:
             self.held.add(None, header)
         elif topic is not None:
@@ -349,11 +356,6 @@ class Replay:
             if self._publish(topic, held, body.last):
                 self._features[COMMIT].apply(COMMIT, topic, header.ts, encode_body(body))
 
-    def _reserve_most(self, topic: Topic) -> None:
-        """What was lost may have been a reservation; the next one that can be read puts this right."""
-        if topic.durability is Durability.DISK:
-            topic.reserved = topic.head + RESERVE_MAX
-
     def _topics_of(self, head: FileHead | None) -> Iterator[Topic]:
         """The topics whose frames a file may hold."""
         for topic in self._catalog.by_id.values():
@@ -365,6 +367,7 @@ class Replay:
     def apply_deferred(self) -> None:
         """Every file has been read: what waited for others goes on."""
         self._reading_several = False
+        self.runs.all_read = True
         deriver = self._deriver
         if deriver is not None:
             self._deferred.apply(lambda: [topic.id for topic in deriver.order()], self._apply_late)
@@ -377,23 +380,16 @@ class Replay:
             self.append(buffer, frame)
         else:
             self.apply(buffer, frame)
-        waits = frame.topic_id in self._deferred.topics
-        if waits:
-            del self._deferred.topics[frame.topic_id]
-        return not waits
+        return self._deferred.topics.pop(frame.topic_id, None) is None
 
     def derive_rest(self) -> None:
         """Copies that no frame asked for. Those that readers may have seen come before the reserved seqs."""
         if self._deriver is None:
             return
-        now = max(self._time.now(), self.time_seen if self.any_ttl() else 0)
+        ts = self._time.stamp()
         for topic in self._deriver.order():
-            self._deriver.finish(topic, now)
-            if topic.durability is Durability.DISK and topic.reserved > topic.head:
-                before = topic.head
-                topic.skip_to(topic.reserved, Reason.CRASH)
+            self._deriver.finish(topic, ts)
+            before = topic.head
+            self.runs.settle(topic)
+            if topic.head > before:
                 self._deriver.raised(topic, before)
-
-    def any_ttl(self) -> bool:
-        """Does time take anything?"""
-        return any(topic.config.ttl_ms for topic in self._catalog.by_id.values())

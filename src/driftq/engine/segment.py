@@ -82,6 +82,7 @@ class Segment:
         "flippable",
         "flipping",
         "flips",
+        "given_up",
         "index",
         "live",
         "moving",
@@ -121,6 +122,8 @@ class Segment:
         self.written_blocks = 0
         self.durable_blocks = 0
         self.writing = False
+        self.given_up = False
+        """Was it dropped with a hole of damage in it? Then its files are kept in `lost/`."""
         self.dropped = False
         """Are its files being removed, or will they be?"""
         self.away = False

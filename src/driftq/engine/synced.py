@@ -8,8 +8,8 @@ deleted; it finds out by looking.
 from collections import deque
 from collections.abc import Callable
 
-from driftq.engine.append import synced_seq
 from driftq.engine.catalog import Catalog
+from driftq.engine.unsynced import synced_seq
 from driftq.engine.wakeup import Waiter, Wakeups
 from driftq.seam.runtime import Runtime
 from driftq.storage.commit import Shard

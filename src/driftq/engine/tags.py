@@ -81,15 +81,22 @@ class TagIndexes:
 def find_tagged(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> Iterator[tuple[Part, list[int]]]:
     """The parts that hold matching rows below `bound`, with those rows. Gone rows may be among them."""
     for segment in list(topic.segments):
-        if segment.first_seq >= bound or (not segment.live and segment.sealing):
-            continue
-        if segment.sealed and not segment.resident:
-            yield from _in_index(topic, segment, indexes.of(topic, segment), match, bound)
-        else:
-            for part in list(topic.parts(segment.first_seq)):
-                if part.segment is not segment or part.first_seq >= bound:
-                    break
-                yield from _in_part(topic, part, match, bound)
+        yield from find_tagged_in(topic, segment, indexes, match, bound)
+
+
+def find_tagged_in(
+    topic: Topic, segment: Segment, indexes: TagIndexes, match: Match, bound: int
+) -> Iterator[tuple[Part, list[int]]]:
+    """Yield what `find_tagged` finds in one segment. Raises OSError when it is unavailable."""
+    if segment.first_seq >= bound or (not segment.live and segment.sealing):
+        return
+    if segment.sealed and not segment.resident:
+        yield from _in_index(topic, segment, indexes.of(topic, segment), match, bound)
+    else:
+        for part in list(topic.parts(segment.first_seq)):
+            if part.segment is not segment or part.first_seq >= bound:
+                break
+            yield from _in_part(topic, part, match, bound)
 
 
 def _in_part(topic: Topic, part: Part, match: Match, bound: int) -> Iterator[tuple[Part, list[int]]]:

@@ -4,26 +4,31 @@ Invariants, after every method, beside those of the log
 - `1 <= evict_floor <= earliest <= head + 1`; only what cap and TTL took while it was live moves `evict_floor`;
 - `earliest`, `cap_lost`, `ttl_lost`, `head` and `last_ts` never decrease.
 
+Retention never fails. Where it needs the bytes of a block that is unavailable it leaves that block, and so the topic
+holds up to one block more than its caps and TTL allow. No reader sees those records: they cannot be read.
+
 Nothing here logs, waits or asks the time. `engine.apply` decides when a transition happens, live and in replay alike.
 """
 
+import errno
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 
-from driftq.engine.blocks import Blocks, unreadable
+from driftq.engine.blocks import Blocks
 from driftq.engine.dedupe import Keys
 from driftq.engine.holes import Holes
 from driftq.engine.log import Log, Part
 from driftq.engine.segment import Segment
+from driftq.engine.timeline import Timeline
 from driftq.model.limits import RESERVE_MIN
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability, TopicConfig
 from driftq.storage.block import RowSource
 from driftq.storage.frame import DELETED
-from driftq.storage.segment_store import BlockDamagedError, is_lost
+from driftq.storage.segment_store import BlockDamagedError
 
 _GONE = bytes([DELETED])
 
@@ -43,13 +48,24 @@ FloorMoved = Callable[["Topic"], None]
 class Topic(Log):
     """A named append-only log of records."""
 
-    def __init__(self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks) -> None:
+    lost_to = 0
+    """The last seq whose frame a failed write lost after its ack; meaningless while `lost_from` is None."""
+    handing = 0
+    """Those of `waiting` that are applied when they are handed over to the log writer, not when it has written them."""
+
+    keyed: "Callable[[Topic], None] | None" = None
+    """Called when the topic has got an idempotency key (`engine.key_windows`)."""
+    unread: Part | None = None
+    """The block that retention could not read; it tries again when that has been fetched (`engine.upkeep`)."""
+
+    def __init__(self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks, timeline: Timeline) -> None:
         super().__init__(topic_id, blocks)
+        self.timeline = timeline
         self.name = name
         self.configure(config)
         self.created_ts = 0
-        self.consumed_ts: int | None = None
-        """When somebody last read it, in this run; its recency (`engine.priority`)."""
+        self.consumed_at: int | None = None
+        """The engine time of the last read, in this run; its recency (`engine.priority`)."""
         self.cap_lost = 0
         self.ttl_lost = 0
         self.holes = Holes()
@@ -75,7 +91,7 @@ class Topic(Log):
         self.unsynced: deque[tuple[int, int]] = deque()
         self.synced_seq = 0
         self.lost_from: int | None = None
-        """First seq whose frame a failed write lost after its ack."""
+        """First seq whose frame a failed write lost after its ack, until a checkpoint has it (`engine.losses`)."""
         self.guard: Guard | None = None
         """Hears that live records are about to go, before any does: the last chance to copy them."""
         self.fed = False
@@ -96,34 +112,40 @@ class Topic(Log):
         """One more than the highest seq that cap or TTL took while it was live."""
         return 1 + max(self.cap_lost, self.ttl_lost)
 
+    @property
+    def keeps_head(self) -> bool:
+        """Whether no crash moves the head back: a seq that a reader saw is never given to another record."""
+        return self.durability in (Durability.DISK, Durability.FSYNC)
+
     def is_resident(self) -> bool:
         """Records of an `ephemeral` topic are never on disk."""
         return self.durability is Durability.EPHEMERAL
 
-    def skip_to(self, head: int, reason: Reason | None) -> None:
-        """The seqs up to `head` have no record: a hole, or silence where nobody was promised anything."""
+    def skip_to(self, head: int, reason: Reason | None, *, at_most: bool = False) -> None:
+        """The seqs up to `head` have no record: a hole, or silence where nobody was promised anything.
+
+        `at_most`: it is not known that any of them ever had one that was acked.
+        """
         if head <= self.head:
             return
         self.close_open()
         if reason is not None:
-            self.holes.add(self.head + 1, head, reason)
+            self.holes.add(self.head + 1, head, reason, at_most=at_most)
         if self.count == 0:
             self.earliest = head + 1
         self.head = head
         self.changed = True
 
     def source(self, part: Part) -> RowSource | None:
-        """The rows of a part, however long it takes; None when they are lost, which is a hole from here on.
+        """Return the rows of a part, however long it takes; None when they are damaged, which is a hole from here on.
 
-        Raises OSError when they cannot be read for a reason that says nothing about them; nothing has changed then.
+        Raises OSError when they are unavailable; nothing has changed then.
         """
         if self.is_open(part):
             return self.open
         try:
             return self._blocks.load(self.id, part.segment, part.number)
-        except (BlockDamagedError, OSError) as error:
-            if not is_lost(error):
-                raise
+        except BlockDamagedError:
             self.lose(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
             return None
 
@@ -134,18 +156,34 @@ class Topic(Log):
                 with suppress(OSError):  # who looks again may find it
                     self.source(part)
 
-    def expire_or_refuse(self, now: int) -> None:
-        """`expire` for a caller who can be told that it cannot be done. Raises InternalError."""
-        try:
-            self.expire(now)
-        except OSError as error:
-            raise unreadable(error) from error
+    def expire_at(self, stamp: int) -> None:
+        """`expire` as of the moment of a stamp, for what a frame does."""
+        if self.config.ttl_ms:
+            self.expire(self.timeline.moment(stamp))
+
+    def forget_keys(self, stamp: int) -> None:
+        """Forget the idempotency keys that were out of their window when a stamp was given."""
+        self.keys.expire(self.kept_from(self.timeline.moment(stamp), self.config.idempotency_window_ms))
+        if self.keyed is not None:
+            self.keyed(self)
+
+    def kept_from(self, now: int, age_ms: int) -> int:
+        """Return the lowest stamp of what is at most so old at a moment."""
+        return self.timeline.stamp(now - age_ms)
 
     def expire(self, now: int) -> None:
-        """TTL: what is older than it may be leaves at the front, and the floor says so. Raises OSError, as `source`."""
+        """Remove what is older than the TTL allows at the front, and raise the floor.
+
+        Whole blocks go by what memory knows of them. Of a block that holds older and newer records the times are
+        needed: while they are unavailable all its records stay, unread, and the next call tries again.
+
+        `now` is a moment of engine time, and so is the time at which each record was stored (`engine.timeline`).
+        """
         ttl = self.config.ttl_ms
-        oldest_kept = now - ttl
-        if not ttl or self.oldest_ts >= oldest_kept or not self.count:
+        if not ttl or not self.count:
+            return
+        oldest_kept = self.timeline.stamp(now - ttl)
+        if self.oldest_ts >= oldest_kept:
             return
         self._warn(Going.BY_TIME)
         while self.count:
@@ -155,7 +193,10 @@ class Topic(Log):
             if part.last_ts < oldest_kept:
                 self._lose_to_ttl(self._clear_front(part))
                 continue
-            source = self.source(part)
+            try:
+                source = self._front_rows(part)
+            except OSError:
+                return
             if source is None:
                 continue
             row = self.earliest - part.first_seq
@@ -171,9 +212,10 @@ class Topic(Log):
         self.oldest_ts = oldest_kept
 
     def evict(self) -> None:
-        """Caps: the fewest oldest live records leave that bring the topic within both, and the floor says so.
+        """Remove the fewest oldest live records that bring the topic within both caps, and raise the floor.
 
-        Raises OSError, as `source`. It may have gone half of the way then, and goes the rest when called again.
+        Whole blocks go by what memory knows of them. Of the block where the cut is the sizes are needed: while they
+        are unavailable all its records stay, unread, and the next call goes the rest of the way.
         """
         records = self.count - self.config.cap_records if self.config.cap_records else 0
         payload = self.payload - self.config.cap_bytes if self.config.cap_bytes else 0
@@ -187,7 +229,10 @@ class Topic(Log):
                 records -= live
                 payload -= size
                 continue
-            source = self.source(part)
+            try:
+                source = self._front_rows(part)
+            except OSError:
+                return
             if source is None:
                 records -= live
                 payload -= size
@@ -203,6 +248,20 @@ class Topic(Log):
             self._lose_to_cap(self._pass(part, source, row))
             return
 
+    def _front_rows(self, part: Part) -> RowSource | None:
+        """Return what `source` does. Raises OSError, and at once while `unread` waits to be fetched."""
+        waits = self.unread
+        known = waits is not None and waits.segment is part.segment and waits.number == part.number
+        if known and self._blocks.in_memory(part.segment, part.number) is None:
+            raise OSError(errno.EAGAIN, "retention waits until it has been fetched")
+        try:
+            source = self.source(part)
+        except OSError:
+            self.unread = part
+            raise
+        self.unread = None
+        return source
+
     def _lose_to_cap(self, seq: int) -> None:
         self.cap_lost = max(self.cap_lost, seq)
         self._settle_floor()
@@ -217,7 +276,7 @@ class Topic(Log):
             self.floor_moved(self)
 
     def drop_below(self, seq: int) -> int:
-        """A delete of everything below a seq. Returns how many records were live."""
+        """A delete of everything below a seq. Returns how many records were live. Raises OSError, as `source`."""
         before = self.count
         if self.earliest < seq and before:
             self._warn(Going.BY_WISH)
@@ -261,6 +320,13 @@ class Topic(Log):
                 self._mark(part, range(start - part.first_seq, end - part.first_seq))
         self.holes.add(max(first, self.earliest), last, reason)
         self._settle()
+
+    def is_damaged(self, first: int, end: int) -> bool:
+        """Whether a hole of damage, which retention has not passed, lies in [first, end)."""
+        first = max(first, self.evict_floor)
+        return first < end and any(
+            hole.first < end and hole.last >= first and hole.reason is Reason.CORRUPTION for hole in self.holes.all
+        )
 
     def _warn(self, going: Going) -> None:
         if self.guard is not None:

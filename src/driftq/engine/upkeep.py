@@ -1,32 +1,46 @@
 """The periodic work of a running engine, all of it on one timer: nothing here is needed for an answer to be right.
 
-Every second: flags flipped, failed file work tried again, segments sealed by age, time seen logged while some topic has
-a TTL, a checkpoint taken when one is due, memory given back behind a load. Every five seconds: cold relocation, quiet
-reservations lowered.
+While space is short (`engine.space`): a checkpoint at once, and again whenever there is something that one would free.
+Every second: the clocks compared, flags flipped, failed file work tried again, segments sealed by age, time seen logged
+while some topic has a TTL, a checkpoint taken when one is due, memory given back behind a load, seqs that idle topics
+have reserved, idempotency keys out of their window. Every five seconds: cold relocation, files in `lost/` removed that
+retention has passed.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from driftq.config import Settings
-from driftq.engine.append import Appender, synced_seq
+from driftq.engine.append import Appender
 from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint import Checkpointer
+from driftq.engine.diff import Missing
+from driftq.engine.fetching import Fetching
 from driftq.engine.filing import Filing
 from driftq.engine.frames import TimeSeenBody, encode_body
+from driftq.engine.giving_up import passed
 from driftq.engine.journal import Journal
+from driftq.engine.key_windows import KeyWindows
+from driftq.engine.log import Part
 from driftq.engine.relocation import Relocation
+from driftq.engine.space_watch import SpaceWatch
 from driftq.engine.topic import Topic
-from driftq.model.limits import MIB, RESERVE_MIN
-from driftq.model.topic import Durability
+from driftq.model.limits import MIB
 from driftq.seam.memory import give_freed_memory_back
-from driftq.seam.runtime import Runtime, Timer
+from driftq.seam.runtime import Pending, Runtime, Timer
+from driftq.storage.ballast import Ballast
 from driftq.storage.commit import Submission
 from driftq.storage.frame import Kind, encode_control
 
 TICK_MS = 1000
 _SLOW_TICKS = 5
-_QUIET_MS = 5000
 _TIDY_BYTES = 64 * MIB
 """After so many bytes of WAL it is worth looking for memory to return."""
 _QUIET_BYTES = 64 << 10
+_SHRINK_MS = 50
+"""So long the logs have to give space back before the next checkpoint."""
+_SHORT_TICKS = 60
+"""While space is short, time is noted so rarely: the reserve of the log is for others."""
 _SETTLE_MS = 5000
 """After so long a checkpoint is taken for the sake of flags to flip, files to remove and segments to move."""
 
@@ -44,6 +58,11 @@ class Upkeep:
         filing: Filing,
         checkpointer: Checkpointer,
         relocation: Relocation | None,
+        space: SpaceWatch,
+        fetching: Fetching,
+        woke: Callable[[], None],
+        key_windows: KeyWindows,
+        ballast: Ballast,
     ) -> None:
         self._runtime = runtime
         self._settings = settings
@@ -53,15 +72,33 @@ class Upkeep:
         self._filing = filing
         self._checkpointer = checkpointer
         self._relocation = relocation
+        self._space = space
+        self._fetching = fetching
+        self._fetching_for: set[Topic] = set()
+        self._woke = woke
+        self._key_windows = key_windows
+        self._ballast = ballast
+        self._relieving = False
+        self._shrunk = False
+        """Whether the logs have given back what they could since the last checkpoint that had room."""
+        self._relieved = False
+        """Whether a checkpoint was taken for lack of space since there was enough of it."""
         self._ticks = 0
         self._written_before = 0
         self._tidied_at = 0
-        self._last_checkpoint_ms = journal.time.now()
+        self._last_checkpoint_ms = journal.time.running()
         self._timer: Timer | None = None
 
     def start(self) -> None:
         """Begin to tick, nearly at once: readers see what expired while nobody ran, and that has to be noted."""
+        self._filing.in_background(self._space.look)
         self._timer = self._runtime.later(1, self._tick)
+        self._journal.space.on_short = self.relieve
+        self._journal.space.on_roomy = self.keep_ballast
+        self._journal.space.free_last = partial(self._filing.in_background, self._ballast.release)
+        for shard in self._journal.shards.all:
+            shard.look_for_room()
+        self.keep_ballast()
 
     def stop(self) -> None:
         """Tick no more."""
@@ -78,33 +115,53 @@ class Upkeep:
 
     def _look_after(self) -> None:
         self._ticks += 1
-        now = self._journal.time.now()
+        time = self._journal.time
+        if time.look():
+            self._woke()
+        now = time.now()
         self._filing.flip()
         self._filing.retry()
         for topic in list(self._catalog.visible()):
-            self._retain(topic, now)
+            topic.expire(now)
+            topic.evict()  # Earlier calls leave a block that was unavailable.
+            if topic.unread is not None and topic not in self._fetching_for:
+                self._fetch_front(topic, topic.unread)
             self._filing.roll_by_age(topic, now)
             if topic.dropped:
                 self._filing.drop(topic)
-        self._note_time(now)
+        self._note_time()
+        self._appender.reservations.idle.look(now)
+        self._key_windows.look(now)
         if self._ticks % _SLOW_TICKS == 0:
-            self._slow(now)
-        if self._due(now):
+            self._slow()
+        if self._due(time.running()):
             self.checkpoint()
         self._tidy_memory()
 
-    def _retain(self, topic: Topic, now: int) -> None:
-        try:
-            topic.expire(now)
-            topic.evict()  # A write that could not read the front of the log has left it half way.
-        except OSError:
-            # A block cannot be read now. The next tick tries again, and so does whoever asks before.
-            self._filing.failures += 1
+    def _fetch_front(self, topic: Topic, part: Part) -> None:
+        """Fetch the block that retention could not read, on a thread, then have it go on."""
+        self._fetching_for.add(topic)
+        fetch = self._fetching.wait_for(topic, Missing(part, []))
 
-    def _slow(self, now: int) -> None:
+        def settle(done: Pending[None]) -> None:
+            self._fetching_for.discard(topic)
+            if done.error is None:
+                topic.unread = None
+                if topic.visible:
+                    topic.expire(self._journal.time.now())
+                    topic.evict()
+                    self._filing.changed(topic)
+            fetch.held.clear()
+
+        fetch.then(settle)
+
+    def _slow(self) -> None:
+        self._filing.in_background(self._space.look)
         if self._relocation is not None:
             self._relocation.run()
-        self._lower_reservations(now)
+        for topic_id, first_seq in passed(self._filing.lost, self._catalog):
+            self._filing.in_background(partial(self._filing.lost.drop, topic_id, first_seq))
+        self.keep_ballast()
 
     def _tidy_memory(self) -> None:
         """A tick without a write, behind many: what they used goes back to the kernel, once."""
@@ -116,8 +173,42 @@ class Upkeep:
 
     def checkpoint(self) -> None:
         """Take one now."""
-        self._last_checkpoint_ms = self._journal.time.now()
-        self._checkpointer.run()
+        self._last_checkpoint_ms = self._journal.time.running()
+        self._checkpointer.run().then(lambda done: self._checkpointed(installed=done.result()))
+
+    def relieve(self) -> None:
+        """Space is short: take a checkpoint, for the log and the segments that it frees; at most one a second."""
+        if not self._relieving:
+            self._relieving = True
+            self._journal.space.relief_begins()
+            age = self._journal.time.running() - self._last_checkpoint_ms
+            self._runtime.later(max(0, TICK_MS - age) if self._relieved else 0, self._relieve)
+
+    def _relieve(self) -> None:
+        self._relieving = False
+        if self._timer is not None and self._journal.space.short:
+            self._relieved = True
+            self.checkpoint()
+        else:
+            self._journal.space.relief_ends()
+
+    def _checkpointed(self, *, installed: bool) -> None:
+        if installed:
+            self.keep_ballast()
+            self._filing.retry()
+            self._relieved, self._shrunk = self._journal.space.short, False
+        elif self._checkpointer.lacked and not self._shrunk:
+            self._shrunk = True
+            self._journal.space.shrink_logs()
+            self._runtime.later(_SHRINK_MS, self._relieve)
+            return
+        self._journal.space.relief_ends()
+
+    def keep_ballast(self) -> None:
+        """Have space to give back for the next checkpoint, which may be as large as the last one, and grow."""
+        if not self._checkpointer.lacked:
+            size = 2 * self._checkpointer.bytes_written
+            self._filing.in_background(lambda: self._ballast.keep(size))
 
     def _due(self, now: int) -> bool:
         if not self._catalog.by_id:
@@ -126,40 +217,33 @@ class Upkeep:
         age = now - self._last_checkpoint_ms
         if written >= self._settings.checkpoint_wal_bytes or (self._awaited and age >= _SETTLE_MS):
             return True
+        if self._checkpointer.lacked and age >= TICK_MS:
+            return self._checkpointer.has_room()
+        if self._journal.space.short and written > 0 and age >= _SETTLE_MS:
+            return True
         return written > 0 and age >= self._settings.checkpoint_interval_ms
 
     @property
     def _awaited(self) -> bool:
         """Does something wait for a checkpoint, whether or not anything is written?"""
-        return self._filing.waiting or (self._relocation is not None and self._relocation.waiting)
+        lost = bool(self._appender.losses)
+        return lost or self._filing.waiting or (self._relocation is not None and self._relocation.waiting)
 
-    def _note_time(self, now: int) -> None:
+    def _note_time(self) -> None:
         """While some topic has a TTL: what is seen expired stays so, whatever the clock says after a restart."""
         if not any(topic.config.ttl_ms for topic in self._catalog.visible()):
             return
-        shard = self._journal.shards.all[0]
+        if self._journal.space.short and self._ticks % _SHORT_TICKS:
+            return
+        shard, time = self._journal.shards.all[0], self._journal.time
         if shard.stopped is None:
             frame = encode_control(
                 Kind.TIME_SEEN,
-                encode_body(TimeSeenBody(self._journal.time.ahead())),
+                encode_body(TimeSeenBody(time.ahead())),
                 topic_id=0,
                 op=0,
-                ts=now,
+                ts=time.stamp(),
                 synced_to=shard.synced_to,
             )
-            shard.submit(Submission([frame], sync=False, done=None, prompt=False))
+            shard.submit(Submission([frame], sync=False, done=None, prompt=False, uses_reserve=True))
             self._journal.schedule()
-
-    def _lower_reservations(self, now: int) -> None:
-        """A crash in quiet times shall leave a small hole."""
-        for topic in self._catalog.visible():
-            if (
-                topic.durability is Durability.DISK
-                and topic.reserved > topic.head + RESERVE_MIN
-                and not topic.inflight_records
-                and now - topic.last_ts > _QUIET_MS
-                and synced_seq(topic, self._journal.shard_of(topic)) >= topic.head
-                and self._journal.shard_of(topic).stopped is None
-            ):
-                self._appender.reserve(topic, topic.head + RESERVE_MIN)
-                topic.reserve_window = RESERVE_MIN

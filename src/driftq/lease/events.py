@@ -17,7 +17,7 @@ class LeaseKind(IntEnum):
     LEASE_STATE = 33
 
 
-class Release(Struct, frozen=True, array_like=True):
+class Release(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Jobs of one claim that are nobody's again: at once, or from a moment on."""
 
     number: int
@@ -25,7 +25,7 @@ class Release(Struct, frozen=True, array_like=True):
     until: int = 0
 
 
-class Grant(Struct, frozen=True, array_like=True):
+class Grant(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Jobs that somebody holds from now on. `counts` has the deliveries of those that are not the first."""
 
     number: int
@@ -37,7 +37,7 @@ class Grant(Struct, frozen=True, array_like=True):
     """Is it another deadline for what is held under this number? Then it gives nobody what he no longer holds."""
 
 
-class Event(Struct, frozen=True, array_like=True):
+class Event(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind LEASES: one call. Releases come first."""
 
     clock: int
@@ -45,7 +45,7 @@ class Event(Struct, frozen=True, array_like=True):
     grants: list[Grant] = []
 
 
-class TableState(Struct, frozen=True, array_like=True):
+class TableState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind LEASE_STATE, and a table in a checkpoint. Of leases that are not logged only the counter is kept."""
 
     dead_lettered: int

@@ -6,12 +6,13 @@ from driftq.model.answers import Listing, Performance
 from driftq.model.tombstone import Reason
 
 
-class HoleRow(Struct):
-    """A hole in the log."""
+class HoleRow(Struct, omit_defaults=True):
+    """A hole in the log; `at_most`: it is not known which of its seqs had a record."""
 
     first: int = field(name="from")
     last: int = field(name="to")
     reason: Reason
+    at_most: bool = False
 
 
 class SegmentRow(Struct):

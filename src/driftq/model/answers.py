@@ -39,12 +39,29 @@ class Health(Struct, frozen=True):
     uptime_ms: int
 
 
-class Holes(Struct, frozen=True):
+class Holes(Struct, frozen=True, omit_defaults=True):
     """What was lost that nobody asked to lose: ranges of seqs by reason, and damaged control frames."""
 
     corruption: int
     crash: int
     control: int
+    at_most: int = 0
+    """How many of the ranges are upper bounds: it is not known that any of their seqs had a record."""
+
+
+class WriterState(Struct, frozen=True, omit_defaults=True):
+    """What is wrong with a writer of the server."""
+
+    state: str
+    """`hung`: it does not answer. `replaced`: its process ended, and threads of the server do its work."""
+    ms: int | None = None
+    """For how long it has not answered."""
+
+
+class ClockAhead(Struct, frozen=True):
+    """Stamps that are ahead of the wall clock (http-v0 §19.4)."""
+
+    ahead_ms: int
 
 
 class Readiness(Struct, frozen=True, omit_defaults=True):
@@ -54,6 +71,17 @@ class Readiness(Struct, frozen=True, omit_defaults=True):
     wal_replay_complete: bool
     topics: int
     holes: Holes | None = None
+    writable: bool = True
+    """False where the server reads, deletes and frees space, and takes no records. Left out while it is true."""
+    reason: str | None = None
+    """Why it is not writable: `disk_full`, `internal` where the next log file cannot be made for another reason, or
+    `throttled` while the log writer hangs."""
+    message: str | None = None
+    """The same for people."""
+    writers: dict[str, WriterState] | None = None
+    """Writers with which something is wrong: `log`, `segments`. Left out while nothing is."""
+    clock: ClockAhead | None = None
+    """Present while `$ts` is more than 1000 ms ahead of the wall clock."""
 
 
 class QueueCounts(Struct, frozen=True):
@@ -88,6 +116,7 @@ class TopicState(Struct, omit_defaults=True):
     last_write_ts: int | None
     last_read_ts: int | None
     synced_seq: int | None
+    epoch: int
     performance: Performance
     queue: QueueCounts | None = None
 
@@ -168,6 +197,7 @@ class DiffPage(Struct):
     caught_up: bool
     tombstone: Tombstone | None
     lag: int
+    epoch: int
     performance: Performance
 
 
@@ -282,12 +312,14 @@ class RouterDeleted(Struct):
     performance: Performance
 
 
-class Cursor(Struct, frozen=True):
+class Cursor(Struct, frozen=True, omit_defaults=True):
     """How a topic stands at the beginning."""
 
     from_seq: int
     head_seq: int
     earliest_seq: int
+    epoch: int | None = None
+    """Which life of the name it is, for a reader that asks with `include_epoch`."""
 
 
 class Watching(Struct):

@@ -3,6 +3,8 @@
 from msgspec import Struct
 
 MIB = 1 << 20
+WAL_FILE_BYTES_MAX = 2 << 30
+"""A place in the WAL has 32 bits for the offset in its file, and the last write of a file may end after its size."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ Filter = tuple[str, str, str]
 """A match in its canonical form: `("tag", "Eq", tag)` or `("tag", "Glob", "prefix*")`."""
 
 
-class RouterSpec(Struct, frozen=True, kw_only=True):
+class RouterSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that a PUT says, defaults applied."""
 
     source: str

@@ -19,15 +19,25 @@ class Reason(StrEnum):
     """What a stream says for cap, TTL or both where it begins behind the floor; never a hole's."""
 
 
-class Hole(Struct, frozen=True, array_like=True):
+class Hole(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A seq range inside the log that holds no record through no wish of the reader. Both ends included."""
 
     first: int
     last: int
     reason: Reason
+    at_most: bool = False
+    """Whether only some of the seqs, or none of them, may have had a record that was acked."""
 
 
-class Tombstone(Struct, frozen=True, kw_only=True, tag_field="$type", tag="tombstone", rename={"seq": "$seq"}):
+class Tombstone(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="$type",
+    tag="tombstone",
+    rename={"seq": "$seq"},
+):
     """One gap. Reading resumes at `seq`."""
 
     seq: int
@@ -37,3 +47,17 @@ class Tombstone(Struct, frozen=True, kw_only=True, tag_field="$type", tag="tombs
     missed_estimate: int
     earliest_seq: int
     head_seq: int
+    at_most: bool = False
+    """Whether `missed_estimate` is an upper bound: after a crash it is not known which of the seqs had a record."""
+
+    def text(self) -> str:
+        """Return what happened, in words."""
+        if self.reason is Reason.RECREATED:
+            return (
+                f"the cursor is not from this topic, whose head is {self.head_seq}: it was deleted and created again;"
+                f" reading starts at seq {self.earliest_seq}"
+            )
+        count = (
+            f"up to {self.missed_estimate} records may be" if self.at_most else f"{self.missed_estimate} records are"
+        )
+        return f"{count} gone: seq {self.gap_from} to {self.gap_to}, {self.reason.value}"

@@ -3,11 +3,11 @@
 from enum import StrEnum
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from driftq.errors import InvalidRequestError
 from driftq.model import limits
-from driftq.model.names import is_topic_name
+from driftq.model.names import is_stored_name
 
 
 class Durability(StrEnum):
@@ -60,7 +60,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
     def resolved(self, topic: str) -> "TopicConfig":
         """The same with every default and clamp applied, or an error that says which field is wrong."""
         if self.dead_letter is not None and not (
-            is_topic_name(self.dead_letter) and not (self.type == "queue" and self.dead_letter == topic)
+            is_stored_name(self.dead_letter) and not (self.type == "queue" and self.dead_letter == topic)
         ):
             raise InvalidRequestError(
                 "dead_letter must be a valid topic name, and not the queue's own",
@@ -74,3 +74,40 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
             lease_ms=min(max(self.lease_ms, limits.LEASE_MS_MIN), limits.LEASE_MS_MAX),
             claim_jitter_ms=min(self.claim_jitter_ms, limits.CLAIM_JITTER_MS_MAX),
         )
+
+
+class TopicPatch(Struct, frozen=True, kw_only=True):
+    """Changes of a config (http-v0 §6.5): a field that is absent stays, one that is null returns to its default."""
+
+    type: TopicType | UnsetType | None = UNSET
+    ttl_ms: int | UnsetType | None = UNSET
+    cap_records: int | UnsetType | None = UNSET
+    cap_bytes: int | UnsetType | None = UNSET
+    discard: Discard | UnsetType | None = UNSET
+    durable: bool | UnsetType | None = UNSET
+    durability: Durability | UnsetType | None = UNSET
+    priority: int | UnsetType | None = UNSET
+    auto_priority: bool | UnsetType | None = UNSET
+    auto_create: bool | UnsetType | None = UNSET
+    idempotency_window_ms: int | UnsetType | None = UNSET
+    dedupe_node: bool | UnsetType | None = UNSET
+    lease_ms: int | UnsetType | None = UNSET
+    claim_jitter_ms: int | UnsetType | None = UNSET
+    max_deliveries: int | UnsetType | None = UNSET
+    dead_letter: str | UnsetType | None = UNSET
+    leases_durable: bool | UnsetType | None = UNSET
+
+    def over(self, config: TopicConfig) -> TopicConfig:
+        """Return the config with these changes. It is not resolved."""
+        changes = {
+            field: getattr(_DEFAULTS, field) if value is None else value
+            for field, value in structs.asdict(self).items()
+            if value is not UNSET
+        }
+        if "durable" in changes or "durability" in changes:
+            # Of the two names of the class, the one that is not given must not win with its stored value.
+            changes = {"durable": False, "durability": None, **changes}
+        return structs.replace(config, **changes)
+
+
+_DEFAULTS = TopicConfig()

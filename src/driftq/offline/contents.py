@@ -29,7 +29,8 @@ from driftq.storage.snapshot import decode_snapshot
 from driftq.storage.stage_file import KIND as PART_HEAD
 from driftq.storage.stage_file import read_head
 from driftq.storage.tag_index import TagIndex
-from driftq.storage.wal_reader import Damage, WalScan
+from driftq.storage.wal_head import HEAD_BYTES, read_wal_head
+from driftq.storage.wal_reader import Damage, scan_of
 
 Row = dict[str, object]
 
@@ -120,7 +121,10 @@ def kind_of(path: str) -> str | None:
 def _wal(disk: Disk, path: str) -> Iterator[Row]:
     content = read_file(disk, path)
     number = int(posixpath.basename(path)[4:20])
-    scan = WalScan(content, number)
+    head = read_wal_head(content[:HEAD_BYTES])
+    if head is not None and head.version > 1:
+        yield _frame_row(content, head.frame)
+    scan = scan_of(content, number, head)
     for met in scan:
         if isinstance(met, Damage):
             yield {"offset": met.start, "length": met.end - met.start, "kind": "", "error": "no frame"}
@@ -152,7 +156,8 @@ def _says(content: bytes, frame: Frame) -> str:
         match frame.kind:
             case Kind.FILE_HEAD:
                 head = decode_file_head(body)
-                return f"run {head.run}, shard {head.shard} of {head.shards}, behind file {head.previous}"
+                by = f", written by DriftQ {head.written_by}" if head.written_by else ""
+                return f"run {head.run}, shard {head.shard} of {head.shards}, behind file {head.previous}{by}"
             case Kind.TOPIC:
                 topic = decode_body(TopicBody, body)
                 return f"{topic.name} ({topic.config.durability})"
@@ -275,7 +280,7 @@ def _del(disk: Disk, path: str) -> Iterator[Row]:
 def _snapshot(disk: Disk, path: str) -> Iterator[Row]:
     snapshot = decode_snapshot(read_file(disk, path))
     if snapshot is None:
-        yield {"error": "the checkpoint does not check out, or is of a newer version"}
+        yield {"error": "the checkpoint does not check out"}
         return
     for name, (number, offset) in sorted(snapshot.positions.items()):
         yield {"item": "position", "name": name or "wal", "holds": f"replay begins at byte {offset} of file {number}"}

@@ -77,7 +77,7 @@ class Rebuild:
         ahead = [(state.head + 1, beyond)] if beyond > state.head else []
         wanted = [(max(first, self._floor), last) for first, last in joined([*holes, *lost, *ahead])]
         salvage = Salvage(state.topic_id, [r for r in wanted if r[0] <= r[1]], notes, self._flips())
-        for source in (*self._aside.sources, self._layout):
+        for source in (*self._aside.sources, self._layout, self._layout.lost()):
             salvage.from_segments(source)
         for source in self._aside.sources:
             salvage.from_checkpoints(source)
@@ -151,7 +151,7 @@ class Rebuild:
             kept: list[Hole] = []
             for hole in holes.all:
                 left = without([(hole.first, hole.last)], block.first_seq, block.last_seq)
-                kept += [Hole(first, last, hole.reason) for first, last in left]
+                kept += [Hole(first, last, hole.reason, hole.at_most) for first, last in left]
             holes.all = kept
         known = [] if self._before is None else [(hole.first, hole.last) for hole in self._before.holes]
         told = [(hole.first, hole.last) for hole in holes.all if hole.reason is Reason.CORRUPTION]

@@ -11,7 +11,7 @@ from msgspec import DecodeError, Struct, ValidationError, msgpack, structs
 
 from driftq.engine.capture import TopicState, decode_topic
 from driftq.engine.holes import Holes
-from driftq.model.names import is_topic_name
+from driftq.model.names import is_stored_name
 from driftq.model.tombstone import Reason
 from driftq.offline.ranges import without
 from driftq.seam.disk import read_file
@@ -66,7 +66,7 @@ def _make_sense(content: bytes) -> Snapshot:
 def _is_possible(state: TopicState) -> bool:
     numbers = (state.op, state.head, state.earliest, state.cap_lost, state.ttl_lost, state.reserved)
     return (
-        is_topic_name(state.name)
+        is_stored_name(state.name)
         and all(0 <= number < SEQ_MAX for number in numbers)
         and all(segment.first_seq < segment.end_seq <= state.head + 1 for segment in state.segments)
     )

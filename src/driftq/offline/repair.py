@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from msgspec import DecodeError, Struct, ValidationError, msgpack, structs
 
+from driftq import __version__
 from driftq.engine.capture import TopicState, decode_topic
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
 from driftq.engine.holes import Holes
@@ -36,14 +37,16 @@ from driftq.offline.remains import SEQ_MAX, Remains, read_remains
 from driftq.offline.resume import Resume
 from driftq.offline.salvage import frames_of, read_notes
 from driftq.offline.verify import verify
-from driftq.offline.wal import CUT, TORN, WalWalk, was_cut
+from driftq.offline.wal import CUT, TORN, WalWalk, sound_frames, was_cut
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Site, read_file, write_fully
-from driftq.storage.bodies import FileHead, encode_file_head
-from driftq.storage.frame import Frame, Kind, encode_control, read_frame
+from driftq.storage.bodies import FileHead
+from driftq.storage.frame import Frame, Kind
 from driftq.storage.layout import Layout, make_directory
 from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot
 from driftq.storage.stage_file import read_rows
+from driftq.storage.versions import START_THAT
+from driftq.storage.wal_head import HEAD_BYTES, SALT_BYTES, WalHead, encode_head
 
 Progress = Callable[[str], None]
 UNKNOWN_RECORDS = 1 << 20
@@ -73,7 +76,7 @@ class Repaired(Struct):
 
 
 class Repair:
-    """One repair. `restart` starts a server on the directory and stops it gracefully."""
+    """One repair. `restart` starts a server on the directory, with `missing_is_lost`, and stops it gracefully."""
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class Repair:
                 raise UnrecoverableError(
                     f"{found.file} is in the cold tier; give the cold directory this server had with --cold-dir"
                 )
-            if "start the version that wrote it" in found.what:
+            if START_THAT in found.what:
                 raise UnrecoverableError(f"{found.file}: {found.what}")
 
     # The originals
@@ -228,7 +231,7 @@ class Repair:
             state = EngineState(1, 0) if old is None else msgpack.decode(old, type=EngineState)
         except (DecodeError, ValidationError):
             state = EngineState(1, 0)
-        return msgpack.encode(EngineState(max(least, state.next_topic_id), state.time_seen))
+        return msgpack.encode(EngineState(max(least, state.next_topic_id), state.time_seen, state.clock))
 
     def _nameless(self, known: dict[int, TopicState]) -> dict[int, TopicState]:
         """Topics that have records and of which nothing else is left: their names and settings are lost."""
@@ -245,28 +248,28 @@ class Repair:
 
     def _stand_in(self, walk: WalWalk, gone: list[str]) -> None:
         """For a log file that is gone and that no other speaks of: one that is damaged from end to end."""
-        told = {(head.previous, name) for (_, name), head in walk.heads.items() if head is not None}
+        told = {(head.body.previous, name) for (_, name), head in walk.heads.items() if head is not None}
         for path in gone:
             directory, _, file = path.rpartition("/")
             name = directory.removeprefix(self._layout.wal_dir("")).strip("/")
             number = int(file[4:20])
             if (number, name) not in told:
                 # The proof first: a stand-in without one would look like a log that was never written to.
-                self._follow(name, number, None, self._wal_file_bytes)
+                self._follow(name, number, None, HEAD_BYTES + self._wal_file_bytes)
                 self._write_head(name, number, FileHead(number, 0, 1, 0, 0))
 
     def _prove_ends(self, walk: WalWalk) -> None:
         """A log that goes on behind a place that looks torn: say that it had been synced."""
-        told = {(head.previous, name) for (_, name), head in walk.heads.items() if head is not None}
+        told = {(head.body.previous, name) for (_, name), head in walk.heads.items() if head is not None}
         for number, name in walk.files:
             torn = self._torn_at(walk, number, name)
             if torn is None or (number, name) in told:
                 continue
             path = self._layout.wal_path(name, number)
             content = read_file(self._disk, path)
-            ends = [frame.end for frame in frames_of(content) if frame.start > torn]
+            ends = [frame.end for frame in sound_frames(content, number, name, walk.heads) if frame.start > torn]
             if was_cut(content, torn) or self._aside.was_unreadable(path):
-                ends.append(max(self._wal_file_bytes, len(content)))  # how much stood there nobody knows
+                ends.append(max(HEAD_BYTES + self._wal_file_bytes, len(content)))  # how much stood there nobody knows
             if ends:
                 self._follow(name, number, walk.heads[number, name], max(ends))
 
@@ -274,19 +277,19 @@ class Repair:
         met = [met for met in walk.scan(number, name).met if not isinstance(met, Frame)]
         return next((found.offset for found in met if found.what in (TORN, CUT)), None)
 
-    def _follow(self, name: str, number: int, head: FileHead | None, end: int) -> None:
+    def _follow(self, name: str, number: int, head: WalHead | None, end: int) -> None:
         """A file behind another, which says how far that one was synced."""
         next_number = 1 + max([number, *(other for other, _ in self._layout.wal_files())])
-        shard, shards = (head.shard, head.shards) if head is not None else (0, 1)
+        shard, shards = (head.body.shard, head.body.shards) if head is not None else (0, 1)
         self._write_head(name, next_number, FileHead(next_number, shard, shards, number, end))
 
     def _write_head(self, name: str, number: int, head: FileHead) -> None:
-        frame = encode_control(Kind.FILE_HEAD, encode_file_head(head), topic_id=0, op=0, ts=0, synced_to=number << 32)
-        assert isinstance(read_frame(frame, 0, len(frame)), Frame)
+        # No frame will follow it in this file, so its salt protects nothing.
+        content = encode_head(structs.replace(head, salt=bytes(SALT_BYTES), written_by=__version__), number)
         make_directory(self._disk, self._layout.wal_dir(name))
         file = self._disk.create(self._layout.wal_path(name, number))
         try:
-            write_fully(file, [frame], 0)
+            write_fully(file, [content], 0)
             file.sync(Site.WAL_REPLAYED)
         finally:
             file.close()
@@ -381,7 +384,7 @@ def has_unknown_end(state: TopicState) -> bool:
 def with_unknown_end(state: TopicState) -> TopicState:
     """The checkpoint that is lost may have held the newest records: a hole tells of them, and no seq is given twice."""
     holes = Holes(list(state.holes))
-    holes.add(state.head + 1, state.head + UNKNOWN_RECORDS, Reason.CORRUPTION)
+    holes.add(state.head + 1, state.head + UNKNOWN_RECORDS, Reason.CORRUPTION, at_most=True)
     return structs.replace(state, head=state.head + UNKNOWN_RECORDS, holes=holes.all)
 
 

@@ -6,15 +6,14 @@ just begun: where none has a frame that says anything, they go. Behind that, onl
 
 from driftq.offline.aside import Aside
 from driftq.offline.findings import Finding
-from driftq.offline.salvage import frames_of
-from driftq.offline.wal import was_cut
+from driftq.offline.wal import Heads, read_heads, sound_frames, was_cut
 from driftq.seam.disk import Site, read_file
 from driftq.storage.frame import Kind
 from driftq.storage.layout import Layout
+from driftq.storage.wal_head import HEAD_BYTES, copies_of
 from driftq.storage.wal_reader import is_zero
 
-_BEGUN_BYTES_MAX = 256
-_SAYING_NOTHING = frozenset((Kind.FILE_HEAD, Kind.CHECKPOINT_MARK))
+_SAYING_NOTHING = frozenset((Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED))
 _MS_PER_S = 1000
 
 
@@ -36,7 +35,8 @@ class Resume:
         if self._originals is self._aside.layout:
             return False
         own = [key for key in self._layout.wal_files() if key not in self._originals.wal_files()]
-        empty = [(number, name) for number, name in own if self._is_empty(self._layout.wal_path(name, number))]
+        heads, _ = read_heads(self._layout)
+        empty = [(number, name) for number, name in own if self._is_empty(number, name, heads)]
         if empty != own and not self._is_past_checkpoint():
             return False
         for number, name in empty:
@@ -45,14 +45,15 @@ class Resume:
             self._disk.sync_dir(self._layout.wal_dir(name), Site.WAL_DIR)
         return bool(empty)
 
-    def _is_empty(self, path: str) -> bool:
+    def _is_empty(self, number: int, name: str, heads: Heads) -> bool:
         try:
-            content = read_file(self._disk, path)
+            content = read_file(self._disk, self._layout.wal_path(name, number))
         except OSError:
             return False
-        frames = list(frames_of(content))
-        end = frames[-1].end if frames else 0
-        begun = was_cut(content, end) and (len(content) <= _BEGUN_BYTES_MAX or is_zero(content, end))
+        frames = list(sound_frames(content, number, name, heads))
+        end = frames[-1].end if frames else min(len(content), HEAD_BYTES)
+        torn = len(content) <= HEAD_BYTES and len(copies_of(content)) < 2
+        begun = torn or (was_cut(content, end) and is_zero(content, end))
         if self._is_past_checkpoint() and not begun:
             return False
         return all(frame.kind in _SAYING_NOTHING for frame in frames)

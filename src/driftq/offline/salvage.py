@@ -16,6 +16,7 @@ from msgspec import DecodeError
 from driftq.engine.frames import COMMIT, CommitBody, DeleteBody, TopicBody, decode_body
 from driftq.errors import NewerFormatError
 from driftq.offline.ranges import Range, within, without
+from driftq.offline.wal import read_heads, sound_frames
 from driftq.seam.disk import Disk, read_file
 from driftq.storage.block import Block, encode_block
 from driftq.storage.cold import ColdDamagedError, ColdFile
@@ -53,9 +54,10 @@ def read_notes(layouts: Sequence[Layout]) -> LogNotes:
     """Go through the whole logs once."""
     notes = LogNotes({}, {}, {}, set(), {}, {})
     files = [(layout, number, name) for layout in layouts for number, name in layout.wal_files()]
+    heads = {layout.data: read_heads(layout)[0] for layout in layouts}
     for layout, number, name in files:
         content = read_file(layout.disk, layout.wal_path(name, number))
-        for frame in frames_of(content):
+        for frame in sound_frames(content, number, name, heads[layout.data]):
             if frame.kind == Kind.APPEND:
                 first = notes.first_seqs.setdefault(frame.topic_id, frame.seq)
                 notes.first_seqs[frame.topic_id] = min(first, frame.seq)
@@ -113,10 +115,11 @@ class Salvage:
 
     def from_log(self, layout: Layout) -> None:
         """Look through the log."""
+        heads, _ = read_heads(layout)
         for number, name in layout.wal_files():
             if self.wanted:
                 content = read_file(layout.disk, layout.wal_path(name, number))
-                self.take(self._blocks(content, frames_of(content), logged=True))
+                self.take(self._blocks(content, sound_frames(content, number, name, heads), logged=True))
 
     def _blocks(self, content: bytes, frames: Iterator[Frame], *, logged: bool) -> Iterator[Block]:
         for frame in frames:

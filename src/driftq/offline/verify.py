@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from msgspec import DecodeError
 
 from driftq.engine.capture import SegmentState, TopicState, decode_topic
+from driftq.errors import NewerFormatError
 from driftq.offline.findings import Finding, Report, Verdict
 from driftq.offline.segments import ColdCheck, HotCheck, Rows, gone_rows
 from driftq.offline.wal import WalWalk
@@ -32,11 +33,11 @@ from driftq.storage.stage_file import read_head, read_rows
 _ID = re.compile(rb"[0-9a-f]{32}\n")
 _UNFINISHED = re.compile(r"snapshot-\d{16}\.bin\.tmp|\.driftq\.id\.new")
 _OURS = re.compile(
-    r"\.driftq\.(?:lock|id)|damaged-.*"
+    r"\.driftq\.(?:lock|id|reserve)|damaged-.*"
     r"|meta/snapshot-\d{16}\.bin|stage/part-\d{16}\.bin|wal/(?:shard-\d{2,}/)?wal-\d{16}\.log"
-    r"|topics/[0-9A-F]{8,}/seg-\d{16}\.(?:data|idx|tags|parquet|del)"
+    r"|(?:lost/)?topics/[0-9A-F]{8,}/seg-\d{16}\.(?:data|idx|tags|parquet|del)|lost/accepted\.jsonl|topics/\.driftq\.id"
 )
-_DIRECTORIES = re.compile(r"meta|wal|stage|topics|wal/shard-\d{2,}|topics/[0-9A-F]{8,}")
+_DIRECTORIES = re.compile(r"meta|wal|stage|wal/shard-\d{2,}|lost|(?:lost/)?topics(?:/[0-9A-F]{8,})?")
 
 
 class Verification:
@@ -128,11 +129,13 @@ class Verification:
                 self._found(Finding(path, Verdict.DAMAGE, f"it cannot be read: {error.strerror}"))
                 continue
             self._tell(len(content))
-            snapshot = decode_snapshot(content)
+            try:
+                snapshot = decode_snapshot(content)
+            except NewerFormatError as error:
+                self._found(Finding(path, Verdict.DAMAGE, error.message))
+                continue
             if snapshot is None:
-                self._found(
-                    Finding(path, Verdict.DAMAGE, "the checkpoint does not check out, or is of a newer version")
-                )
+                self._found(Finding(path, Verdict.DAMAGE, "the checkpoint does not check out"))
             elif newest is None:
                 newest = snapshot
                 self.report.checkpoint = number

@@ -2,6 +2,7 @@
 
 Who proves that a place had been synced: a later frame of the file, the head of the file behind it in the same run, and
 the newest checkpoint, whose positions are the ends of synced marks. Behind the last proof a bad place is a torn end.
+A file whose head is lost has no salt any more, so that nothing in it can be believed (`storage.wal_head`).
 """
 
 from collections.abc import Iterator
@@ -11,14 +12,15 @@ from driftq.errors import NewerFormatError
 from driftq.offline.findings import Finding, Verdict
 from driftq.seam.disk import read_file
 from driftq.storage.block import Block
-from driftq.storage.bodies import FileHead, decode_file_head
-from driftq.storage.frame import Bad, Frame, Kind, control_body, read_frame
+from driftq.storage.frame import MAGIC, Bad, Frame, Kind, read_frame
 from driftq.storage.layout import Layout
-from driftq.storage.wal_reader import Damage, WalScan, is_zero
+from driftq.storage.wal_head import HEAD_BYTES, WalHead, head_of, is_version_1, whole_head
+from driftq.storage.wal_reader import Damage, is_zero, scan_of
 
-_HEAD_BYTES_MAX = 256
+Heads = dict[tuple[int, str], WalHead | None]
 _PAGE = 4096
 TORN = "no frame begins here, and nothing proves that one was synced"
+HEADLESS = "its head cannot be read, and without it nothing else in this file can"
 CUT = "the file is shorter than it was made: its frames end here, and more may have followed"
 
 
@@ -38,9 +40,11 @@ class WalWalk:
         self._layout = layout
         self._positions = positions
         self.files = layout.wal_files()
-        self.heads = {key: head_of(layout, *key) for key in self.files}
+        self.heads, self._newer = read_heads(layout)
         self._ends = {
-            (head.previous, name): head.previous_end for (_, name), head in self.heads.items() if head is not None
+            (head.body.previous, name): head.body.previous_end
+            for (_, name), head in self.heads.items()
+            if head is not None
         }
 
     def synced_end(self, number: int, name: str) -> int:
@@ -53,13 +57,16 @@ class WalWalk:
         known = set(self.files)
         needed = {(number, name): "a checkpoint ends in it" for name, (number, at) in self._positions.items() if at}
         for (number, name), head in self.heads.items():
-            if head is not None and head.previous and head.previous >= self._positions.get(name, (0, 0))[0]:
-                needed.setdefault((head.previous, name), f"file {number} follows it")
+            previous = 0 if head is None else head.body.previous
+            if previous and previous >= self._positions.get(name, (0, 0))[0]:
+                needed.setdefault((previous, name), f"file {number} follows it")
         for (number, name), why in sorted(needed.items()):
             if (number, name) not in known:
                 yield Finding(self._layout.wal_path(name, number), Verdict.MISSING, f"the WAL file is gone: {why}")
         numbers = {number for number, _ in self.files} | {number for number, _ in needed}
-        first = min((at for at, _ in self._positions.values()), default=0) if based else 1
+        # Where a checkpoint found no file, on a full disk, the offset is 0, and there may be none to this day.
+        ends = [number for number, offset in self._positions.values() if offset]
+        first = min(ends, default=max(numbers, default=0)) if based else 1
         for number in range(first, max(numbers, default=0)):
             if number not in numbers:
                 yield Finding(
@@ -73,18 +80,27 @@ class WalWalk:
         return WalFileScan(path, number, content, self._walk(path, number, name, content))
 
     def _walk(self, path: str, number: int, name: str, content: bytes) -> Iterator[Frame | Finding]:
-        scan = WalScan(content, number, synced_end=self.synced_end(number, name))
-        first = True
+        head = self.heads[number, name]
+        if (number, name) in self._newer:
+            yield Finding(path, Verdict.DAMAGE, self._newer[number, name])
+            return
+        if head is None and not is_version_1(number, self.heads):
+            synced = self.synced_end(number, name) > 0
+            if synced or not is_zero(content, 0):
+                unused = not synced and is_zero(content, HEAD_BYTES)
+                yield Finding(path, Verdict.DAMAGE, HEADLESS, offset=0, crash=unused)
+            return
+        yield from _head_findings(path, number, head, content)
+        if head is not None and head.version > 1:
+            yield head.frame
+        scan = scan_of(content, number, head, synced_end=self.synced_end(number, name))
         try:
             for met in scan:
                 if isinstance(met, Damage):
                     yield _damaged(path, met)
                 else:
-                    if first:
-                        yield from _misplaced(path, number, met)
                     yield met
                     yield from _frame_findings(path, content, met)
-                first = False
         except NewerFormatError as error:
             yield Finding(path, Verdict.DAMAGE, error.message)
             return
@@ -100,20 +116,34 @@ def was_cut(content: bytes, end: int) -> bool:
     return end != len(content) and len(content) % _PAGE != 0
 
 
-def head_of(layout: Layout, number: int, name: str) -> FileHead | None:
-    """What the first frame of a file says, if that can be read."""
-    try:
-        file = layout.disk.open(layout.wal_path(name, number))
+def read_heads(layout: Layout) -> tuple[Heads, dict[tuple[int, str], str]]:
+    """Return the heads of all files, None where one cannot be read, and why for those of a newer version."""
+    heads: Heads = {}
+    newer: dict[tuple[int, str], str] = {}
+    for number, name in layout.wal_files():
+        heads[number, name] = None
         try:
-            content = file.pread(_HEAD_BYTES_MAX, 0)
-        finally:
-            file.close()
-    except OSError:
-        return None
-    header = read_frame(content, 0, len(content))
-    if not isinstance(header, Frame) or header.kind != Kind.FILE_HEAD:
-        return None
-    return decode_file_head(control_body(content, header))
+            heads[number, name] = head_of(layout.disk, layout.wal_path(name, number))
+        except NewerFormatError as error:
+            newer[number, name] = error.message
+        except OSError:
+            continue
+    return heads, newer
+
+
+def sound_frames(content: bytes, number: int, name: str, heads: Heads) -> Iterator[Frame]:
+    """Yield every frame of a WAL file that the salt of the file proves, wherever one begins."""
+    head = heads.get((number, name))
+    if head is None and not is_version_1(number, heads):
+        return
+    place, salt = (0, 0) if head is None else (head.frames_at, head.salt)
+    while (place := content.find(MAGIC, place)) >= 0:
+        found = read_frame(content, place, len(content), salt) if not place % 8 else None
+        if isinstance(found, Frame):
+            yield found
+            place = found.end
+        else:
+            place += 1
 
 
 def _damaged(path: str, region: Damage) -> Finding:
@@ -125,11 +155,14 @@ def _damaged(path: str, region: Damage) -> Finding:
     return Finding(path, Verdict.DAMAGE, what, region.start, header.topic_id, header.seq, last)
 
 
-def _misplaced(path: str, number: int, first: Frame) -> Iterator[Finding]:
-    if first.kind != Kind.FILE_HEAD:
-        yield Finding(path, Verdict.DAMAGE, "its first frame is no file head", offset=0)
-    elif first.synced_to >> 32 != number:
-        yield Finding(path, Verdict.DAMAGE, f"its head is that of file {first.synced_to >> 32}", offset=0)
+def _head_findings(path: str, number: int, head: WalHead | None, content: bytes) -> Iterator[Finding]:
+    if head is None:
+        return  # the walk finds its first bytes damaged
+    if head.frame.synced_to >> 32 != number:
+        yield Finding(path, Verdict.DAMAGE, f"its head is that of file {head.frame.synced_to >> 32}", offset=0)
+    if head.version > 1 and content[:HEAD_BYTES] != whole_head(content, head):
+        unused = is_zero(content, HEAD_BYTES)
+        yield Finding(path, Verdict.DAMAGE, "one of the two copies of its head is damaged", 0, crash=unused)
 
 
 def _frame_findings(path: str, content: bytes, frame: Frame) -> Iterator[Finding]:

@@ -85,7 +85,7 @@ class Backlog:
         if topic.deleted != table.seen_deleted:
             table.seen_deleted = topic.deleted
             self.drop_gone(topic, table, sorted({*table.held, *table.settling, *table.extending, *table.delayed}))
-        if table.sweep(self._engine.time.now()):
+        if table.sweep(self._engine.time.running()):
             self._engine.wakeups.wake(topic.name)
 
     def drop_gone(self, topic: Topic, table: Table, seqs: list[int]) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from driftq.engine.diff import Slice
 from driftq.engine.engine import Engine
 from driftq.engine.places import live_of, rows_of
+from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError, TopicNotFoundError
 from driftq.lease import dead_letter
@@ -104,7 +105,7 @@ class Claimer:
                 return
             if isinstance(found, list):
                 self._cut(table, picked, found)
-                self._grant(topic, table, asks, picked).answer(topic, table, found)
+                self._grant(topic, table, asks, picked).answer(self._engine.time, topic, table, found)
                 return
         run(self._serve_slowly(topic, table, asks, picked))
 
@@ -126,7 +127,7 @@ class Claimer:
             self._backlog.give_back(table, picked)
             _refuse(asks, error)
         else:
-            grants.answer(topic, table, held)
+            grants.answer(self._engine.time, topic, table, held)
 
     def _cut(self, table: Table, picked: Picked, found: list[Slice]) -> None:
         """Jobs whose bytes are too many for one answer are given back."""
@@ -197,7 +198,7 @@ class _Grants(NamedTuple):
     grants: list[tuple[Ask, Grant | None]]
     waiting: Pending[None] | None
 
-    def answer(self, topic: Topic, table: Table, held: list[Slice]) -> None:
+    def answer(self, time: EngineTime, topic: Topic, table: Table, held: list[Slice]) -> None:
         """Tell everybody. `held` are the rows of all jobs, so those of each are in memory."""
         left = ready(topic, table)
         for ask, grant in self.grants:
@@ -206,7 +207,7 @@ class _Grants(NamedTuple):
                 continue
             slices = held if len(self.grants) == 1 else rows_of(topic, grant.seqs, sys.maxsize)
             assert isinstance(slices, list), "whoever holds a block finds it"
-            jobs = render_jobs(slices, Handed(grant.number, grant.deadline, dict(grant.counts)))
+            jobs = render_jobs(slices, Handed(grant.number, time.shown(grant.deadline), dict(grant.counts)))
             ask.answer.resolve(Claimed(grant.seqs, jobs, left))
 
 

@@ -18,7 +18,6 @@ from driftq.engine.engine import Engine
 from driftq.engine.pressure import Level
 from driftq.engine.priority import effective_priority
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError
 from driftq.lease.table import Table
 from driftq.queue.backlog import Backlog, ready
 from driftq.queue.claim import Claimed, Claimer
@@ -108,11 +107,7 @@ class Push:
     def _look(self) -> int | None:
         topic, parts = self._topic, self._parts
         table = parts.backlog.book.table(topic)
-        try:
-            topic.expire_or_refuse(parts.engine.time.now())
-        except DriftQError:
-            self._look_again(table, retry=True)
-            return None
+        topic.expire(parts.engine.time.now())
         parts.backlog.refresh(topic, table)
         parts.backlog.settle_debts(topic, table)
         wanted = self._limit - len(self.held)
@@ -143,7 +138,7 @@ class Push:
         if due is None or retry:
             self._look_later(_RETRY_MS if retry else None)
         else:
-            self._look_later(max(1, due - self._parts.engine.time.now()))
+            self._look_later(max(1, due - self._parts.engine.time.running()))
 
     def _look_later(self, delay_ms: int | None) -> None:
         if self._timer is not None:
@@ -187,4 +182,4 @@ class Pusher:
 
     def priority(self, topic: Topic) -> int:
         """Which turn a topic's pushes get."""
-        return effective_priority(topic.config, topic.consumed_ts, self.engine.time.now())
+        return effective_priority(topic.config, topic.consumed_at, self.engine.time.running())

@@ -101,9 +101,10 @@ class Settler:
         topic, table = self._backlog.look(name)
         taken, skipped = table.take_to_extend(node, seqs, tokens)
         deadline = table.clock + min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
+        shown = self._engine.time.shown(deadline)
         grants = [Grant(lease.number, node, deadline, sorted(jobs), extends=True) for lease, jobs in by_lease(taken)]
         event = Event(table.clock, [], grants)
-        return self._commit(topic, table, taken, event, lambda: Extended(dict.fromkeys(taken, deadline), skipped))
+        return self._commit(topic, table, taken, event, lambda: Extended(dict.fromkeys(taken, shown), skipped))
 
     def release(self, topic: Topic, seqs: Sequence[int]) -> None:
         """Give back what a connection held that is gone."""

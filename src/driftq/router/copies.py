@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw, json
 
+from driftq.engine.blocks import unavailable
 from driftq.engine.topic import Topic
 from driftq.model.limits import META_KEYS_MAX
 from driftq.model.router import HOPS_MAX
@@ -219,13 +220,19 @@ def first_too_large(batch: Batch, sizes: Sequence[int], record_bytes_max: int) -
 
 
 def copied_seqs(dest: Topic, router: Router) -> set[int]:
-    """The source seqs whose copies by this router are live in dest: asked only where its cursor has gone back."""
+    """Return the source seqs whose copies by this router are live in dest, for a cursor that has gone back.
+
+    Raises SegmentUnavailableError.
+    """
     known = router.known
     if known is not None and known[:2] == (dest.op, dest.earliest):
         return known[2]
     found: set[int] = set()
     for part in list(dest.parts(dest.earliest)):
-        rows = dest.source(part)
+        try:
+            rows = dest.source(part)
+        except OSError as error:
+            raise unavailable(error, cold=part.segment.cold) from error
         metas = None if rows is None else rows.metas(0, part.count)
         if metas is None:
             continue

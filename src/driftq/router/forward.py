@@ -5,7 +5,8 @@ An inflow is at any moment one of
     idle      it has passed its source's head
     ready     there is something to pass, and a turn will
     busy      something of it is under way: copies behind a commit, a mark, a block to fetch, a sync of the source
-    blocked   dest has no room for the next copy, or the log takes nothing now; tried again every 50 ms, and by readers
+    blocked   dest has no room for the next copy, or the log takes nothing now; tried again by `router.backoff`, and
+              by readers
 
 and takes one step at a time: some records copied, or a gap passed. Invariants
 - A cursor moves in the turn that shows what it stands for, so a checkpoint has both or neither.
@@ -28,6 +29,7 @@ from driftq.engine.topic import Going, Topic
 from driftq.errors import DriftQError
 from driftq.model.limits import BLOCK_RECORDS_MAX
 from driftq.model.topic import Durability
+from driftq.router.backoff import Backoff
 from driftq.router.copies import Batch, copied_seqs, copies_of, first_too_large
 from driftq.router.frames import ROUTER_MARK, RouterMarkBody
 from driftq.router.inflow import Gap, Inflow, Router, Rule, Run, look
@@ -38,7 +40,6 @@ from driftq.storage.commit import Submission
 
 TURN_RECORDS = BLOCK_RECORDS_MAX
 """So many source records a router passes in one turn, at most."""
-RETRY_MS = 50
 _SOON_MS = 1
 _STEPS_PER_TURN = 16
 _STEPS_PER_READ = 64
@@ -70,17 +71,19 @@ class Forwarder:
         """Topics in the middle of a change: nothing is copied into them before it is through."""
         self._syncing: set[int] = set()
         self._stamps = Stamps(table, engine, runtime)
+        self._backoff = Backoff(table, engine, runtime, self.wake)
         engine.listeners.append(self._published)
 
     def close(self) -> None:
         """Copy nothing more."""
-        self._closed = self._stamps.closed = True
+        self._closed = self._stamps.closed = self._backoff.closed = True
         for inflow in self._table.all_inflows():
-            self._cancel(inflow)
+            self._backoff.cancel(inflow)
 
     def _published(self, topic: Topic) -> None:
         for inflow in self._table.out.get(topic.id, ()):
-            self.wake(inflow)
+            if not inflow.retry_ms:
+                self.wake(inflow)
 
     def wake(self, inflow: Inflow) -> None:
         """There may be something to do."""
@@ -88,15 +91,15 @@ class Forwarder:
             return
         inflow.queued = True
         dest = self._table.topic(inflow.dest_id)
-        now = self._engine.time.now()
-        self._ready.add(inflow, 0 if dest is None else effective_priority(dest.config, dest.consumed_ts, now), now)
+        now = self._engine.time.running()
+        self._ready.add(inflow, 0 if dest is None else effective_priority(dest.config, dest.consumed_at, now), now)
         if not self._scheduled:
             self._scheduled = True
             self._runtime.soon(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False
-        now = self._engine.time.now()
+        now = self._engine.time.running()
         for _ in range(_STEPS_PER_TURN):
             if not len(self._ready):
                 return
@@ -151,10 +154,12 @@ class Forwarder:
         except DriftQError:
             outcome = Outcome.BLOCKED
         except Exception:
-            self._later(inflow, RETRY_MS)  # and with it those that are in line
+            self._backoff.block(inflow)  # and with it those that are in line
             raise
         if outcome is Outcome.BLOCKED:
-            self._later(inflow, RETRY_MS)
+            self._backoff.block(inflow)
+        elif outcome is not Outcome.BUSY:
+            self._backoff.went_on(inflow)
         if outcome is not Outcome.BUSY:
             self._tell(inflow, everybody=outcome is Outcome.BLOCKED)
         return outcome
@@ -172,7 +177,7 @@ class Forwarder:
 
     def ended(self, inflow: Inflow) -> None:
         """It has no routers any more: nobody waits for it."""
-        self._cancel(inflow)
+        self._backoff.cancel(inflow)
         self._tell(inflow, everybody=True)
 
     def _step(self, inflow: Inflow) -> Outcome:
@@ -182,11 +187,11 @@ class Forwarder:
         if inflow.busy or inflow.frozen:
             return Outcome.BUSY
         if dest.held or dest.id in self._changing:
-            self._later(inflow, _SOON_MS)
+            self._backoff.later(inflow, _SOON_MS)
             return Outcome.BUSY
         if dest.durability is not Durability.EPHEMERAL:
-            self._engine.journal.shard_of(dest).check_room()
-        source.expire_or_refuse(self._engine.time.now())
+            self._engine.journal.check_append(dest)
+        source.expire(self._engine.time.now())
         low, upto = inflow.low, source.head
         # What an `fsync` topic shows is on stable storage, also before anybody has taken note of that.
         synced = upto if source.durability is Durability.FSYNC else self._engine.synced_seq(source)
@@ -232,7 +237,7 @@ class Forwarder:
         if not batch.count:
             self._pass(inflow, {router: batch.last_seq for router, _ in active}, {})
             return Outcome.MORE
-        dest.expire_or_refuse(self._engine.time.now())
+        dest.expire(self._engine.time.now())
         sizes = batch.sizes()
         fit = self._engine.copier.room(dest, sizes)
         large = first_too_large(batch, sizes, self._engine.settings.limits.record_bytes_max)
@@ -258,7 +263,7 @@ class Forwarder:
             inflow.planned = None
             if error is not None:
                 failed.append(error)
-                self._later(inflow, RETRY_MS)
+                self._backoff.block(inflow)
                 self._tell(inflow, everybody=True)
                 return
             for router in copied:
@@ -286,6 +291,7 @@ class Forwarder:
             router.forwarded += count
         for router, cursor in cursors.items():
             router.passed(cursor)
+        self._backoff.went_on(inflow)
         if inflow.routers:
             self._table.forget_hops(inflow.source)
 
@@ -321,7 +327,7 @@ class Forwarder:
             inflow.busy = False
             inflow.planned = None
             if done.error is not None:
-                self._later(inflow, RETRY_MS)
+                self._backoff.block(inflow)
                 self._tell(inflow, everybody=True)
                 return
             if body.slots:
@@ -342,7 +348,7 @@ class Forwarder:
             inflow.busy = False
             if done.error is not None:
                 inflow.held = None
-                self._later(inflow, RETRY_MS)
+                self._backoff.block(inflow)
                 self._tell(inflow, everybody=True)
             else:
                 self._advance_on(inflow)
@@ -370,26 +376,12 @@ class Forwarder:
                 if error is None and waiting.low < self._engine.synced_seq(source):
                     self.wake(waiting)
                 else:
-                    self._later(waiting, RETRY_MS)
+                    self._backoff.block(waiting)
                     self._tell(waiting, everybody=True)
 
         shard.sync(done)
         self._engine.journal.schedule()
         return Outcome.BUSY
-
-    def _later(self, inflow: Inflow, delay_ms: int) -> None:
-        if inflow.timer is None and not self._closed:
-
-            def again() -> None:
-                inflow.timer = None
-                self.wake(inflow)
-
-            inflow.timer = self._runtime.later(delay_ms, again)
-
-    def _cancel(self, inflow: Inflow) -> None:
-        if inflow.timer is not None:
-            inflow.timer.cancel()
-            inflow.timer = None
 
 
 def _cursors_behind(active: list[tuple[Router, Rule]], batch: Batch, fit: int) -> dict[Router, int]:

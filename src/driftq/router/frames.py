@@ -13,7 +13,7 @@ ROUTER_DELETE = 49
 ROUTER_MARK = 50
 
 
-class RouterBody(Struct, frozen=True, array_like=True):
+class RouterBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind ROUTER: create and update. What it says holds for records behind `source_head`."""
 
     number: int
@@ -25,7 +25,7 @@ class RouterBody(Struct, frozen=True, array_like=True):
     spec: RouterSpec
 
 
-class RouterDeleteBody(Struct, frozen=True, array_like=True):
+class RouterDeleteBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind ROUTER_DELETE: the router has passed the source up to its cursor, and goes no further."""
 
     number: int
@@ -33,7 +33,7 @@ class RouterDeleteBody(Struct, frozen=True, array_like=True):
     source_head: int
 
 
-class RouterMarkBody(Struct, frozen=True, array_like=True):
+class RouterMarkBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind ROUTER_MARK: with dest at this head, these routers, by number, stood at these cursors.
 
     Behind that head `slots` seqs are empty, for records that source lost. `forwarded` is what the routers count for the
@@ -48,7 +48,7 @@ class RouterMarkBody(Struct, frozen=True, array_like=True):
     raised: int = 0
 
 
-class RouterState(Struct, frozen=True, array_like=True):
+class RouterState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One router in a checkpoint."""
 
     number: int
@@ -63,7 +63,7 @@ class RouterState(Struct, frozen=True, array_like=True):
     specs: list[tuple[int, RouterSpec]]
 
 
-class Section(Struct, frozen=True, array_like=True):
+class Section(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """All routers, and how many hops records have made that are still to be forwarded."""
 
     next_number: int

@@ -167,6 +167,8 @@ class Inflow:
         self.planned: dict[Router, int] | None = None
         """Where cursors will stand when what is under way is through."""
         self.timer: Timer | None = None
+        self.retry_ms = 0
+        """While it is blocked: after how long the next try but one comes (`router.backoff`)."""
         self.held: object = None
         """A block that was fetched, until it is read."""
         self.waiters: list[tuple[int, Pending[None]]] = []

@@ -158,7 +158,7 @@ class Rederiver:
             if topic.durability is Durability.DISK and topic.head < inflow.base:
                 if head <= inflow.base:
                     break  # it had not begun: no copy of it is missing
-                topic.skip_to(inflow.base, Reason.CRASH)
+                topic.skip_to(inflow.base, Reason.CRASH, at_most=True)
             queue = self._queue(inflow)
             while topic.head < head:
                 if queue.waiting:
@@ -269,7 +269,7 @@ class Rederiver:
         blocked = topic.durability is Durability.EPHEMERAL
         for inflow in self._inflows_of(topic.id):
             if topic.durability is Durability.DISK:
-                topic.skip_to(inflow.base, Reason.CRASH)
+                topic.skip_to(inflow.base, Reason.CRASH, at_most=True)
             queue = self._queue(inflow)
             while not blocked and (queue.waiting or self._refill(inflow, queue)):
                 if inflow.routers:
@@ -298,7 +298,7 @@ class Rederiver:
         limits = self._limits
         quota = limits.total_bytes_max - topic.usage.payload if limits.total_bytes_max else None
         sizes = entry.sizes()
-        topic.expire(now)
+        topic.expire_at(now)
         fit = fitting(topic, sizes[queue.placed :], quota)
         large = first_too_large(entry, sizes, limits.record_bytes_max)
         fit = fit if large is None else min(fit, large - queue.placed)

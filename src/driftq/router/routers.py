@@ -161,11 +161,11 @@ class Routers:
     def _apply_mark(self, dest: Topic, body: RouterMarkBody, ts: int) -> None:
         if self._replay is not None:
             self._replay.mark(dest, body)
-        dest.expire(ts)
+        dest.expire_at(ts)
         if body.slots:
             dest.skip_to(body.dest_head + body.slots, Reason.SOURCE_TRIM)
         if body.raised:
-            dest.skip_to(body.raised, Reason.CRASH)
+            dest.skip_to(body.raised, Reason.CRASH, at_most=True)
         if dest.durability is Durability.FSYNC and not dest.unsynced:
             dest.synced_seq = dest.head  # the mark is on stable storage, and so is what copies are made of
         for number, count in body.forwarded:

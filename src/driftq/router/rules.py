@@ -17,7 +17,7 @@ from driftq.errors import (
     TopicExistsIncompatibleError,
     TopicNotFoundError,
 )
-from driftq.model.names import check_router_name, check_topic_name
+from driftq.model.names import check_router_name, check_stored_name
 from driftq.model.router import RouterSpec
 from driftq.model.topic import Durability
 from driftq.router.frames import ROUTER, RouterBody
@@ -46,8 +46,8 @@ class Rules:
     def put(self, name: str, spec: RouterSpec, *, create_dest: bool = True) -> Pending[tuple[bool, int]]:
         """Create a router or change it. The answer says whether it was created by this call, and when it was."""
         check_router_name(name)
-        check_topic_name(spec.source)
-        check_topic_name(spec.dest)
+        check_stored_name(spec.source)
+        check_stored_name(spec.dest)
         if spec.source == spec.dest:
             raise InvalidRequestError("source and dest must be different topics")
         return run(self._in_turn(lambda: self._put(name, spec, create_dest=create_dest)))
@@ -191,7 +191,7 @@ class Rules:
                 dest.id,
                 source.next_seq - 1,
                 dest.head if existing is None else existing.dest_base,
-                engine.time.now() if existing is None else existing.created_ts,
+                engine.time.wall() if existing is None else existing.created_ts,
                 spec,
             )
             await engine.log(source, ROUTER, encode_body(body), self._table.feature)

@@ -35,8 +35,10 @@ class Site(StrEnum):
     LAYOUT_DIR = "layout.dir"
     WAL_DIR = "wal.dir"
     WAL_COMMIT = "wal.commit"
+    WAL_DRAIN = "wal.drain"
     WAL_TIMER = "wal.timer"
     WAL_ROTATE = "wal.rotate"
+    WAL_HEAD = "wal.head"
     WAL_REPLAYED = "wal.replayed"
     SEGMENT_TOPIC_DIR = "segment.topic-dir"
     SEGMENT_DIR = "segment.dir"
@@ -48,6 +50,9 @@ class Site(StrEnum):
     COLD_PARQUET = "cold.parquet"
     COLD_DEL = "cold.del"
     COLD_FLAG = "cold.flag"
+    LOST_TOPIC_DIR = "lost.topic-dir"
+    LOST_DIR = "lost.dir"
+    LOST_RECORD = "lost.record"
     SNAPSHOT_FILE = "snapshot.file"
     SNAPSHOT_DIR = "snapshot.dir"
     STAGE_FILE = "stage.file"
@@ -136,6 +141,13 @@ class Disk(Protocol):
 
     def sync_dir(self, directory: str, site: Site) -> None:
         """Make the entries of this one directory durable."""
+        ...
+
+    def free_bytes(self, directory: str) -> int:
+        """Return how many bytes new files below a directory may take, as far as the file system tells.
+
+        A quota is not in it, and others may be quicker: a write can fail for lack of space all the same.
+        """
         ...
 
     def lock(self, path: str, content: bytes) -> Lock:
@@ -300,6 +312,11 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def free_bytes(self, directory: str) -> int:
+        """By statvfs: what a user without privileges may take."""
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize
 
     def lock(self, path: str, content: bytes) -> OsLock:
         """An flock."""

@@ -3,8 +3,6 @@
 import os
 from typing import Protocol
 
-_POOL_BYTES = 1 << 10
-
 
 class Entropy(Protocol):
     """Where random bytes come from."""
@@ -12,23 +10,6 @@ class Entropy(Protocol):
     def token(self, size: int) -> bytes:
         """So many unpredictable bytes."""
         ...
-
-
-class Pool:
-    """Small tokens cut from large ones, for who needs many of them: on one thread, and each byte is given once."""
-
-    __slots__ = ("_left", "_source")
-
-    def __init__(self, source: Entropy) -> None:
-        self._source = source
-        self._left = b""
-
-    def token(self, size: int) -> bytes:
-        """So many bytes."""
-        if len(self._left) < size:
-            self._left = self._source.token(max(size, _POOL_BYTES))
-        token, self._left = self._left[:size], self._left[size:]
-        return token
 
 
 class SystemEntropy:

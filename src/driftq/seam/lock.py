@@ -8,9 +8,10 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import suppress
 from typing import Protocol
 
-_ORPHANS_S = 20.0
+ORPHANS_S = 20.0
 """So long the processes of a server that is gone have to end, which takes them a sync or two."""
 _ORPHANS_POLL_S = 0.01
 
@@ -31,6 +32,10 @@ class Lock(Protocol):
         ...
 
 
+_held: set[tuple[int, int]] = set()
+"""Device and inode of every lock file that this process holds."""
+
+
 class OsLock:
     """An advisory lock on an open descriptor."""
 
@@ -38,10 +43,12 @@ class OsLock:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        _held.add(_identity(fd))
 
     def release(self) -> None:
         """Close the descriptor, and the lock with it, where no other process has it too."""
         if self._fd >= 0:
+            _held.discard(_identity(self._fd))
             os.close(self._fd)
             self._fd = -1
 
@@ -62,43 +69,70 @@ def take_lock(path: str, content: bytes) -> OsLock:
             raise LockHeldError(error.errno, "the lock is held", path) from None
         raise
     try:
-        os.ftruncate(fd, 0)
+        # In this order: a disk that is full has no room for a block that was just given back.
         os.pwrite(fd, content, 0)
+        os.ftruncate(fd, len(content))
     except OSError:
         os.close(fd)
         raise
     return OsLock(fd)
 
 
-def wait_for_orphans(path: str) -> None:
-    """Wait while a lock is held for a process that is gone, by those that write for it, and not for ever.
+def wait_for_orphans(path: str) -> bool:
+    """Wait up to 20 s while a lock is held for a process that is gone, by those that write for it.
 
-    Blocks, so a server does it before it has a loop.
+    Return False if they still hold it then. A lock that another server holds is not waited for. This function blocks,
+    so a server calls it before it has a loop.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return  # whoever takes the lock is told why
+        return True  # whoever takes the lock is told why
     try:
-        until = time.monotonic() + _ORPHANS_S
+        until = time.monotonic() + ORPHANS_S
         while time.monotonic() < until:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                if _owner_lives(os.pread(fd, 64, 0)):
-                    return
+                if _identity(fd) in _held or _owner_lives(os.pread(fd, 64, 0)):
+                    return True
                 time.sleep(_ORPHANS_POLL_S)
             else:
-                return
+                return True
+        return False
     finally:
         os.close(fd)
 
 
+def holders(path: str) -> list[int]:
+    """Return the ids of the processes that have the file open, as far as this user may see them."""
+    wanted = os.path.realpath(path)
+    found = []
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if entry.isdigit() and int(entry) != os.getpid():
+            with suppress(OSError):
+                handles = f"/proc/{entry}/fd"
+                if any(os.readlink(f"{handles}/{handle}") == wanted for handle in os.listdir(handles)):
+                    found.append(int(entry))
+    return sorted(found)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
 def _owner_lives(content: bytes) -> bool:
-    """Does the process run that a lock file names? One that nobody can be told of counts as running."""
+    """Whether the process runs that a lock file names. One that cannot be examined counts as running.
+
+    This process does not: it is starting, so the file is from an earlier one with the same id. In a container every
+    server has the id 1.
+    """
     name, _, number = content.strip().partition(b"=")
     if name != b"pid" or not number.isdigit() or not int(number):
         return True
+    if int(number) == os.getpid():
+        return False
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:

@@ -11,20 +11,22 @@ Invariants
 - It has the lock of the data directory for as long as it lives: nobody opens the directory while it may still write.
 - It ends when the server's end of the line is closed, by `close` or because the server is gone, and behind all that
   it was told before. Signals to the whole group are the server's to answer.
-- One that ends by itself is told of, once (`gone`).
+- One that ends by itself is told of, once (`gone`), also where `kill` ended it.
+- One that does not answer is the server's to judge (`engine.writers`): `kill` ends it, `leave` expects nothing more of
+  it and lets it finish what it was sent, if it ever can.
 
 To wake a process costs as much as half a request. So a scribe may rest where nobody waits for what it was sent last
 (`Desk.rest`); an urgent message rings a bell then, which nothing else does.
 """
 
 import asyncio
+import logging
 import os
 import select
 import signal
 import socket
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,6 +35,9 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from driftq.seam.lock import Lock
+from driftq.seam.log import facts
+
+# long: the two ends of one line, which have to agree
 
 _LENGTHS = Struct("<II")
 """Of a message: its head, and its body."""
@@ -45,6 +50,8 @@ _SELECT_MAX = 1024
 """Handles from here on are none that `select` can take."""
 _NAME_MAX = 15
 """What Linux shows of the name of a process."""
+
+_log = logging.getLogger(__name__)
 
 
 class Message(NamedTuple):
@@ -152,6 +159,19 @@ class Desk:
 class Scribe(Protocol):
     """The server's end of the line."""
 
+    sent: Callable[[], None]
+    """Is called, on the loop, when the line has taken what it did not take at once."""
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        ...
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the line has not taken all of what was sent."""
+        ...
+
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
     ) -> None:
@@ -160,6 +180,14 @@ class Scribe(Protocol):
 
     def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
         """A message whose body are these buffers, one behind the other. Never waits."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once. `gone` is called when it has ended, which takes until its system calls return."""
+        ...
+
+    def leave(self) -> None:
+        """Close the line and wait for nothing. A later `close` does not wait either."""
         ...
 
     def close(self) -> None:
@@ -171,7 +199,7 @@ class ScribeProcess:
     """A process."""
 
     def __init__(self, pid: int, line: socket.socket, bell: socket.socket) -> None:
-        self._pid = pid
+        self.pid = pid
         self._line = line
         self._bell = bell
         bell.setblocking(False)
@@ -182,7 +210,13 @@ class ScribeProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hear: Callable[[Message], None] = lambda _: None
         self._gone: Callable[[], None] = lambda: None
-        self._over = False
+        self._over = self._left = False
+        self.sent: Callable[[], None] = lambda: None
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the kernel has not taken all of what was sent. What it has taken reaches the process."""
+        return bool(self._unsent)
 
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
@@ -191,6 +225,7 @@ class ScribeProcess:
         assert self._loop is not None, "a scribe is to be had from a runtime"
         self._hear, self._gone = hear, gone
         name = work.encode()
+        _log.info("writer process started", extra=facts(process=_process_name(work), pid=self.pid))
         socket.send_fds(self._line, [_LENGTHS.pack(len(name), len(head)) + name + head], [lock.fileno()])
         self._line.setblocking(False)
         self._loop.add_reader(self._line, self._readable)
@@ -199,7 +234,7 @@ class ScribeProcess:
     def alive(self) -> bool:
         """Does it still run? One that was never told what to do has nothing to say when it ends."""
         with suppress(ChildProcessError):
-            return os.waitpid(self._pid, os.WNOHANG)[0] == 0
+            return os.waitpid(self.pid, os.WNOHANG)[0] == 0
         return False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -246,6 +281,7 @@ class ScribeProcess:
             unsent[0] = unsent[0][sent:]
         if not unsent and self._loop is not None:
             self._loop.remove_writer(self._line)
+            self.sent()
 
     def _readable(self) -> None:
         if not self._take_in():
@@ -277,8 +313,22 @@ class ScribeProcess:
             self._loop.remove_writer(self._line)
         self._unsent.clear()
 
+    def kill(self) -> None:
+        """Send SIGKILL. The process is not waited for before `close`, so its id is not another's meanwhile."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def leave(self) -> None:
+        """Close the line: the process gets what is in it, and then the end."""
+        self._left = True
+        self._end()
+        self._line.close()
+        self._bell.close()
+
     def close(self) -> None:
         """Blocks until the process is gone."""
+        if self._left:
+            return
         unsent = list(self._unsent)
         if not self._over:
             self._end()
@@ -286,7 +336,7 @@ class ScribeProcess:
         self._line.close()
         self._bell.close()
         with suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+            os.waitpid(self.pid, 0)
 
     def _finish(self, unsent: list[memoryview]) -> None:
         self._line.setblocking(True)
@@ -363,10 +413,15 @@ def _live(line: socket.socket, bell: socket.socket) -> None:
         _work(line, bell)
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, this process ends here, and its server hears that it did
-        traceback.print_exc()
+        _log.critical("a writer process failed", exc_info=True, extra=facts(pid=os.getpid()))
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _process_name(work: str) -> str:
+    """Return the name of a process with this work, as the documentation has it."""
+    return f"driftq-{work.partition(':')[2].replace('_', '-')}"
 
 
 def _work(line: socket.socket, bell: socket.socket) -> None:
@@ -378,5 +433,5 @@ def _work(line: socket.socket, bell: socket.socket) -> None:
     work, head = first[0].head.decode(), bytes(first[0].body)
     module, _, function = work.partition(":")
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
-        comm.write(f"driftq-{function.replace('_', '-')}"[:_NAME_MAX])
+        comm.write(_process_name(work)[:_NAME_MAX])
     getattr(import_module(module), function)(desk, head)

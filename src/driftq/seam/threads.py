@@ -1,6 +1,7 @@
-"""A pool of threads for calls that block, in a process that awaits them."""
+"""Threads for calls that block: a pool for a process that awaits them, or one of its own."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -22,3 +23,10 @@ class Threads:
     def close(self) -> None:
         """Begin no more calls; those that run are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def start_thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    """Start a thread that does not keep the process alive."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

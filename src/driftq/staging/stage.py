@@ -39,6 +39,7 @@ from driftq.seam.runtime import Pending, Runtime, Timer, run
 from driftq.staging.files import StageFiles
 from driftq.staging.parts import Address, Owner, Part, Parts
 from driftq.storage.layout import Layout
+from driftq.storage.no_space import write_error
 from driftq.storage.rows import Rows
 from driftq.storage.stage_file import PartHead
 
@@ -53,7 +54,7 @@ class PartRef(NamedTuple):
     chunks: int
 
 
-class LastBatch(Struct, frozen=True, array_like=True):
+class LastBatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The newest batch that a writer has published, and its seqs."""
 
     batch: int
@@ -135,13 +136,14 @@ class Staging:
         check_writer(writer)
         self._engine.check_open()
         topic = self._engine.topic(name)
+        self._engine.journal.space.check()
         self._expire()
         owner = (topic.id, writer)
         before = self._parts.of(owner).get(address)
         payload = rows.payload_bytes
         self._engine.quota.check(payload - (before.payload if before is not None else 0))
         self._engine.quota.reserved += payload
-        part = Part(self._next_number, owner, address, payload, self._engine.time.now())
+        part = Part(self._next_number, owner, address, payload, self._engine.time.running())
         self._next_number += 1
         answer: Pending[Staged] = Pending()
 
@@ -149,11 +151,11 @@ class Staging:
             self._engine.quota.reserved -= payload
             if error is None and not topic.gone:
                 self._remove(self._install(part))
-                answer.resolve(Staged(rows.count, payload, part.staged_ts + self._ttl_ms))
+                answer.resolve(Staged(rows.count, payload, self._engine.time.shown(part.staged_ts + self._ttl_ms)))
                 return
             self._remove([part.number])
             if error is not None:
-                answer.fail(InternalError(f"the part could not be kept: {error.strerror}"))
+                answer.fail(write_error("the part could not be kept", error))
             else:
                 answer.fail(TopicNotFoundError(name))
 
@@ -193,7 +195,7 @@ class Staging:
 
     def _expire(self) -> None:
         # Not while a commit is under way: one that gets lost must find its parts again.
-        expired = self._parts.expired(self._engine.time.now() - self._ttl_ms, self._committing)
+        expired = self._parts.expired(self._engine.time.running() - self._ttl_ms, self._committing)
         self._remove(self._parts.take(expired))
 
     def _remove(self, numbers: list[int]) -> None:

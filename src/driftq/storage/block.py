@@ -29,7 +29,7 @@ from driftq.storage.columns import (
     shape_of,
     up8,
 )
-from driftq.storage.frame import HEAD_BYTES, HEADER, Bad, Frame, Kind, encode_frame
+from driftq.storage.frame import HEAD_BYTES, HEADER, Bad, Frame, Kind, encode_frame, without_salt
 from driftq.storage.rows import Rows, Texts, is_plain, spread
 
 _PAD = [bytes(size) for size in range(8)]
@@ -178,14 +178,13 @@ class Block:
 
     def __init__(self, frame: bytes, header: Frame, at: Spans) -> None:
         self.frame = frame
-        _, self.bits, self.count, _, self.first_seq, self.ts, _, _, _ = header
+        _, self.bits, self.count, _, self.first_seq, self.ts, _, _, _, _ = header
         self._at = at
 
     @staticmethod
     def read(buffer: bytes, header: Frame) -> "Block | Bad":
         """Wrap an accepted Append frame, or say why its columns make no sense."""
-        if header.start or header.end != len(buffer):
-            buffer = buffer[header.start : header.end]
+        buffer = without_salt(buffer, header)
         at = find_columns(buffer, header.bits, header.count)
         if at is None:
             return Bad("its columns do not fit", header)

@@ -8,6 +8,7 @@ class FileHead(Struct, frozen=True, array_like=True):
 
     `run` is the number of the run's first file. `previous` is the number of the file this shard wrote before in the
     same run, 0 for none, and `previous_end` how many bytes of it there are: all of them synced before this file began.
+    What follows is new in version 2 (`storage.wal_head`). `boot_id` names the boot of the machine, zeros if unknown.
     """
 
     run: int
@@ -15,6 +16,10 @@ class FileHead(Struct, frozen=True, array_like=True):
     shards: int
     previous: int
     previous_end: int
+    salt: bytes = b""
+    boot_id: bytes = b""
+    written_by: str = ""
+    """The version of DriftQ."""
 
 
 _file_head = msgpack.Decoder(FileHead)

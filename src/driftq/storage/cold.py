@@ -32,11 +32,11 @@ from typing import Protocol
 from msgspec import DecodeError, Struct, json
 from xxhash import xxh3_64_intdigest
 
-from driftq.errors import NewerFormatError
 from driftq.seam.disk import Disk, File
 from driftq.storage.arrow import Array, Batch, block_batch, record_schema
 from driftq.storage.block import Block, encode_block
 from driftq.storage.rows import Rows, Texts
+from driftq.storage.versions import newer
 
 # long: one format, written and read and salvaged, to be read beside its page
 
@@ -58,7 +58,7 @@ class ColdDamagedError(Exception):
     """A cold segment that does not check out. It is reported and isolated, never served."""
 
 
-class Group(Struct, frozen=True, array_like=True):
+class Group(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One row group: contiguous seqs, as an index of blocks would name them, and where its bytes are."""
 
     first_seq: int
@@ -200,7 +200,7 @@ def _decode_del(content: bytes) -> tuple[int, bytes] | None:
         return None
     magic, count, _ = _DEL.unpack_from(content)
     if magic != DEL_MAGIC:
-        raise NewerFormatError(f"a .del file is of format version {magic[3]}: start the version that wrote it")
+        raise newer(f"a .del file of format version {magic[3]}", "")
     flags = content[DEL_HEADER_BYTES:]
     return (footer_sum, flags) if len(flags) == count else None
 
@@ -342,7 +342,7 @@ def _described(metadata: _Metadata) -> tuple[int, list[Group]]:
     try:
         version = int(said[b"driftq.format"])
         if version != FORMAT:
-            raise NewerFormatError(f"a cold segment is of format version {version}: start the version that wrote it")
+            raise newer(f"a cold segment of format version {version}", "")
         topic_id = int(said[b"driftq.topic_id"])
         groups = _groups.decode(said[b"driftq.groups"])
     except (KeyError, ValueError, DecodeError) as error:

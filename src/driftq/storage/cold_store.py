@@ -4,8 +4,12 @@ blocks.
 In the index of a cold segment a block's offset is the number of its row group. Crash order of `write`: both files
 synced, then their directory; the caller removes the hot copy only behind that, and while both exist the hot one
 counts.
+
+A checksum that does not fit is proof of damage only in a directory that carries the mark of this server
+(`storage.server_id`); in any other, and for every failed call, the segment is unavailable: `OSError`.
 """
 
+import errno
 import threading
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +19,8 @@ from driftq.storage.cold import DEL_HEADER_BYTES, ColdDamagedError, ColdFile, en
 from driftq.storage.frame import DELETED
 from driftq.storage.layout import Layout
 from driftq.storage.segment import BlockIndex
-from driftq.storage.segment_store import BlockDamagedError, is_lost
+from driftq.storage.segment_store import BlockDamagedError
+from driftq.storage.server_id import carries_mark, mark_cold_tier
 
 _FLAG = bytes([DELETED])
 _OPENED_MAX = 64
@@ -31,6 +36,8 @@ class ColdStore:
         self._durable_dirs: set[int] = set()
         """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
         self._lock = threading.Lock()
+        self._used = False
+        """Has it been read from, or written to, in this run?"""
 
     @property
     def path(self) -> str:
@@ -44,6 +51,7 @@ class ColdStore:
 
     def write(self, topic_id: int, first_seq: int, blocks: Sequence[Block], flags: bytes) -> BlockIndex:
         """Make a durable cold copy; an earlier attempt is overwritten. Returns its index."""
+        self._claim_tier()
         parquet = encode_parquet(blocks, topic_id=topic_id)
         self._disk.mkdir(self._layout.topic_dir(topic_id, cold=True))
         if topic_id not in self._durable_dirs:
@@ -66,12 +74,10 @@ class ColdStore:
         return index
 
     def read_index(self, topic_id: int, first_seq: int) -> BlockIndex | None:
-        """The index of a cold pair, or None when it is no pair or damaged. Raises OSError when nobody can tell."""
+        """Return the index of a cold pair, or None when it is damaged. Raises OSError when it is unavailable."""
         try:
             opened = self._open(topic_id, first_seq)
-        except (OSError, BlockDamagedError) as error:
-            if not is_lost(error):
-                raise
+        except BlockDamagedError:
             return None
         index = BlockIndex()
         for number, group in enumerate(opened.groups):
@@ -92,7 +98,7 @@ class ColdStore:
         try:
             return self._open(topic_id, first_seq).read_group(number)
         except ColdDamagedError as error:
-            raise BlockDamagedError(str(error)) from error
+            raise self._damaged(str(error)) from error
 
     def read_flags(self, topic_id: int, first_seq: int, index: BlockIndex) -> list[bytes]:
         """The delete flags of every row group."""
@@ -133,14 +139,31 @@ class ColdStore:
         try:
             opened = ColdFile.open(self._disk, path, flags)
         except ColdDamagedError as error:
-            raise BlockDamagedError(str(error)) from error
+            raise self._damaged(str(error)) from error
         if opened is None:
-            raise BlockDamagedError(f"{path} and the flags beside it do not belong together")
+            raise self._damaged(f"{path} and the flags beside it do not belong together")
+        self._used = True
         with self._lock:
             if len(self._opened) >= _OPENED_MAX:
                 del self._opened[next(iter(self._opened))]
             self._opened[key] = opened
         return opened
+
+    def _damaged(self, why: str) -> BlockDamagedError:
+        """Return the proof of damage. Raises OSError where this is not the cold directory of this server."""
+        self._check_mark()
+        return BlockDamagedError(why)
+
+    def _claim_tier(self) -> None:
+        """Mark a tier that has no segment yet; one that lost its mark while it was in use is another file system."""
+        if not self._used and not self._layout.topic_ids(cold=True):
+            mark_cold_tier(self._layout)
+        self._check_mark()
+        self._used = True
+
+    def _check_mark(self) -> None:
+        if not carries_mark(self._layout):
+            raise OSError(errno.ENODEV, f"{self.path} does not carry the mark of this server, topics/.driftq.id")
 
     def _forget(self, topic_id: int, first_seq: int) -> None:
         with self._lock:

@@ -97,7 +97,7 @@ def read_one(buffer: bytes, header: Frame) -> tuple[bytes, bytes | None] | None:
 
     None for every other frame, sound or not: `Block.read` takes those and says what is wrong with them.
     """
-    _, bits, count, _, _, _, _, start, end = header
+    _, bits, count, _, _, _, _, start, end, _ = header
     length = end - start
     if count != 1:
         return None

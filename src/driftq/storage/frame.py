@@ -5,14 +5,19 @@
     8   2  kind                 10  2  column bits          12  4  count n
     16  8  topic_id             24  8  first_seq (Append) or op (control)
     32  8  ts                   40  8  synced_to: file number << 32 | offset
-    48  8  XXH3-64 of bytes 0..48
+    48  8  XXH3-64 of bytes 0..48; in a WAL file of version 2 combined by XOR with the salt of that file
     56  …  directory: u32 per present column, then columns, each 8-aligned, then 0-7 zeros
-        8  XXH3-64 of everything from 56 up to here, seeded with the header's checksum
+        8  XXH3-64 of everything from 56 up to here, seeded with the header's checksum, without the salt
         n  delete flags: 0xD5 = deleted, anything else = live; outside the checksum, inside frame_len
 
 The seed ties the columns to their header: the header of one frame before the columns of another, as two writes to one
 place may leave them, is no frame. The whole frame is a multiple of 8. `synced_to` names the file it speaks of,
 because a frame may be queued while one file is written and land in the next.
+
+The salt (`storage.wal_head`) makes the stored checksum of a header a number that only the server can compute. Bytes
+that a client put into a tag are therefore never a frame of the log, whatever a crash leaves around them. A frame is
+built, kept in memory and written to segments without a salt; the log writer adds it (`add_salt`), and `Block.read`
+removes it again.
 
 `read_frame` accepts a frame or says what is wrong with it; it never raises on any bytes and never reads outside them.
 Invariant: what it accepts is what some `encode_*` call produced, flags aside. It vouches for the header, the bounds and
@@ -55,6 +60,8 @@ class Kind(IntEnum):
     FILE_HEAD = 8
     HOLE = 9
     FLOORS = 10
+    DRAINED = 11
+    CLOCK = 12
 
 
 class Bits(IntEnum):
@@ -82,6 +89,8 @@ class Frame(NamedTuple):
     synced_to: int
     start: int
     end: int
+    salt: int = 0
+    """What the stored checksum of the header is combined with; 0 outside the WAL."""
 
 
 class Bad(NamedTuple):
@@ -109,6 +118,7 @@ def encode_frame(
     bits: int = NO_COLUMNS,
     count: int = 0,
     flags: bytes = b"",
+    magic: bytes = MAGIC,
 ) -> bytes:
     """Lay out the columns, each padded to 8, and checksum them. `flags`, where given, has a byte per record.
 
@@ -134,7 +144,7 @@ def encode_frame(
         parts.append(_PADS[-count & 7])
         size += -count & 7
     assert len(flags) in (0, count), "a flag byte per record, or none at all"
-    header = HEADER.pack(MAGIC, HEAD_BYTES + size + count, kind, bits, count, topic_id, seq, ts, synced_to)
+    header = HEADER.pack(magic, HEAD_BYTES + size + count, kind, bits, count, topic_id, seq, ts, synced_to)
     head_sum = xxh3_64_intdigest(header)
     if not pieces:
         body = b"".join(parts)
@@ -155,9 +165,11 @@ def _directory(columns: int) -> Struct:
     return Struct(f"<{columns}I{columns % 2 * 4}x")
 
 
-def encode_control(kind: int, body: bytes, *, topic_id: int, op: int, ts: int, synced_to: int = 0) -> bytes:
+def encode_control(
+    kind: int, body: bytes, *, topic_id: int, op: int, ts: int, synced_to: int = 0, magic: bytes = MAGIC
+) -> bytes:
     """A control frame: the same header, one body column."""
-    return encode_frame(kind, [body], topic_id=topic_id, seq=op, ts=ts, synced_to=synced_to)
+    return encode_frame(kind, [body], topic_id=topic_id, seq=op, ts=ts, synced_to=synced_to, magic=magic)
 
 
 def control_body(buffer: bytes, frame: Frame) -> bytes:
@@ -167,19 +179,25 @@ def control_body(buffer: bytes, frame: Frame) -> bytes:
     return buffer[start + 8 : start + 8 + size]
 
 
-def read_frame(buffer: bytes, start: int, end: int) -> Frame | Bad | NewerVersion:
-    """The frame at `start` of a buffer whose valid bytes end at `end`."""
+def read_frame(
+    buffer: bytes, start: int, end: int, salt: int = 0, *, version: bytes = MAGIC
+) -> Frame | Bad | NewerVersion:
+    """Return the frame at `start` of a buffer whose valid bytes end at `end`.
+
+    `salt` is that of the file. `version` is the magic to accept; only the head of a WAL file has another than `MAGIC`.
+    """
     if end - start < FRAME_BYTES_MIN:
         return _SHORT
     magic, length, kind, bits, count, topic_id, seq, ts, synced_to, head_sum = _unpack_header(buffer, start)
-    if magic != MAGIC and magic[:3] != _MAGIC_NAME:
+    if magic != version and magic[:3] != _MAGIC_NAME:
         return NO_MAGIC
+    head_sum ^= salt
     if xxh3_64_intdigest(buffer[start : start + 48]) != head_sum:
         return _BAD_HEADER
-    if magic != MAGIC:
+    if magic != version:
         return NewerVersion(magic[3])
     stop = start + 8 + length
-    frame = _new(Frame, (kind, bits, count, topic_id, seq, ts, synced_to, start, stop))
+    frame = _new(Frame, (kind, bits, count, topic_id, seq, ts, synced_to, start, stop, salt))
     body, sum_at = start + HEAD_BYTES, stop - count - 8
     if stop > end or length & 7 or sum_at < body + 8:
         return Bad("its length does not fit", frame)
@@ -193,7 +211,28 @@ def read_frame(buffer: bytes, start: int, end: int) -> Frame | Bad | NewerVersio
     return frame
 
 
+def add_salt(content: bytearray | memoryview, salt: int) -> None:
+    """Combine the header checksum of every frame in `content` with the salt, in place."""
+    place, size = 0, len(content)
+    while place < size:
+        length, head_sum = _length_and_sum(content, place)
+        _pack_sum(content, place + HEADER.size, head_sum ^ salt)
+        place += 8 + length
+
+
+def without_salt(buffer: bytes, frame: Frame) -> bytes:
+    """Return the bytes of an accepted frame as they were before the log writer added the salt."""
+    start, stop = frame.start, frame.end
+    if not frame.salt:
+        return buffer[start:stop] if start or stop != len(buffer) else buffer
+    body = start + HEAD_BYTES
+    head_sum = SUM.pack(_unpack_sum(buffer, start + HEADER.size)[0] ^ frame.salt)
+    return b"".join((buffer[start : start + HEADER.size], head_sum, memoryview(buffer)[body:stop]))
+
+
 _APPEND = int(Kind.APPEND)
+_length_and_sum = Struct("<4xI40xQ").unpack_from
+_pack_sum = SUM.pack_into
 _new = tuple.__new__
 _unpack_header = _HEADER_AND_SUM.unpack_from
 _unpack_sum = SUM.unpack_from

@@ -4,9 +4,11 @@
 <data>/meta/snapshot-<id:016>.bin                 checkpoints
 <data>/wal/wal-<n:016>.log                        one shard
 <data>/wal/shard-<NN>/wal-<n:016>.log             more than one
+<data>/.driftq.reserve                            space for a checkpoint on a full disk (`storage.ballast`)
 <data>/stage/part-<n:016>.bin                     staged parts
 <data>/topics/<id:08X>/seg-<first_seq:016>.*      hot segments: .data, .idx, .tags
 <cold>/topics/<id:08X>/seg-<first_seq:016>.*      cold segments: .parquet, .del
+<data>/lost/topics/…, <cold>/lost/topics/…        files of segments that were given up
 """
 
 import posixpath
@@ -84,6 +86,11 @@ class Layout:
         return f"{self.data}/.driftq.lock"
 
     @property
+    def ballast_path(self) -> str:
+        """The file that only takes space."""
+        return f"{self.data}/.driftq.reserve"
+
+    @property
     def meta_dir(self) -> str:
         """Where checkpoints stand."""
         return f"{self.data}/meta"
@@ -141,6 +148,10 @@ class Layout:
         root = self.cold if cold else self.data
         assert root is not None
         return f"{root}/topics"
+
+    def lost(self) -> "Layout":
+        """Return where files of segments that were given up are kept, in the same places below `lost/`."""
+        return Layout(self.disk, f"{self.data}/lost", None if self.cold is None else f"{self.cold}/lost")
 
     def topic_dir(self, topic_id: int, *, cold: bool) -> str:
         """One topic's directory."""

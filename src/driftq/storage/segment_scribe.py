@@ -92,6 +92,10 @@ class SegmentScribe:
 
     def __init__(self, scribe: Scribe, lock: Lock, data_dir: str) -> None:
         self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+        """Is called on the loop when the process has ended before `close`, and its orders have failed."""
+        self._closing = False
+        self.pid = scribe.pid
         self._scribe = scribe
         self._orders = 0
         self._waiting: dict[int, _Waiting] = {}
@@ -101,6 +105,15 @@ class SegmentScribe:
     def jobs(self) -> int:
         """Orders that have not been answered yet."""
         return len(self._waiting)
+
+    @property
+    def oldest(self) -> int | None:
+        """The number of the oldest order that has not been answered yet."""
+        return next(iter(self._waiting), None)
+
+    def kill(self) -> None:
+        """End a process that does not answer. Its orders fail when it is gone."""
+        self._scribe.kill()
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]], done: Wrote) -> None:
         """`SegmentStore.write`."""
@@ -129,6 +142,7 @@ class SegmentScribe:
 
     def close(self) -> None:
         """Have it finish what it was told, and end."""
+        self._closing = True
         if not self.gone:
             self._scribe.send(_encode(_Order(_Kind.FINISH, 0, [])), [])
         self._scribe.close()
@@ -171,6 +185,8 @@ class SegmentScribe:
         waiting, self._waiting = self._waiting, {}
         for done, segments in waiting.values():
             done([], ScribeError(EIO, "the process that writes segments is gone", range(segments)))
+        if self.on_gone is not None and not self._closing:
+            self.on_gone()
 
 
 class SegmentWork:

@@ -5,32 +5,28 @@ A segment is a pair: `.data`, frames back to back, durable before `.idx` is; a l
 aid that can always be made again. Sealed data never changes but for its delete flags (http-v0 §19.6).
 """
 
-import errno
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from driftq.seam.disk import File, Site, read_file, write_fully
 from driftq.storage.block import Block
 from driftq.storage.frame import DELETED, Frame, Kind, read_frame
 from driftq.storage.layout import Layout
+from driftq.storage.no_space import is_no_space
 from driftq.storage.segment import BlockIndex, decode_index, encode_index
+from driftq.storage.tag_index import TagIndex, tag_rows
 
 _FLAG = bytes([DELETED])
 _OPEN_FILES_MAX = 256
-_LOST = frozenset((errno.EIO, errno.ENOENT))
 
 
 class BlockDamagedError(Exception):
-    """A sealed frame that does not check out. It is reported and isolated, never served."""
+    """A file is there and a frame in it does not check out: the only proof that records are lost.
 
-
-def is_lost(error: Exception) -> bool:
-    """Does a read that failed so mean that the bytes are gone? Only then may a hole take their place.
-
-    They are when the frame is damaged, when the device cannot give it back, and when there is no such file. Too many
-    open files, no memory, no permission: that says nothing about the block, and may be over a moment later.
+    An `OSError` is never one, whatever its errno: a missing file may be a missing mount, and EIO a path that fails
+    over. What an `OSError` hides may be readable a moment later.
     """
-    return isinstance(error, BlockDamagedError) or (isinstance(error, OSError) and error.errno in _LOST)
 
 
 class Seal(NamedTuple):
@@ -61,6 +57,11 @@ class SegmentStore:
         file = self._open_for_writing(topic_id, first_seq, fresh=frames[0][0] == 0)
         try:
             write_fully(file, [frame for _, frame in frames], frames[0][0])
+        except OSError as error:
+            if is_no_space(error):
+                with suppress(OSError):
+                    file.truncate(frames[0][0])  # a part of them is of no use, and takes the last space there is
+            raise
         finally:
             file.close()
 
@@ -154,6 +155,38 @@ class SegmentStore:
             raise
         return file
 
+    def mend(self, topic_id: int, first_seq: int, index: BlockIndex) -> None:
+        """Write `.idx` and `.tags` of a sealed segment again, where they are missing or do not check out.
+
+        Raises OSError and BlockDamagedError; then the files are as they were.
+        """
+        if self.read_index(topic_id, first_seq) is None:
+            self._replace(topic_id, first_seq, "idx", encode_index(index))
+        content = self.read_tags(topic_id, first_seq)
+        if content is None or TagIndex.decode(content) is None:
+            blocks = (self.read_block(topic_id, first_seq, index, number) for number in range(len(index)))
+            self._replace(topic_id, first_seq, "tags", TagIndex.build(tag_rows(blocks, first_seq)).encode())
+
+    def cut(self, topic_id: int, first_seq: int, size: int) -> None:
+        """Remove what the run before left of a segment that is not sealed, behind its first `size` bytes.
+
+        Its records come again from the log, in other blocks perhaps. The next seal replaces an old `.idx`.
+        """
+        for suffix in ("tags",) if size else ("idx", "tags", "data"):
+            self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
+        if not size:
+            return
+        file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
+        try:
+            if file.size() > size:
+                file.truncate(size)
+        finally:
+            file.close()
+
+    def _replace(self, topic_id: int, first_seq: int, suffix: str, content: bytes) -> None:
+        self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
+        self._put(topic_id, first_seq, suffix, content).close()
+
     def flip(self, topic_id: int, first_seq: int, places: Iterable[int]) -> None:
         """Set delete flags, one byte each, and make them durable."""
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
@@ -220,12 +253,13 @@ class SegmentStore:
         return decode_index(read_file(self._disk, paths[1]))
 
     def scan_index(self, topic_id: int, first_seq: int, end_seq: int) -> BlockIndex | None:
-        """The index made again from the data, when every frame up to `end_seq` is sound; else None."""
+        """Return the index made again from the data, or None when a frame below `end_seq` is not sound.
+
+        None as well when there is no such file. Raises OSError when the file cannot be read.
+        """
         try:
             content = read_file(self._disk, self._layout.segment_path(topic_id, first_seq, "data"))
-        except OSError as error:
-            if not is_lost(error):
-                raise
+        except FileNotFoundError:
             return None
         index = BlockIndex()
         place, seq = 0, first_seq
@@ -249,12 +283,10 @@ class SegmentStore:
         return index
 
     def holds(self, topic_id: int, first_seq: int, size: int) -> bool:
-        """Is there a data file of at least this size?"""
+        """Is there a data file of at least this size? Raises OSError when nobody can tell."""
         try:
             file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
-        except OSError as error:
-            if not is_lost(error):
-                raise
+        except FileNotFoundError:
             return False
         try:
             return file.size() >= size

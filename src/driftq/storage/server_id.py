@@ -1,19 +1,24 @@
-"""`<root>/.driftq.id`: which server's files these are (http-v0 §22.2).
+"""`.driftq.id`: which server's files these are (http-v0 §22.2).
 
 Made once, out of randomness, and the same in every root of a server: a reader that sees a root from another host checks
 it before it reads in place. The data directory's decides. The cold root, which others may have mounted, is written to
-only when somebody is about to be told of it; one that says something else then is told so anew.
+only when somebody is about to be told of it.
+
+The same file in `<cold>/topics` is the mark of the cold tier, written before its first segment. While the server runs,
+a tier without it is another file system than the one the server uses: no checksum in it proves anything, nothing is
+written to it, and nothing in it is removed. A cold directory with the mark of another server refuses the start.
 """
 
 import re
 
-from driftq.errors import InternalError
+from driftq.errors import ColdUnavailableError, UnrecoverableError
 from driftq.seam.disk import Disk, Site, read_file, write_fully
 from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Pending, Runtime, Worker
 from driftq.storage.layout import Layout
 
 _BYTES = 16
+_RETRY_MS = 1000
 _ID = re.compile(rb"[0-9a-f]{32}\n")
 
 
@@ -34,8 +39,43 @@ def mark_cold_root(layout: Layout, server_id: str) -> None:
         _write(layout.disk, layout.cold, content)
 
 
+def mark_cold_tier(layout: Layout) -> None:
+    """Put this server's mark beside the topics of the cold tier, on stable storage. Raises OSError."""
+    content = _read(layout.disk, layout.data)
+    if content is not None and not carries_mark(layout):
+        _write(layout.disk, layout.topics_dir(cold=True), content)
+
+
+def adopt_cold_tier(layout: Layout) -> None:
+    """Mark a cold tier that has segments and no mark, once recovery has found there what it needs. Raises OSError."""
+    if layout.cold is not None and layout.topic_ids(cold=True):
+        mark_cold_tier(layout)
+
+
+def carries_mark(layout: Layout) -> bool:
+    """Whether the cold tier carries the mark of this server: only then do its files mean anything. Raises OSError."""
+    return _read(layout.disk, layout.topics_dir(cold=True)) == _read(layout.disk, layout.data)
+
+
+def is_of_another(layout: Layout) -> bool:
+    """Whether the cold directory carries the mark of another server. Raises OSError."""
+    if layout.cold is None:
+        return False
+    found = {_read(layout.disk, layout.cold), _read(layout.disk, layout.topics_dir(cold=True))}
+    return bool(found - {None, _read(layout.disk, layout.data)})
+
+
+def check_cold_root(layout: Layout) -> None:
+    """Refuse a cold root that carries the mark of another server. Raises UnrecoverableError and OSError."""
+    if is_of_another(layout):
+        raise UnrecoverableError(
+            f"{layout.cold} is the cold directory of another server, by its file .driftq.id;"
+            " give each server its own cold directory"
+        )
+
+
 class ColdMark:
-    """The same once in the life of a server, on a thread."""
+    """`mark_cold_root` once in the life of a server, on a thread."""
 
     def __init__(self, runtime: Runtime, layout: Layout) -> None:
         self._runtime = runtime
@@ -55,12 +95,14 @@ class ColdMark:
         try:
             mark_cold_root(self._layout, server_id)
         except OSError as error:
-            failure = InternalError(f"the cold directory cannot be marked: {error.strerror}")
+            failure = ColdUnavailableError(
+                f"the cold directory cannot be marked: {error.strerror}", retry_after_ms=_RETRY_MS
+            )
             self._runtime.from_thread(lambda: self._failed(made, failure))
         else:
             self._runtime.from_thread(lambda: made.resolve(None))
 
-    def _failed(self, made: Pending[None], failure: InternalError) -> None:
+    def _failed(self, made: Pending[None], failure: ColdUnavailableError) -> None:
         self._made = None
         made.fail(failure)
 

@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
 
 def read_run(  # noqa: C901, PLR0912, PLR0915 - a call per frame is what it saves
-    buffer: bytes, place: int, *, number: int, topic_id: int, seq: int, rows_max: int, bytes_max: int
+    buffer: bytes, place: int, *, number: int, topic_id: int, seq: int, rows_max: int, bytes_max: int, salt: int = 0
 ) -> Run | None:
     """The run at `place` of WAL file `number`, from this seq on: no more rows, and no more payload but for the last."""
     # Everything in local names, and every check in the order of what fails most: it is run once per record.
@@ -72,6 +72,7 @@ def read_run(  # noqa: C901, PLR0912, PLR0915 - a call per frame is what it save
                 break
         else:
             break
+        head_sum ^= salt
         if digest(buffer[place : place + _HEADER_BYTES]) != head_sum:
             break
         if digest(buffer[place + HEAD_BYTES : end - _BEHIND], head_sum) != unpack_sum(buffer, end - _BEHIND)[0]:

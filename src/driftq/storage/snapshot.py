@@ -4,29 +4,37 @@
     8   8  body length          16  8  XXH3-64 of the body
     24  …  body: msgpack, `Snapshot`
 
+In every version to come the body is a map with the key `written_by`, so that an older version can name the one to
+start. From version 2 on the checksum is seeded with the version: a damaged version is damage, not a newer file.
+
 Written to a temporary name, synced, renamed, the directory synced, read back and verified, and only then is anything
 older removed: a crash at any step leaves exactly one usable state, never zero when one existed.
 """
 
+from contextlib import suppress
 from struct import Struct as Layoutter
 
-from msgspec import DecodeError, Struct, msgpack
+from msgspec import DecodeError, Struct, msgpack, structs
 from xxhash import xxh3_64_intdigest
 
+from driftq import __version__
 from driftq.seam.disk import Site, read_file, write_fully
 from driftq.storage.layout import Layout
+from driftq.storage.versions import newer
 
 MAGIC = b"SNP1"
-VERSION = 1
+VERSION = 2
 _HEADER = Layoutter("<4sIQQ")
 
 
-class Snapshot(Struct, frozen=True):
+class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
     """Where replay begins in each shard directory, and the named sections of those who have state."""
 
     positions: dict[str, tuple[int, int]]
     sections: dict[str, bytes]
     topics: list[bytes]
+    written_by: str = __version__
+    """The version of DriftQ that wrote it; version 1 does not say."""
 
 
 _encoder = msgpack.Encoder()
@@ -36,21 +44,37 @@ _decoder = msgpack.Decoder(Snapshot)
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The whole file."""
     body = _encoder.encode(snapshot)
-    return _HEADER.pack(MAGIC, VERSION, len(body), xxh3_64_intdigest(body)) + body
+    return _HEADER.pack(MAGIC, VERSION, len(body), xxh3_64_intdigest(body, VERSION)) + body
 
 
 def decode_snapshot(content: bytes) -> Snapshot | None:
-    """A file's content, or None when it is damaged, unfinished or of another version."""
+    """Return what a file says, or None if it is damaged or unfinished. Raise NewerFormatError."""
     if len(content) < _HEADER.size:
         return None
     magic, version, size, checksum = _HEADER.unpack_from(content)
     body = content[_HEADER.size :]
-    if magic != MAGIC or version != VERSION or size != len(body) or checksum != xxh3_64_intdigest(body):
+    if magic != MAGIC or size != len(body) or checksum != xxh3_64_intdigest(body, 0 if version == 1 else version):
         return None
     try:
-        return _decoder.decode(body)
+        snapshot = _decoder.decode(body) if version <= VERSION else None
     except DecodeError:
-        return None
+        snapshot = None
+    if snapshot is None:
+        raise newer(f"a checkpoint of format version {version}", _written_by(body))
+    return structs.replace(snapshot, written_by="") if version == 1 else snapshot
+
+
+class _Signed(Struct):
+    """What can be read of a checkpoint of any version."""
+
+    written_by: str = ""
+
+
+def _written_by(body: bytes) -> str:
+    try:
+        return msgpack.decode(body, type=_Signed).written_by
+    except DecodeError:
+        return ""
 
 
 def install_snapshot(layout: Layout, number: int, content: bytes) -> None:
@@ -60,8 +84,12 @@ def install_snapshot(layout: Layout, number: int, content: bytes) -> None:
     try:
         write_fully(file, [content], 0)
         file.sync(Site.SNAPSHOT_FILE)
-    finally:
+    except OSError:
         file.close()
+        with suppress(OSError):
+            layout.disk.unlink(f"{path}.tmp")  # a part of one would take space that the next may need
+        raise
+    file.close()
     layout.disk.rename(f"{path}.tmp", path)
     layout.disk.sync_dir(layout.meta_dir, Site.SNAPSHOT_DIR)
     if read_file(layout.disk, path) != content:
@@ -78,7 +106,10 @@ def remove_older(layout: Layout, number: int) -> None:
 
 
 def newest_snapshot(layout: Layout) -> tuple[int, Snapshot | None, list[str]]:
-    """Number and content of the newest valid one (0 and None for none), and the paths passed over on the way."""
+    """Number and content of the newest valid one (0 and None for none), and the paths passed over on the way.
+
+    Raise NewerFormatError.
+    """
     refused: list[str] = []
     for number in reversed(layout.snapshots()):
         path = layout.snapshot_path(number)

@@ -21,7 +21,7 @@ KIND = 82
 _HEAD_BYTES_MAX = 4096
 
 
-class PartHead(Struct, frozen=True, array_like=True):
+class PartHead(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The body of the head."""
 
     writer: str

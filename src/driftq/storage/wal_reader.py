@@ -11,9 +11,10 @@ Verdicts are values: a `Frame`, a `Damage`, and at last `end` and `torn`. A fram
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from driftq.errors import NewerFormatError
 from driftq.storage.frame import MAGIC, NO_MAGIC, Bad, Frame, NewerVersion, read_frame
 from driftq.storage.singles import Run, read_run
+from driftq.storage.versions import newer
+from driftq.storage.wal_head import WalHead
 
 _OFFSET = (1 << 32) - 1
 _ZEROS = bytes(1 << 20)
@@ -35,14 +36,26 @@ def is_zero(buffer: bytes, place: int) -> bool:
     return place >= size
 
 
+def scan_of(buffer: bytes, number: int, head: WalHead | None, start: int = 0, *, synced_end: int = 0) -> "WalScan":
+    """Return a walk over file `number`, from its first frame or from `start`, with the salt that its head names."""
+    if head is None:
+        return WalScan(buffer, number, start, synced_end=synced_end)
+    scan = WalScan(buffer, number, max(start, head.frames_at), synced_end=synced_end, salt=head.salt)
+    scan.written_by = head.body.written_by
+    return scan
+
+
 class WalScan:
     """One walk over one file's bytes, from `start`."""
 
-    def __init__(self, buffer: bytes, number: int, start: int = 0, *, synced_end: int = 0) -> None:
+    def __init__(self, buffer: bytes, number: int, start: int = 0, *, synced_end: int = 0, salt: int = 0) -> None:
         self._buffer = buffer
+        self._salt = salt
         self._number = number
         self._synced = synced_end
         self._looked_ahead = False
+        self.written_by = ""
+        """The version of DriftQ that wrote the file, if it says so."""
         self._next = start
         """Where the frame behind the last one that was given out begins."""
         self.end = start
@@ -57,9 +70,9 @@ class WalScan:
 
     def __iter__(self) -> Iterator[Frame | Damage]:
         buffer, size, place = self._buffer, len(self._buffer), self.end
-        number, known = self._number, 0
+        number, known, salt = self._number, 0, self._salt
         while True:
-            found = read_frame(buffer, place, size)
+            found = read_frame(buffer, place, size, salt)
             if type(found) is Frame:
                 self._next = found.end
                 yield found
@@ -73,10 +86,8 @@ class WalScan:
                 self.end = place
                 return
             if isinstance(found, NewerVersion):
-                raise NewerFormatError(
-                    f"WAL file {self._number} holds a frame of format version {found.version} at byte {place};"
-                    " this version cannot read it: start the version that wrote it"
-                )
+                what = f"a frame of format version {found.version} at byte {place} of WAL file {self._number}"
+                raise newer(what, self.written_by)
             assert isinstance(found, Bad)
             region = self._damage(place, found.header)
             if region is None:
@@ -96,6 +107,7 @@ class WalScan:
             seq=seq,
             rows_max=rows_max,
             bytes_max=bytes_max,
+            salt=self._salt,
         )
         if run is not None:
             self._next = run.end
@@ -131,7 +143,7 @@ class WalScan:
             if place & 7:
                 place += 1
                 continue
-            found = read_frame(buffer, place, size)
+            found = read_frame(buffer, place, size, self._salt)
             if isinstance(found, Frame):
                 yield found
                 place = found.end

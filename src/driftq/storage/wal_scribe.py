@@ -4,7 +4,10 @@ A message to it is the parcels of one loop turn: what each is, and all their fra
 where somebody waits, else with what it has to say anyway: behind the next sync, or so many bytes. It rests for a moment
 behind what nobody waits for, and is woken for whoever does.
 
-Of a server that died it writes what it was sent, syncs it, and ends: what was acked when it was queued is in the file.
+A server that stops says so with a message without parcels. Of a server that died the writer writes what it was sent,
+syncs it, says at the end of the log that it is complete (kind DRAINED), and ends. The server shows and acks a `disk`
+write only when the line has taken its whole message, so nothing that anybody saw is missing then
+(`docs/decisions/0018-a-drained-log-has-no-hole.md`). A message that was sent in part is nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +17,15 @@ from msgspec.msgpack import Decoder, Encoder
 
 from driftq.seam.clock import Clock, SystemClock
 from driftq.seam.disk import Disk, OsDisk
+from driftq.seam.entropy import Entropy, SystemEntropy
 from driftq.seam.lock import Lock
 from driftq.seam.runtime import Handle, ThreadWorker, Worker
 from driftq.seam.scribe import Answers, Desk, Message, Scribe
 from driftq.storage.bodies import FileHead
 from driftq.storage.layout import Layout
 from driftq.storage.wal_file import WalFiles
-from driftq.storage.wal_writer import Parcel, Report, WalWriter
+from driftq.storage.wal_parcel import Parcel, Report
+from driftq.storage.wal_writer import WalWriter
 
 _TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
 """So much is written before it is told of although nobody waits for it: what is under way counts against the queue."""
@@ -47,7 +52,9 @@ class _Parcel(Struct, array_like=True, gc=False):
     frame_count: int
     sync: bool
     prompt: bool
-    placed: bool
+    uses_reserve: bool
+    is_mark: bool
+    shrinks: bool
     frames: Sequence[bytes] = ()
 
 
@@ -67,12 +74,15 @@ class WalScribe:
         head: FileHead,
         settle: Callable[[Report], None],
         gone: Callable[[], None],
+        sent: Callable[[], None],
     ) -> None:
         self._scribe = scribe
+        self.pid = scribe.pid
         self._settle = settle
         self._last: Report | None = None
         self.synced_to = 0
         """As the last report says."""
+        scribe.sent = sent
         begin = _Begin(files.data_dir, files.name, files.file_bytes, head)
         scribe.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
 
@@ -83,12 +93,35 @@ class WalScribe:
 
     def put(self, batch: Sequence[Parcel]) -> None:
         """One message, however many submissions."""
-        parcels = [_Parcel(s.number, s.generation, s.size, s.frame_count, s.sync, s.prompt, s.placed) for s in batch]
+        parcels = [
+            _Parcel(
+                s.number,
+                s.generation,
+                s.size,
+                s.frame_count,
+                s.sync,
+                s.prompt,
+                s.uses_reserve,
+                s.is_mark,
+                s.shrinks,
+            )
+            for s in batch
+        ]
         frames = [frame for s in batch for frame in s.frames]
         self._scribe.send(_encode(parcels), frames, urgent=any(map(_is_urgent, batch)))
 
+    def leave(self) -> None:
+        """Expect nothing more of it; it writes what it was sent, if it ever can."""
+        self._scribe.leave()
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether the line has taken everything that was put."""
+        return not self._scribe.has_unsent
+
     def close(self) -> Report | None:
         """Have it write and sync what it has, and end."""
+        self._scribe.send(_encode(()), ())
         self._scribe.close()
         return self._last
 
@@ -103,25 +136,29 @@ class LogWork:
         clock: Clock,
         head: bytes,
         make_worker: Callable[[str, Handle[int]], Worker[int]],
+        entropy: Entropy,
     ) -> None:
         begin = Decoder(_Begin).decode(head)
         self.shard = begin.head.shard
         self._answers = answers
         self._told_bytes = self._told_frames = 0
         files = WalFiles(Layout(disk, begin.data_dir), begin.name, begin.file_bytes)
-        self._writer = WalWriter(clock, files, begin.head, self._tell, make_worker)
+        self._writer = WalWriter(clock, files, begin.head, self._tell, make_worker, entropy)
         self.may_rest = False
         """Does nobody wait for what was written last?"""
+        self._left = False
+        """Whether the server has said that it stops."""
 
     def take(self, messages: list[Message]) -> float | None:
         """Write what came; in how many seconds there is something to do although nothing comes."""
         jobs = [_unpacked(message) for message in messages]
+        self._left = not jobs[-1] if jobs else self._left
         self.may_rest = not any(_is_urgent(parcel) for job in jobs for parcel in job)
         return self._writer.handle(jobs)
 
     def close(self) -> None:
-        """Sync what is written, and say so."""
-        self._tell(self._writer.close())
+        """Sync what is written, and say so: to the server, or if that died, to the next one."""
+        self._tell(self._writer.close(drained=not self._left))
 
     def _tell(self, report: Report) -> None:
         """What somebody waits for, and something now and then."""
@@ -134,7 +171,7 @@ class LogWork:
 
 def write_log(desk: Desk, head: bytes) -> None:
     """The life of a writer: in its own process, until its server has left."""
-    work = LogWork(desk, OsDisk(), SystemClock(), head, ThreadWorker)
+    work = LogWork(desk, OsDisk(), SystemClock(), head, ThreadWorker, SystemEntropy())
     wait_s: float | None = None
     while (messages := desk.receive(wait_s)) is not None:
         wait_s = work.take(messages)

@@ -20,17 +20,20 @@ from driftq.engine.ingest import make_rows
 from driftq.engine.render import Fields, render_records
 from driftq.engine.topic import Topic
 from driftq.model.topic import Durability, TopicConfig
+from driftq.seam.boot import BOOT_ID_BYTES
 from driftq.seam.disk import Disk
+from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Pending
 from driftq.storage.rows import Rows
 from driftq.testing.clock import ManualClock
 from driftq.testing.disk import CrashMode, SimDisk
+from driftq.testing.entropy import SeededEntropy
 from driftq.testing.order import OrderCheckingDisk
 from driftq.testing.runtime import ManualRuntime
 
 T = TypeVar("T")
 
-SMALL = Settings(data_dir="/data", wal_file_bytes=16 << 10, segment_max_events=16)
+SMALL = Settings(data_dir="/data", wal_file_bytes=16 << 10, segment_max_events=16, disk_reserve_bytes=0)
 """Settings under which files rotate and segments seal within a few writes."""
 _CLOSE_MS = 50
 _FETCHES_MAX = 100
@@ -56,6 +59,7 @@ class EngineRig:
         seed: int | None = None,
         features: Callable[[], tuple[DurableState, ...]] = tuple,
         wrap: Callable[[Disk], Disk] = lambda disk: disk,
+        entropy: Entropy | None = None,
         **changes: object,
     ) -> None:
         self.settings = structs.replace(settings, **changes)
@@ -64,6 +68,9 @@ class EngineRig:
         self._seed = seed
         self._features = features
         self._wrap = wrap
+        self._entropy = SeededEntropy(0) if entropy is None else entropy
+        self.boot = 1
+        """How often the machine has started: a crash starts it again, a kill does not."""
         self.start()
 
     def start(self) -> None:
@@ -71,7 +78,15 @@ class EngineRig:
         self.features = self._features()
         self.order = OrderCheckingDisk(self._wrap(self.disk))
         self.runtime = ManualRuntime(self.clock, self._seed, scribes_on=self.order)
-        self.engine = Engine(self.order, self.clock, self.runtime, self.settings, self.features)
+        self.engine = Engine(
+            self.order,
+            self.clock,
+            self.runtime,
+            self.settings,
+            self.features,
+            boot_id=self.boot.to_bytes(BOOT_ID_BYTES),
+            entropy=self._entropy,
+        )
 
     # Driving
 
@@ -184,8 +199,15 @@ class EngineRig:
         """Lose power and start again."""
         self.runtime.stop()
         self.disk = self.disk.crash(mode, seed)
+        self.boot += 1
         self.settings = structs.replace(self.settings, **changes)
         self.start()
+
+    def drain(self) -> None:
+        """Be killed, and leave it to the processes that write to write what they were sent; only with an odd seed."""
+        for scribe in self.runtime.scribes:
+            scribe.drain()
+        self.runtime.stop()
 
     def kill(self, **changes: object) -> None:
         """Be killed and start again: what was written is still in the page cache."""

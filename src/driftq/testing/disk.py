@@ -11,6 +11,7 @@ behind every call and crash each later, in every mode.
 import errno
 import os
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -69,9 +70,10 @@ class SimFile:
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
         """One pending write, however many buffers."""
-        self._content()
+        size = self._content().size
         data = b"".join(buffers)
         with self._disk._call("pwritev", self._path):
+            data = data[: self._disk._room_for(size, offset, len(data), self._path)]
             if data:
                 self._disk._change(self._inode, Write(self._disk._next(), offset, data))
         return len(data)
@@ -141,6 +143,9 @@ class SimDisk:
     - `ignore`: syncs of this site say they worked and do nothing. It stays so behind `crash` and `fork`.
     - `synced` counts the syncs asked for, by site, the ignored ones too.
     - `cached`: False lets every `pread_nowait` miss.
+    - `space`: how many bytes all files may have together; None is without end. A write that makes a file longer is cut
+      short where there is room for a part of it, and fails with ENOSPC where there is room for none. A write inside a
+      file needs no space, and nor do names. It stays so behind `crash` and `fork`, and may be set at any time.
     """
 
     def __init__(
@@ -157,6 +162,7 @@ class SimDisk:
         self.on_call: Callable[[str, str], None] | None = None
         self.synced: Counter[Site] = Counter()
         self.cached = True
+        self.space: int | None = None
         self._nodes: dict[int, FileNode | DirNode] = {_TOP: DirNode({}, {})}
         self._serial = 0
         self._held: set[int] = set()
@@ -268,6 +274,32 @@ class SimDisk:
         with self._call("sync_dir", directory):
             self._sync(self._directory(directory), site)
 
+    def free_bytes(self, directory: str) -> int:
+        """What `space` leaves; very much without one."""
+        with self._mutex:
+            return sys.maxsize if self.space is None else max(0, self.space - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        """Return how many bytes all files have that have a name."""
+        sizes: dict[int, int] = {}
+        left = [_TOP]
+        while left:
+            node = self._nodes[inode := left.pop()]
+            if isinstance(node, DirNode):
+                left += node.live.values()
+            else:
+                sizes[inode] = node.live.size
+        return sum(sizes.values())
+
+    def _room_for(self, size: int, offset: int, count: int, path: str) -> int:
+        """Return how many of `count` bytes can be written at an offset of a file of this size. Raises ENOSPC."""
+        if self.space is None or offset + count <= size:
+            return count
+        taken = min(count, max(0, size + self.free_bytes(path) - offset))
+        if not taken:
+            raise _error(errno.ENOSPC, path)
+        return taken
+
     def lock(self, path: str, content: bytes) -> SimLock:
         """Held until it is released, or for this disk's life; a crash and a fork start without locks."""
         with self._call("lock", path):
@@ -339,6 +371,7 @@ class SimDisk:
     def _with(self, nodes: dict[int, FileNode | DirNode]) -> "SimDisk":
         other = SimDisk((), ignore=self.ignore)
         other.cached = self.cached
+        other.space = self.space
         other._nodes = nodes
         other._serial = self._serial
         return other

@@ -268,6 +268,8 @@ class DirNode(Node[Entries]):
 SHORT: Final = -1
 """In place of an error number: a write takes only a part of its bytes."""
 
+# long: what files remember and how disks fail, which tests want side by side
+
 _READS = frozenset({"open", "names", "pread", "pread_nowait"})
 _NEED_SPACE = frozenset({"create", "mkdir", "pwritev", "extend", "rename"})
 
@@ -340,6 +342,10 @@ class FaultyDisk:
     def remove_tree(self, directory: str) -> None:
         """The inner disk's, or the fault."""
         self.attempt("remove_tree", directory, lambda: self._inner.remove_tree(directory))
+
+    def free_bytes(self, directory: str) -> int:
+        """The inner disk's; it has no way to fail."""
+        return self._inner.free_bytes(directory)
 
     def sync_dir(self, directory: str, site: Site) -> None:
         """The inner disk's, or the fault."""

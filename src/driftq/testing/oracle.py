@@ -46,7 +46,8 @@ class OracleRecord(NamedTuple):
     """One record as it is kept."""
 
     seq: int
-    ts: int
+    at: int
+    """The moment of engine time at which it was stored: its age counts from there, whatever its `$ts` is."""
     row: OracleRow
     lasting: bool
     """Was it written under a class that writes anything down?"""
@@ -65,14 +66,14 @@ class OraclePage(NamedTuple):
 
 
 class OracleKey(NamedTuple):
-    """The write that used an idempotency key."""
+    """The write that used an idempotency key, and the moment of engine time at which it did."""
 
-    ts: int
+    at: int
     first_seq: int
     count: int  # type: ignore[assignment]  # hides tuple.count
 
 
-def _record(seq: int, ts: int, row: OracleRow, *, lasting: bool) -> OracleRecord:
+def _record(seq: int, ts: int, at: int, row: OracleRow, *, lasting: bool) -> OracleRecord:
     fields: dict[str, object] = {"$seq": seq, "$ts": ts}
     if row.node is not None:
         fields["$node"] = row.node
@@ -81,7 +82,7 @@ def _record(seq: int, ts: int, row: OracleRow, *, lasting: bool) -> OracleRecord
     if row.meta is not None:
         fields["meta"] = Raw(row.meta)
     fields["data"] = Raw(row.data)
-    return OracleRecord(seq, ts, row, lasting, json.encode(fields))
+    return OracleRecord(seq, at, row, lasting, json.encode(fields))
 
 
 class OracleState:
@@ -144,10 +145,10 @@ class OracleState:
     # What happens to it
 
     def expire(self, now: int) -> None:
-        """TTL, strictly: at `ts + ttl` a record is still there."""
+        """TTL, strictly: a record that is exactly as old as its TTL is still there."""
         ttl = self.config.ttl_ms
         for record in list(self.records.values()) if ttl else ():
-            if now - record.ts <= ttl:
+            if now - record.at <= ttl:
                 break
             self._remove(record.seq)
             self.ttl_lost = record.seq
@@ -162,25 +163,26 @@ class OracleState:
             self.cap_lost = record.seq
             self.cap_kept = record.seq if record.lasting else self.cap_kept
 
-    def write(self, rows: Sequence[OracleRow], ts: int, key: str | None) -> None:
-        """Records at the head."""
-        self.expire(ts)
+    def write(self, rows: Sequence[OracleRow], ts: int, key: str | None, at: int | None = None) -> None:
+        """Records at the head, with a stamp; `at` is the moment they are stored, the stamp itself if left out."""
+        at = ts if at is None else at
+        self.expire(at)
         lasting = self.durability is not Durability.EPHEMERAL
         if key is not None:
-            self.keys[key, lasting] = OracleKey(ts, self.head + 1, len(rows))
+            self.keys[key, lasting] = OracleKey(at, self.head + 1, len(rows))
         for row in rows:
             self.head += 1
-            self.records[self.head] = _record(self.head, ts, row, lasting=lasting)
+            self.records[self.head] = _record(self.head, ts, at, row, lasting=lasting)
             self.size += row.size
         self.last_ts = ts
         self.ts_kept = ts if lasting else self.ts_kept
         self.evict()
 
-    def put(self, config: TopicConfig, ts: int) -> None:
+    def put(self, config: TopicConfig, at: int) -> None:
         """Another config, in force at once."""
-        self.expire(ts)
+        self.expire(at)
         self.config = config
-        self.expire(ts)
+        self.expire(at)
         self.evict()
 
     def delete(self, bound: int, before: int | None, tag: str | None, prefix: str | None) -> int:
@@ -195,9 +197,9 @@ class OracleState:
         if head > self.head:
             first = self.head + 1
             holes = self.all_holes
-            if holes and holes[-1].last == self.head and holes[-1].reason is Reason.CRASH:
+            if holes and holes[-1].last == self.head and (holes[-1].reason, holes[-1].at_most) == (Reason.CRASH, True):
                 first = holes.pop().first
-            holes.append(Hole(first, head, Reason.CRASH))
+            holes.append(Hole(first, head, Reason.CRASH, at_most=True))
             self.head = head
 
     def forget_ephemeral(self) -> None:
@@ -216,7 +218,7 @@ class OracleState:
         """The write that used a key, while it is remembered."""
         uses = [use for use in (self.keys.get((key, True)), self.keys.get((key, False))) if use is not None]
         newest = max(uses, default=None)
-        return newest if newest is not None and now - newest.ts <= self.config.idempotency_window_ms else None
+        return newest if newest is not None and now - newest.at <= self.config.idempotency_window_ms else None
 
     def refuses(self, records: int, size: int, under_way: tuple[int, int]) -> str | None:
         """The error code of a write that this topic does not take; what is under way counts as if it were there."""
@@ -235,7 +237,9 @@ class OracleState:
         unread = [hole for hole in self.holes if hole.last > cursor]
         if tombstone is None and unread and not any(cursor < seq < unread[0].first for seq in self.records):
             hole = unread.pop(0)
-            tombstone = self._gap(max(cursor + 1, hole.first), hole.last, hole.reason, hole.last + 1)
+            tombstone = self._gap(
+                max(cursor + 1, hole.first), hole.last, hole.reason, hole.last + 1, at_most=hole.at_most
+            )
             cursor = hole.last
         stop = unread[0].first if unread else self.head + 1
         window = [record for seq, record in self.records.items() if cursor < seq < stop][:limit]
@@ -263,7 +267,7 @@ class OracleState:
         reason = Reason.MIXED if len(causes) == 2 else causes[0]
         return self._gap(from_seq + 1, self.earliest - 1, reason, self.earliest), self.earliest - 1
 
-    def _gap(self, first: int, last: int, reason: Reason, resume: int) -> Tombstone:
+    def _gap(self, first: int, last: int, reason: Reason, resume: int, *, at_most: bool = False) -> Tombstone:
         return Tombstone(
             seq=resume,
             gap_from=first,
@@ -272,6 +276,7 @@ class OracleState:
             missed_estimate=max(0, last - first + 1),
             earliest_seq=self.earliest,
             head_seq=self.head,
+            at_most=at_most,
         )
 
 
@@ -309,10 +314,11 @@ class OracleWrite:
     rows: Sequence[OracleRow]
     ts: int
     key: str | None = None
+    at: int | None = None
 
     def apply(self, state: OracleState) -> None:
         """At the head."""
-        state.write(self.rows, self.ts, self.key)
+        state.write(self.rows, self.ts, self.key, self.at)
 
     @property
     def size(self) -> int:
@@ -325,11 +331,11 @@ class OraclePut:
     """A config, resolved."""
 
     config: TopicConfig
-    ts: int
+    at: int
 
     def apply(self, state: OracleState) -> None:
         """In force."""
-        state.put(self.config, self.ts)
+        state.put(self.config, self.at)
 
 
 @dataclass(slots=True)
@@ -337,7 +343,7 @@ class OracleDelete:
     """A delete of what was there at its call."""
 
     bound: int
-    ts: int
+    at: int
     before: int | None = None
     tag: str | None = None
     prefix: str | None = None
@@ -345,7 +351,7 @@ class OracleDelete:
 
     def apply(self, state: OracleState) -> None:
         """Gone, in silence."""
-        state.expire(self.ts)
+        state.expire(self.at)
         self.deleted = state.delete(self.bound, self.before, self.tag, self.prefix)
 
 

@@ -117,6 +117,10 @@ class OrderCheckingDisk:
         for path in [path for path in list(self._known) if path == top or path.startswith(f"{top}/")]:
             del self._known[path]
 
+    def free_bytes(self, directory: str) -> int:
+        """The inner disk's."""
+        return self._inner.free_bytes(directory)
+
     def sync_dir(self, directory: str, site: Site) -> None:
         """The inner disk's; its entries are durable now."""
         self._inner.sync_dir(directory, site)

@@ -2,7 +2,9 @@
 
 What they do is what the processes do (`storage.wal_scribe`, `storage.segment_scribe`), in an order that a seed decides;
 messages arrive in a later turn of the loop. One that is `lost` says and does nothing more, like a process that was
-killed.
+killed. One that is `drain`ed has lost its server: it writes what it was sent and says that this is all.
+
+While a scribe is `held`, its line takes nothing: that a server waits for it can be seen.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +17,7 @@ from driftq.seam.runtime import Runtime, Worker
 from driftq.seam.scribe import Message
 from driftq.storage.segment_scribe import SegmentWork
 from driftq.storage.wal_scribe import LogWork
+from driftq.testing.entropy import SeededEntropy
 
 
 class ManualScribe:
@@ -30,6 +33,23 @@ class ManualScribe:
         self._messages: Worker[Message] | None = None
         self._segments: SegmentWork | None = None
         self._over = False
+        self.pid = 0
+        self.sent: Callable[[], None] = lambda: None
+        self.held = False
+        self._unsent: list[tuple[bytes, Sequence[bytes]]] = []
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the line has not taken everything."""
+        return bool(self._unsent)
+
+    def release(self) -> None:
+        """Let the line take what it did not take."""
+        self.held = False
+        unsent, self._unsent = self._unsent, []
+        for head, buffers in unsent:
+            self.send(head, buffers)
+        self.sent()
 
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
@@ -38,7 +58,7 @@ class ManualScribe:
         self._hear, self._gone = hear, gone
         runtime = self._runtime
         if work.endswith(":write_log"):
-            self._log = LogWork(self._Answers(self), self._disk, self._clock, head, runtime.worker)
+            self._log = LogWork(self._Answers(self), self._disk, self._clock, head, runtime.worker, SeededEntropy(0))
             self._messages = runtime.worker(f"driftq-wal-{self._log.shard}", self._log.take)
         else:
             self._segments = SegmentWork(self._Answers(self), self._disk, head, runtime.worker)
@@ -63,9 +83,12 @@ class ManualScribe:
 
     def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
         """To its workers."""
-        message = Message(head, memoryview(b"".join(buffers)))
         if self._over:
             return
+        if self.held:
+            self._unsent.append((head, buffers))
+            return
+        message = Message(head, memoryview(b"".join(buffers)))
         if self._messages is not None:
             self._messages.put(message)
         elif self._segments is not None:
@@ -75,6 +98,27 @@ class ManualScribe:
         """It is killed: what it was sent stays undone, and the server hears that it is gone."""
         self._over = True
         self._runtime.soon(self._gone)
+
+    @property
+    def writes_log(self) -> bool:
+        """Whether it is the writer of a shard."""
+        return self._log is not None
+
+    def drain(self) -> None:
+        """Its server is killed: it does what it was sent, and ends."""
+        if self._over:
+            return
+        self._unsent.clear()
+        self.close()
+        self._over = True
+
+    def kill(self) -> None:
+        """End it: the same as when it is lost."""
+        self.lose()
+
+    def leave(self) -> None:
+        """Hear nothing more of it."""
+        self._over = True
 
     def close(self) -> None:
         """It does what is left, and says so."""

@@ -1,5 +1,6 @@
 """Backups of a running server: of one moment, whole, cheap to repeat, and back."""
 
+import logging
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from driftq.errors import NotFoundError, StartError, ThrottledError
 from driftq.model.topic import Durability
 from driftq.offline.verify import verify
 from driftq.seam.entropy import SystemEntropy
+from driftq.seam.log import FACTS
 from driftq.storage.layout import Layout
 from driftq.testing import SimDisk
 from tests.unit.offline.life import Life, contents, overwrite
@@ -167,3 +169,16 @@ def test_there_is_one_at_a_time_and_a_stop_ends_it() -> None:
     assert backup.state in ("done", "failed")
     with pytest.raises(NotFoundError):
         life.server.backups.get("b0000000000000-0000")
+
+
+def test_the_log_says_what_became_of_a_backup(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    life = begun()
+    done = backed_up(life)
+    life.server.backups.close()
+    life.server.backups.begin("/to/more", "server")
+    life.runtime.run_until_idle()
+    lines = [(record.levelname, record.message, getattr(record, FACTS)) for record in caplog.records]
+    good, bad = [line for line in lines if line[1].startswith("backup ")]
+    assert (good[:2], good[2]["backup"], good[2]["to"]) == (("INFO", "backup done"), done.id, TO)
+    assert (bad[:2], bad[2]["to"], bool(bad[2]["reason"])) == (("WARNING", "backup failed"), "/to/more", True)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from driftq.engine.append import Appended
 from driftq.errors import InternalError, ShuttingDownError, ThrottledError, TopicNotFoundError
 from driftq.model.limits import RESERVE_MAX, RESERVE_MIN, WAL_QUEUE_MAX, Limits
-from driftq.model.tombstone import Reason
+from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.disk import Site
 from driftq.seam.runtime import Pending
@@ -69,10 +69,11 @@ def test_concurrent_writers_get_seqs_without_gap_and_without_repeat(rig: EngineR
 @pytest.mark.parametrize("durability", [Durability.EPHEMERAL, Durability.MEMORY, Durability.DISK])
 def test_a_class_without_sync_acks_when_queued(rig: EngineRig, durability: Durability) -> None:
     rig.put("t", durability)
+    rig.write("t", 0)
     rig.hold_wal()
     answer = rig.write("t", 1)
-    assert (answer.first_seq, answer.sync_ns) == (1, 0)
-    assert rig.seqs("t") == [1]
+    assert (answer.first_seq, answer.sync_ns) == (2, 0)
+    assert rig.seqs("t") == [1, 2]
 
 
 def test_an_fsync_write_is_neither_acked_nor_shown_before_its_sync(rig: EngineRig) -> None:
@@ -113,8 +114,9 @@ def test_an_ephemeral_write_leaves_nothing_on_disk(rig: EngineRig) -> None:
 
 def test_a_disk_write_is_synced_within_ten_milliseconds_without_further_traffic(rig: EngineRig) -> None:
     rig.put("t", Durability.DISK)
-    rig.write("t", 1, 2)
-    assert rig.engine.synced_seq(rig.topic("t")) == 0
+    rig.write("t", 1)
+    rig.write("t", 2)
+    assert rig.engine.synced_seq(rig.topic("t")) == 1
     rig.runtime.advance(10)
     assert rig.engine.synced_seq(rig.topic("t")) == 2
     assert rig.disk.synced[Site.WAL_TIMER] == 1
@@ -135,16 +137,37 @@ def reserved(rig: EngineRig) -> int:
     return rig.topic("t").reserved
 
 
-def test_creation_carries_the_first_reservation(rig: EngineRig) -> None:
+def test_a_topic_that_was_never_written_has_no_hole_after_a_power_loss(rig: EngineRig) -> None:
+    """proves: G-TOMB-9"""
     rig.put("t", Durability.DISK)
-    assert reserved(rig) == RESERVE_MIN
     rig.crash()
-    assert rig.topic("t").head == RESERVE_MIN
-    assert rig.write("t", 1).first_seq == RESERVE_MIN + 1
+    assert (rig.topic("t").head, rig.topic("t").holes.all) == (0, [])
+    assert rig.write("t", 1).first_seq == 1
+
+
+def test_a_power_loss_leaves_a_hole_that_says_it_is_at_most_so_large(rig: EngineRig) -> None:
+    """proves: G-TOMB-9"""
+    rig.put("t", Durability.DISK)
+    rig.write("t", 1)
+    last = reserved(rig)
+    rig.crash()
+    assert rig.topic("t").holes.all == [Hole(2, last, Reason.CRASH, at_most=True)]
+    tombstone = rig.page("t", 1).tombstone
+    assert tombstone is not None
+    assert tombstone.text() == f"up to {last - 1} records may be gone: seq 2 to {last}, crash"
+    assert rig.write("t", 2).first_seq == last + 1
+    rig.crash()
+    assert [hole.at_most for hole in rig.topic("t").holes.all] == [True, True]
+
+
+def test_a_write_that_creates_its_topic_waits_for_no_second_sync(rig: EngineRig) -> None:
+    rig.write("t", 0, config=TopicConfig(durability=Durability.DISK))
+    assert reserved(rig) == RESERVE_MIN
+    assert rig.disk.synced[Site.WAL_COMMIT] == 1
 
 
 def test_the_next_reservation_is_asked_for_when_a_quarter_is_used(rig: EngineRig) -> None:
-    rig.put("t", Durability.DISK)
+    rig.write("t", config=TopicConfig(durability=Durability.DISK))
     before = frames_of(rig)
     rig.write("t", *range(64))
     assert (frames_of(rig) - before, reserved(rig)) == (1, 256)
@@ -169,13 +192,13 @@ def test_no_write_waits_for_a_reservation_in_steady_state(rig: EngineRig) -> Non
 def test_a_write_that_had_to_wait_doubles_the_window(rig: EngineRig) -> None:
     rig.put("t", Durability.DISK)
     rig.write("t", *range(300))
-    assert reserved(rig) == 300 + 600
+    assert reserved(rig) == 300 + 300
     rig.write("t", *range(700))
     assert reserved(rig) == 1000 + 1400
 
 
 def test_a_window_is_twice_what_was_acked_since_the_last_one(rig: EngineRig) -> None:
-    rig.put("t", Durability.DISK)
+    rig.write("t", config=TopicConfig(durability=Durability.DISK))
     rig.hold_wal()
     for _ in range(7):
         rig.write("t", *range(30))
@@ -193,15 +216,65 @@ def test_no_window_is_wider_than_the_most(rig: EngineRig) -> None:
     assert acked <= rig.topic("t").head <= acked + RESERVE_MAX
 
 
-def test_a_quiet_topic_lowers_its_reservation_so_that_a_crash_leaves_a_small_hole(rig: EngineRig) -> None:
+def test_a_topic_without_writes_for_a_minute_gives_its_seqs_back_and_a_power_loss_leaves_no_hole(
+    rig: EngineRig,
+) -> None:
+    """proves: G-TOMB-10"""
     rig.put("t", Durability.DISK)
     rig.write("t", *range(1000))
-    assert reserved(rig) > 1000 + RESERVE_MIN
+    rig.runtime.advance(50_000)
+    rig.write("t", 1)
+    rig.runtime.advance(50_000)
+    assert reserved(rig) > 1001
     rig.runtime.advance(12_000)
-    assert reserved(rig) == 1000 + RESERVE_MIN
+    assert reserved(rig) == 1001
     rig.crash()
-    assert rig.topic("t").head == 1000 + RESERVE_MIN
-    assert rig.write("t", 1).first_seq == 1000 + RESERVE_MIN + 1
+    assert (rig.topic("t").head, rig.topic("t").holes.all) == (1001, [])
+    assert rig.write("t", 1).first_seq == 1002
+
+
+def test_only_the_first_disk_write_after_an_idle_minute_waits_for_a_sync(rig: EngineRig) -> None:
+    """proves: G-TOMB-10"""
+    rig.put("t", Durability.DISK)
+    waited: list[int] = []
+    for number in range(300):
+        if number in (100, 200):
+            rig.runtime.advance(62_000)
+        rig.hold_wal()
+        pending = rig.write_nowait("t", number)
+        rig.runtime.run_until_idle()
+        if not pending.settled:
+            waited.append(number)
+        rig.release_wal()
+        assert pending.result().first_seq == number + 1
+    assert waited == [0, 100, 200]
+
+
+def test_topics_that_gave_their_seqs_back_cost_nothing_per_second(rig: EngineRig) -> None:
+    """proves: G-TOMB-10"""
+    names = [f"t{number}" for number in range(50)]
+    for name in names:
+        rig.write(name, 1, config=TopicConfig(durability=Durability.DISK))
+    idle = rig.engine.idle_topics
+    assert len(idle) == 50
+    rig.runtime.advance(62_000)
+    assert len(idle) == 0
+    before = frames_of(rig)
+    rig.runtime.advance(55_000)
+    assert frames_of(rig) == before
+
+
+def test_a_topic_with_a_record_that_is_not_synced_keeps_its_reservation() -> None:
+    rig = EngineRig(writer_hang_limit_ms=600_000)
+    rig.put("t", Durability.DISK)
+    rig.write("t", 1)
+    rig.hold_wal()
+    rig.write("t", 2)
+    rig.runtime.advance(70_000)
+    assert reserved(rig) > 2
+    rig.release_wal()
+    rig.runtime.advance(3000)
+    assert reserved(rig) == 2
 
 
 def test_no_acked_disk_seq_is_ever_given_again_whatever_was_lost(rig: EngineRig) -> None:

@@ -76,14 +76,16 @@ def test_a_change_away_from_disk_fixes_the_head_and_leaves_no_hole() -> None:
     assert (rig.topic("t").head, rig.topic("t").holes.all) == (2, [])
 
 
-def test_a_change_to_disk_reserves_from_the_present_head() -> None:
+def test_a_change_to_disk_reserves_nothing_before_the_next_write() -> None:
     rig = EngineRig()
     rig.put("t", FSYNC)
     rig.write("t", 1, 2)
     rig.put("t", DISK)
     rig.crash()
-    assert rig.topic("t").head == 2 + 256
-    assert [(hole.first, hole.reason) for hole in rig.topic("t").holes.all] == [(3, Reason.CRASH)]
+    assert (rig.topic("t").head, rig.topic("t").holes.all) == (2, [])
+    assert rig.write("t", 3).first_seq == 3
+    rig.crash()
+    assert [(hole.first, hole.reason) for hole in rig.topic("t").holes.all] == [(4, Reason.CRASH)]
 
 
 def test_writes_wait_for_a_change_that_is_under_way_and_follow_the_new_class() -> None:

@@ -12,7 +12,7 @@ from driftq.errors import (
     TopicNotFoundError,
 )
 from driftq.model.limits import Limits
-from driftq.model.topic import Durability, TopicConfig
+from driftq.model.topic import Durability, TopicConfig, TopicPatch
 from driftq.testing import SMALL, EngineRig, FaultyDisk
 
 
@@ -271,7 +271,7 @@ def test_a_deletion_that_fails_leaves_the_topic_there_and_usable() -> None:
     with pytest.raises(InternalError):
         deletion.result()
     armed[0] = False
-    rig.runtime.run_until_idle()
+    rig.runtime.advance(1100)
     assert behind.settled
     rig.write("t", 3)
     assert rig.seqs("t")[0] == 1
@@ -327,3 +327,88 @@ def test_names_are_in_order_whatever_comes_and_goes(rig: EngineRig) -> None:
     assert catalog.names() == sorted(catalog.by_name) == ["B", "b:1", "c", "d"]
     rig.restart()
     assert rig.engine.catalog.names() == ["B", "b:1", "c", "d"]
+
+
+class TestPatch:
+    def test_it_changes_what_it_names_and_survives_a_crash(self, rig: EngineRig) -> None:
+        """proves: G-CONF-1"""
+        rig.put("t", cap_records=5, ttl_ms=7, priority=3)
+        config = rig.run(rig.engine.patch_topic("t", TopicPatch(cap_records=6, priority=None)))
+        assert (config.cap_records, config.ttl_ms, config.priority, config.durability) == (6, 7, None, "fsync")
+        assert rig.topic("t").config == config
+        rig.crash()
+        assert rig.topic("t").config == config
+
+    def test_patches_under_way_together_do_not_undo_each_other(self, rig: EngineRig) -> None:
+        rig.put("t")
+        rig.hold_wal()
+        first = rig.engine.patch_topic("t", TopicPatch(cap_records=5))
+        rig.runtime.run_until_idle()
+        rest = [
+            rig.engine.patch_topic("t", TopicPatch(ttl_ms=7)),
+            rig.engine.patch_topic("t", TopicPatch(priority=3)),
+        ]
+        rig.release_wal()
+        rig.runtime.run_until_idle()
+        assert (first.result().cap_records, first.result().ttl_ms) == (5, 0)
+        assert (rest[-1].result().cap_records, rest[-1].result().ttl_ms, rest[-1].result().priority) == (5, 7, 3)
+        assert rig.topic("t").config == rest[-1].result()
+
+    def test_it_comes_after_a_put_that_is_under_way(self, rig: EngineRig) -> None:
+        rig.put("t", cap_records=1)
+        rig.hold_wal()
+        put = rig.put_nowait("t", ttl_ms=7)
+        patch = rig.engine.patch_topic("t", TopicPatch(priority=3))
+        rig.release_wal()
+        rig.runtime.run_until_idle()
+        assert put.result() is False
+        config = patch.result()
+        assert (config.cap_records, config.ttl_ms, config.priority) == (0, 7, 3)
+
+    def test_it_comes_after_the_creation_and_the_deletion_of_its_topic(self, rig: EngineRig) -> None:
+        rig.hold_wal()
+        rig.put_nowait("t", cap_records=5)
+        patch = rig.engine.patch_topic("t", TopicPatch(ttl_ms=7))
+        rig.release_wal()
+        rig.runtime.run_until_idle()
+        assert (patch.result().cap_records, patch.result().ttl_ms) == (5, 7)
+        rig.hold_wal()
+        rig.engine.delete_topic("t")
+        late = rig.engine.patch_topic("t", TopicPatch(ttl_ms=8))
+        rig.release_wal()
+        rig.runtime.run_until_idle()
+        with pytest.raises(TopicNotFoundError):
+            late.result()
+        with pytest.raises(TopicNotFoundError):
+            rig.engine.patch_topic("t", TopicPatch())
+
+    def test_it_never_changes_the_type(self, rig: EngineRig) -> None:
+        rig.put("q", type="queue", lease_ms=500)
+        for patch in (TopicPatch(type="log"), TopicPatch(type=None)):
+            with pytest.raises(TopicExistsIncompatibleError):
+                rig.engine.patch_topic("q", patch)
+        assert rig.run(rig.engine.patch_topic("q", TopicPatch(type="queue", max_deliveries=2))).lease_ms == 500
+
+    def test_one_that_cannot_be_logged_changes_nothing_and_holds_nobody_up(self) -> None:
+        rig, armed = failing_wal()
+        rig.put("t", cap_records=5)
+        armed[0] = True
+        failed = [
+            rig.engine.patch_topic("t", TopicPatch(cap_records=6)),
+            rig.engine.patch_topic("t", TopicPatch(ttl_ms=7)),
+        ]
+        rig.runtime.run_until_idle()
+        for patch in failed:
+            with pytest.raises(InternalError):
+                patch.result()
+        assert (rig.topic("t").config.cap_records, rig.topic("t").config.ttl_ms) == (5, 0)
+        armed[0] = False
+        assert rig.run(rig.engine.patch_topic("t", TopicPatch(ttl_ms=8))).cap_records == 5
+
+
+def test_ensure_creates_with_a_config_and_leaves_a_topic_that_is_there(rig: EngineRig) -> None:
+    config = TopicConfig(cap_records=5)
+    assert rig.run(rig.engine.ensure_topic("t", config)) is True
+    assert rig.run(rig.engine.ensure_topic("t", TopicConfig(cap_records=6))) is False
+    assert rig.run(rig.engine.ensure_topic("t", TopicConfig(type="queue"))) is False
+    assert rig.topic("t").config == config.resolved("t")

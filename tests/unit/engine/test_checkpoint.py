@@ -12,7 +12,7 @@ from driftq.model.topic import Durability
 from driftq.testing import CrashMode, EngineRig, FaultyDisk
 from tests.property.test_engine_model import walk
 from tests.property.world import World
-from tests.unit.engine.unreadable import Fault, filled
+from tests.unit.engine.unreadable import Fault, filled, let_go
 
 
 @pytest.fixture
@@ -207,8 +207,9 @@ def test_none_is_taken_while_a_shard_is_stopped() -> None:
     fault = Fault(errno.EMFILE)
     rig = filled(fault)
     before = snapshots(rig)
-    fault.on = True
     answer = rig.engine.delete_records("t", seqs=[17, 18, 2])
+    let_go(rig, "t")
+    fault.on = True
     rig.runtime.run_until_idle()
     assert isinstance(answer.error, ShardStoppedError)
     fault.on = False
@@ -234,8 +235,9 @@ def test_one_that_waits_when_a_shard_stops_is_not_installed() -> None:
     rig.runtime.hold(f"driftq-wal-{other}")
     waiting = rig.engine.checkpointer.run()
     rig.runtime.run_until_idle()
-    fault.on = True
     answer = rig.engine.delete_records("one", seqs=[17, 2])
+    let_go(rig, "one")
+    fault.on = True
     rig.runtime.run_until_idle()
     assert isinstance(answer.error, ShardStoppedError)
     fault.on = False

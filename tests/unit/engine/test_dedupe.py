@@ -136,10 +136,10 @@ def test_a_key_used_again_behind_its_window_is_kept_for_its_newer_use() -> None:
     keys = Keys()
     keys.remember(b"k", 100, 1, 1)
     keys.remember(b"k", 300, 2, 5)
-    keys.expire(350, 100)
-    assert keys.find(b"k", 350, 100) == (2, 5)
+    keys.expire(250)
+    assert keys.find(b"k", 250) == (2, 5)
     assert list(keys.items()) == [(b"k", 300, 2, 5)]
-    keys.expire(401, 100)
+    keys.expire(301)
     assert len(keys) == 0
 
 
@@ -147,4 +147,61 @@ def test_a_write_of_millions_of_records_keeps_its_seqs() -> None:
     """As many as a body can hold, where the settings allow so many."""
     keys = Keys()
     keys.remember(b"k", 100, 7, (1 << 32) - 1)
-    assert keys.find(b"k", 100, 0) == (7, (1 << 32) - 1)
+    assert keys.find(b"k", 100) == (7, (1 << 32) - 1)
+
+
+def snapshot_bytes(rig: EngineRig) -> int:
+    rig.checkpoint()
+    return rig.engine.checkpointer.bytes_written
+
+
+def test_keys_out_of_their_window_leave_memory_and_checkpoints_without_another_write(rig: EngineRig) -> None:
+    """proves: G-KEY-3"""
+    rig.put("t", idempotency_window_ms=10_000)
+    rig.put("u", idempotency_window_ms=60_000)
+    small = snapshot_bytes(rig)
+    for number in range(500):
+        rig.write("t", number, key=f"a key that is not short {number}")
+    rig.write("u", 1, key="stays")
+    assert snapshot_bytes(rig) > small + 500 * 20
+    rig.runtime.advance(12_000)
+    assert (len(rig.topic("t").keys), len(rig.topic("u").keys)) == (0, 1)
+    assert snapshot_bytes(rig) < small + 500 * 20
+    assert rig.write("u", 1, key="stays").deduped
+
+
+def test_keys_out_of_their_window_do_not_come_back_with_a_restart(rig: EngineRig) -> None:
+    rig.put("t", idempotency_window_ms=10_000)
+    rig.write("t", 1, key="k")
+    rig.runtime.stop()
+    rig.clock.advance(10_001)
+    rig.kill()
+    assert len(rig.topic("t").keys) == 0
+
+
+def test_keys_of_a_restart_leave_memory_when_their_window_is_over(rig: EngineRig) -> None:
+    rig.put("t", idempotency_window_ms=10_000)
+    rig.write("t", 1, key="k")
+    rig.kill()
+    assert len(rig.topic("t").keys) == 1
+    rig.runtime.advance(12_000)
+    assert len(rig.topic("t").keys) == 0
+
+
+def test_topics_whose_keys_are_not_due_cost_nothing(rig: EngineRig) -> None:
+    for number in range(20):
+        rig.write(f"t{number}", 1, key="k")
+    windows = rig.engine.key_windows
+    assert len(windows) == 20
+    rig.write("t0", 2, key="another")
+    assert len(windows) == 20, "a topic is there once"
+    rig.runtime.advance(121_500)
+    assert len(windows) == 0
+
+
+def test_millions_of_keys_leave_a_part_at_a_time() -> None:
+    keys = Keys()
+    for number in range(100):
+        keys.remember(b"%d" % number, 100, number, 1)
+    keys.expire(101, 30)
+    assert (len(keys), keys.oldest_ts) == (70, 100)

@@ -46,3 +46,11 @@ def test_retention_forgets_only_what_it_has_passed() -> None:
     assert [hole.first for hole in holes.all] == [10]
     holes.forget_before(21)
     assert holes.all == []
+
+
+def test_neighbours_of_another_certainty_stay_apart() -> None:
+    holes = Holes()
+    holes.add(1, 2, Reason.CRASH)
+    holes.add(3, 5, Reason.CRASH, at_most=True)
+    holes.add(6, 9, Reason.CRASH, at_most=True)
+    assert holes.all == [Hole(1, 2, Reason.CRASH), Hole(3, 9, Reason.CRASH, at_most=True)]

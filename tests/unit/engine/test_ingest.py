@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from driftq.engine.ingest import WriteRequest, decode_config, decode_write, make_rows
+from driftq.engine.ingest import WriteRequest, decode_write, make_rows
+from driftq.engine.ingest_config import decode_config
 from driftq.errors import BatchTooLargeError, InvalidRequestError, RecordTooLargeError
 from driftq.model.limits import U64_MAX, Limits
 from driftq.model.topic import Discard, Durability, TopicConfig

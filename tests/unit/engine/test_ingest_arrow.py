@@ -1,5 +1,6 @@
 """Writes as Arrow streams: the same records as from JSON, and every refusal names its column or row."""
 
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -127,3 +128,73 @@ def test_any_cut_and_any_flipped_byte_is_an_error_or_a_write() -> None:
             except InvalidRequestError:
                 continue
             assert 1 <= rows.count <= 100
+
+
+_PLAIN = pa.table({"data": ["1", "2"], "tag": ["a", None]})
+
+
+def _messages(table: Any) -> tuple[bytes, bytes]:
+    """The schema and the one record batch of a table, as messages of a stream."""
+    batch = table.combine_chunks().to_batches()[0]
+    return batch.schema.serialize().to_pybytes(), batch.serialize().to_pybytes()
+
+
+def test_a_record_batch_without_a_schema_is_refused() -> None:
+    body = bytearray(pa.record_batch({"data": [1]}).serialize().to_pybytes())
+    body[131] = 255
+    with pytest.raises(InvalidRequestError, match="its first message is a record batch; a schema comes first"):
+        decode_arrow(bytes(body), _LIMITS, 100)
+
+
+def test_only_record_batches_follow_the_schema() -> None:
+    schema, batch = _messages(_PLAIN)
+    assert decode_arrow(schema + batch + batch, _LIMITS, 100).count == 4
+    with pytest.raises(InvalidRequestError, match="plain buffers"):
+        decode_arrow(schema + batch + schema, _LIMITS, 100)
+
+
+def test_bytes_after_the_end_of_the_stream_are_refused_and_not_dropped() -> None:
+    body = _body(_PLAIN)
+    with pytest.raises(InvalidRequestError, match=f"{len(body)} bytes follow its end"):
+        decode_arrow(body + body, _LIMITS, 100)
+
+
+def test_an_arrow_file_is_refused_by_its_name() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, _PLAIN.schema) as writer:
+        writer.write_table(_PLAIN)
+    with pytest.raises(InvalidRequestError, match="it is an Arrow file"):
+        decode_arrow(sink.getvalue().to_pybytes(), _LIMITS, 100)
+
+
+def test_a_big_endian_stream_is_refused() -> None:
+    schema, batch = _messages(_PLAIN.select(["data"]))
+    # A little-endian schema leaves the field out: the first slot of its vtable, after the sizes 8 and 8, is 0.
+    place = schema.index(struct.pack("<4H", 8, 8, 0, 4)) + 4
+    with pytest.raises(InvalidRequestError, match="big-endian"):
+        decode_arrow(schema[:place] + b"\x04" + schema[place + 1 :] + batch, _LIMITS, 100)
+
+
+def test_streams_of_the_older_framing_are_read() -> None:
+    body = _body(_PLAIN, options=pa.ipc.IpcWriteOptions(use_legacy_format=True))
+    assert decode_arrow(body, _LIMITS, 100).count == 2
+
+
+def test_buffers_at_odd_addresses_are_read() -> None:
+    """The first message is longer by one byte, so everything after it is at an odd address."""
+    schema, batch = _messages(_PLAIN)
+    size = int.from_bytes(schema[4:8], "little")
+    odd = schema[:4] + (size + 1).to_bytes(4, "little") + schema[8 : 8 + size] + b"\x00" + schema[8 + size :]
+    assert _facts(decode_arrow(odd + batch, _LIMITS, 100)) == _facts(decode_arrow(schema + batch, _LIMITS, 100))
+
+
+def test_a_column_of_json_with_arrows_own_type_for_it_is_its_text() -> None:
+    rows = _decode({"data": pa.array(['{"a":1}'], pa.json_(pa.utf8()))})
+    assert _facts(rows)[0][0] == b'{"a":1}'
+
+
+def test_record_batches_are_limited_whatever_is_in_them() -> None:
+    schema, batch = _messages(pa.table({"data": ["1"]}))
+    assert decode_arrow(schema + batch * 10_000, _LIMITS, 20_000).count == 10_000
+    with pytest.raises(InvalidRequestError, match="more than 10000 record batches"):
+        decode_arrow(schema + batch * 10_001, _LIMITS, 20_000)

@@ -7,7 +7,8 @@ from driftq.errors import TopicNotFoundError
 from driftq.model.topic import Durability
 from driftq.staging.stage import PartRef
 from driftq.storage.frame import Frame, Kind
-from driftq.storage.wal_reader import WalScan
+from driftq.storage.wal_head import read_wal_head
+from driftq.storage.wal_reader import scan_of
 from driftq.testing import SimDisk
 from tests.unit.staging.rig import StagingRig
 
@@ -16,7 +17,8 @@ _WAL = "/data/wal/wal-0000000000000001.log"
 
 def _frames(disk: SimDisk) -> list[Frame]:
     file = disk.open(_WAL)
-    return [frame for frame in WalScan(file.pread(file.size(), 0), 1) if isinstance(frame, Frame)]
+    content = file.pread(file.size(), 0)
+    return [frame for frame in scan_of(content, 1, read_wal_head(content)) if isinstance(frame, Frame)]
 
 
 def _published(durability: Durability = Durability.FSYNC) -> StagingRig:

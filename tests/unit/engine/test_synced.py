@@ -1,6 +1,6 @@
 """Waiters for syncs: called when `synced_seq` of their topic has moved, and not otherwise."""
 
-from driftq.model.topic import Durability
+from driftq.model.topic import Durability, TopicConfig
 from driftq.testing import EngineRig
 
 
@@ -17,8 +17,8 @@ def _waiting(rig: EngineRig, name: str) -> list[int]:
 
 def test_a_sync_wakes_those_who_wait_for_its_topic_only() -> None:
     rig = EngineRig()
-    rig.put("a", Durability.DISK)
-    rig.put("b", Durability.DISK)
+    for name in ("a", "b"):
+        rig.write(name, config=TopicConfig(durability=Durability.DISK))
     a, b = _waiting(rig, "a"), _waiting(rig, "b")
     rig.write("a", 1, 2)
     assert a == []

@@ -22,10 +22,15 @@ class Fault:
         return self.on and operation in ("open", "pread", "pread_nowait") and path.endswith(self._suffix)
 
 
-def filled(fault: Fault, *, cold: bool = False, **config: Any) -> EngineRig:
+def filled(fault: Fault, *, cold: bool = False, wal_shards: int = 1, **config: Any) -> EngineRig:
     """Three sealed segments of one block each, and nothing of the first two in memory."""
     rig = EngineRig(
-        wrap=fault.wrap, segment_max_events=8, cache_bytes=1, cold_dir="/cold" if cold else None, hot_retain_segments=0
+        wrap=fault.wrap,
+        segment_max_events=8,
+        cache_bytes=1,
+        cold_dir="/cold" if cold else None,
+        hot_retain_segments=0,
+        wal_shards=wal_shards,
     )
     rig.put("t", **config)
     for first in range(0, 24, 8):
@@ -38,3 +43,9 @@ def filled(fault: Fault, *, cold: bool = False, **config: Any) -> EngineRig:
         rig.runtime.advance(6000)
         assert [segment.cold for segment in rig.topic("t").segments] == [True] * 3
     return rig
+
+
+def let_go(rig: EngineRig, name: str) -> None:
+    """Forget the blocks of a topic, as a move to the cold tier does, though somebody holds them."""
+    for segment in rig.topic(name).segments:
+        rig.engine.blocks.forget(rig.topic(name).id, segment)

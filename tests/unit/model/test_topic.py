@@ -4,7 +4,7 @@ import pytest
 from msgspec import json, structs
 
 from driftq.errors import InvalidRequestError
-from driftq.model.topic import Durability, TopicConfig
+from driftq.model.topic import Discard, Durability, TopicConfig, TopicPatch
 
 
 def test_there_are_seventeen_fields_and_all_are_echoed() -> None:
@@ -75,3 +75,36 @@ def test_resolving_changes_nothing_else() -> None:
     changed = {"durability", "durable"}
     before, after = structs.asdict(config), structs.asdict(resolved)
     assert {name for name in before if before[name] != after[name]} <= changed
+
+
+class TestPatch:
+    def test_it_has_the_fields_of_a_config(self) -> None:
+        assert [field.name for field in structs.fields(TopicPatch)] == [
+            field.name for field in structs.fields(TopicConfig)
+        ]
+
+    def test_what_is_absent_stays_and_what_is_null_is_the_default(self) -> None:
+        config = TopicConfig(ttl_ms=5, cap_records=7, priority=3, dead_letter="d", discard=Discard.REJECT)
+        patch = TopicPatch(cap_records=8, ttl_ms=None, priority=None, dead_letter=None)
+        assert patch.over(config) == TopicConfig(cap_records=8, discard=Discard.REJECT)
+        assert TopicPatch().over(config) == config
+
+    @pytest.mark.parametrize(
+        ("stored", "patch", "wanted"),
+        [
+            (Durability.DISK, TopicPatch(durable=True), Durability.FSYNC),
+            (Durability.FSYNC, TopicPatch(durable=False), Durability.DISK),
+            (Durability.FSYNC, TopicPatch(durability=Durability.MEMORY), Durability.MEMORY),
+            (Durability.FSYNC, TopicPatch(durability=None), Durability.DISK),
+            (Durability.FSYNC, TopicPatch(durable=None), Durability.DISK),
+            (Durability.DISK, TopicPatch(durability=None, durable=True), Durability.FSYNC),
+            (Durability.DISK, TopicPatch(durability=Durability.MEMORY, durable=True), Durability.MEMORY),
+            (Durability.EPHEMERAL, TopicPatch(ttl_ms=1), Durability.EPHEMERAL),
+            (Durability.FSYNC, TopicPatch(ttl_ms=1), Durability.FSYNC),
+        ],
+    )
+    def test_the_two_names_of_the_class_change_it_as_one(
+        self, stored: Durability, patch: TopicPatch, wanted: Durability
+    ) -> None:
+        found = patch.over(TopicConfig(durability=stored).resolved("t")).resolved("t")
+        assert (found.durability, found.durable) == (wanted, wanted is Durability.FSYNC)

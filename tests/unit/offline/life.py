@@ -19,6 +19,7 @@ from driftq.server import Server
 from driftq.staging.parts import Address
 from driftq.storage.frame import Frame, read_frame
 from driftq.storage.layout import Layout
+from driftq.storage.wal_head import read_wal_head
 from driftq.testing import ManualClock, ManualRuntime, SimDisk
 from driftq.testing.build import SMALL, rows_of
 from tests.golden import directory
@@ -36,7 +37,7 @@ class Life:
         self.settings = structs.replace(SETTINGS, **changes)
         self.clock = ManualClock()
         self.runtime = ManualRuntime(self.clock)
-        self.server = Server(self.settings, self.disk, self.clock, self.runtime)
+        self.server = Server(self.settings, self.disk, self.clock, self.runtime, missing_is_lost=True)
         self.engine = self.server.engine
 
     def run(self, pending: Pending[Any]) -> Any:
@@ -176,7 +177,10 @@ def used_bytes(path: str, content: bytes) -> int:
 
 def frames(content: bytes) -> Iterator[Frame]:
     """The frames of a file, from its first byte."""
-    place = 0
-    while isinstance(frame := read_frame(content, place, len(content)), Frame):
+    head = read_wal_head(content)
+    if head is not None:
+        yield head.frame
+    place, salt = (0, 0) if head is None else (head.frames_at, head.salt)
+    while isinstance(frame := read_frame(content, place, len(content), salt), Frame):
         yield frame
         place = frame.end

@@ -133,7 +133,7 @@ def test_a_file_in_the_place_of_another_is_found(sound: SimDisk, kind: str) -> N
 def test_anything_behind_the_end_of_the_log_is_found(sound: SimDisk) -> None:
     path, content = next((p, c) for p, c in contents(sound).items() if kind_of(p) == "wal")
     disk = sound.fork()
-    overwrite(disk, path, len(content) - 3, b"x")
+    overwrite(disk, path, -(-len(content) // 4096) * 4096 - 1, b"x")
     (finding,) = checked(disk).findings
     assert (finding.verdict, finding.offset) == (Verdict.TORN, used_bytes(path, content))
 

@@ -283,12 +283,22 @@ def test_a_lock_whose_owner_is_gone_is_waited_for(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    held = OsDisk().lock(path, b"pid=%d\n" % gone.pid)
-    ending = threading.Timer(0.1, held.release)
+    hold = (
+        "import sys; from driftq.seam.disk import OsDisk;"
+        "held = OsDisk().lock(sys.argv[1], sys.argv[2].encode()); print(flush=True); sys.stdin.read()"
+    )
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", hold, path, f"pid={gone.pid}\n"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert orphan.stdin is not None
+    assert orphan.stdout is not None
+    orphan.stdout.readline()
+    ending = threading.Timer(0.1, orphan.stdin.close)
     ending.start()
     OsDisk().lock(path, b"").release()
     ending.join()
-    assert held.fileno() == -1
+    assert orphan.wait() == 0
+    orphan.stdout.close()
 
 
 def test_a_lock_whose_owner_runs_is_not_waited_for(tmp_path: Path) -> None:

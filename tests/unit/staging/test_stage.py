@@ -15,7 +15,7 @@ from driftq.errors import (
     TopicNotFoundError,
 )
 from driftq.model.limits import Limits
-from driftq.model.topic import Discard, Durability
+from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.staging.parts import Parts
 from driftq.staging.stage import PartRef
 from driftq.testing import CrashMode, FaultyDisk
@@ -278,7 +278,7 @@ def test_a_commit_in_time_succeeds_although_its_parts_expire_meanwhile(rig: Stag
 @pytest.mark.parametrize("durability", [Durability.DISK, Durability.MEMORY])
 def test_parts_go_only_when_the_commit_is_on_stable_storage(durability: Durability) -> None:
     rig = StagingRig()
-    rig.put("a", durability)
+    rig.write("a", config=TopicConfig(durability=durability))
     rig.stage("v", part=0)
     rig.stage("other attempt", part=0, attempt=1)
     rig.stage("later", batch=2)
@@ -291,7 +291,7 @@ def test_parts_go_only_when_the_commit_is_on_stable_storage(durability: Durabili
 
 def test_a_lost_commit_is_repeated_from_its_parts() -> None:
     rig = StagingRig()
-    rig.put("a", Durability.DISK)
+    rig.write("a", config=TopicConfig(durability=Durability.DISK))
     rig.stage("v")
     assert not rig.commit().deduped
     rig.crash(CrashMode.DROP)

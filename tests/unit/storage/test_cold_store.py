@@ -90,19 +90,48 @@ def test_a_second_attempt_replaces_the_first(disk: SimDisk) -> None:
     assert len(records_of(store, index)) == 9
 
 
-def test_what_is_missing_or_damaged_is_no_segment(disk: SimDisk) -> None:
+@pytest.mark.parametrize("suffix", ["parquet", "del"])
+def test_what_is_damaged_is_no_segment_and_what_is_missing_is_unavailable(disk: SimDisk, suffix: str) -> None:
     store = store_on(disk)
-    assert store.read_index(TOPIC, FIRST) is None
     store.write(TOPIC, FIRST, some_blocks(), bytes(9))
-    for suffix in ("parquet", "del"):
-        image = disk.fork()
-        image.unlink(PARQUET.replace("parquet", suffix))
-        assert store_on(image).read_index(TOPIC, FIRST) is None
-        image = disk.fork()
-        file = image.open(PARQUET.replace("parquet", suffix))
-        file.pwritev([b"!"], file.size() - 10 if suffix == "parquet" else 3)
-        file.close()
-        assert store_on(image).read_index(TOPIC, FIRST) is None
+    image = disk.fork()
+    image.unlink(PARQUET.replace("parquet", suffix))
+    with pytest.raises(FileNotFoundError):
+        store_on(image).read_index(TOPIC, FIRST)
+    assert store_on(damaged(disk, suffix)).read_index(TOPIC, FIRST) is None
+
+
+def damaged(disk: SimDisk, suffix: str) -> SimDisk:
+    """Return a disk on which one file of the segment has a wrong byte."""
+    image = disk.fork()
+    file = image.open(PARQUET.replace("parquet", suffix))
+    file.pwritev([b"!"], file.size() - 10 if suffix == "parquet" else 3)
+    file.close()
+    return image
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "del"])
+@pytest.mark.parametrize("mark", [None, b"0" * 32 + b"\n"], ids=["without a mark", "of another server"])
+def test_in_a_directory_without_the_mark_of_this_server_a_wrong_checksum_proves_nothing(
+    disk: SimDisk, suffix: str, mark: bytes | None
+) -> None:
+    """proves: G-SEG-2"""
+    store_on(disk).write(TOPIC, FIRST, some_blocks(), bytes(9))
+    image = damaged(disk, suffix)
+    put(image, "/data/.driftq.id", b"f" * 32 + b"\n")
+    if mark is not None:
+        put(image, "/cold/topics/.driftq.id", mark)
+    with pytest.raises(OSError, match="does not carry the mark"):
+        store_on(image).read_index(TOPIC, FIRST)
+    with pytest.raises(OSError, match="does not carry the mark"):
+        store_on(image).write(TOPIC, 200, some_blocks(), bytes(9))
+
+
+def put(disk: SimDisk, path: str, content: bytes) -> None:
+    """Write a file."""
+    file = disk.create(path)
+    file.pwritev([content], 0)
+    file.close()
 
 
 def test_a_damaged_row_group_is_reported_and_the_others_are_served(disk: SimDisk) -> None:
@@ -121,4 +150,5 @@ def test_dropping_removes_both_parts_and_forgets_them(disk: SimDisk) -> None:
     store.write(TOPIC, FIRST, some_blocks(), bytes(9))
     store.drop(TOPIC, FIRST)
     assert disk.names("/cold/topics/00000007") == []
-    assert store.read_index(TOPIC, FIRST) is None
+    with pytest.raises(FileNotFoundError):
+        store.read_index(TOPIC, FIRST)

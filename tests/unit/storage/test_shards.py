@@ -4,9 +4,10 @@ import pytest
 
 from driftq.seam.disk import read_file
 from driftq.storage.commit import Submission
-from driftq.storage.frame import Frame, Kind, encode_control, read_frame
+from driftq.storage.frame import Kind, encode_control
 from driftq.storage.layout import Layout
 from driftq.storage.shards import Shards
+from driftq.storage.wal_head import read_wal_head
 from driftq.testing import ManualClock, ManualRuntime, SimDisk
 
 
@@ -55,6 +56,6 @@ def test_every_file_begins_with_a_frame_that_says_whose_it_is() -> None:
     for name in use(disk, 2):
         directory, _, number = name.rpartition("/")
         content = read_file(disk, Layout(disk, "/data").wal_path(directory, int(number)))
-        header = read_frame(content, 0, len(content))
-        assert isinstance(header, Frame)
-        assert header.kind == Kind.FILE_HEAD
+        head = read_wal_head(content)
+        assert head is not None
+        assert (head.frame.kind, head.version) == (Kind.FILE_HEAD, 2)

@@ -19,7 +19,8 @@ from driftq.storage.commit import Shard, Submission
 from driftq.storage.frame import Frame, Kind, encode_control
 from driftq.storage.layout import Layout
 from driftq.storage.wal_file import WalFiles
-from driftq.storage.wal_reader import WalScan
+from driftq.storage.wal_head import read_wal_head
+from driftq.storage.wal_reader import scan_of
 from driftq.storage.wal_scribe import write_log
 
 
@@ -60,9 +61,9 @@ class Rig:
         self._there.close()
         self._bell.close()
 
-    def submit(self, *ops: int, sync: bool, placed: bool = False, prompt: bool = True) -> Submission:
+    def submit(self, *ops: int, sync: bool, is_mark: bool = False, prompt: bool = True) -> Submission:
         frames = [encode_control(Kind.DELETE, b"x" * 900, topic_id=1, op=op, ts=0) for op in ops]
-        made = Submission(frames, sync=sync, done=self._done, placed=placed, prompt=prompt)
+        made = Submission(frames, sync=sync, done=self._done, is_mark=is_mark, prompt=prompt)
         self.shard.submit(made)
         return made
 
@@ -87,7 +88,8 @@ class Rig:
     def ops(self) -> list[int]:
         found = []
         for number, name in self.layout.wal_files():
-            scan = WalScan(read_file(self.layout.disk, self.layout.wal_path(name, number)), number)
+            content = read_file(self.layout.disk, self.layout.wal_path(name, number))
+            scan = scan_of(content, number, read_wal_head(content))
             found += [frame.seq for frame in scan if isinstance(frame, Frame) and frame.kind == Kind.DELETE]
         return found
 
@@ -100,7 +102,7 @@ def test_what_was_submitted_is_in_the_files_in_order_and_everybody_hears_of_it(t
             if op % 5 == 0:
                 rig.shard.flush()
                 await asyncio.sleep(0)
-        last = rig.submit(300, sync=True, placed=True)
+        last = rig.submit(300, sync=True, is_mark=True)
         rig.shard.flush()
         await rig.settled(101)
         rig.close()

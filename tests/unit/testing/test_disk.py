@@ -309,3 +309,20 @@ def test_what_a_failed_sync_left_is_read_and_never_durable() -> None:
     file.pwritev([b"kept"], 0)
     file.sync(Site.WAL_COMMIT)
     assert disk.crash(CrashMode.DROP, 0).open("/data/f").pread(9, 0) == b"kept"
+
+
+def test_a_disk_without_space_cuts_writes_short_and_then_refuses_them() -> None:
+    disk = SimDisk()
+    first, second = disk.create("/data/a"), disk.create("/data/b")
+    disk.space = 10
+    assert first.pwritev([b"123456"], 0) == 6
+    assert disk.free_bytes("/data") == 4
+    assert second.pwritev([b"abcdef"], 0) == 4
+    with pytest.raises(OSError, match="No space left"):
+        second.pwritev([b"ef"], 4)
+    assert first.pwritev([b"xyz"], 2) == 3, "a write inside a file needs no space"
+    assert (disk.used_bytes(), disk.fork().free_bytes("/data")) == (10, 0)
+    disk.unlink("/data/a")
+    assert second.pwritev([b"ef"], 4) == 2
+    second.truncate(1)
+    assert disk.free_bytes("/data") == 9

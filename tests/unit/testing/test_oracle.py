@@ -74,7 +74,7 @@ def test_a_hole_stops_a_page_and_has_its_own_tombstone() -> None:
     state.skip_to(5)
     state.skip_to(8)
     state.write(rows(1), 0, None)
-    assert state.holes == [Hole(3, 8, Reason.CRASH)]
+    assert state.holes == [Hole(3, 8, Reason.CRASH, at_most=True)]
     assert state.page(0, limit=10, budget=100).next_from_seq == 2
     page = state.page(4, limit=10, budget=100)
     assert page.tombstone is not None
@@ -148,11 +148,11 @@ def test_what_was_said_to_be_synced_is_not_lost() -> None:
 
 def test_a_disk_topic_goes_on_behind_its_reservation_and_never_below_an_ack() -> None:
     topic, states = history(Durability.DISK, acked=3)
-    topic.crashed(found(states[1], head=256, holes=[Hole(3, 256, Reason.CRASH)]), 0)
-    assert (topic.state.head, topic.state.holes) == (256, [Hole(3, 256, Reason.CRASH)])
+    topic.crashed(found(states[1], head=256, holes=[Hole(3, 256, Reason.CRASH, at_most=True)]), 0)
+    assert (topic.state.head, topic.state.holes) == (256, [Hole(3, 256, Reason.CRASH, at_most=True)])
     topic, states = history(Durability.DISK, acked=3)
     with pytest.raises(AssertionError, match="acked up to 6"):
-        topic.crashed(found(states[1], head=4, holes=[Hole(3, 4, Reason.CRASH)]), 0)
+        topic.crashed(found(states[1], head=4, holes=[Hole(3, 4, Reason.CRASH, at_most=True)]), 0)
     topic, states = history(Durability.DISK, acked=3)
     with pytest.raises(AssertionError, match="no crash may leave"):
         topic.crashed(found(states[1], head=256), 0)

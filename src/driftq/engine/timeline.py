@@ -1,0 +1,86 @@
+"""Which moment of engine time each stamp (`$ts`) belongs to.
+
+Engine time (`engine.time`) runs at the speed of the steady clock and never steps. Stamps follow the wall clock, which
+does. A timeline is the record of where the two parted: a list of bends, each "from this stamp on, which was given at
+this moment, a millisecond of stamps is so many milliseconds of engine time". So the age of a record is known exactly,
+however often the wall clock was set.
+
+    pace 1  stamps follow the wall clock
+    pace 2  stamps are ahead of the wall clock and advance at half speed
+    pace 0  engine time stands still: just after a crash, while what was noted ahead of time is made up for
+
+Invariants
+- Stamps strictly increase from bend to bend, and moments do not decrease.
+- `moment` is non-decreasing in the stamp. For every stamp that was given, it is the moment at which it was given.
+- To add a bend changes no moment of an earlier stamp. So it does not matter in which order log files are read.
+
+Below the first bend stamps and moments have the same distances. The oldest bends are forgotten when there are
+`BENDS_MAX`; what was stored before them is judged as if the wall clock had never been set before.
+"""
+
+from bisect import bisect_left, bisect_right
+
+from msgspec import Struct
+
+BENDS_MAX = 256
+STOPPED, FOLLOWS, CREEPS = 0, 1, 2
+
+
+class Bend(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """From a stamp on: the moment it was given at, and milliseconds of engine time per millisecond of stamps."""
+
+    stamp: int
+    moment: int
+    pace: int
+
+
+class Timeline:
+    """The bends, oldest first; none is where stamps have always been moments."""
+
+    __slots__ = ("_moments", "_stamps", "bends")
+
+    def __init__(self) -> None:
+        self.restore([])
+
+    def restore(self, bends: list[Bend]) -> None:
+        """Take over the bends of another timeline."""
+        self.bends = list(bends) or [Bend(0, 0, FOLLOWS)]
+        self._stamps = [bend.stamp for bend in self.bends]
+        self._moments = [bend.moment for bend in self.bends]
+
+    def add(self, bend: Bend) -> None:
+        """Continue along another line from a stamp on that is above every stamp given so far."""
+        assert bend.stamp > self._stamps[-1]
+        assert bend.moment >= self._moments[-1]
+        self.restore([*self.bends, bend][-BENDS_MAX:])
+
+    @property
+    def pace(self) -> int:
+        """The pace of the newest line."""
+        return self.bends[-1].pace
+
+    def moment(self, stamp: int) -> int:
+        """Return the moment at which a stamp was given."""
+        place = bisect_right(self._stamps, stamp) - 1
+        if place < 0:
+            return self._moments[0] - self._stamps[0] + stamp
+        bend = self.bends[place]
+        found = bend.moment + bend.pace * (stamp - bend.stamp)
+        return found if place + 1 == len(self.bends) else min(found, self._moments[place + 1])
+
+    def stamp(self, moment: int) -> int:
+        """Return the lowest stamp that was given at or after a moment: what is below it is older."""
+        place = bisect_left(self._moments, moment) - 1
+        if place < 0:
+            return self._stamps[0] - self._moments[0] + moment
+        bend = self.bends[place]
+        ago, last = moment - bend.moment, place + 1 == len(self.bends)
+        if not bend.pace:
+            return bend.stamp + ago if last else self._stamps[place + 1]
+        found = bend.stamp - (-ago // bend.pace)
+        return found if last else min(found, self._stamps[place + 1])
+
+    def known(self, stamp: int) -> bool:
+        """Whether engine time ran when a stamp was given, so that the clock itself had reached its moment."""
+        place = bisect_right(self._stamps, stamp) - 1
+        return place < 0 or self.bends[place].pace != STOPPED

@@ -1,0 +1,178 @@
+"""A disk of so many bytes that fills up: what works on it, what brings the space back, and starts without any."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from driftq.errors import DiskFullError
+from driftq.seam.runtime import Pending
+from driftq.testing import CrashMode, SimDisk
+from tests.crash.sweep import ALL, KILL, MODES, Swept, crash, sweep
+from tests.crash.world import SETTINGS, World
+
+pytestmark = pytest.mark.crash
+
+_SPACE = 4_000_000
+_FULL: dict[str, Any] = {"wal_file_bytes": 256 << 10, "disk_reserve_bytes": 256 << 10}
+
+
+def _begin(*, seed: int | None = None, keep_images: bool = False) -> World:
+    world = World(SimDisk(["/data", "/cold"]), seed=seed, keep_images=keep_images)
+    world.disk.space = _SPACE
+    world.start(**_FULL)
+    for name in ("a", "b"):
+        world.put(name, "fsync")
+    world.put("d", "disk")
+    world.settle()
+    world.advance(100)
+    return world
+
+
+def _fill(world: World, *names: str) -> None:
+    """Write until records have been refused for two seconds on end, and what can be kept in reserve is kept."""
+    refused_ms = 0
+    while refused_ms < 2000:
+        for name in names:
+            try:
+                answer = world.append(name, 3, padding=4000)
+            except DiskFullError:
+                refused_ms += 100
+                world.advance(100)
+            else:
+                world.settle()
+                refused_ms = 0 if answer.error is None else refused_ms
+                assert answer.error is None or isinstance(answer.error, DiskFullError)
+    world.advance(6000)
+
+
+def _take_the_rest(world: World) -> None:
+    world.disk.space = world.disk.used_bytes()
+
+
+def _done(world: World, call: Callable[[], Pending[Any]]) -> Any:
+    answer = call()
+    world.settle()
+    return answer.result()
+
+
+def _is_short(world: World) -> bool:
+    return world.engine.journal.space.short
+
+
+def _wait_until_roomy(world: World) -> None:
+    for _ in range(30):
+        if not _is_short(world):
+            return
+        world.advance(100)
+    raise AssertionError(f"still short after 3 s: {world.engine.refusal}")
+
+
+WAYS: dict[str, Callable[[World], Pending[Any]]] = {
+    "delete": lambda world: world.delete("a", before=world.engine.topic("a").head - 3),
+    "cap": lambda world: world.put("a", "fsync", cap_records=10),
+    "topic": lambda world: world.drop("a"),
+}
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_full_disk_is_emptied_from_inside(way: str, seed: int | None) -> None:
+    """proves: G-IO-12, G-IO-13"""
+    world = _begin(seed=seed)
+    _fill(world, "a", "b", "d")
+    _take_the_rest(world)
+    world.advance(2000)
+    assert _is_short(world)
+    with pytest.raises(DiskFullError, match="before_seq"):
+        world.append("b", 1)
+    deleted = _done(world, lambda: world.delete("b", seqs=[world.engine.topic("b").earliest]))
+    assert deleted.deleted == 1
+    free = world.disk.free_bytes("/data")
+    _done(world, lambda: WAYS[way](world))
+    _wait_until_roomy(world)
+    assert world.disk.free_bytes("/data") > free
+    assert _done(world, lambda: world.append("b", 1)).count == 1
+    for mode in MODES:
+        again = World(crash(world.disk, mode, 1), ledger=world.ledger.copy(), settings=world.settings, order=False)
+        again.start()
+        again.judge()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", ["stop", *MODES])
+def test_a_start_without_a_free_byte_is_ready_and_can_be_emptied(mode: str, way: str) -> None:
+    """proves: G-IO-14, G-IO-12"""
+    world = _begin()
+    _fill(world, "a", "b", "d")
+    if mode == "stop":
+        closing = world.engine.close()
+        world.runtime.advance(1000)
+        assert closing.result()
+        disk = world.disk.fork()
+    else:
+        disk = crash(world.disk, mode, 1)
+    disk.space = disk.used_bytes()
+    again = World(disk, ledger=world.ledger.copy(), settings=world.settings, wall_ms=world.clock.wall_ms(), order=False)
+    again.start()
+    again.judge()
+    _done(again, lambda: WAYS[way](again))
+    _wait_until_roomy(again)
+    assert _done(again, lambda: again.append("b", 1)).count == 1
+    again.crash(CrashMode.DROP)
+    again.judge()
+
+
+def test_a_shard_without_a_file_is_covered_by_a_checkpoint_that_nothing_follows() -> None:
+    """The log of a run that could never make a file is empty, and the next run's files are not passed over.
+
+    proves: G-IO-14, G-REC-1
+    """
+    world = _begin()
+    _fill(world, "a", "b")
+    disk = world.disk.fork()
+    disk.unlink("/data/.driftq.reserve")
+    disk.space = disk.used_bytes() + 2000
+    again = World(disk, ledger=world.ledger.copy(), settings=world.settings, wall_ms=world.clock.wall_ms(), order=False)
+    again.start()
+    again.advance(3000)
+    again.disk.space = None
+    again.advance(3000)
+    assert not _is_short(again)
+    assert _done(again, lambda: again.append("a", 2)).count == 2
+    for mode in MODES:
+        third = World(crash(again.disk, mode, 1), ledger=again.ledger.copy(), settings=again.settings, order=False)
+        third.start()
+        third.judge()
+
+
+def test_a_power_loss_at_any_call_on_a_full_disk_keeps_every_promise() -> None:
+    """Filling, the checkpoints for lack of space, deletes in the reserve, and writes with space back.
+
+    proves: G-IO-12, G-IO-13, G-CKPT-1
+    """
+    swept = Swept()
+    for seed in (None, 1, 2):
+        world = _begin(seed=seed)
+        _fill(world, "a", "b", "d")
+        world.disk.space = world.disk.used_bytes() + 2000
+        world._recording = True
+        world.record(world.disk)
+        world.advance(1200)
+        for call in (
+            lambda world=world: world.delete("a", before=30),
+            lambda world=world: world.put("b", "fsync", cap_records=20),
+            lambda world=world: world.drop("d"),
+        ):
+            _done(world, call)
+            world.advance(1200)
+        world.append("b", 4)
+        world.settle()
+        assert world.checkpoint()
+        for image in world.images:
+            image.disk.space = None  # the second life of a state writes to every topic
+        sweep(world.images, states=10**6 if ALL else 120, swept=swept, seed=seed or 0)
+    assert not swept.violations, "\n".join(swept.violations)
+    assert len(swept.states) >= 300
+    assert KILL in MODES
+    assert SETTINGS.disk_reserve_bytes == 0, "sweeps of other scenarios spend no calls on the reserve"
