@@ -27,7 +27,7 @@ help: ## this list
 run: $(READY) ## play a day of agents, run Spark over it, show it all, and go on serving (DATA_DIR=, ARGS=); with ONCE=1 exit
 	@exec $(BIN)/driftq demo $(if $(ONCE),,--serve) --data-dir "$(DATA_DIR)" $(ARGS)
 
-test: check ## everything: format, lint, types, layers, all tests (JOBS=, CRASH=all, ARGS=)
+test: check ## everything: format, lint, types, layers, all tests (JOBS=, CRASH=all, SERVER_KILLS=500, ARGS=)
 	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal --durations=12 --hypothesis-profile=ci --ignore=tests/pipeline $(ARGS)
 	@$(BIN)/python -c 'import driftq.pipeline; driftq.pipeline.warm()'
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=12 tests/pipeline $(ARGS) || { code=$$?; [ $$code = 5 ] && [ -n "$(ARGS)" ] || exit $$code; }

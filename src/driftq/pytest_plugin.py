@@ -70,6 +70,7 @@ class DriftQServer:
         from driftq.http.keys import Keys
         from driftq.http.listener import Listener, choose_address
         from driftq.http.serving import Terms
+        from driftq.seam.boot import read_boot_id
         from driftq.seam.clock import SystemClock
         from driftq.seam.disk import OsDisk
         from driftq.seam.runtime import AsyncioRuntime
@@ -78,7 +79,7 @@ class DriftQServer:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         settings = convert({"data_dir": self.data_dir, "port": 0, **self._settings}, Settings)
         runtime = AsyncioRuntime(self._loop)
-        server = Server(settings, OsDisk(), SystemClock(), runtime, pid=os.getpid())
+        server = Server(settings, OsDisk(), SystemClock(), runtime, boot_id=read_boot_id(), pid=os.getpid())
         app = App(server, Keys.parse(""))
         listener = Listener(app.handle, runtime, Terms.of(settings), app.shortcut)
         self.url = f"http://{await listener.open(choose_address(settings))}"

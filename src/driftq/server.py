@@ -7,11 +7,10 @@ A refused start raises `StartError`; a directory that another server has open is
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from driftq import __version__
 from driftq.admission import Admission
@@ -19,8 +18,9 @@ from driftq.backup.backups import Backups
 from driftq.config import Settings
 from driftq.cursors.named import NamedCursors
 from driftq.engine.engine import Engine
+from driftq.engine.time import TOLD_MS
 from driftq.engine.topic import Topic
-from driftq.errors import ShuttingDownError, StartError
+from driftq.errors import ShuttingDownError, StartError, WalStoppedError
 from driftq.groups.broker import Broker
 from driftq.groups.hook import make_hook
 from driftq.groups.letters import BrokerLetters
@@ -28,11 +28,12 @@ from driftq.groups.redrive import Redriver
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.groups.runs import RunIndex
 from driftq.lease.book import LeaseBook
-from driftq.model.answers import Health, Holes, QueueCounts, Readiness
+from driftq.model.answers import ClockAhead, Health, Holes, QueueCounts, Readiness
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.queue.queues import Queues
 from driftq.router.routers import Routers
+from driftq.seam.boot import UNKNOWN_BOOT
 from driftq.seam.clock import Clock
 from driftq.seam.disk import Disk
 from driftq.seam.entropy import Entropy, SystemEntropy
@@ -40,12 +41,13 @@ from driftq.seam.runtime import Pending, Runtime
 from driftq.staging.stage import Staging
 from driftq.storage.commit import Shard
 from driftq.storage.layout import Layout, make_directory
-from driftq.storage.server_id import ColdMark, settle_server_id
+from driftq.storage.server_id import ColdMark, adopt_cold_tier, settle_server_id
 from driftq.watch.watch import Watch
 
 _NS_PER_MS = 1_000_000
 _DRAIN_MS = 2000
 """So long a stop waits for routers: the connections and the last checkpoint need the rest of its ten seconds."""
+_RETRY_MS = 1000
 _LAGS_MAX = 10_000
 """Of so many cursors the lag is shown."""
 
@@ -55,6 +57,13 @@ class QueueFigures(NamedTuple):
 
     ready: int
     in_flight: int
+
+
+class Unconfirmed(NamedTuple):
+    """Acked records that are not known to be on stable storage, by class; those of class `fsync` always are."""
+
+    disk: int
+    memory: int
 
 
 class Figures(Struct, frozen=True):
@@ -68,6 +77,16 @@ class Figures(Struct, frozen=True):
     payload: int
     control_lost: int
     shards: Sequence[Shard]
+    wal_stopped: bool = False
+    lost_files: int = 0
+    """Files of segments that were given up."""
+    writers_hung: dict[str, int] = {}
+    """For how many milliseconds each kind of writer has hung."""
+    writer_replaced: bool = False
+    unsealed: int = 0
+    clock_ahead_ms: int = 0
+    read_only: bool = False
+    """Whether records are refused because there is no room for them."""
     routers: int = 0
     queues: dict[Topic, QueueFigures] = {}
     streams: int = 0
@@ -87,9 +106,12 @@ class Server:
         runtime: Runtime,
         *,
         entropy: Entropy | None = None,
+        boot_id: bytes = UNKNOWN_BOOT,
         pid: int = 0,
         recover: bool = True,
+        missing_is_lost: bool = False,
     ) -> None:
+        """`missing_is_lost` is for a repair, as `Engine` has it."""
         self.settings = settings
         self.clock = clock
         self._began_ns = clock.monotonic_ns()
@@ -99,6 +121,8 @@ class Server:
         self.runtime = runtime
         self.admission = Admission(settings.limits)
         self.replay_progress = 0.0
+        self.recovery_ms = 0
+        """How long the log was read, once it has been."""
         self.cursors = NamedCursors()
         self.staging = Staging(settings.stage_ttl_ms)
         self.hot_root = os.path.abspath(settings.data_dir)
@@ -117,7 +141,19 @@ class Server:
         self.broker.book.listeners.append(self.runs.heard)
         self.broker.book.enders.append(self.runs.ended)
         features = (leases, self.cursors, self.staging, self.routers, self.registry, self.runs, self.broker)
-        self.engine = Engine(disk, clock, runtime, settings, features, self.routers, pid=pid, recover=False)
+        self.engine = Engine(
+            disk,
+            clock,
+            runtime,
+            settings,
+            features,
+            self.routers,
+            pid=pid,
+            recover=False,
+            missing_is_lost=missing_is_lost,
+            boot_id=boot_id,
+            entropy=self.entropy,
+        )
         self.backups = Backups(self._layout, self.engine, runtime, clock, self.entropy)
         self.watch = Watch(self.engine, runtime, clock, self.entropy)
         self.queues = Queues(self.engine, runtime, self.entropy, self.watch.turns, leases)
@@ -130,22 +166,28 @@ class Server:
 
         For whoever made it with `recover=False`.
         """
+        began_ns = self.clock.monotonic_ns()
         for progress in self.engine.recover():
             self.replay_progress = progress
             yield
+        self.recovery_ms = (self.clock.monotonic_ns() - began_ns) // _NS_PER_MS
         self.routers.bind(self.engine)
         self.queues.open()
         self.cursors.bind(self.engine)
         self.registry.bind(self.engine, self.broker)
-        self.broker.open(self.engine, self.runtime, self.clock)
-        self.runs.opened()
-        letters = BrokerLetters(self.engine, self.broker.book, self.broker.producer)
-        self.redriver = Redriver(letters, self.runtime, self.entropy, self.engine.time.now)
         try:
+            self.broker.open(self.engine, self.runtime)
+            self.runs.opened()
+            letters = BrokerLetters(self.engine, self.broker.book, self.broker.producer)
+            self.redriver = Redriver(
+                letters, self.runtime, self.entropy, self.engine.time.running, self.engine.time.wall
+            )
             self.server_id = settle_server_id(self._layout, self.entropy)
+            adopt_cold_tier(self._layout)
             self.staging.open(self.engine, self.runtime, self._layout)
         except OSError as error:
             raise StartError(f"{self.settings.data_dir} cannot be used: {error}") from error
+        self.backups.look_for_last(self.settings.backup_dir)
 
     def health(self) -> Health:
         """Always the same answer, whatever the state."""
@@ -154,11 +196,26 @@ class Server:
     def check_ready(self) -> None:
         """Refuse what cannot be done now. Raises ShuttingDownError."""
         if self._closing is not None:
-            raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+            raise ShuttingDownError("the server is shutting down", retry_after_ms=_RETRY_MS)
 
     def readiness(self) -> Readiness:
-        """How the server stands. Raises as `check_ready` does."""
+        """What a server that takes writes says of itself. Raises as `check_ready` does, and WalStoppedError."""
         self.check_ready()
+        stopped = self.engine.writers.stopped
+        if stopped is not None:
+            message = f"the log is stopped: {stopped}; writes are refused until the server restarts, reads work"
+            raise WalStoppedError(message, retry_after_ms=_RETRY_MS)
+        ready = Readiness("ready", True, len(list(self.engine.catalog.visible())), self.holes())
+        refusal, writers = self.engine.refusal, self.engine.writers.states()
+        if refusal is not None:
+            ready = structs.replace(ready, writable=False, reason=refusal.code, message=refusal.message)
+        ahead_ms = self.engine.time.ahead_ms
+        if ahead_ms > TOLD_MS:
+            ready = structs.replace(ready, clock=ClockAhead(ahead_ms))
+        return ready if writers is None else structs.replace(ready, writers=writers)
+
+    def holes(self) -> Holes | None:
+        """Return how many ranges of seqs were lost that nobody asked to lose, by reason; None where there are none."""
         topics = list(self.engine.catalog.visible())
         reasons = [hole.reason for topic in topics for hole in topic.holes.all]
         lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in topics)
@@ -166,8 +223,17 @@ class Server:
             corruption=reasons.count(Reason.CORRUPTION),
             crash=reasons.count(Reason.CRASH) + lost,
             control=self.engine.recovered.control_lost,
+            at_most=sum(hole.at_most for topic in topics for hole in topic.holes.all),
         )
-        return Readiness("ready", True, len(topics), None if holes == Holes(0, 0, 0) else holes)
+        return None if holes == Holes(0, 0, 0) else holes
+
+    def unconfirmed(self) -> Unconfirmed:
+        """Count the records that were acked and are not known to be on stable storage."""
+        counts = {Durability.DISK: 0, Durability.MEMORY: 0}
+        for topic in self.engine.catalog.visible():
+            if topic.durability in counts:
+                counts[topic.durability] += max(0, topic.head - self.engine.synced_seq(topic))
+        return Unconfirmed(counts[Durability.DISK], counts[Durability.MEMORY])
 
     def figures(self) -> Figures:
         """What the metrics show, retention applied."""
@@ -175,17 +241,23 @@ class Server:
         topics = list(engine.catalog.visible())
         now = engine.time.now()
         for topic in topics:
-            with suppress(OSError):  # a block cannot be read now: what it holds is shown a little longer
-                topic.expire(now)
+            topic.expire(now)
         return Figures(
             uptime_ms=self.health().uptime_ms,
-            ready=self._closing is None,
+            ready=self._closing is None and engine.writers.stopped is None,
             replay_progress=self.replay_progress,
             topics=topics,
             records=engine.blocks.usage.records,
             payload=engine.blocks.usage.payload,
             control_lost=engine.recovered.control_lost,
             shards=engine.shards.all,
+            wal_stopped=engine.writers.stopped is not None,
+            lost_files=engine.filing.lost.count(),
+            writers_hung=engine.writers.hung_ms,
+            writer_replaced=engine.writers.replaced,
+            unsealed=engine.unsealed.size,
+            clock_ahead_ms=engine.time.ahead_ms,
+            read_only=engine.journal.space.short or any(shard.read_only for shard in engine.shards.all),
             queues={
                 topic: QueueFigures(counters.ready, counters.in_flight)
                 for topic in topics

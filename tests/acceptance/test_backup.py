@@ -72,7 +72,7 @@ def _counts(client: Client) -> tuple[list[int], list[int], set[int], set[int], l
     numbers = [[record.data["n"] for record in _records(client, name)] for name in _TOPICS]
     done = {record.data["job"] for record in _records(client, "done")}
     left = {record.seq for record in _records(client, "jobs")}
-    messages = len(_records(client, "v1:work"))
+    messages = len(_records(client, "@work"))
     return numbers[0], numbers[1], done, left, list(range(messages))
 
 

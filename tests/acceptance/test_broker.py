@@ -172,7 +172,7 @@ def test_a_reset_begins_with_nothing_and_keeps_what_there_was(tmp_path: Path) ->
 
 def test_what_is_old_and_done_goes_and_a_kill_brings_it_back_to_nobody(tmp_path: Path) -> None:
     def earliest(server: ServerProcess) -> int:
-        found: int = server.get("/v0/topics/v1:jobs")[1]["earliest_seq"]  # type: ignore[assignment]
+        found: int = server.get("/v0/topics/@jobs")[1]["earliest_seq"]  # type: ignore[assignment]
         return found
 
     with serving(tmp_path, "--v1-retention-ms", "200") as server:

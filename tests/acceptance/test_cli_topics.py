@@ -27,6 +27,11 @@ def test_a_topic_is_created_shown_listed_and_deleted(cli: CommandLine) -> None:
     made = cli.ok("topic", "create", "life", "--durability", "fsync", "--set", "priority=7", "--json").json
     assert (made["created"], made["config"]["durability"], made["config"]["priority"]) == (True, "fsync", 7)
     assert cli("topic", "create", "life").code == 1
+    refused = cli("topic", "create", "life", "--replace")
+    assert refused.code == 2
+    assert "durability fsync -> disk, priority 7 -> None" in refused.err
+    assert "--yes" in refused.err
+    assert cli.ok("topic", "create", "life", "--replace", "--yes", "--json").json["created"] is False
     assert cli.ok("topic", "create", "life", "--replace", "--json").json["created"] is False
     shown = cli.ok("topic", "show", "life")
     told = cli.ok("topic", "show", "life", "--json").json
@@ -40,6 +45,34 @@ def test_a_topic_is_created_shown_listed_and_deleted(cli: CommandLine) -> None:
     gone = cli("topic", "delete", "life", "--yes")
     assert (gone.code, gone.err.count("\n")) == (5, 1)
     assert cli("topic", "show", "life").code == 5
+
+
+def test_set_changes_single_settings(cli: CommandLine) -> None:
+    cli.ok("topic", "create", "changing", "--durability", "fsync", "--ttl-ms", "60000")
+    before = cli.ok("topic", "show", "changing", "--json").json["config"]
+    done = cli.ok("topic", "set", "changing", "--cap-records", "5", "--set", "priority=7", "--json").json
+    assert done["config"] == before | {"cap_records": 5, "priority": 7}
+    done = cli.ok("topic", "set", "changing", "--unset", "ttl-ms", "--unset", "priority", "--json").json
+    assert done["config"] == before | {"cap_records": 5, "ttl_ms": 0}
+    assert cli.ok("topic", "show", "changing", "--json").json["config"] == done["config"]
+    shown = cli.ok("topic", "set", "changing", "--discard", "reject")
+    assert ["config.discard", "reject"] in shown.rows
+
+
+def test_a_replacement_lists_what_it_changes_and_asks_who_sits_at_a_terminal(cli: CommandLine) -> None:
+    cli.ok("topic", "create", "replaced", "--durability", "fsync", "--ttl-ms", "60000")
+    command = ["-m", "driftq", "topic", "create", "replaced", "--cap-records", "5", "--replace"]
+    code, seen = at_a_terminal(command, typed=b"n\n", DRIFTQ_URL=cli.url)
+    seen = " ".join(seen.split())
+    assert (code, "nothing was done" in seen) == (1, True)
+    assert "ttl_ms 60000 -> 0" in seen
+    assert "cap_records 0 -> 5" in seen
+    assert "durability fsync -> disk" in seen
+    assert cli.ok("topic", "show", "replaced", "--json").json["config"]["durability"] == "fsync"
+    code, _ = at_a_terminal(command, typed=b"y\n", DRIFTQ_URL=cli.url)
+    assert code == 0
+    config = cli.ok("topic", "show", "replaced", "--json").json["config"]
+    assert (config["durability"], config["ttl_ms"], config["cap_records"]) == ("disk", 0, 5)
 
 
 def test_a_deletion_asks_who_sits_at_a_terminal(cli: CommandLine) -> None:
@@ -57,6 +90,12 @@ def test_a_deletion_asks_who_sits_at_a_terminal(cli: CommandLine) -> None:
     [
         (["topic", "create", "x", "--set", "nope=1"], 2, "nope"),
         (["topic", "create", "x", "--set", "nope"], 2, "NAME=VALUE"),
+        (["topic", "create", "x", "--set", "nope=1", "--replace"], 2, "nope"),
+        (["topic", "set", "x"], 2, "nothing to change"),
+        (["topic", "set", "x", "--set", "nope=1"], 2, "nope"),
+        (["topic", "set", "x", "--unset", "nope"], 2, "nope"),
+        (["topic", "set", "x", "--ttl-ms", "5", "--unset", "ttl-ms"], 2, "both set and unset"),
+        (["topic", "set", "absent", "--ttl-ms", "5"], 5, "absent"),
         (["topic", "create", "x", "--durability", "stone"], 2, "--durability"),
         (["topic", "create", "-x"], 2, "-x"),
         (["topic", "create", "_x"], 1, "name"),
@@ -98,6 +137,23 @@ def test_lines_are_appended_and_read(cli: CommandLine, tmp_path: Path) -> None:
     assert cli.ok("read", "lines", "--from-ts", at, "--json").out.count("\n") == sum(
         record["$ts"] >= read[2]["$ts"] for record in read
     )
+
+
+def test_a_cursor_above_the_head_is_said_and_is_not_called_a_loss(cli: CommandLine, tmp_path: Path) -> None:
+    given = tmp_path / "lines"
+    given.write_bytes(lines(1, 2, 3))
+    cli.ok("append", "short", str(given))
+    with cli.start("read", "short", "--from-seq", "999") as command:
+        out, err = command.communicate(timeout=30)
+    assert (command.returncode, out, err) == (0, b"", b"topic short: cursor 999 is above the head 3\n")
+    epoch = str(cli.ok("topic", "show", "short", "--json").json["epoch"])
+    cli.ok("topic", "delete", "short", "--yes")
+    given.write_bytes(lines(4, 5))
+    cli.ok("append", "short", str(given))
+    again = cli.ok("read", "short", "--from-seq", "1", "--epoch", epoch).out.splitlines()
+    assert "deleted and created again" in again[0]
+    assert "are gone" not in again[0]
+    assert len(again) == 3
 
 
 @pytest.mark.parametrize("bad", [b"{bad", b'"\\ud800"', b"1},{2", b"1 2", b"[" * 200 + b"]" * 200, b'"\xff"'])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -134,6 +135,24 @@ def test_garbage_is_survived_and_does_not_add_up(server: ServerProcess, seed: in
         misbehave(server, dice)
         assert server.get("/healthz")[0] == 200
     assert memory_bytes(server) - before < 64 * MIB
+    stop_clean(server)
+
+
+def test_an_arrow_body_without_a_schema_is_refused_and_the_server_lives(server: ServerProcess) -> None:
+    """proves: G-IN-1"""
+    body = bytearray(pa.record_batch({"data": [1]}).serialize().to_pybytes())
+    body[131] = 255
+    assert len(body) == 152
+    for path in ("/v0/topics/t", "/v0/topics/t/stage?writer=w&batch=1&part=0&attempt=0"):
+        for wrong in (bytes(body), pa.record_batch({"data": ["1"]}).serialize().to_pybytes()):
+            with dial(server) as peer:
+                head = f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/vnd.apache.arrow.stream\r\n"
+                peer.sendall(f"{head}Content-Length: {len(wrong)}\r\nConnection: close\r\n\r\n".encode() + wrong)
+                found = read_all(peer)
+            assert found.startswith(b"HTTP/1.1 400 "), path
+            assert b'"code":"invalid_request"' in found
+            assert b"a schema comes first" in found
+    assert server.process.poll() is None
     stop_clean(server)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.process import ServerProcess, serving
+from tests.acceptance.process import Served, ServerProcess, serving
 from tests.acceptance.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,11 @@ LOG, SEGMENTS = "driftq-write-lo", "driftq-keep-seg"
 
 def children(server: ServerProcess) -> dict[str, int]:
     """The processes of a server that run, by name."""
-    pid = server.process.pid
+    return children_of(server.process.pid)
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """The processes of a process that run, by name."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         stat = Path(f"/proc/{child}/stat").read_text()
@@ -35,7 +39,7 @@ def scribes(server: ServerProcess) -> dict[str, int]:
 
 
 @contextmanager
-def writing(server: ServerProcess, durability: str) -> Iterator[list[int]]:
+def writing(server: Served, durability: str) -> Iterator[list[int]]:
     """Eight writers, until they are refused or nobody answers: the seqs that were acked."""
     server.ask("PUT", "/v0/topics/t", {"durability": durability})
     acked: list[int] = []
@@ -58,7 +62,7 @@ def writing(server: ServerProcess, durability: str) -> Iterator[list[int]]:
         thread.join()
 
 
-def seqs(server: ServerProcess) -> list[int]:
+def seqs(server: Served) -> list[int]:
     """All that are there; behind a crash seqs that were reserved and not used are shown as lost."""
     found: list[int] = []
     while True:

@@ -93,6 +93,22 @@ def test_a_signal_ends_the_server_with_0_and_leaves_one_checkpoint(tmp_path: Pat
         assert [path.name for path in (server.data_dir / "meta").iterdir()] == ["snapshot-0000000000000001.bin"]
 
 
+def test_sighup_is_logged_and_ends_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        server.wait_ready()
+        pid = server.process.pid
+        writers = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        assert len(writers) == 2
+        for each in [*map(int, writers), pid]:
+            os.kill(each, signal.SIGHUP)
+        assert server.ask("POST", "/v0/topics/t", {"records": [{"data": 1}]})[0] == 201
+        assert Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split() == writers
+        server.process.send_signal(signal.SIGTERM)
+        code, errors = server.ended()
+    assert code == 0
+    assert errors.count("SIGHUP is ignored: settings are read at start only") == 1
+
+
 def test_an_idle_keep_alive_connection_does_not_hold_up_a_stop(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.wait_ready()
@@ -129,7 +145,7 @@ def test_a_killed_server_starts_again_on_the_same_directory(tmp_path: Path) -> N
 
 
 def test_a_second_server_on_a_directory_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    """proves: G-REC-10; inv: 85"""
+    """proves: G-REC-10; inv: 85; row: F-START-1"""
     second = tmp_path / "second"
     second.mkdir()
     with serving(tmp_path) as first:
@@ -141,6 +157,49 @@ def test_a_second_server_on_a_directory_is_refused_and_changes_nothing(tmp_path:
         assert everything_below(first.data_dir) == before
         assert first.get("/readyz")[0] == 200
         assert first.stop() == 0
+
+
+_START_ON_A_CLOCK_THAT_ONLY_SLEEPS_MOVE = """
+import sys
+from types import SimpleNamespace
+from driftq.cli.serve import run_server
+from driftq.seam import lock
+
+slept = []
+lock.time = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+code = run_server({"data_dir": sys.argv[1], "port": 0})
+print(round(sum(slept)))
+sys.exit(code)
+"""
+
+
+def test_a_start_waits_once_for_a_stuck_writer_of_the_server_before_it(tmp_path: Path) -> None:
+    """row: F-START-2"""
+    data = tmp_path / "data"
+    with serving(tmp_path) as server:
+        server.wait_ready()
+        pid = server.process.pid
+        writers = [int(found) for found in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+        for writer in writers:
+            os.kill(writer, signal.SIGSTOP)
+        server.process.kill()
+        server.process.wait(PATIENCE_S)
+        try:
+            script = [sys.executable, "-c", _START_ON_A_CLOCK_THAT_ONLY_SLEEPS_MOVE, str(data)]
+            start = subprocess.run(
+                script, env=process.environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_S
+            )
+        finally:
+            for writer in writers:
+                os.kill(writer, signal.SIGKILL)
+    assert (start.returncode, start.stdout) == (1, "20\n")
+    assert f"(pid {writers[0]}, {writers[1]}) of a server that is gone; they did not end within 20 s" in start.stderr
+
+
+def test_a_wal_file_above_2_gib_is_refused(tmp_path: Path) -> None:
+    """row: F-START-3"""
+    said = refused(tmp_path, DRIFTQ_WAL_FILE_BYTES=str(5 << 30))
+    assert said == "driftq: DRIFTQ_WAL_FILE_BYTES is 5368709120; the limit is 2147483648\n"
 
 
 def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
@@ -193,7 +252,7 @@ def test_a_cold_directory_that_is_not_mounted_is_refused_and_nothing_is_touched(
     shutil.copytree(GOLDEN / "cold", cold, dirs_exist_ok=True)
     with serving(tmp_path, "--cold-dir", str(cold)) as server:
         server.wait_ready()
-        assert server.get("/v0/ready")[1]["holes"] == {"corruption": 0, "crash": 1, "control": 0}
+        assert server.get("/v0/ready")[1]["holes"] == {"corruption": 0, "crash": 1, "control": 0, "at_most": 1}
 
 
 def test_a_port_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_records_of_both_apis_are_archived_once_and_as_they_are(job: RunJob, cli
     client.broker.create_topic("archive-plain", 2)
     for number in range(10):
         client.broker.produce("archive-plain", f"value {number}", key=str(number), keyed=False)
-    topics = ["archive-plain", "v1:archive-plain"]
+    topics = ["archive-plain", "@archive-plain"]
     first = job("archive", topics=topics, lake=str(lake.root), max_records=200)
     assert (first.facts["rows"], first.facts["bad_records"], first.facts["gaps"]) == (510, 0, 0)
     assert first.facts["batches"] > 1
@@ -56,7 +56,7 @@ def test_records_of_both_apis_are_archived_once_and_as_they_are(job: RunJob, cli
     assert verdicts(lake, client) == dict.fromkeys(topics, "equal")
     rows = lake.topic("archive-plain").read(["seq", "tag", "meta", "data"]).sort_by("seq").to_pylist()
     assert rows[7] == {"seq": 8, "tag": "t1", "meta": [("m", "7")], "data": '{"n":7}'}
-    message = lake.topic("v1:archive-plain").read(["seq", "data"]).sort_by("seq").to_pylist()[3]
+    message = lake.topic("@archive-plain").read(["seq", "data"]).sort_by("seq").to_pylist()[3]
     assert json.decode(message["data"]) == {"key": "3", "value": "value 3"}
     assert lake.table("bad_records", BAD_RECORDS).read().num_rows == 0
 

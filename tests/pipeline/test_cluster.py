@@ -63,7 +63,7 @@ def job(name, *topics):
 found["told"] = job("archive", topic)["rows"]
 found["archive"] = Lake(place + "/lake").topic(topic).read(["seq"]).num_rows
 try:
-    found["lineage"] = job("lineage", "v1:" + topic)["runs"]
+    found["lineage"] = job("lineage", "@" + topic)["runs"]
 except PipelineError as refused:
     found["lineage"] = str(refused)
 sys.stdout.write(json.dumps(found) + "\\n")

@@ -57,7 +57,7 @@ def rows(lake: Lake, name: str, schema: Any) -> list[dict[str, Any]]:
 
 def test_runs_steps_and_attempts_are_told_and_open_runs_until_they_end(job: RunJob, client: Client, lake: Lake) -> None:
     shop = Workshop(client, "lineage-work")
-    topics = ["v1:lineage-work", "v1:dlq.lineage-work"]
+    topics = ["@lineage-work", "@dlq.lineage-work"]
     client.broker.create_topic("dlq.lineage-work")
     shop.produce("good", "plan")
     shop.produce("bad", "plan", retry=RetryPolicy(max_attempts=2))
@@ -91,12 +91,12 @@ def test_a_run_is_dead_by_the_server_or_by_a_letter_where_the_other_is_not_read(
     shop.produce("bad", "plan", retry=RetryPolicy(max_attempts=1))
     shop.work(1, fail="bad")
     ends = []
-    for topic in ("v1:lineage-dead", "v1:dlq.lineage-dead"):
+    for topic in ("@lineage-dead", "@dlq.lineage-dead"):
         lake = Lake(tmp_path / topic)
         assert job("lineage", topics=[topic], lake=str(lake.root)).facts["open_runs"] == 0
         (run,), (step,) = rows(lake, "runs", RUNS), rows(lake, "steps", STEPS)
         assert (run["status"], run["dead_steps"], run["last_error"]) == ("dead", 1, "boom")
-        assert (step["step_id"], step["topic"], step["status"]) == ("plan", "v1:lineage-dead", "dead")
+        assert (step["step_id"], step["topic"], step["status"]) == ("plan", "@lineage-dead", "dead")
         ends.append(step["end"])
     assert ends[0] == ends[1]
 
@@ -106,7 +106,7 @@ def test_a_rollup_adds_up_over_batches_and_counts_failures_where_they_happened(
 ) -> None:
     shop = Workshop(client, "rollup-work")
     client.broker.create_topic("dlq.rollup-work")
-    topics = ["v1:rollup-work", "v1:dlq.rollup-work", "rollup-plain"]
+    topics = ["@rollup-work", "@dlq.rollup-work", "rollup-plain"]
     client.topic("rollup-plain").write([{"data": {"n": n}} for n in range(50)])
     for number in range(4):
         shop.produce(f"run-{number}", "plan", retry=RetryPolicy(max_attempts=2))
@@ -121,16 +121,16 @@ def test_a_rollup_adds_up_over_batches_and_counts_failures_where_they_happened(
 
     assert total("rollup-plain", "records") == 80
     assert total("rollup-plain", "bytes") == sum(len(f'{{"n":{n}}}') for n in [*range(50), *range(30)])
-    assert (total("v1:rollup-work", "records"), total("v1:dlq.rollup-work", "records")) == (4, 1)
-    assert (total("v1:rollup-work", "errors"), total("v1:rollup-work", "retries")) == (1, 1)
-    assert {row["tenant_id"] for row in figures if row["topic"] == "v1:rollup-work"} == {"acme"}
+    assert (total("@rollup-work", "records"), total("@dlq.rollup-work", "records")) == (4, 1)
+    assert (total("@rollup-work", "errors"), total("@rollup-work", "retries")) == (1, 1)
+    assert {row["tenant_id"] for row in figures if row["topic"] == "@rollup-work"} == {"acme"}
     assert all(row["p50_age_ms"] <= row["p99_age_ms"] for row in figures if row["records"])
 
 
 def test_a_rollup_counts_once_however_topics_are_chosen_and_reads_their_dead_letters(
     job: RunJob, client: Client, lake: Lake
 ) -> None:
-    shop = Workshop(client, "rollup-bad")
+    shop = Workshop(client, "rollup bad:~*é")
     shop.produce("run-bad", "plan", retry=RetryPolicy(max_attempts=2))
     shop.work(2, fail="run-bad")
     queue = client.topic("rollup-queue")
@@ -138,7 +138,7 @@ def test_a_rollup_counts_once_however_topics_are_chosen_and_reads_their_dead_let
     queue.write([{"data": {"n": n}} for n in range(3)])
     queue.nack(queue.claim(2).claimed)
     queue.claim(3)
-    one, other = ["v1:rollup-bad", "rollup-queue"], ["rollup-queue"]
+    one, other = ["@rollup%20bad:%7E%2A%C3%A9", "rollup-queue"], ["rollup-queue"]
     job("rollup", topics=one, lake=str(lake.root))
     queue.write([{"data": {"n": 3}}])
     for topics in (other, one):
@@ -148,8 +148,8 @@ def test_a_rollup_counts_once_however_topics_are_chosen_and_reads_their_dead_let
         before = figures.get(row["topic"], [0, 0, 0])
         figures[row["topic"]] = [before[0] + row["records"], before[1] + row["errors"], before[2] + row["retries"]]
     assert figures == {
-        "v1:rollup-bad": [1, 1, 1],
-        "v1:dlq.rollup-bad": [1, 0, 0],
+        "@rollup%20bad:%7E%2A%C3%A9": [1, 1, 1],
+        "@dlq.rollup%20bad:%7E%2A%C3%A9": [1, 0, 0],
         "rollup-queue": [2, 2, 0],
         "rollup-queue.dead": [2, 0, 0],
     }

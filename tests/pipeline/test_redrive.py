@@ -117,19 +117,19 @@ def test_letters_of_the_broker_that_are_selected_are_moved_by_the_server(
         status, answer = server.ask("POST", "/v1/produce", {"topic": topic, "value": tenant, "envelope": envelope})
         assert status == 200, answer
     fail_all(server, topic, 2)
-    dead = f"v1:dlq.{topic}"
+    dead = f"@dlq.{topic}"
     assert redrive(server_url, dead, where="tenant = 'tb'", dry_run=True).facts["matched"] == 1
     facts = redrive(server_url, dead, where="tenant = 'tb' AND reason = 'boom' AND failed_group = 'g'").facts
     assert (facts["moved"], facts["failed"]) == (1, 0)
-    assert [record["data"]["value"] for record in records(server, f"v1:{topic}")] == ["ta", "tb", "tb"]
+    assert [record["data"]["value"] for record in records(server, f"@{topic}")] == ["ta", "tb", "tb"]
     # Whoever else has redriven on this server is in the same topic.
-    audited = [json.decode(value["value"]) for value in values(server, "v1:audit.redrive")]
+    audited = [json.decode(value["value"]) for value in values(server, "@audit.redrive")]
     assert [note["dlq_topic"] for note in audited].count(f"dlq.{topic}") == 1
     assert redrive(server_url, dead, dry_run=True).tables["letters"] == [{"dlq": dead, "origin": topic, "letters": 1}]
     for moved in (1, 0):
         facts = redrive(server_url, dead, limit=1).facts
         assert (facts["matched"], facts["moved"], facts["failed"]) == (moved, moved, 0)
-    assert [record["data"]["value"] for record in records(server, f"v1:{topic}")] == ["ta", "tb", "tb", "ta"]
+    assert [record["data"]["value"] for record in records(server, f"@{topic}")] == ["ta", "tb", "tb", "ta"]
 
 
 def fail_all(server: ServerProcess, topic: str, count: int) -> None:
@@ -144,5 +144,5 @@ def fail_all(server: ServerProcess, topic: str, count: int) -> None:
             nack = {"topic": topic, "group": "g", "owner": "o", "reason": "boom", **place}
             client.request("POST", "/v1/nack", json=nack)
     connection.close()
-    dead = f"/v0/topics/v1:dlq.{topic}"
+    dead = f"/v0/topics/@dlq.{topic}"
     until(lambda: server.get(dead)[1].get("count"), lambda found: found == count)

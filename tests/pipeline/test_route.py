@@ -91,7 +91,7 @@ def test_a_pattern_of_topics_of_the_broker_has_their_columns(
     with Client(server_url) as client:
         client.broker.create_topic(f"{name}.a")
         client.broker.produce(f"{name}.a", '{"a": 1}')
-    route(server_url, tmp_path, topics=[f"v1:{name}.*"], to=to, sql="SELECT value AS data FROM source")
+    route(server_url, tmp_path, topics=[f"@{name}.*"], to=to, sql="SELECT value AS data FROM source")
     assert values(server, to) == [{"a": 1}]
 
 

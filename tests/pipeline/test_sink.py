@@ -68,7 +68,7 @@ def test_a_writer_and_a_batch_are_written_once(spark: "SparkSession", server: Se
     ("mode", "options", "said"),
     [
         ("overwrite", {}, "only ever appended to: use mode"),
-        ("append", {"topic": "v1:orders"}, "belongs to the broker API"),
+        ("append", {"topic": "@orders"}, "belongs to the broker API"),
         ("append", {"batch": "1"}, "set option writer too"),
         ("append", {"createTopic": "false"}, "there is no topic"),
     ],

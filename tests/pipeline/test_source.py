@@ -121,7 +121,7 @@ def test_a_read_from_a_time(spark: "SparkSession", server: ServerProcess) -> Non
 def test_messages_of_the_broker_have_their_own_columns(spark: "SparkSession", server: ServerProcess) -> None:
     ask(server, "POST", "/v1/topics", {"name": "runs", "partitions": 2})
     ask(server, "POST", "/v1/produce", {"topic": "runs", "key": "k", "value": "hello", "envelope": {"run_id": "r1"}})
-    for frame in (table(spark, "v1:runs"), table(spark, "runs", api="v1")):
+    for frame in (table(spark, "@runs"), table(spark, "runs", api="v1")):
         (row,) = frame.collect()
         assert (row.key, row.value, json.loads(row.envelope)["run_id"]) == ("k", "hello", "r1")
         assert row.partition in (0, 1)

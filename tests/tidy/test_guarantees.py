@@ -1,4 +1,7 @@
-"""Every promise has a number, and every number has a test: docs/guarantees.md against `proves:` lines."""
+"""Every promise has a number, and every number has a test: docs/guarantees.md against `proves:` lines.
+
+The same for the failure table of docs/operating.md: a test cites the row that it executes as `row:` and the id.
+"""
 
 import re
 
@@ -8,6 +11,12 @@ PAGE = ROOT / "docs/guarantees.md"
 
 _ID = re.compile(r"G-[A-Z]+-\d+")
 _PROVES = re.compile(r"proves:\s*((?:G-[A-Z]+-\d+[,;.\s]*)+)")
+
+FAILURES = ROOT / "docs/operating.md"
+
+_LISTED_ROW = re.compile(r"^\| (F-[A-Z]+-\d+) \|", re.MULTILINE)
+_EXECUTED_ROW = re.compile(r"row:\s*((?:F-[A-Z]+-\d+[,;.\s]*)+)")
+_ROW = re.compile(r"F-[A-Z]+-\d+")
 
 
 def _promised() -> set[str]:
@@ -37,3 +46,16 @@ def test_every_cited_guarantee_exists() -> None:
     promised = _promised()
     unknown = sorted(f"{name}: {cited}" for cited, name in _cited().items() if cited not in promised)
     assert not unknown, "\n".join(unknown)
+
+
+def test_every_row_of_the_failure_table_is_executed_by_a_test() -> None:
+    listed = _LISTED_ROW.findall(FAILURES.read_text(encoding="utf-8"))
+    executed = {
+        row
+        for module in modules("tests")
+        if "tests/tidy/" not in module.name
+        for rows in _EXECUTED_ROW.findall(module.text)
+        for row in _ROW.findall(rows)
+    }
+    assert listed
+    assert sorted(listed) == sorted(executed)

@@ -1,5 +1,6 @@
 """The layers hold: the contracts stand in pyproject.toml."""
 
+import ast
 import subprocess
 import sys
 
@@ -22,3 +23,17 @@ def test_package_files_hold_a_docstring_and_nothing_else() -> None:
     }
     full = [m.name for m in modules("src") if m.is_package and len(m.tree.body) != 1 and m.name not in spared]
     assert not full, "\n".join(full)
+
+
+def test_no_server_code_lets_arrow_parse_messages() -> None:
+    """Arrow's readers trust what a message says about itself; `storage/arrow_read` checks it and uses none of them."""
+    remote = ("cli", "client", "pipeline", "testing")
+    server = [m for m in modules("src") if not m.name.startswith(tuple(f"src/driftq/{name}/" for name in remote))]
+    names = {"ipc", "read_schema", "read_record_batch", "open_stream", "open_file"}
+    using = [
+        f"{module.name}:{node.lineno}"
+        for module in server
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and node.attr in names
+    ]
+    assert not using, "\n".join(using)

@@ -78,6 +78,8 @@ CONTRACT: dict[str, Value | None] = {
     "RUN_INDEX_ENTRIES": 100_000,
     "RESET_WAL": False,
     "LOG_FORMAT": "text",
+    "ACCESS_LOG": False,
+    "SLOW_REQUEST_MS": 1000,
 }
 
 BY_VARIABLE = {option.variable: option for option in OPTIONS}
@@ -161,6 +163,13 @@ def test_host_and_port(variables: dict[str, str], flags: dict[str, Value], wante
 def test_a_port_that_is_none_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(StartError, match="a port is a number"):
         read_settings(environment)
+
+
+def test_a_wal_file_is_at_most_2_gib() -> None:
+    """A place in the log has 32 bits for the offset in its file."""
+    assert read_settings({"DRIFTQ_WAL_FILE_BYTES": str(2 << 30)}).wal_file_bytes == 2 << 30
+    with pytest.raises(StartError, match="DRIFTQ_WAL_FILE_BYTES is 5000000000; the limit is 2147483648"):
+        read_settings({"DRIFTQ_WAL_FILE_BYTES": "5000000000"})
 
 
 def test_the_log_level_has_two_names() -> None:

@@ -17,6 +17,7 @@ from driftq.cli.output import Json, Yes, confirm, progress, show, show_rows
 from driftq.cli.remote import ask, served
 from driftq.model.broker_answers import RedriveAsked, TopicNames
 from driftq.model.envelope import DlqNote, Envelope, Message
+from driftq.model.names import broker_topic
 
 if TYPE_CHECKING:
     from driftq.client import Client, Record
@@ -113,7 +114,7 @@ def show_letters(
     """Show the dead letters of a topic or a queue: what failed, how often, and why."""
     target = _target_of(client, source)
     if target is None:
-        letters = _newest(client, f"v1:{_DLQ}{source}", limit)
+        letters = _newest(client, broker_topic(_DLQ + source), limit)
         show_rows(_broker_rows(client, source, letters), _OF_BROKER, as_json=as_json)
     else:
         show_rows([_queue_row(letter) for letter in _newest(client, target, limit)], _OF_QUEUE, as_json=as_json)

@@ -1,7 +1,9 @@
 """`driftq inspect`, `verify` and `repair`: a data directory without its server."""
 
 import asyncio
+import getpass
 import os
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +14,14 @@ from msgspec import structs
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, note, progress, show, show_rows
 from driftq.config import Settings, read_settings
+from driftq.errors import InvalidRequestError, TopicNotFoundError
+from driftq.offline.accept_loss import accept_loss
 from driftq.offline.contents import files, inside
 from driftq.offline.findings import Finding, Report
 from driftq.offline.hold import check_directory, held
 from driftq.offline.repair import Repair
 from driftq.offline.verify import Verification
+from driftq.seam.boot import read_boot_id
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime
@@ -113,11 +118,25 @@ def repair(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do it; without this it is only told what is wrong.")
     ] = False,
+    lost: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--accept-loss",
+            metavar="TOPIC FROM..TO",
+            help="Make a hole of records whose file is gone for good, so that the server starts without it.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who accepts the loss; without it, the user of this account.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a damaged data directory whole: keep every record that can be read, and the originals beside them."""
     settings = settings_of(data_dir, cold_dir)
     layout = layout_of(settings)
+    if lost is not None:
+        _accept_loss(layout, *lost, by or getpass.getuser(), as_json=as_json)
+        return
     if not yes:
         with held(layout):
             report = _read(layout)
@@ -140,7 +159,22 @@ def repair(
         raise CommandError("something is still wrong: is the disk itself failing?", ExitCode.DAMAGED)
 
 
+def _accept_loss(layout: Layout, topic: str, seqs: str, by: str, *, as_json: bool) -> None:
+    found = re.fullmatch(r"(\d{1,19})\.\.(\d{1,19})", seqs)
+    if found is None or int(found[1]) > int(found[2]):
+        raise CommandError(
+            f"{seqs!r} is not a range of seqs; write it as FROM..TO, for instance 1..1000", ExitCode.USAGE
+        )
+    try:
+        accepted = accept_loss(layout, SystemClock(), topic, int(found[1]), int(found[2]), by)
+    except (InvalidRequestError, TopicNotFoundError) as error:
+        raise CommandError(f"nothing was done: {error.message}") from None
+    show(structs.asdict(accepted), as_json=as_json)
+
+
 async def _start_and_stop(settings: Settings) -> None:
     runtime = AsyncioRuntime(asyncio.get_running_loop())
-    server = Server(settings, OsDisk(), SystemClock(), runtime, pid=os.getpid())
+    server = Server(
+        settings, OsDisk(), SystemClock(), runtime, boot_id=read_boot_id(), pid=os.getpid(), missing_is_lost=True
+    )
     await runtime.future(server.close())

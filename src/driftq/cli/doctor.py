@@ -1,7 +1,8 @@
 """`driftq doctor`: is this machine fit for a server, and is the server well? What was found, and what to do about it.
 
-Nothing is changed: the probe of the disk writes one file, in the data directory if there is one and else where it would
-be made, and removes it.
+The server is asked over HTTP (`doctor_server`). Where it runs on this machine, and the key may know its data directory,
+that directory is checked. Nothing is changed: the probe of the disk writes one file, in the data directory if there is
+one and else where it would be made, and removes it.
 """
 
 import os
@@ -14,18 +15,28 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from msgspec import ValidationError, convert
 
 from driftq import __version__
+from driftq.cli.doctor_server import Finding, Refusal, check_no_vitals, check_ready, check_vitals
 from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.lost import ADVICE as LOST_ADVICE
+from driftq.cli.lost import lost_segments
 from driftq.cli.output import Json, progress, readable, show_rows, size
 from driftq.cli.remote import KeyFile, Url, client_of, translated
 from driftq.config import Settings
+from driftq.model.vitals import PlaceVitals, Vitals
+from driftq.offline.accept_loss import accepted_losses
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk, Site
 from driftq.seam.entropy import SystemEntropy
+from driftq.storage.layout import Layout
+
+if TYPE_CHECKING:
+    from driftq.client import Client
 
 _PROBES = 50
 _PROBE = bytes(4096)
@@ -42,32 +53,44 @@ _DATA_DIR = Path(Settings().data_dir)
 _FIELDS = ("check", "status", "found", "advice")
 
 
-class Finding(NamedTuple):
-    """One thing that was looked at: `ok`, `warn` or `fail`, and what to do if it is not ok."""
+class Seen(NamedTuple):
+    """What a server told."""
 
-    check: str
-    status: str
-    found: str
-    advice: str = ""
+    findings: list[Finding]
+    place: PlaceVitals | None = None
 
 
 def doctor(
     *,
     data_dir: Annotated[
-        Path, typer.Option(envvar="DRIFTQ_DATA_DIR", help="Where a server has, or will have, its data.")
-    ] = _DATA_DIR,
+        Path | None,
+        typer.Option(
+            envvar="DRIFTQ_DATA_DIR",
+            help=f"Where a server has, or will have, its data. Default: that of the running server, else {_DATA_DIR}.",
+        ),
+    ] = None,
+    cold_dir: Annotated[
+        Path | None, typer.Option(envvar="DRIFTQ_COLD_DIR", help="Its cold directory, where it has one.")
+    ] = None,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Check the disk, the clock, limits, Java, versions and the server; the exit code is 1 if something fails."""
+    """Check the running server, the machine, its disk, clock and limits. Exit code 1 if a check fails, else 0."""
+    seen = _server(url, key_file)
+    here = _place_of(seen.place)
+    if here is not None:
+        data_dir = data_dir or Path(here.data_dir)
+        cold_dir = cold_dir or (Path(here.cold_dir) if here.cold_dir else None)
+    directory = data_dir or _DATA_DIR
     checks: list[Callable[[], Iterator[Finding]]] = [
         _versions,
-        lambda: _disk(data_dir),
+        lambda: _disk(directory),
+        lambda: _lost(directory, cold_dir),
         _clock,
         _limits,
         _java,
-        lambda: _server(url, key_file),
+        lambda: iter(seen.findings),
     ]
     findings: list[Finding] = []
     with progress("checking", len(checks)) as tell:
@@ -85,7 +108,7 @@ def _versions() -> Iterator[Finding]:
     new_enough = sys.version_info >= (3, 11)
     yield Finding("python", "ok" if new_enough else "fail", python, "" if new_enough else "use Python 3.11 or newer")
     yield Finding("driftq", "ok", __version__)
-    for name in ("pyarrow", "msgspec", "httpx"):
+    for name in ("pyarrow", "msgspec", "httptools"):
         yield Finding(name, "ok", version(name))
     try:
         yield Finding("pyspark", "ok", version("pyspark"))
@@ -111,6 +134,22 @@ def _disk(data_dir: Path) -> Iterator[Finding]:
     quick = worst < _SLOW_SYNC_MS
     advice = "" if quick else "every fsync-class write waits so long; use a faster disk for --data-dir"
     yield Finding("fsync", "ok" if quick else "warn", found, advice)
+
+
+def _lost(data_dir: Path, cold_dir: Path | None) -> Iterator[Finding]:
+    try:
+        found = list(lost_segments(data_dir, cold_dir))
+        losses = accepted_losses(Layout(OsDisk(), str(data_dir)))
+    except OSError as error:
+        yield Finding("lost files", "warn", f"{error.filename}: {error.strerror}", "doctor must be able to read there")
+        return
+    for accepted in losses:
+        seqs = f"{accepted.first_seq}..{accepted.last_seq}"
+        yield Finding("accepted loss", "ok", f"topic {accepted.topic}, seqs {seqs}, by {accepted.by} at {accepted.at}")
+    for topic, first_seq, files in found:
+        yield Finding("lost files", "warn", f"topic {topic}, from seq {first_seq}: {', '.join(files)}", LOST_ADVICE)
+    if not found:
+        yield Finding("lost files", "ok", "none")
 
 
 def _sync_times(path: Path) -> list[float]:
@@ -159,10 +198,9 @@ def _offset_ms(clock: SystemClock) -> float:
 def _limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = hard == resource.RLIM_INFINITY
-    wanted = Settings().connections_max + _HANDLES_MIN
-    enough = unlimited or hard >= wanted
+    enough = unlimited or hard >= _HANDLES_MIN
     found = f"soft {soft}, hard {'unlimited' if unlimited else hard}"
-    advice = "" if enough else f"raise it to {wanted} (ulimit -n, LimitNOFILE=), or lower --max-connections"
+    advice = "" if enough else f"raise it to {_HANDLES_MIN} or more (ulimit -n, LimitNOFILE=): a connection takes one"
     yield Finding("file handles", "ok" if enough else "warn", found, advice)
 
 
@@ -196,8 +234,8 @@ def _find_java() -> str | None:
     return found
 
 
-def _server(url: str | None, key_file: Path | None) -> Iterator[Finding]:
-    """One that nobody named need not be there."""
+def _server(url: str | None, key_file: Path | None) -> Seen:
+    """Ask the server for everything once. One that nobody named need not be there."""
     from driftq.client import ClientError
 
     clock = SystemClock()
@@ -206,19 +244,52 @@ def _server(url: str | None, key_file: Path | None) -> Iterator[Finding]:
             began_ns = clock.monotonic_ns()
             health = client.health()
             took_ms = (clock.monotonic_ns() - began_ns) / 1e6
-            ready = client.ready()
         except ClientError as error:
             refusal = translated(error, client.url, has_key=client.has_key)
             absent = url is None and refusal.code is ExitCode.UNREACHABLE
             found, _, advice = refusal.message.rpartition("; ")
-            yield Finding("server", "warn" if absent else "fail", found or advice, advice)
-            return
-    same = health.version == __version__
-    found = (
-        f"{client.url}: {health.version}, up {health.uptime_ms / 1000:.0f} s, {ready.topics} topics, {took_ms:.1f} ms"
-    )
-    advice = "" if same else f"this command is {__version__}; use the same version on both sides"
-    yield Finding("server", "ok" if same else "warn", found, advice)
-    if ready.holes is not None:
-        holes = f"{ready.holes.corruption} by damage, {ready.holes.crash} by crashes, {ready.holes.control} of control"
-        yield Finding("holes", "warn", holes, "`driftq verify` on its data directory tells which records are missing")
+            return Seen([Finding("server", "warn" if absent else "fail", found or advice, advice)])
+        same = health.version == __version__
+        advice = "" if same else f"this command is {__version__}; use the same version on both sides"
+        found = f"{client.url}: {health.version}, up {health.uptime_ms / 1000:.0f} s, {took_ms:.1f} ms"
+        findings = [Finding("server", "ok" if same else "warn", found, advice)]
+        try:
+            findings += check_ready(_asked(client, "/v0/ready"))
+            answer = _asked(client, "/v0/metrics")
+        except ClientError as error:
+            refusal = translated(error, client.url, has_key=client.has_key)
+            found, _, advice = refusal.message.rpartition("; ")
+            return Seen([*findings, Finding("server answers", "fail", found or advice, advice)])
+    if isinstance(answer, Refusal):
+        return Seen([*findings, check_no_vitals(answer)])
+    try:
+        vitals = convert(answer.get("vitals"), Vitals)
+    except ValidationError:
+        advice = f"the server is {health.version}: use the doctor of that version"
+        return Seen([*findings, Finding("vitals", "warn", "the server does not tell them", advice)])
+    findings += check_vitals(vitals, clock.wall_ms())
+    return Seen(findings, vitals.place)
+
+
+def _asked(client: "Client", path: str) -> dict[str, Any] | Refusal:
+    """Return what the server answers, as JSON, or its refusal. Raises ClientError where it does not answer."""
+    from driftq.client import ApiError
+
+    try:
+        answer: dict[str, Any] = client.request("GET", path, headers={"accept": "application/json"}).json()
+    except ApiError as error:
+        return Refusal(error.status, error.code, error.message)
+    return answer
+
+
+def _place_of(place: PlaceVitals | None) -> PlaceVitals | None:
+    """Return where the running server has its data, if that is on this machine."""
+    if place is None or not Path(place.data_dir).is_dir():
+        return None
+    try:
+        os.kill(place.pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass  # of another user
+    return place

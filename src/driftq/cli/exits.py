@@ -17,6 +17,8 @@ class ExitCode(IntEnum):
     ABSENT = 5
     BAD_INPUT = 6
     DAMAGED = 7
+    WAL_STOPPED = 8
+    WAL_HUNG = 9
     INTERRUPTED = 130
 
 
@@ -29,6 +31,8 @@ MEANINGS = {
     ExitCode.ABSENT: "there is no such topic, router, run or job",
     ExitCode.BAD_INPUT: "the input is not what it should be; what was taken before is told",
     ExitCode.DAMAGED: "damage was found",
+    ExitCode.WAL_STOPPED: "the server's log stopped, because its writer died or a sync failed; start the server again",
+    ExitCode.WAL_HUNG: "the server's log writer did not answer; check the disk, then start the server again",
     ExitCode.INTERRUPTED: "interrupted",
 }
 """Every code, in the words of the manual."""

@@ -14,6 +14,7 @@ from driftq.cli.output import Json, progress
 from driftq.config import Settings, read_settings
 from driftq.errors import DriftQError
 from driftq.groups.core_import import CoreImport, Report
+from driftq.seam.boot import read_boot_id
 from driftq.seam.clock import SystemClock
 from driftq.seam.disk import OsDisk
 from driftq.seam.runtime import AsyncioRuntime, run
@@ -59,7 +60,7 @@ async def _import(file: Path, settings: Settings, tell: Callable[[int], None]) -
     runtime = AsyncioRuntime(asyncio.get_running_loop())
     with file.open("rb"):
         pass  # what cannot be read is told before a directory is made
-    server = Server(settings, OsDisk(), SystemClock(), runtime, pid=os.getpid())
+    server = Server(settings, OsDisk(), SystemClock(), runtime, boot_id=read_boot_id(), pid=os.getpid())
     try:
         work = CoreImport(server.engine, server.broker, server.registry)
         return await runtime.future(run(work.run(lambda: _lines(file), tell)))

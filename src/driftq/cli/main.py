@@ -2,7 +2,6 @@
 
 import os
 import sys
-from types import ModuleType
 
 
 def main() -> None:
@@ -13,9 +12,6 @@ def main() -> None:
         from driftq.cli.serve import run_server
 
         sys.exit(run_server(parse_flags(sys.argv[2:])))
-    # httpx brings a command line of its own where rich is installed, and imports all that it draws with: a third of
-    # what a command of ours takes to start. Without it httpx does as if it were not installed.
-    sys.modules.setdefault("httpx._main", ModuleType("httpx._main"))
     from driftq.cli.commands import make_app
     from driftq.cli.frame import run
 

@@ -4,6 +4,7 @@ argparse reads them, not typer, which takes a quarter of the time a start may ta
 """
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -32,13 +33,19 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Value]:
     for option in OPTIONS:
         group = groups.get(option.group) or groups.setdefault(option.group, parser.add_argument_group(option.group))
         _add(group, option)
+    parser.arguments = arguments
     return vars(parser.parse_args(arguments))
 
 
 class _Parser(argparse.ArgumentParser):
+    arguments: Sequence[str] = ()
+
     def error(self, message: str) -> NoReturn:
-        """One line is enough."""
-        self.exit(2, f"driftq: {message}; see {self.prog} --help\n")
+        """Say what is wrong in one line, in the format of the log that was asked for."""
+        from driftq.cli.logs import chosen_format, refuse
+
+        refuse(f"{message}; see {self.prog} --help", chosen_format(self.arguments, os.environ), code=2)
+        self.exit(2)
 
 
 def _add(group: argparse._ArgumentGroup, option: Option) -> None:

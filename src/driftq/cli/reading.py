@@ -18,6 +18,12 @@ _LINES = 10
 """What `tail` shows of what is there already."""
 
 FromSeq = Annotated[int | None, typer.Option(min=0, help="Begin behind this seq; 0: at what is retained.")]
+Epoch = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="The epoch that --from-seq is from, as `topic show` printed it; without it, the current one."
+    ),
+]
 FromTs = Annotated[int | None, typer.Option(min=0, help="Begin with what was written at this time, in ms.")]
 Count = Annotated[int | None, typer.Option("--limit", min=1, help="End after so many records.")]
 
@@ -29,13 +35,16 @@ def read(
     *,
     from_seq: FromSeq = None,
     from_ts: FromTs = None,
+    epoch: Epoch = None,
     limit: Count = None,
     as_json: Json = False,
 ) -> None:
     """Print the records of a topic, up to the last one there is at the beginning; with --json one object a line."""
     if from_seq is not None and from_ts is not None:
         raise CommandError("--from-seq and --from-ts exclude each other; leave one out", ExitCode.USAGE)
-    with client.topic(name).read(from_seq, from_ts=from_ts) as items:
+    if epoch is None and from_seq:
+        epoch = client.topic(name).info(touch=False).epoch
+    with client.topic(name).read(from_seq, from_ts=from_ts, epoch=epoch) as items:
         _print_all(items, limit, as_json=as_json)
 
 
@@ -73,7 +82,8 @@ def tail(
     if from_seq is None and from_ts is None:
         starts = {name: _near_the_end(client, name, lines) for name in names}
     else:
-        starts = {name: Start(from_seq, from_ts) for name in names}
+        epochs = {name: client.topic(name).info(touch=False).epoch if from_seq else None for name in names}
+        starts = {name: Start(from_seq, from_ts, epoch=epochs[name]) for name in names}
     with client.watch(starts) as events:
         _follow(events, limit, as_json=as_json, many=len(names) > 1)
 
@@ -128,4 +138,4 @@ def _record_line(record: "Record") -> str:
 
 
 def _gap_line(gap: "Tombstone") -> str:
-    return f"-- {gap.missed_estimate} records are gone: seq {gap.gap_from} to {gap.gap_to}, {gap.reason.value}"
+    return f"-- {gap.text()}"

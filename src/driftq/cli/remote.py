@@ -140,12 +140,14 @@ def _refused(error: "ApiError", url: str, has_key: bool) -> CommandError:
         return CommandError(f"the server at {url} {what}; set DRIFTQ_API_KEY, or say --api-key-file", ExitCode.DENIED)
     if error.status == 403:
         return CommandError(f"this API key may not do that: {error.message}; use one that may", ExitCode.DENIED)
+    if error.code in ("cold_unavailable", "segment_unavailable"):
+        return CommandError(error.message, ExitCode.UNREACHABLE)
     if error.status == 503:
         return CommandError(f"the server at {url} is not ready: {error.message}; try again", ExitCode.UNREACHABLE)
     if error.status == 429:
         return CommandError(f"{error.message}; try again in {error.retry_after or 1:g} s")
     absent_in_broker = error.message.startswith("topic does not exist")
-    next_step = "`driftq topic ls --prefix v1:` lists those there are" if absent_in_broker else _NEXT.get(error.code)
+    next_step = "`driftq topic ls --prefix @` lists those there are" if absent_in_broker else _NEXT.get(error.code)
     message = error.message if next_step is None else f"{error.message}; {next_step}"
     absent = error.status == 404 or absent_in_broker
     return CommandError(message, ExitCode.ABSENT if absent else ExitCode.FAILED)

@@ -3,6 +3,9 @@
     settings → address and guard → directories, lock → recovery → bind → port file → one line → until a signal
     → accept nobody → replies that are due → copies that are due → last checkpoint → 0
 
+A log that stops for good ends the server too, after a grace period for reads and with a code of its own: a supervisor
+restarts it, and the start recovers. That way out takes no checkpoint.
+
 A refused start says why in one line on standard error and exits 1. It has bound nothing, unless the log takes long to
 read: then the server is bound meanwhile, so that its probes are answered, and refuses everything else (`Threshold`).
 """
@@ -14,29 +17,40 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 
 from driftq import __version__
 from driftq.cli.aside import move_aside
-from driftq.cli.logs import start_log
+from driftq.cli.ending import failed_code, last_words
+from driftq.cli.exits import ExitCode
+from driftq.cli.logs import chosen_format, refuse, start_log
 from driftq.config import Settings, Value, read_settings
-from driftq.errors import StartError
+from driftq.errors import DataDirLockedError, StartError
 from driftq.http.app import App
 from driftq.http.keys import Keys
 from driftq.http.listener import Address, Listener, choose_address, write_port_file
+from driftq.http.request_log import RequestLog
 from driftq.http.serving import Terms
 from driftq.http.threshold import Threshold
+from driftq.seam.boot import read_boot_id
 from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk
-from driftq.seam.lock import wait_for_orphans
+from driftq.seam.disk import Disk, OsDisk
+from driftq.seam.lock import ORPHANS_S, holders, wait_for_orphans
+from driftq.seam.log import facts
 from driftq.seam.memory import collect_seldom, keep_for_good, keep_freed_memory
+from driftq.seam.patience import Patience
+from driftq.seam.patient_disk import PatientDisk
 from driftq.seam.runtime import AsyncioRuntime
 from driftq.seam.scribe import ScribeProcess, fork_scribes
 from driftq.server import Server
 from driftq.storage.layout import Layout
 
+_LOOP_PATIENCE_S = 0.5
+"""So long the loop waits for a cold directory that hangs, once: until that call returns it does not wait again."""
 _QUICK_NS = 250_000_000
 """A log that is read in this time is read before anything is bound."""
+_NS_PER_MS = 1_000_000
 _SLICE_NS = 20_000_000
 """How long it is read before the loop may answer a probe."""
 _DRAIN_S = 5.0
@@ -50,6 +64,7 @@ _log = logging.getLogger(__name__)
 
 def run_server(flags: dict[str, Value]) -> int:
     """Serve until told to stop; the exit code."""
+    form = str(flags.get("log_format") or chosen_format((), os.environ))
     try:
         settings = read_settings(os.environ, flags)
         keys = Keys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
@@ -57,17 +72,25 @@ def run_server(flags: dict[str, Value]) -> int:
         _allow_handles(settings)
         keep_freed_memory()
         collect_seldom()
-        wait_for_orphans(Layout(OsDisk(), settings.data_dir).lock_path)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by the writer processes
+        _wait_for_orphans(settings)
         scribes = fork_scribes(settings.wal_shards + 1)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            checkpointed = runner.run(_serve(settings, keys, scribes))
+            return runner.run(_serve(settings, keys, scribes))
     except StartError as error:
-        _say(error.message)
-        return 1
-    if not checkpointed:
-        _say("the last checkpoint could not be taken; nothing is lost, and the next start replays the log")
-        return 1
-    return 0
+        refuse(error.message, form)
+        return ExitCode.FAILED
+
+
+def _wait_for_orphans(settings: Settings) -> None:
+    """Wait for the writer processes of a server that is gone. Raise DataDirLockedError if they do not end."""
+    path = Layout(OsDisk(), settings.data_dir).lock_path
+    if not wait_for_orphans(path):
+        pids = ", ".join(map(str, holders(path))) or "unknown"
+        raise DataDirLockedError(
+            f"{settings.data_dir} is still in use by writer processes (pid {pids}) of a server that is gone; "
+            f"they did not end within {ORPHANS_S:g} s"
+        )
 
 
 def _allow_handles(settings: Settings) -> None:
@@ -87,20 +110,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings, keys: Keys, scribes: list[ScribeProcess]) -> bool:
-    """The life of a server. Returns whether its last checkpoint was taken."""
+async def _serve(settings: Settings, keys: Keys, scribes: list[ScribeProcess]) -> ExitCode:
+    """The life of a server. Returns its exit code."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    runtime, disk, clock = AsyncioRuntime(loop, scribes), OsDisk(), SystemClock()
+        loop.add_signal_handler(number, _ask_to_stop, stop, number.name)
+    loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP is ignored: settings are read at start only")
+    runtime, clock, (disk, patience) = AsyncioRuntime(loop, scribes), SystemClock(), _disk_of(settings)
     chosen = choose_address(settings)
     if settings.reset_wal:
         for name in move_aside(settings, disk, clock):
             _log.warning("what there was is kept as %s", name)
-    server = Server(settings, disk, clock, runtime, pid=os.getpid(), recover=False)
+    _log_start(settings, chosen)
+    server = Server(settings, disk, clock, runtime, boot_id=read_boot_id(), pid=os.getpid(), recover=False)
     threshold = Threshold(server, keys)
-    listener = Listener(threshold.handle, runtime, Terms.of(settings))
+    requests = RequestLog(runtime, clock, slow_ms=settings.slow_request_ms, access_log=settings.access_log)
+    listener = Listener(threshold.handle, runtime, Terms.of(settings), requests=requests)
     recovery = server.recover()
     recovered = _go_on(recovery, clock, _QUICK_NS)
     try:
@@ -117,20 +143,56 @@ async def _serve(settings: Settings, keys: Keys, scribes: list[ScribeProcess]) -
         raise
     if not recovered:
         await listener.close(0)
-        return True
+        _log.info("stopped before it was ready", extra=facts(replay_progress=server.replay_progress))
+        return ExitCode.OK
+    patience.hurry(_LOOP_PATIENCE_S)
     if threshold.behind is None:
         threshold.behind = App(server, keys)
-    listener.answer_with(threshold.behind.handle, threshold.behind.shortcut)
+    # The short way of single writes makes no request that could be logged.
+    listener.answer_with(threshold.behind.handle, None if settings.access_log else threshold.behind.shortcut)
     keep_for_good()
     _tell_what_was_found(server)
-    _announce(address, settings)
+    _announce(server, address)
+    server.engine.writers.ended.then(lambda done: _ask_to_stop(stop, done.result().value))
     await stop.wait()
-    signal.signal(signal.SIGALRM, _give_up)
+    return await _stop(server, listener, runtime)
+
+
+async def _stop(server: Server, listener: Listener, runtime: AsyncioRuntime) -> ExitCode:
+    """Let everybody have their replies, take the last checkpoint where that is possible. Returns the exit code."""
+    began_ns = server.clock.monotonic_ns()
+    signal.signal(signal.SIGALRM, partial(_give_up, server))
     signal.setitimer(signal.ITIMER_REAL, _STOP_S)
     await listener.close(_DRAIN_S)
     checkpointed = await runtime.future(server.close())
     signal.setitimer(signal.ITIMER_REAL, 0)
-    return checkpointed
+    code = ExitCode.OK if checkpointed else failed_code(server)
+    if not checkpointed:
+        refuse(last_words(server, "the last checkpoint could not be taken"), server.settings.log_format, code)
+    took_ms = (server.clock.monotonic_ns() - began_ns) // _NS_PER_MS
+    _log.info("stopped", extra=facts(ms=took_ms, checkpoint=checkpointed, exit_code=int(code)))
+    return code
+
+
+def _disk_of(settings: Settings) -> tuple[Disk, Patience]:
+    """Return the disk of a server, and how it waits for a cold directory that hangs."""
+    cold, patience = settings.cold_dir, Patience()
+    if cold is None or f"{os.path.abspath(settings.data_dir)}/".startswith(f"{os.path.abspath(cold)}/"):
+        return OsDisk(), patience
+    return PatientDisk(OsDisk(), cold, patience), patience
+
+
+def _ask_to_stop(stop: asyncio.Event, why: str) -> None:
+    if not stop.is_set():
+        _log.info("stopping", extra=facts(reason=why))
+    stop.set()
+
+
+def _log_start(settings: Settings, chosen: Address) -> None:
+    named = facts(
+        version=__version__, pid=os.getpid(), address=str(chosen), data_dir=os.path.abspath(settings.data_dir)
+    )
+    _log.info("starting", extra=named)
 
 
 def _go_on(recovery: Iterator[None], clock: SystemClock, for_ns: int) -> bool:
@@ -139,7 +201,7 @@ def _go_on(recovery: Iterator[None], clock: SystemClock, for_ns: int) -> bool:
     return all(clock.monotonic_ns() < until for _ in recovery)
 
 
-async def _listen(listener: Listener, chosen: Address, settings: Settings, disk: OsDisk) -> Address:
+async def _listen(listener: Listener, chosen: Address, settings: Settings, disk: Disk) -> Address:
     address = await listener.open(chosen)
     if settings.port_file is not None:
         write_port_file(disk, settings.port_file, address)
@@ -147,8 +209,19 @@ async def _listen(listener: Listener, chosen: Address, settings: Settings, disk:
 
 
 def _tell_what_was_found(server: Server) -> None:
-    """A start that found anything lost or damaged says so; one that found nothing is quiet."""
-    found = server.engine.recovered
+    """Log what the start has read, and whether anything is lost or damaged."""
+    found, holes = server.engine.recovered, server.holes()
+    _log.info(
+        "recovered",
+        extra=facts(
+            checkpoint=found.snapshot,
+            frames=found.frames,
+            files=found.files,
+            ms=server.recovery_ms,
+            topics=len(list(server.engine.catalog.visible())),
+            holes=0 if holes is None else holes.corruption + holes.crash + holes.control,
+        ),
+    )
     for snapshot in found.refused_snapshots:
         _log.warning("checkpoint %s was passed over", snapshot)
     if found.damaged or found.control_lost or found.jumps_refused:
@@ -158,22 +231,25 @@ def _tell_what_was_found(server: Server) -> None:
             found.control_lost,
             found.jumps_refused,
         )
-    holes = server.readiness().holes
-    if holes is not None:
-        _log.warning("records are missing: %d holes of damage, %d of crashes", holes.corruption, holes.crash)
-    _log.debug("recovered from checkpoint %d and %d frames of %d files", found.snapshot, found.frames, found.files)
+    if holes is not None and (known := holes.corruption + holes.crash - holes.at_most):
+        _log.warning("records are missing: %d holes by damage or crashes", known)
+    if holes is not None and holes.at_most:
+        _log.warning("records may be missing: %d holes of which nobody knows whether they lost any", holes.at_most)
 
 
-def _announce(address: Address, settings: Settings) -> None:
-    sys.stdout.write(f"driftq {__version__} listens on http://{address}, data in {settings.data_dir}\n")
+def _announce(server: Server, address: Address) -> None:
+    """Log that the server is ready, and print the one line on standard output."""
+    writable = None if server.engine.refusal is None else False
+    _log.info("ready", extra=facts(address=str(address), ms=server.health().uptime_ms, writable=writable))
+    sys.stdout.write(f"driftq {__version__} listens on http://{address}, data in {server.settings.data_dir}\n")
     sys.stdout.flush()
 
 
-def _say(message: str) -> None:
-    sys.stderr.write(f"driftq: {message}\n")
-
-
-def _give_up(_: int, __: FrameType | None) -> None:
-    _say("the disk did not let the server stop in time; nothing is lost, and the next start replays the log")
+def _give_up(server: Server, _: int, __: FrameType | None) -> None:
+    """End a stop that takes too long."""
+    code = failed_code(server)
+    message = last_words(server, "the disk did not let the server stop in time")
+    refuse(message, server.settings.log_format, code)
     sys.stderr.flush()
-    os._exit(1)
+    server.engine.writers.abandon()
+    os._exit(code)

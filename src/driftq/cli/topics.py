@@ -1,4 +1,4 @@
-"""`driftq topic`: which topics there are, how one stands, and making and deleting them."""
+"""`driftq topic`: which topics there are, how one stands, and making, changing and deleting them."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +11,19 @@ from driftq.cli.remote import TopicName, fields_of, served
 from driftq.model.topic import Discard, Durability, TopicType
 
 if TYPE_CHECKING:
-    from driftq.client import Client
+    from driftq.client import Client, Topic
 
-topic = group("Topics: list, show, create and delete them, and where their readers stand.")
+topic = group("Topics: list, show, create, change and delete them, and where their readers stand.")
+
+_Durability = Annotated[Durability | None, typer.Option(help="What an ack waits for; disk by default.")]
+_TtlMs = Annotated[int | None, typer.Option(min=0, help="Records expire after this time; 0: never.")]
+_CapRecords = Annotated[int | None, typer.Option(min=0, help="Keep at most this many records; 0 is no limit.")]
+_CapBytes = Annotated[int | None, typer.Option(min=0, help="Keep at most this many bytes; 0 is no limit.")]
+_Discard = Annotated[Discard | None, typer.Option(help="At a cap: drop old records, or reject new ones.")]
+_LeaseMs = Annotated[int | None, typer.Option(help="Of a queue: how long a job is held.")]
+_MaxDeliveries = Annotated[int | None, typer.Option(help="Of a queue: then a job is a dead letter.")]
+_DeadLetter = Annotated[str | None, typer.Option(help="Of a queue: the topic for dead letters.")]
+_More = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")]
 
 _ROW = ("topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effective_priority")
 _CURSOR = ("cursor", "seq", "lag", "head_seq", "epoch", "updated_ts", "meta")
@@ -27,7 +37,7 @@ def ls(
     prefix: Annotated[str | None, typer.Option(help="Only names that begin like this.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the topics, those of the broker (`v1:…`) too."""
+    """List the topics, those of the broker (`@NAME`) too."""
     rows = [fields_of(row) for row in client.topics(prefix=prefix)]
     show_rows(rows, _ROW, as_json=as_json)
 
@@ -47,32 +57,83 @@ def create(
     name: TopicName,
     *,
     kind: Annotated[TopicType, typer.Option("--type", help="A log, or a queue of jobs.")] = "log",
-    durability: Annotated[Durability, typer.Option(help="What an ack waits for.")] = Durability.DISK,
-    ttl_ms: Annotated[int, typer.Option(min=0, help="Records expire after this time; 0: never.")] = 0,
-    cap_records: Annotated[int, typer.Option(min=0, help="At most so many records; 0: no limit.")] = 0,
-    cap_bytes: Annotated[int, typer.Option(min=0, help="At most so many bytes; 0: no limit.")] = 0,
-    discard: Annotated[Discard, typer.Option(help="At a cap: drop old records, or reject new ones.")] = Discard.OLD,
-    lease_ms: Annotated[int | None, typer.Option(help="Of a queue: how long a job is held.")] = None,
-    max_deliveries: Annotated[int | None, typer.Option(help="Of a queue: then a job is a dead letter.")] = None,
-    dead_letter: Annotated[str | None, typer.Option(help="Of a queue: the topic for dead letters.")] = None,
-    more: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the config of a topic that is there.")] = False,
+    durability: _Durability = None,
+    ttl_ms: _TtlMs = None,
+    cap_records: _CapRecords = None,
+    cap_bytes: _CapBytes = None,
+    discard: _Discard = None,
+    lease_ms: _LeaseMs = None,
+    max_deliveries: _MaxDeliveries = None,
+    dead_letter: _DeadLetter = None,
+    more: _More = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the config of a topic that exists.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Create a topic; one that is there is left alone, unless --replace."""
-    config: dict[str, Any] = {"type": kind, "durability": durability, "ttl_ms": ttl_ms, "cap_records": cap_records}
-    config |= {"cap_bytes": cap_bytes, "discard": discard}
-    queue = {"lease_ms": lease_ms, "max_deliveries": max_deliveries, "dead_letter": dead_letter}
-    config |= {field: value for field, value in queue.items() if value is not None}
-    config |= dict(map(_setting, more or []))
+    """Create a topic. One that exists is left as it is; with --replace it gets exactly this config."""
+    from driftq.client import ConfigDiffersError
+
+    given: dict[str, Any] = {"durability": durability, "ttl_ms": ttl_ms, "cap_records": cap_records}
+    given |= {"cap_bytes": cap_bytes, "discard": discard, "lease_ms": lease_ms, "max_deliveries": max_deliveries}
+    given |= {"dead_letter": dead_letter}
+    config = {"type": kind} | _fields(given, more)
     handle = client.topic(name)
-    if not replace and _is_there(handle):
-        raise CommandError(f"topic {name} is there already; --replace gives it this config")
     try:
-        answer = handle.create(**config)
+        if replace:
+            _confirm_changes(handle, config, yes=yes)
+            answer = handle.replace(**config)
+        else:
+            answer = handle.create(**config)
     except TypeError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
+    except ConfigDiffersError:
+        raise _exists(name) from None
+    if not (replace or answer.created):
+        raise _exists(name)
     show(fields_of(answer), as_json=as_json)
+
+
+@topic.command("set")
+@served
+def set_fields(
+    client: "Client",
+    name: TopicName,
+    *,
+    durability: _Durability = None,
+    ttl_ms: _TtlMs = None,
+    cap_records: _CapRecords = None,
+    cap_bytes: _CapBytes = None,
+    discard: _Discard = None,
+    lease_ms: _LeaseMs = None,
+    max_deliveries: _MaxDeliveries = None,
+    dead_letter: _DeadLetter = None,
+    more: _More = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Return this setting to its default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a topic. All others stay as they are."""
+    given: dict[str, Any] = {"durability": durability, "ttl_ms": ttl_ms, "cap_records": cap_records}
+    given |= {"cap_bytes": cap_bytes, "discard": discard, "lease_ms": lease_ms, "max_deliveries": max_deliveries}
+    given |= {"dead_letter": dead_letter}
+    changes = _fields(given, more)
+    for field in (text.replace("-", "_") for text in unset or []):
+        if field in changes:
+            raise CommandError(f"{field} is both set and unset", ExitCode.USAGE)
+        changes[field] = None
+    if not changes:
+        raise CommandError("nothing to change: name a setting, as in --cap-records 1000", ExitCode.USAGE)
+    try:
+        answer = client.topic(name).update(**changes)
+    except TypeError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    show(fields_of(answer, "created"), as_json=as_json)
+
+
+def _fields(given: dict[str, Any], more: list[str] | None) -> dict[str, Any]:
+    """Return the settings that were given, by option or as NAME=VALUE."""
+    return {field: value for field, value in given.items() if value is not None} | dict(map(_setting, more or []))
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -88,14 +149,28 @@ def _setting(text: str) -> tuple[str, object]:
         return name, value
 
 
-def _is_there(handle: Any) -> bool:
-    from driftq.client import NotFoundError
+def _exists(name: str) -> CommandError:
+    return CommandError(
+        f"topic {name} exists already; `driftq topic set` changes single settings, --replace replaces its config"
+    )
 
+
+def _confirm_changes(handle: "Topic", config: dict[str, Any], *, yes: bool) -> None:
+    """Ask before a replacement changes any setting of a topic that exists. Raise CommandError."""
+    from msgspec import to_builtins
+
+    from driftq.client import NotFoundError
+    from driftq.client.config import topic_config
+
+    wanted = topic_config(None, config)
     try:
-        handle.info(touch=False)
+        before = to_builtins(handle.info(touch=False).config)
     except NotFoundError:
-        return False
-    return True
+        return
+    after = to_builtins(wanted.resolved(handle.name))
+    changes = [f"{field} {before[field]} -> {after[field]}" for field in before if before[field] != after[field]]
+    if changes:
+        confirm(f"Replace the config of topic {handle.name}? It changes {', '.join(changes)}.", yes=yes)
 
 
 @topic.command("delete")

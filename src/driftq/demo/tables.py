@@ -7,12 +7,13 @@ from driftq.client import Client, StoredMessage
 from driftq.demo.story import TENANTS
 from driftq.demo.workload import MAILS, STEPS, TENANT_USAGE, USAGE, Played
 from driftq.model.broker_answers import RunSteps
+from driftq.model.names import broker_topic
 from driftq.model.tombstone import Tombstone
 
 Rows = list[dict[str, object]]
 Tables = dict[str, Rows]
 
-TOPICS = (f"v1:{STEPS}", f"v1:dlq.{STEPS}", USAGE, *TENANT_USAGE, MAILS)
+TOPICS = (broker_topic(STEPS), broker_topic(f"dlq.{STEPS}"), USAGE, *TENANT_USAGE, MAILS)
 """Every topic of the demo, as /v0 and the pipeline call them."""
 
 

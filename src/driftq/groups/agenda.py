@@ -14,10 +14,8 @@ from typing import NamedTuple
 from driftq.groups.book import BrokerTopic
 from driftq.groups.group import Group
 from driftq.groups.lane import Lane, Open
-from driftq.seam.clock import Clock
 from driftq.seam.runtime import Runtime, Timer, each
 
-_NS_PER_MS = 1_000_000
 _STALE_MIN = 64
 
 
@@ -33,10 +31,16 @@ class Agenda:
     """Everything that waits for time to pass."""
 
     def __init__(
-        self, runtime: Runtime, clock: Clock, tick_ms: int, due: Callable[[Spot, Open], None], sweep: Callable[[], None]
+        self,
+        runtime: Runtime,
+        now: Callable[[], int],
+        tick_ms: int,
+        due: Callable[[Spot, Open], None],
+        sweep: Callable[[], None],
     ) -> None:
+        """`now` is the engine's running time in milliseconds."""
         self._runtime = runtime
-        self._clock = clock
+        self.now = now
         self._tick_ms = tick_ms
         self._due = due
         self._sweep = sweep
@@ -46,10 +50,6 @@ class Agenda:
         self._lanes: dict[tuple[int, str, int], tuple[Group, int]] = {}
         self._timer: Timer | None = None
         self._closed = False
-
-    def now(self) -> int:
-        """Monotonic milliseconds."""
-        return self._clock.monotonic_ns() // _NS_PER_MS
 
     def add(self, spot: Spot, entry: Open) -> None:
         """Look at a message when `entry.due` has passed."""

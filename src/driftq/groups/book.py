@@ -40,6 +40,7 @@ from driftq.groups.group import Group
 from driftq.groups.index import Index, read_index
 from driftq.groups.ports import Ender, Listener, Produced, Registry, Scope
 from driftq.model.envelope import Message
+from driftq.model.names import broker_topic
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending
 
@@ -91,6 +92,9 @@ class Book:
         """Recovery is over: find out which messages there are. Raises OSError."""
         for topic in self.by_id.values():
             topic.log = engine.catalog.by_id[topic.id]
+            if topic.log.name != broker_topic(topic.name):
+                # Directories of an earlier format call it `v1:NAME`, or `v1:id-HASH`.
+                engine.catalog.rename(topic.log, broker_topic(topic.name))
             read_index(topic.index, topic.log, topic.known, topic.totals, self._heard(topic.name))
             for group in topic.groups.values():
                 for lane in group.lanes.values():
@@ -133,7 +137,7 @@ class Book:
         if not topic.lasts:
             self._engine.check_open()
             applied: Pending[None] = Pending()
-            self.apply(kind, topic.log, self._engine.time.now(), body)
+            self.apply(kind, topic.log, self._engine.time.stamp(), body)
             applied.resolve(None)
             return applied
         if topic.id in self._gathered:
@@ -189,6 +193,7 @@ class Book:
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
         """One committed frame."""
+        at = topic.timeline.moment(ts)
         if kind == GroupKind.TOPIC:
             self._apply_topic(topic, decode_topic(body))
             return
@@ -196,7 +201,7 @@ class Book:
         if found is None:
             return  # the frame that made it a topic was damaged, and recovery has said so
         if kind == GroupKind.RETRY:
-            self._apply_retry(found, ts, body)
+            self._apply_retry(found, at, body)
         elif kind == GroupKind.RETIRED:
             self._apply_retired(found, decode_retired(body))
         elif kind == GroupKind.TRIM:
@@ -211,9 +216,9 @@ class Book:
                 lane.land(landing)
         elif kind == GroupKind.DONE:
             for fact in decode_many_done(body).facts:
-                self._apply_done(found, ts, fact)
+                self._apply_done(found, at, fact)
         else:
-            self._apply_done(found, ts, decode_done(body))
+            self._apply_done(found, at, decode_done(body))
 
     def _apply_topic(self, topic: Topic, body: TopicBody) -> None:
         found = self.by_id.get(topic.id)
@@ -222,7 +227,7 @@ class Book:
             self.by_id[topic.id] = self.by_name[body.name] = found
             found.log = topic
 
-    def _apply_done(self, topic: BrokerTopic, ts: int, fact: DoneBody) -> None:
+    def _apply_done(self, topic: BrokerTopic, at: int, fact: DoneBody) -> None:
         group = self.group(topic, fact.group)
         lane = group.lane(fact.partition, live=self._engine is not None)
         before = lane.count
@@ -232,7 +237,7 @@ class Book:
             for ended in self.enders:
                 ended(topic.name, fact.offset, fact.group, fact.attempts)
         if fact.key:
-            self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), ts)
+            self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), at)
 
     def _apply_retired(self, topic: BrokerTopic, fact: RetiredBody) -> None:
         topic.index.parts[fact.partition].retired[fact.offset] = fact.size
@@ -268,13 +273,13 @@ class Book:
             totals[gone.partition] = (max(0, count - gone.count), max(0, size - gone.size))
         topic.totals = list(totals.values())
 
-    def _apply_retry(self, topic: BrokerTopic, ts: int, body: bytes) -> None:
+    def _apply_retry(self, topic: BrokerTopic, at: int, body: bytes) -> None:
         fact = decode_retry(body)
         lane = self.group(topic, fact.group).lane(fact.partition, live=self._engine is not None)
         if lane.raw is None or fact.offset not in lane.raw:
             lane.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at, fact.doomed)
         if fact.key:
-            self._registry.failed(Scope(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, ts)
+            self._registry.failed(Scope(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, at)
 
     def capture(self) -> bytes:
         """Every topic by its id."""

@@ -11,7 +11,6 @@ from driftq.groups.figures import figures
 from driftq.groups.group import Group
 from driftq.groups.group import Stream as Stream
 from driftq.groups.lane import Open, State
-from driftq.groups.names import log_name
 from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Registry
 from driftq.groups.ports import Place as Place
 from driftq.groups.ports import Produced as Produced
@@ -25,7 +24,6 @@ from driftq.groups.standing import GroupStanding, standings
 from driftq.model.broker import BrokerSettings
 from driftq.model.broker_answers import GroupRow
 from driftq.model.envelope import Message
-from driftq.seam.clock import Clock
 from driftq.seam.runtime import Pending, Runtime, each, run
 
 
@@ -51,14 +49,14 @@ class Broker:
         self.settler: Settler
         self.retention: Retention
 
-    def open(self, engine: Engine, runtime: Runtime, clock: Clock) -> None:
+    def open(self, engine: Engine, runtime: Runtime) -> None:
         """Recovery is over. Raises OSError."""
         settings, counters = self.settings, self.counters
         self._engine = engine
         self._runtime = runtime
         self._agenda = Agenda(
             runtime,
-            clock,
+            engine.time.running,
             settings.redelivery_tick_ms,
             due=lambda spot, entry: self.settler.due(spot, entry),
             sweep=self.registry.sweep,
@@ -78,14 +76,14 @@ class Broker:
 
     def _reopen(self, spot: Spot) -> None:
         """Messages that failed in an earlier run wait as long as they were to, or are to be tried again."""
-        wall = self._engine.time.now()
+        now = self._agenda.now()
         lane = spot.lane
         for offset, fact in lane.retries.items():
             entry = lane.open[offset] = Open(offset, fact.attempts, fact.last_error)
             entry.doomed = fact.doomed
-            if fact.next_at > wall:
+            if fact.next_at > now:
                 entry.state = State.WAITING
-                entry.due = self._agenda.now() + fact.next_at - wall
+                entry.due = fact.next_at
                 self._agenda.add(spot, entry)
             else:
                 lane.make_ready(entry)
@@ -119,10 +117,6 @@ class Broker:
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has. Raises InvalidRequestError."""
         return self.book.find(topic).partitions
-
-    def log_name(self, topic: str) -> str:
-        """What a topic is called through the other API."""
-        return log_name(topic)
 
     # Messages
 
@@ -167,7 +161,7 @@ class Broker:
 
     def groups(self, topic: str | None = None, group: str | None = None, *, ages: bool = True) -> list[GroupRow]:
         """How groups stand, those of this topic and name if given; without `ages` for less."""
-        return figures(self.book, self._engine.time.now(), topic, group, ages=ages)
+        return figures(self.book, self._engine.time, topic, group, ages=ages)
 
     def standings(self, topic: str, partition: int, offset: int) -> list[GroupStanding]:
         """How a message stands in every group of its topic."""

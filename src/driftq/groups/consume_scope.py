@@ -59,7 +59,7 @@ class Entry(Struct):
         return self.status is Status.PENDING and (now < self.lease_until or self.settling > 0)
 
 
-class Outcome(Struct, frozen=True, array_like=True):
+class Outcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An outcome as it is logged (kind 72) and stands in checkpoints."""
 
     tenant: str

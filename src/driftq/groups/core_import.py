@@ -129,8 +129,9 @@ class CoreImport:
             offset = topic.exactly(partition, old)
             if offset is None or self._broker.is_done(name, group, offset):
                 continue
-            now = self._engine.time.now()
-            body = RetryBody(group, partition, offset, failure.attempts, failure.last_error, now, failure.next_at)
+            time = self._engine.time
+            now, next_at = time.running(), time.moment(failure.next_at)
+            body = RetryBody(group, partition, offset, failure.attempts, failure.last_error, now, next_at)
             await self._broker.book.log(self._broker.book.find(name), GroupKind.RETRY, encode(body))
             failures += 1
         return failures
@@ -172,4 +173,4 @@ class CoreImport:
 
     def _is_over(self, record: Record) -> bool:
         ttl_ms, ended = self._broker.settings.idem_consume_ttl_ms, moment(record.updated_at)
-        return bool(ttl_ms and ended) and ended + ttl_ms <= self._engine.time.now()
+        return bool(ttl_ms and ended) and ended + ttl_ms <= self._engine.time.wall()

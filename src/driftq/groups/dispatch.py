@@ -175,8 +175,7 @@ class Dispatcher:
         group.took(stream)
         self._agenda.add(spot, entry)
         if entry.scope is not None:
-            until = self._engine.time.now() + stream.lease_ms
-            self._registry.delivered(entry.scope, stream.owner, until, lane.partition, entry.offset)
+            self._registry.delivered(entry.scope, stream.owner, entry.due, lane.partition, entry.offset)
         envelope = message.envelope
         if envelope is not None and envelope.redrive_policy is not None:
             message = structs.replace(message, envelope=structs.replace(envelope, redrive_policy=None))

@@ -1,6 +1,7 @@
 """How groups stand, for people and for metrics (http-v1 §17, §22)."""
 
 from driftq.engine.diff import Damaged, Missing, rows_nowait
+from driftq.engine.time import EngineTime
 from driftq.errors import DriftQError
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.group import Group
@@ -9,7 +10,7 @@ from driftq.model.broker_answers import GroupRow, PartitionRow
 
 
 def figures(
-    book: Book, now: int, topic: str | None = None, group: str | None = None, *, ages: bool = True
+    book: Book, time: EngineTime, topic: str | None = None, group: str | None = None, *, ages: bool = True
 ) -> list[GroupRow]:
     """Every group, or those of this topic and name. Without `ages` no block is looked into."""
     return [
@@ -17,7 +18,7 @@ def figures(
             found.name,
             member.name,
             len(member.streams),
-            [_lane_figures(found, member, partition, now if ages else None) for partition in range(found.partitions)],
+            [_lane_figures(found, member, partition, time if ages else None) for partition in range(found.partitions)],
         )
         for name, found in sorted(book.by_name.items())
         if topic is None or name == topic
@@ -26,7 +27,7 @@ def figures(
     ]
 
 
-def _lane_figures(topic: BrokerTopic, group: Group, partition: int, now: int | None) -> PartitionRow:
+def _lane_figures(topic: BrokerTopic, group: Group, partition: int, time: EngineTime | None) -> PartitionRow:
     lane = group.lanes.get(partition) or Lane(partition, topic.index, live=True)
     leased = [entry for entry in lane.open.values() if entry.state is State.LEASED]
     owners = sorted({entry.owner for entry in leased if entry.owner is not None})
@@ -39,11 +40,11 @@ def _lane_figures(topic: BrokerTopic, group: Group, partition: int, now: int | N
         len(leased),
         len(lane.open) - len(leased),
         owners,
-        None if now is None else _oldest_ms(topic, lane, now),
+        None if time is None else _oldest_ms(topic, lane, time),
     )
 
 
-def _oldest_ms(topic: BrokerTopic, lane: Lane, now: int) -> int | None:
+def _oldest_ms(topic: BrokerTopic, lane: Lane, time: EngineTime) -> int | None:
     """The age of the oldest open message. Where its block would have to come from the disk it is that of the block."""
     oldest = lane.index.at_or_after(lane.partition, lane.done.floor + 1)
     part = None if oldest is None else next(topic.log.parts(oldest + 1), None)
@@ -59,4 +60,4 @@ def _oldest_ms(topic: BrokerTopic, lane: Lane, now: int) -> int | None:
             row = max(0, oldest + 1 - part.first_seq)
             times = source.times(row, row + 1)
             stored = times if isinstance(times, int) else times[0]
-    return max(0, now - stored)
+    return time.age(stored)

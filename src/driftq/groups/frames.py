@@ -25,14 +25,14 @@ class GroupKind(IntEnum):
     """Messages are done, of any groups and partitions."""
 
 
-class TopicBody(Struct, frozen=True, array_like=True):
+class TopicBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind TOPIC: a log is a topic of the broker, of this name and so many partitions."""
 
     name: str
     partitions: int
 
 
-class DoneBody(Struct, frozen=True, array_like=True):
+class DoneBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kinds OFFSET and GAP. `size` is of key and value; a key is committed for its tenant where there is one.
 
     `attempts` is how often it was delivered: more than once, or never where its key was committed.
@@ -47,14 +47,14 @@ class DoneBody(Struct, frozen=True, array_like=True):
     attempts: int = 1
 
 
-class ManyDoneBody(Struct, frozen=True, array_like=True):
+class ManyDoneBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind DONE: as one frame of kind OFFSET or GAP each, in this order."""
 
     facts: list[DoneBody]
 
 
-class RetryBody(Struct, frozen=True, array_like=True):
-    """Kind RETRY: a delivery failed. Times are wall times; a key failed for its tenant where there is one."""
+class RetryBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Kind RETRY: a delivery failed. Times are moments of engine time. A key failed for its tenant, if there is one."""
 
     group: str
     partition: int
@@ -69,7 +69,7 @@ class RetryBody(Struct, frozen=True, array_like=True):
     """It is not to be tried again: a dead letter is made of it."""
 
 
-class Landing(Struct, frozen=True, array_like=True):
+class Landing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where a seek puts one partition: all up to `floor` is done, which is so many messages and bytes."""
 
     partition: int
@@ -78,14 +78,14 @@ class Landing(Struct, frozen=True, array_like=True):
     size: int
 
 
-class SeekBody(Struct, frozen=True, array_like=True):
+class SeekBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind SEEK."""
 
     group: str
     landings: list[Landing]
 
 
-class RetiredBody(Struct, frozen=True, array_like=True):
+class RetiredBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind RETIRED. `size` is of key and value."""
 
     partition: int
@@ -93,7 +93,7 @@ class RetiredBody(Struct, frozen=True, array_like=True):
     size: int
 
 
-class Trimmed(Struct, frozen=True, array_like=True):
+class Trimmed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a trim takes of one partition."""
 
     partition: int
@@ -101,14 +101,14 @@ class Trimmed(Struct, frozen=True, array_like=True):
     size: int
 
 
-class TrimBody(Struct, frozen=True, array_like=True):
+class TrimBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind TRIM: retention takes every message below `start`; each was done for every group."""
 
     start: int
     taken: list[Trimmed]
 
 
-class RetryState(Struct, frozen=True, array_like=True):
+class RetryState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is known of a message that failed."""
 
     attempts: int
@@ -117,7 +117,7 @@ class RetryState(Struct, frozen=True, array_like=True):
     doomed: bool = False
 
 
-class LaneState(Struct, frozen=True, array_like=True):
+class LaneState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A group in one partition."""
 
     partition: int
@@ -129,7 +129,7 @@ class LaneState(Struct, frozen=True, array_like=True):
     retries: dict[int, RetryState]
 
 
-class TopicState(Struct, frozen=True, array_like=True):
+class TopicState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A topic: `known` messages are in the totals, which are count and bytes per partition."""
 
     name: str

@@ -15,7 +15,6 @@ from typing import Protocol
 from msgspec import msgpack
 
 from driftq.errors import NotReadyError, StartError
-from driftq.groups.webhook import WebhookRouter
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message, RoutingDecision
 from driftq.seam.clock import Clock
@@ -43,6 +42,8 @@ def load_router(settings: BrokerSettings) -> Router | None:
     if settings.router and settings.router_url:
         raise StartError("--router and --router-url cannot both be given")
     if settings.router_url:
+        from driftq.groups.webhook import WebhookRouter  # a client of HTTP, which few servers need
+
         try:
             return WebhookRouter(settings.router_url)
         except ValueError as error:

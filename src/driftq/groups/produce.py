@@ -9,21 +9,22 @@ from typing import NamedTuple
 from msgspec import structs
 
 from driftq.engine.append import Appended
-from driftq.engine.catalog import forward
 from driftq.engine.engine import Engine
 from driftq.engine.ingest import make_rows
+from driftq.engine.journal import forward
 from driftq.errors import DriftQError, InvalidRequestError, OverloadedError, PayloadTooLargeError
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.frames import GroupKind, TopicBody, encode
 from driftq.groups.group import Group
 from driftq.groups.index import tag_of
 from driftq.groups.lane import Lane
-from driftq.groups.names import check_name, log_name
+from driftq.groups.names import check_name
 from driftq.groups.ports import Counters, Hook, Produced, Registry
 from driftq.groups.recent import Recent
 from driftq.groups.stored import Read, partition_of, to_data
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, Routing, RoutingDecision
+from driftq.model.names import broker_topic
 from driftq.model.topic import Discard, Durability, TopicConfig
 from driftq.seam.runtime import Pending
 from driftq.storage.rows import Row, Rows
@@ -114,7 +115,7 @@ class Producer:
         config = TopicConfig(
             durability=Durability(self._settings.durability), discard=Discard.REJECT, auto_create=False
         )
-        put = self._engine.put_topic(log_name(name), config)
+        put = self._engine.put_topic(broker_topic(name), config)
         self._creating[name] = answer
 
         def settle(error: BaseException | None) -> None:
@@ -130,7 +131,7 @@ class Producer:
                 return
             body = encode(TopicBody(name, partitions))
             try:
-                topic = self._engine.topic(log_name(name))
+                topic = self._engine.topic(broker_topic(name))
                 logged = self._engine.log(topic, GroupKind.TOPIC, body, self._book)
             except DriftQError as error:
                 settle(error)
@@ -193,7 +194,7 @@ class Producer:
 
     def check_deadline(self, deadline_ms: int | None) -> None:
         """Refuse a message that comes too late."""
-        if deadline_ms is not None and deadline_ms < self._engine.time.now():
+        if deadline_ms is not None and deadline_ms < self._engine.time.wall():
             raise InvalidRequestError("message deadline exceeded")
 
     def take(self, key: Key) -> bool:

@@ -123,11 +123,15 @@ class _Move(Struct, frozen=True):
 class Redriver:
     """All jobs."""
 
-    def __init__(self, letters: Letters, runtime: Runtime, entropy: Entropy, now: Callable[[], int]) -> None:
+    def __init__(
+        self, letters: Letters, runtime: Runtime, entropy: Entropy, now: Callable[[], int], wall: Callable[[], int]
+    ) -> None:
+        """`now` measures the pace of a job, `wall` is the time of day that is shown; both in milliseconds."""
         self._letters = letters
         self._runtime = runtime
         self._entropy = entropy
         self._now = now
+        self._wall = wall
         self._jobs: dict[str, Job] = {}
         self._taken: dict[str, set[int]] = {}
         """Letters in the hands of a job, by their topic."""
@@ -176,7 +180,7 @@ class Redriver:
         # Another job may have taken some while they were looked for.
         taken = self._taken.setdefault(topic, set())
         offsets = array("q", [offset for offset in offsets if offset not in taken])
-        job = Job(self._entropy.token(_ID_BYTES).hex(), topic, len(offsets), rate, self._now())
+        job = Job(self._entropy.token(_ID_BYTES).hex(), topic, len(offsets), rate, self._wall())
         self._remember(job)
         taken.update(offsets)
         run(self._work(job, offsets))
@@ -277,7 +281,7 @@ class Redriver:
         count = self._letters.partitions(job.topic)
         partition = None if letter.message.key or note.original_partition >= count else note.original_partition
         copied = await self._letters.deposit(job.topic, redriven(letter.message, job.id), partition=partition)
-        to, now = (copied.partition, copied.offset), self._now()
+        to, now = (copied.partition, copied.offset), self._wall()
         move = _Move(job.id, job.topic, *to, dlq, letter.partition, offset, note.group, now)
         await self._letters.deposit(AUDIT, Message(json.encode(move).decode(), job.topic))
         await self._letters.retire(dlq, letter)

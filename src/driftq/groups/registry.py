@@ -24,6 +24,7 @@ from driftq.groups.ports import Scope, Standing
 from driftq.groups.produce_scope import Gate, Id, ProduceScope
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message
+from driftq.model.names import broker_topic
 from driftq.model.topic import Durability
 from driftq.seam.runtime import Pending
 
@@ -43,10 +44,6 @@ class Groups(Protocol):
         """How many partitions a topic has. Raises InvalidRequestError where there is no such topic."""
         ...
 
-    def log_name(self, topic: str) -> str:
-        """The engine's name of a topic."""
-        ...
-
     def is_done(self, topic: str, group: str, offset: int) -> bool:
         """Is a message done for a group?"""
         ...
@@ -64,7 +61,7 @@ class Begun(NamedTuple):
     lease_until: int | None
 
 
-class _Section(Struct, frozen=True, array_like=True):
+class _Section(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a checkpoint holds."""
 
     produced: list[tuple[Id, int, list[int]]]
@@ -94,7 +91,7 @@ class IdempotencyRegistry:
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
         """Take a key for a produce. True: it is committed already. Raises InvalidRequestError while it is pending."""
-        now = self._engine.time.now()
+        now = self._engine.time.running()
         self._make_room(now)
         gate = self.produced.begin((tenant, topic, key), now)
         if gate is Gate.BUSY:
@@ -106,21 +103,21 @@ class IdempotencyRegistry:
         if ts is None:
             self.produced.fail((tenant, topic, key))
         else:
-            self.produced.stored((tenant, topic, key), ts, offset)
+            self.stored(tenant, topic, key, ts, offset)
 
     def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
-        """Recovery found a message with this key."""
-        self.produced.stored((tenant, topic, key), ts, offset)
+        """A message with this key has this stamp and offset."""
+        self.produced.stored((tenant, topic, key), self._engine.time.timeline.moment(ts), offset)
 
     def standing(self, scope: Scope, stored_ts: int) -> Standing:
-        """How a key stands for a message that was stored then."""
-        if self.consumed.is_committed(scope, stored_ts):
+        """How a key stands for a message with this stamp."""
+        if self.consumed.is_committed(scope, self._engine.time.timeline.moment(stored_ts)):
             return Standing(committed=True)
-        return Standing(holder=self.consumed.holder(scope, self._engine.time.now()))
+        return Standing(holder=self.consumed.holder(scope, self._engine.time.running()))
 
     def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
         """A message with this key was handed to an owner, or its lease was extended."""
-        now = self._engine.time.now()
+        now = self._engine.time.running()
         self.consumed.deliver(scope, owner, lease_until, now, partition=partition, offset=offset)
 
     def settling(self, scope: Scope) -> None:
@@ -145,7 +142,7 @@ class IdempotencyRegistry:
 
     def sweep(self) -> None:
         """Forget what is out of its window, a little at a time."""
-        now = self._engine.time.now()
+        now = self._engine.time.running()
         self.consumed.sweep(now)
         self.produced.sweep(now)
 
@@ -181,17 +178,17 @@ class IdempotencyRegistry:
     def begin_key(self, scope: Scope, owner: str, lease_ms: int) -> Begun:
         """Take a key, unless its work is done already."""
         self._check(scope, lease_ms)
-        now = self._engine.time.now()
+        now = self._engine.time.running()
         self._make_room(now)
         entry = self.consumed.begin(scope, owner, now + lease_ms, now)
         if entry.status is Status.COMMITTED:
             return Begun(True, entry.result, None)
-        return Begun(False, None, entry.lease_until)
+        return Begun(False, None, self._engine.time.shown(entry.lease_until))
 
     def renew_key(self, scope: Scope, owner: str, lease_ms: int) -> int:
         """Another deadline, of the delivery too."""
         self._check(scope, lease_ms)
-        now = self._engine.time.now()
+        now = self._engine.time.running()
         entry = self.consumed.owned(scope, owner, now)
         if entry.offset >= 0:
             try:
@@ -199,7 +196,7 @@ class IdempotencyRegistry:
             except DriftQError:
                 entry.offset = -1  # the delivery is settled, or somebody else's: the key alone goes on
         entry.lease_until, entry.updated_at = now + lease_ms, now
-        return entry.lease_until
+        return self._engine.time.shown(entry.lease_until)
 
     def commit_key(self, scope: Scope, owner: str, result: bytes = b"") -> Pending[None]:
         """The work of a key is done."""
@@ -221,7 +218,11 @@ class IdempotencyRegistry:
 
     def entry(self, scope: Scope) -> Entry | None:
         """What is known of a key."""
-        return self.consumed.find(scope, self._engine.time.now())
+        return self.consumed.find(scope, self._engine.time.running())
+
+    def shown(self, moment: int) -> int:
+        """Return the time of day of a moment in an entry; 0 is none."""
+        return self._engine.time.shown(moment) if moment else 0
 
     def _check(self, scope: Scope, lease_ms: int) -> None:
         if not _LEASE_MS_MIN <= lease_ms <= _LEASE_MS_MAX:
@@ -229,7 +230,7 @@ class IdempotencyRegistry:
         self._groups.partitions(scope.topic)
 
     def _log(self, scope: Scope, owner: str, *, committed: bool, result: bytes, error: str) -> Pending[None]:
-        entry = self.consumed.owned(scope, owner, self._engine.time.now())
+        entry = self.consumed.owned(scope, owner, self._engine.time.running())
         outcome = self.consumed.outcome(scope, committed=committed, owner=owner, result=result, error=error)
         logged = self.record(outcome)
         entry.settling += 1
@@ -238,11 +239,11 @@ class IdempotencyRegistry:
 
     def record(self, outcome: Outcome) -> Pending[None]:
         """Log an outcome and apply it at its commit point; of a topic that does not last nothing is logged."""
-        topic = self._engine.topic(self._groups.log_name(outcome.topic))
+        topic = self._engine.topic(broker_topic(outcome.topic))
         if not _lasts(topic):
             self._engine.check_open()
             applied: Pending[None] = Pending()
-            self.consumed.apply(outcome, self._engine.time.now())
+            self.consumed.apply(outcome, self._engine.time.running())
             applied.resolve(None)
             return applied
         sync = topic.durability is Durability.FSYNC
@@ -252,7 +253,7 @@ class IdempotencyRegistry:
 
     def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
         """An outcome."""
-        self.consumed.apply(msgpack.decode(body, type=Outcome), ts)
+        self.consumed.apply(msgpack.decode(body, type=Outcome), topic.timeline.moment(ts))
 
     def capture(self) -> bytes:
         """Keys that were produced, and outcomes, of topics that last."""
@@ -261,7 +262,7 @@ class IdempotencyRegistry:
 
         def lasts(topic: str) -> bool:
             if topic not in lasting:
-                log = logs.get(self._groups.log_name(topic))
+                log = logs.get(broker_topic(topic))
                 lasting[topic] = log is not None and _lasts(log)
             return lasting[topic]
 

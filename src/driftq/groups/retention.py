@@ -76,7 +76,7 @@ class Retention:
     async def _trim(self, topic: BrokerTopic) -> bool:
         """One step. Returns whether there may be more to take."""
         index = topic.index
-        oldest_kept = self._engine.time.now() - self._age_ms
+        oldest_kept = self._engine.time.kept_from(self._age_ms)
         first = next(topic.log.parts(index.start + 1), None)
         if first is None or first.first_ts >= oldest_kept:
             return False

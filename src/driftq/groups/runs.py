@@ -22,7 +22,7 @@ _CHUNKS_MIN = 10
 """The index is at least so many chunks, so that what goes at once is little."""
 
 
-class Step(Struct, frozen=True, array_like=True, gc=False):
+class Step(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message of a run."""
 
     run_id: str
@@ -35,7 +35,7 @@ class Step(Struct, frozen=True, array_like=True, gc=False):
     ts: int
 
 
-class Letter(Struct, frozen=True, array_like=True, gc=False):
+class Letter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The dead letter of a step."""
 
     origin_topic: str
@@ -49,7 +49,7 @@ class Letter(Struct, frozen=True, array_like=True, gc=False):
     routed_at_ms: int
 
 
-class Ending(Struct, frozen=True, array_like=True, gc=False):
+class Ending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A step that a group had done after other than one delivery."""
 
     topic: str
@@ -73,7 +73,7 @@ class Found(NamedTuple):
     truncated: bool
 
 
-class _Chunk(Struct, array_like=True):
+class _Chunk(Struct, array_like=True, forbid_unknown_fields=True):
     steps: list[Step]
     letters: list[Letter]
     endings: list[Ending] = []
@@ -83,7 +83,7 @@ class _Chunk(Struct, array_like=True):
         return len(self.steps) + len(self.letters) + len(self.endings)
 
 
-class _Section(Struct, array_like=True):
+class _Section(Struct, array_like=True, forbid_unknown_fields=True):
     chunks: list[bytes]
     truncated: list[str]
     """Runs that lost steps."""

@@ -10,8 +10,8 @@ between the two leaves the letter, and hands its message out again.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from driftq.engine.catalog import forward
 from driftq.engine.engine import Engine
+from driftq.engine.journal import forward
 from driftq.errors import DriftQError, InvalidRequestError, NotOwnerError
 from driftq.groups.agenda import Agenda, Spot
 from driftq.groups.book import Book, BrokerTopic
@@ -103,10 +103,9 @@ class Settler:
         entry.state = State.LEASED
         entry.due = self._agenda.now() + lease_ms
         self._agenda.add(spot, entry)
-        until = self._engine.time.now() + lease_ms
         if entry.scope is not None:
-            self._registry.delivered(entry.scope, owner, until, place.partition, place.offset)
-        return until
+            self._registry.delivered(entry.scope, owner, entry.due, place.partition, place.offset)
+        return self._engine.time.shown(entry.due)
 
     def _find(self, place: Place) -> tuple[Spot, Open | None]:
         """The open message that is meant; None when it is done. Raises InvalidRequestError."""
@@ -213,7 +212,7 @@ class Settler:
         topic, group, lane = spot
         leased = entry.state is State.LEASED
         due = at + self._delay(entry, verdict.delay_ms, nacked=nacked) if leased else entry.due
-        wall = self._engine.time.now()
+        now = self._agenda.now()
         # A key that somebody else works on by now is not this owner's to fail.
         keyed = entry.scope if nacked and self._is_free(entry) else None
         body = RetryBody(
@@ -222,8 +221,8 @@ class Settler:
             entry.offset,
             entry.attempts,
             verdict.reason,
-            wall,
-            wall + max(0, due - self._agenda.now()),
+            now,
+            max(now, due),
             "" if keyed is None else keyed.tenant,
             "" if keyed is None else keyed.key,
             verdict.dead_letter or entry.doomed,
@@ -339,7 +338,7 @@ class Settler:
                 entry.offset,
                 entry.attempts,
                 entry.last_error,
-                self._engine.time.now(),
+                self._engine.time.wall(),
                 group.name,
             )
             await self._producer.copy(DLQ + topic.name, topic.partitions, dead_letter(message, note))

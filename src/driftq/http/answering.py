@@ -22,6 +22,7 @@ from driftq.http.outbox import HIGH_WATER, JOIN_MAX, write_parts
 from driftq.http.packing import PACKED_MIN
 from driftq.http.reply import OK_JSON, Reply, encode_head
 from driftq.http.request import Request
+from driftq.http.request_id import next_number
 from driftq.http.serving import Peer, Serving
 from driftq.http.slot import Slot
 from driftq.seam.runtime import Pending, Timer
@@ -29,6 +30,7 @@ from driftq.seam.runtime import Pending, Timer
 if TYPE_CHECKING:
     from driftq.http.websocket import WebSocket
 
+# long: one state machine, whose parts would share every field
 PIPELINE_MAX = 64
 """So many requests of a peer are under way at one time; with more the peer is made to wait."""
 _SENT_AT_ONCE = (Reply, bytes)
@@ -42,6 +44,7 @@ class Answering:
     def __init__(self, serving: Serving, transport: asyncio.Transport, owner: Peer) -> None:
         self._serving = serving
         self._handle = serving.handle
+        self._answered = serving.requests.answered
         self._packing = serving.packing
         self._owner = owner
         self._transport: asyncio.Transport | None = transport
@@ -113,15 +116,22 @@ class Answering:
         if transport is None:
             return
         slots = self._slots
+        text = b"%b%x\r\ncontent-length: %d\r\n\r\n%b" % (OK_JSON, next_number(), len(body), body)
         if len(slots) == 1 and not (self.last or self._busy or self._paused):
             # Nothing before it, nothing behind it, and the connection goes on: as nearly always.
             slots.clear()
-            transport.write(b"%b%d\r\n\r\n%b" % (OK_JSON, len(body), body))
+            transport.write(text)
+        elif self.last:
+            self.settle(slot, Reply(200, body))  # whose head may say that the connection ends
         else:
-            self.settle(slot, Reply(200, body))
+            slot.answer = text
+            if not self._busy:
+                self.flush()
 
     def settle(self, slot: Slot, reply: Reply) -> None:
         """This is the reply."""
+        if slot.request is not None:
+            self._answered(slot.request, reply, self._transport)
         if self._transport is not None:
             slot.answer = reply
             if not self._busy:
@@ -132,17 +142,16 @@ class Answering:
         self._refused = self.last = True
         self.add(Slot(request, keep_alive=False))
 
-    def refuse(self, reply: Reply) -> None:
-        """Answer what was not even a request, in its slot, and take no further one."""
+    def refuse(self, request: Request, reply: Reply) -> None:
+        """Answer what is not a whole request, in its slot, and take no further one."""
         if not self.last:
             self._refused = self.last = True
-            self.say(reply)
+            self._answered(request, reply, self._transport)
+            self._slots.append(Slot(request, keep_alive=False, answer=reply))
 
-    def say(self, answer: Reply | bytes) -> None:
+    def say(self, answer: bytes) -> None:
         """Have something of the connection's own said in its slot."""
-        slot = Slot(None, keep_alive=False)
-        slot.answer = answer
-        self._slots.append(slot)
+        self._slots.append(Slot(None, keep_alive=False, answer=answer))
 
     def keep(self, data: bytes) -> None:
         """Keep what came behind a handshake until its turn has come."""
@@ -159,7 +168,9 @@ class Answering:
         answer = self._handle(request)
         if isinstance(answer, Pending):
             answer.then(partial(self._settle, slot, request))
-        elif isinstance(answer, Reply):
+            return
+        self._answered(request, answer, self._transport)
+        if isinstance(answer, Reply):
             self._reply(slot, request, answer)
         else:
             self._give(slot, answer)
@@ -171,8 +182,10 @@ class Answering:
             self.flush()
 
     def _settle(self, slot: Slot, request: Request, done: Pending[Reply]) -> None:
+        reply = done.result() if done.error is None else outcome(done)
+        self._answered(request, reply, self._transport)
         if self._transport is not None:
-            self._reply(slot, request, done.result() if done.error is None else outcome(done))
+            self._reply(slot, request, reply)
             if not self._busy:
                 self.flush()
 
@@ -201,7 +214,9 @@ class Answering:
         elif slot.with_body:
             self._blocked = True
         else:
-            slot.answer = stream_head(answer, keep_alive=slot.keep_alive, chunked=not slot.old)
+            slot.answer = stream_head(
+                answer, request_id=slot.request_id, keep_alive=slot.keep_alive, chunked=not slot.old
+            )
             tell_closed(answer.source.closed)
 
     def _accept(self, slot: Slot, upgrade: Upgrade) -> None:
@@ -270,10 +285,11 @@ class Answering:
             slot = slots.popleft()
             if isinstance(answer, bytes):
                 parts.append(answer)
+                size += len(answer)
                 continue
             keep_alive = slot.keep_alive and not (self.last and not slots)
             length = answer.size if answer.more else len(answer.body)
-            head = encode_head(answer, length, keep_alive=keep_alive, old=slot.old)
+            head = encode_head(answer, length, request_id=slot.request_id, keep_alive=keep_alive, old=slot.old)
             if not slots and not parts and not answer.more and length <= JOIN_MAX and slot.with_body:
                 # One short reply, as nearly always.
                 transport.write(head + answer.body)
@@ -297,7 +313,7 @@ class Answering:
         assert isinstance(stream, Stream)
         self.last |= slot.old
         keep_alive = slot.keep_alive and not slot.old and not (self.last and not self._slots)
-        head = stream_head(stream, keep_alive=keep_alive, chunked=not slot.old)
+        head = stream_head(stream, request_id=slot.request_id, keep_alive=keep_alive, chunked=not slot.old)
         self._stream = ChunkSink(
             stream.source, transport, self._serving.runtime, chunked=not slot.old, on_end=self._stream_ended
         )

@@ -71,6 +71,7 @@ class App:
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request, or what it will come from. Never raises."""
+        request.began_ns = self._now_ns()
         if not request.path.startswith(_ROOT) and _first_segment(request.path) not in self._own:
             return self.broker.handle(request)
         try:
@@ -109,7 +110,6 @@ class App:
         route = None if found is None else found.routes.get("GET" if method == "HEAD" else method)
         if route is None or not (route.probe or route.always):
             self._server.check_ready()
-        request.began_ns = self._now_ns()
         if self._open or (route is not None and route.probe and not self._probes_too):
             if route is not None and found is not None and not route.stream:
                 # Nobody to ask who they are, and nothing else to look at: most calls of a server without keys.

@@ -18,6 +18,7 @@ from driftq.http.errors import refusal
 from driftq.http.outbox import HIGH_WATER
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
+from driftq.http.request_id import NAME, id_of
 from driftq.http.serving import Serving
 
 Event = MutableMapping[str, Any]
@@ -68,12 +69,12 @@ class Asgi:
                 tell_closed(answer.source.closed)
                 answer = refusal("invalid_request", "this is a WebSocket, and the request does not ask for one")
             if isinstance(answer, Reply):
-                await _send_reply(send, answer, with_body=request.method != "HEAD")
+                await _send_reply(send, request, answer)
             elif request.method == "HEAD":
                 tell_closed(answer.source.closed)
-                await _send_reply(send, Reply(answer.status, b"", answer.content_type, answer.headers), with_body=False)
+                await _send_reply(send, request, Reply(answer.status, b"", answer.content_type, answer.headers))
             else:
-                await self._stream(answer, gone, send)
+                await self._stream(request, answer, gone, send)
         finally:
             gone.cancel()
 
@@ -103,8 +104,8 @@ class Asgi:
         ask(self._serving, request, give)
         return await found
 
-    async def _stream(self, stream: Stream, gone: "asyncio.Future[None]", send: Send) -> None:
-        headers = [(b"content-type", stream.content_type), *stream.headers]
+    async def _stream(self, request: Request, stream: Stream, gone: "asyncio.Future[None]", send: Send) -> None:
+        headers = [(b"content-type", stream.content_type), (NAME, id_of(request)), *stream.headers]
         await send({"type": "http.response.start", "status": stream.status, "headers": headers})
         pipe = _Pipe(stream.source)
         gone.add_done_callback(lambda _: pipe.lose())
@@ -123,20 +124,21 @@ class Asgi:
 
     async def _websocket(self, scope: Event, receive: Receive, send: Send) -> None:
         await receive()
-        answer = await self._answer(_request_of(scope, "GET", b"", oversized=False))
+        request = _request_of(scope, "GET", b"", oversized=False)
+        answer = await self._answer(request)
         if isinstance(answer, Upgrade):
-            await self._converse(answer, receive, send)
+            await self._converse(request, answer, receive, send)
             return
         if isinstance(answer, Stream):
             tell_closed(answer.source.closed)
             answer = refusal("invalid_request", "this is not a WebSocket")
         if "websocket.http.response" in scope.get("extensions", {}):
-            await _send_reply(send, answer, with_body=True, kind="websocket.http.response")
+            await _send_reply(send, request, answer, kind="websocket.http.response")
         else:
             await send({"type": "websocket.close", "code": _POLICY, "reason": answer.body[:100].decode()})
 
-    async def _converse(self, upgrade: Upgrade, receive: Receive, send: Send) -> None:
-        await send({"type": "websocket.accept"})
+    async def _converse(self, request: Request, upgrade: Upgrade, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept", "headers": [(NAME, id_of(request))]})
         pipe = _SocketPipe(upgrade.source)
         self._serving.peers.add(pipe)
         hearing = asyncio.ensure_future(pipe.hear(receive))
@@ -294,8 +296,9 @@ async def _disconnected(receive: Receive) -> None:
             pass
 
 
-async def _send_reply(send: Send, reply: Reply, *, with_body: bool, kind: str = "http.response") -> None:
-    headers = [*reply.headers]
+async def _send_reply(send: Send, request: Request, reply: Reply, *, kind: str = "http.response") -> None:
+    with_body = request.method != "HEAD"
+    headers = [(NAME, id_of(request)), *reply.headers]
     if reply.content_type:
         headers.append((b"content-type", reply.content_type))
         if reply.body or with_body:

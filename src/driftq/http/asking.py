@@ -1,5 +1,6 @@
 """A request's way through unpacking, the app and packing, where requests do not wait for each other."""
 
+import asyncio
 from collections.abc import Callable
 
 from driftq.errors import DriftQError
@@ -15,13 +16,17 @@ Give = Callable[[Reply | Stream | Upgrade], None]
 """Takes the answer, once: at once if it is there."""
 
 
-def ask(serving: Serving, request: Request, give: Give) -> None:
+def ask(serving: Serving, request: Request, give: Give, transport: asyncio.BaseTransport | None = None) -> None:
     """Have a request answered."""
+
+    def answered(answer: Reply | Stream | Upgrade) -> None:
+        serving.requests.answered(request, answer, transport)
+
     unpacking = serving.packing.unpack(request, serving.terms.body_bytes_max)
     if unpacking is None:
-        _ask(serving, request, give)
+        _ask(serving, request, answered, give)
     else:
-        unpacking.then(lambda _: _ask(serving, request, give))
+        unpacking.then(lambda _: _ask(serving, request, answered, give))
 
 
 def outcome(done: Pending[Reply]) -> Reply:
@@ -33,11 +38,18 @@ def outcome(done: Pending[Reply]) -> Reply:
     return refusal("internal", "the server made a mistake; its log says more")
 
 
-def _ask(serving: Serving, request: Request, give: Give) -> None:
+def _ask(serving: Serving, request: Request, answered: Give, give: Give) -> None:
+    def settle(done: Pending[Reply]) -> None:
+        reply = outcome(done)
+        answered(reply)
+        _pack(serving, request, reply, give)
+
     answer = serving.handle(request)
     if isinstance(answer, Pending):
-        answer.then(lambda done: _pack(serving, request, outcome(done), give))
-    elif isinstance(answer, Reply):
+        answer.then(settle)
+        return
+    answered(answer)
+    if isinstance(answer, Reply):
         _pack(serving, request, answer, give)
     else:
         give(answer)

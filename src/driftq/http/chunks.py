@@ -18,9 +18,10 @@ _log = logging.getLogger(__name__)
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
-def stream_head(stream: Stream, *, keep_alive: bool, chunked: bool) -> bytes:
+def stream_head(stream: Stream, *, request_id: bytes, keep_alive: bool, chunked: bool) -> bytes:
     """The bytes in front of the stream."""
     parts = [STATUS_LINES[stream.status], b"content-type: %b\r\n" % stream.content_type]
+    parts.append(b"x-request-id: %b\r\n" % request_id)
     parts += [b"%b: %b\r\n" % header for header in stream.headers]
     parts.append(b"connection: keep-alive\r\n" if keep_alive else b"connection: close\r\n")
     parts.append(b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")

@@ -14,6 +14,8 @@ from driftq.http.errors import refusal
 from driftq.http.h1 import Http1
 from driftq.http.outbox import HIGH_WATER, LOW_WATER
 from driftq.http.reply import encode_head
+from driftq.http.request import Request
+from driftq.http.request_id import id_of
 from driftq.http.serving import Serving
 from driftq.seam.runtime import Timer
 
@@ -89,6 +91,9 @@ class Connection(asyncio.Protocol):
         detail = {"limit": "max_connections", "max": most}
         reply = refusal("throttled", message, (b"retry-after", b"1"), detail=detail, status=503)
         self._refused = True
-        transport.write(encode_head(reply, reply.size, keep_alive=False, old=False) + reply.body)
+        request = Request("", "")
+        self._serving.requests.answered(request, reply, transport)
+        head = encode_head(reply, reply.size, request_id=id_of(request), keep_alive=False, old=False)
+        transport.write(head + reply.body)
         transport.write_eof()
         self._timer = self._serving.runtime.later(LINGER_MS, transport.abort)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from driftq.errors import DriftQError, UnauthorizedError
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
+from driftq.http.request_id import id_of
+from driftq.seam.log import facts
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +37,10 @@ _STATUS = {
     "internal": 500,
     "not_ready": 503,
     "shutting_down": 503,
+    "disk_full": 507,
+    "wal_stopped": 503,
+    "segment_unavailable": 503,
+    "cold_unavailable": 503,
 }
 _MS_PER_S = 1000
 
@@ -68,5 +74,6 @@ def failed_reply(request: Request, error: BaseException) -> Reply:
     """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
     if isinstance(error, DriftQError):
         return error_reply(error)
-    _log.error("%s %s failed", request.method, request.path, exc_info=error)
+    named = facts(request_id=id_of(request).decode("ascii"))
+    _log.error("%s %s failed", request.method, request.path, exc_info=error, extra=named)
     return refusal("internal", "the server made a mistake; its log says more")

@@ -293,7 +293,8 @@ class Http1(asyncio.Protocol):
 
     def _refuse(self, message: str, status: int) -> None:
         """Answer what is being read, and take nothing more."""
-        self._answering.refuse(refused(self._target, self._headers, message, status))
+        request = Request.of(b"", self._target, self._headers, b"")
+        self._answering.refuse(request, refused(self._target, message, status))
 
     def _take_oversized(self) -> None:
         """Have the request answered without its body, which is dropped, and with it all that comes behind."""

@@ -11,6 +11,7 @@ from driftq.http.h1 import HEADER_BYTES_MAX, HEADERS_MAX, TARGET_BYTES_MAX
 from driftq.http.refused import refused
 from driftq.http.reply import Reply
 from driftq.http.request import Headers
+from driftq.http.request_id import NAME, id_of
 
 EXCHANGES_MAX = 1024
 EXCHANGE_WINDOW = 1 << 20
@@ -59,15 +60,18 @@ def head_problem(exchange: Exchange) -> Reply | None:
     """What a request is refused for whatever it asks."""
     if len(exchange.target) > TARGET_BYTES_MAX:
         message = f"the target is longer than {TARGET_BYTES_MAX} bytes"
-        return refused(exchange.target, exchange.headers, message, 414)
+        return refused(exchange.target, message, 414)
     size = sum(len(name) + len(value) for name, value in exchange.headers)
     if len(exchange.headers) > HEADERS_MAX or size > HEADER_BYTES_MAX:
         message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
-        return refused(exchange.target, exchange.headers, message, 431)
+        return refused(exchange.target, message, 431)
     return None
 
 
-def write_head(status: int, content_type: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Headers:
-    """The head of an answer."""
+def write_head(
+    exchange: Exchange, status: int, content_type: bytes, headers: tuple[tuple[bytes, bytes], ...]
+) -> Headers:
+    """The head of the answer of an exchange."""
+    assert exchange.request is not None, "an answer is to a request"
     typed = [(b"content-type", content_type)] if content_type else []
-    return [(b":status", b"%d" % status), *typed, *headers]
+    return [(b":status", b"%d" % status), (NAME, id_of(exchange.request)), *typed, *headers]

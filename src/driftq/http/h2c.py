@@ -186,8 +186,7 @@ class Http2(asyncio.Protocol):
         problem = head_problem(exchange)
         length = next((value for name, value in exchange.headers if name == b"content-length"), b"0")
         if problem is not None:
-            exchange.heard = True
-            self._reply(exchange, problem)
+            self._refuse(exchange, problem)
         elif int(length) > self._body_bytes_max:
             self._take(exchange, oversized=True)
         elif (b"expect", b"100-continue") in exchange.headers:
@@ -257,7 +256,7 @@ class Http2(asyncio.Protocol):
         request = Request.of(exchange.method, exchange.target, exchange.headers, body, oversized=oversized)
         exchange.request = request
         self._asked += 1
-        ask(self._serving, request, lambda answer: self._give(exchange, request, answer))
+        ask(self._serving, request, lambda answer: self._give(exchange, request, answer), self._transport)
 
     def _give(self, exchange: Exchange, request: Request, answer: Reply | Stream | Upgrade) -> None:
         self._asked -= 1
@@ -271,12 +270,19 @@ class Http2(asyncio.Protocol):
         else:
             self._open(exchange, request, answer)
 
+    def _refuse(self, exchange: Exchange, reply: Reply) -> None:
+        """Answer a request that is not whole; the rest of it is ignored."""
+        exchange.heard = True
+        exchange.request = Request.of(exchange.method, exchange.target, exchange.headers, b"")
+        self._serving.requests.answered(exchange.request, reply, self._transport)
+        self._reply(exchange, reply)
+
     # Answers
 
     def _reply(self, exchange: Exchange, reply: Reply) -> None:
         if exchange.over:
             return
-        head = write_head(reply.status, reply.content_type, reply.headers)
+        head = write_head(exchange, reply.status, reply.content_type, reply.headers)
         if reply.content_type:
             head.append((b"content-length", b"%d" % reply.size))
         if exchange.method != b"HEAD":
@@ -287,7 +293,7 @@ class Http2(asyncio.Protocol):
         self._send_head(exchange, head)
 
     def _open(self, exchange: Exchange, request: Request, stream: Stream) -> None:
-        head = write_head(stream.status, stream.content_type, stream.headers)
+        head = write_head(exchange, stream.status, stream.content_type, stream.headers)
         if request.method == "HEAD":
             tell_closed(stream.source.closed)
             exchange.ending = True
@@ -347,9 +353,8 @@ class Http2(asyncio.Protocol):
         for exchange in [found for found in self._exchanges.values() if not found.heard]:
             exchange.looks += 1
             if exchange.looks * self._look_ms > terms.body_timeout_ms:
-                exchange.heard = True
                 message = "the body of the request took too long"
-                self._reply(exchange, refused(exchange.target, exchange.headers, message, 408))
+                self._refuse(exchange, refused(exchange.target, message, 408))
         if self._full_ms >= terms.keepalive_timeout_ms:
             self._transport.abort()
         elif self._idle_ms >= terms.keepalive_timeout_ms:

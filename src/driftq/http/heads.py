@@ -4,6 +4,7 @@ What a head means depends on its bytes alone, so one that was parsed for any pee
     - it is that of a plain request: nothing about its body but a length, no other protocol, no `Expect`, and the
       connection goes on behind it;
     - its bytes are what the parser made of them line by line, so that it ends at its first empty line;
+    - it does not name its request (`x-request-id`): names differ, and heads with them would push out all others;
     - it carries no secret but a key, and neither the key nor the bytes it stood in: a key is not to be found in memory
       longer than its request. Digests of both are kept, as the server keeps those of its own keys.
 """
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from driftq.http.keys import digest_of, key_in
 from driftq.http.request import Headers, Request
+from driftq.http.request_id import NAME
 from driftq.http.slot import Shortcut
 
 HEAD_KEPT_MAX = 1024
@@ -22,7 +24,7 @@ HEAD_KEPT_MAX = 1024
 HEADS_KEPT_MAX = 1024
 _KEY = b"authorization"
 
-_METHODS = frozenset(["GET", "POST", "PUT", "DELETE", "HEAD"])
+_METHODS = frozenset(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])
 _NEVER_KEPT = frozenset(
     [
         b"content-encoding",
@@ -31,6 +33,7 @@ _NEVER_KEPT = frozenset(
         b"proxy-authorization",
         b"transfer-encoding",
         b"upgrade",
+        NAME,
     ]
 )
 _LINES_AROUND = 2

@@ -15,6 +15,7 @@ from driftq.http.answer import Answer
 from driftq.http.connection import Connection
 from driftq.http.heads import Finder
 from driftq.http.request import Request
+from driftq.http.request_log import RequestLog
 from driftq.http.serving import Serving, Terms
 from driftq.seam.disk import Disk, write_fully
 from driftq.seam.runtime import Runtime
@@ -62,9 +63,14 @@ class Listener:
     """A bound socket and the connections it let in."""
 
     def __init__(
-        self, handle: Callable[[Request], Answer], runtime: Runtime, terms: Terms, shortcut: Finder | None = None
+        self,
+        handle: Callable[[Request], Answer],
+        runtime: Runtime,
+        terms: Terms,
+        shortcut: Finder | None = None,
+        requests: RequestLog | None = None,
     ) -> None:
-        self._serving = Serving(handle, runtime, terms, shortcut)
+        self._serving = Serving(handle, runtime, terms, shortcut, requests)
         self._server: asyncio.Server | None = None
 
     def answer_with(self, handle: Callable[[Request], Answer], shortcut: Finder | None = None) -> None:
@@ -98,6 +104,7 @@ class Listener:
         except TimeoutError:
             self._serving.peers.abort()
         self._serving.packing.close()
+        self._serving.requests.close()
 
     def _connection(self) -> Connection:
         return Connection(self._serving)

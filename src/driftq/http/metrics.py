@@ -10,11 +10,12 @@ from driftq.http.prometheus import CONTENT_TYPE, Family, Sample, counter, encode
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
+from driftq.http.vitals import vital_families, vitals_of
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.server import Figures, Server
 from driftq.storage.commit import Shard
-from driftq.storage.wal_writer import SYNC_BOUNDS_US
+from driftq.storage.wal_parcel import SYNC_BOUNDS_US
 
 TOPICS_MAX = 1000
 """Of so many topics the figures are shown."""
@@ -36,8 +37,8 @@ class Metrics:
         """Always 200, whatever the state of the server."""
         figures = self._server.figures()
         if b"application/json" in (request.header(b"accept") or b""):
-            return json_reply(200, _as_json(figures))
-        return Reply(200, encode(families(figures)), CONTENT_TYPE)
+            return json_reply(200, _as_json(figures) | {"vitals": vitals_of(self._server, request.access)})
+        return Reply(200, encode([*families(figures), *vital_families(self._server)]), CONTENT_TYPE)
 
 
 def _as_json(figures: Figures) -> dict[str, object]:
@@ -56,6 +57,7 @@ def _as_json(figures: Figures) -> dict[str, object]:
         "ready": figures.ready,
         "replay_progress": figures.replay_progress,
         "uptime_ms": figures.uptime_ms,
+        "clock_ahead_ms": figures.clock_ahead_ms,
         "wal": {
             "fsyncs": wal.syncs,
             "frames": wal.frames,
@@ -65,7 +67,8 @@ def _as_json(figures: Figures) -> dict[str, object]:
             "queue_depth": wal.depth,
             "queue_depth_peak": wal.peak,
             "submit_full_total": wal.submit_full,
-            "read_only": wal.read_only,
+            "read_only": figures.read_only,
+            "stopped": figures.wal_stopped,
             "fsync_count": wal.syncs,
             "fsync_micros_total": wal.sync_us,
         },
@@ -90,7 +93,6 @@ class _Wal:
         self.sync_us = sum(one.sync_ns for one in counters) // _NS_PER_US
         self.depth = sum(shard.depth for shard in shards)
         self.peak = max((shard.queue_peak for shard in shards), default=0)
-        self.read_only = any(shard.read_only for shard in shards)
 
 
 def families(figures: Figures) -> Iterator[Family]:
@@ -115,6 +117,9 @@ def families(figures: Figures) -> Iterator[Family]:
         "Topics by durability class.",
         [Sample(classes[durability], {"class": durability}) for durability in Durability],
     )
+    yield gauge(
+        "driftq_clock_ahead_ms", "How far new stamps ($ts) are ahead of the wall clock, in ms.", figures.clock_ahead_ms
+    )
     yield counter("driftq_uptime_ms", "Milliseconds since the start.", figures.uptime_ms)
     yield from _holes(figures)
     yield from _topics(figures)
@@ -125,6 +130,18 @@ def families(figures: Figures) -> Iterator[Family]:
         [Sample(lag, {"topic": topic, "cursor": cursor}) for topic, cursor, lag in figures.cursor_lags],
     )
     yield from _wal(_Wal(figures.shards))
+    yield gauge("driftq_wal_read_only", "Whether records are refused: the disk is full.", figures.read_only)
+    yield gauge("driftq_wal_stopped", "Whether the log takes no writes until the server restarts.", figures.wal_stopped)
+    yield Family(
+        "driftq_writer_hung",
+        "gauge",
+        "Whether a writer has left its oldest job unanswered for 5 s.",
+        [Sample(waited > 0, {"writer": name}) for name, waited in figures.writers_hung.items()],
+    )
+    yield gauge(
+        "driftq_writer_replaced", "Whether threads write segments because their process ended.", figures.writer_replaced
+    )
+    yield gauge("driftq_unsealed_bytes", "Bytes of records that are in no segment file yet.", figures.unsealed)
 
 
 def _classes(topics: Iterable[Topic]) -> Counter[Durability]:
@@ -140,7 +157,12 @@ def _holes(figures: Figures) -> Iterator[Family]:
         Sample(found[reason], {"reason": reason}) for reason in (Reason.CORRUPTION, Reason.CRASH, Reason.SOURCE_TRIM)
     ]
     samples.append(Sample(figures.control_lost, {"reason": "control"}))
+    yield gauge("driftq_lost_files", "Files of segments that were given up, kept in lost/.", figures.lost_files)
     yield Family("driftq_holes", "gauge", "Ranges that hold no record through no wish of anybody.", samples)
+    at_most = sum(hole.at_most for topic in figures.topics for hole in topic.holes.all)
+    yield Family(
+        "driftq_holes_at_most", "gauge", "Those of driftq_holes that may have lost no record.", [Sample(at_most)]
+    )
 
 
 def _topics(figures: Figures) -> Iterator[Family]:
@@ -179,5 +201,4 @@ def _wal(wal: _Wal) -> Iterator[Family]:
     yield counter("driftq_wal_submit_full_total", "Writes refused because the queue was full.", wal.submit_full)
     yield gauge("driftq_wal_queue_depth", "Submissions under way.", wal.depth)
     yield gauge("driftq_wal_queue_depth_peak", "The most there have been.", wal.peak)
-    yield gauge("driftq_wal_read_only", "Whether the next file cannot be made.", wal.read_only)
     yield histogram("driftq_wal_fsync_latency_us", "How long syncs took.", SYNC_BOUNDS_US, wal.sync_counts, wal.sync_us)

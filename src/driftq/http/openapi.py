@@ -13,7 +13,6 @@ from msgspec.json import schema_components
 
 _JSON = "application/json"
 _COLON = re.compile(r":(\w+)")
-_METHODS_WITH_BODY = ("POST", "PUT")
 
 _PHRASES = {
     200: "It worked.",
@@ -32,7 +31,8 @@ _PHRASES = {
     422: "The topic is full and rejects.",
     429: "A cap is reached, or the server cannot keep up; `Retry-After` says when to come back.",
     500: "A commit failed, or the server made a mistake; nothing of the request is shown to anybody.",
-    503: "The server is starting or going; `Retry-After` says when to come back.",
+    503: "The server is starting or going, or records cannot be read now; `Retry-After` says when to come back.",
+    507: "The disk is full, and nothing of the request was kept; `Retry-After` says when to come back.",
 }
 
 

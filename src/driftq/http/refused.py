@@ -2,17 +2,14 @@
 
 from driftq.http.errors import refusal
 from driftq.http.reply import Reply
-from driftq.http.request import Headers, Request
 from driftq.http.v1 import errors as broker
-from driftq.http.v1.form import labelled_reply
-from driftq.seam.entropy import SystemEntropy
+from driftq.http.v1.form import plain
 
-_ENTROPY = SystemEntropy()
 _BROKER = (b"/v1", b"/metrics")
 
 
-def refused(target: bytes, headers: Headers, message: str, status: int) -> Reply:
-    """The reply; of the target and the headers there is what was read of them."""
+def refused(target: bytes, message: str, status: int) -> Reply:
+    """The reply; of the target there is what was read of it."""
     if not target.startswith(_BROKER):
         return refusal("invalid_request", message, status=status)
-    return labelled_reply(Request("", "", headers=headers), broker.refusal(status, message), _ENTROPY)
+    return plain(broker.refusal(status, message))

@@ -5,6 +5,8 @@ from http import HTTPStatus
 
 from msgspec import Struct, json
 
+from driftq.http.request_id import PROCESS
+
 JSON = b"application/json"
 
 
@@ -42,15 +44,15 @@ _JSON_HEADS = {
     status: line + b"content-type: application/json\r\ncontent-length: " for status, line in STATUS_LINES.items()
 }
 
-OK_JSON = _JSON_HEADS[200]
-"""The head of a `200` with JSON, up to its length."""
+OK_JSON = STATUS_LINES[200] + b"content-type: application/json\r\nx-request-id: " + PROCESS
+"""The head of a `200` with JSON, up to the number in the id of its request."""
 
 
-def encode_head(reply: Reply, size: int, *, keep_alive: bool, old: bool) -> bytes:
+def encode_head(reply: Reply, size: int, *, request_id: bytes, keep_alive: bool, old: bool) -> bytes:
     """The head of a reply. `old` is a client of HTTP/1.0, which must be told that the connection stays."""
     if keep_alive and not old and not reply.headers and reply.content_type is JSON:
-        return b"%b%d\r\n\r\n" % (_JSON_HEADS[reply.status], size)
-    parts = [STATUS_LINES[reply.status]]
+        return b"%b%d\r\nx-request-id: %b\r\n\r\n" % (_JSON_HEADS[reply.status], size, request_id)
+    parts = [STATUS_LINES[reply.status], b"x-request-id: %b\r\n" % request_id]
     if reply.content_type:
         parts.append(b"content-type: %b\r\ncontent-length: %d\r\n" % (reply.content_type, size))
     parts += [b"%b: %b\r\n" % header for header in reply.headers]

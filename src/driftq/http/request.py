@@ -10,7 +10,7 @@ from driftq.http.access import FULL, Access
 
 Headers = list[tuple[bytes, bytes]]
 
-_METHODS = {b"GET": "GET", b"POST": "POST", b"PUT": "PUT", b"DELETE": "DELETE"}
+_METHODS = {b"GET": "GET", b"POST": "POST", b"PUT": "PUT", b"PATCH": "PATCH", b"DELETE": "DELETE"}
 _DIGITS_MAX = 20
 """What a 64-bit number takes at most."""
 
@@ -39,6 +39,10 @@ class Request(Struct, eq=False):
     access: Access = FULL
     began_ns: int = 0
     """When it was taken up, on the monotonic clock."""
+    waits: bool = False
+    """Is it answered late because its caller asks for that? Then it is never slow."""
+    request_id: bytes = b""
+    """What it is called in its answer and in the log; empty until somebody asks (`http.request_id`)."""
     on_hang_up: Callable[[], None] | None = None
     """What a handler that lets its caller wait wants called when that one is gone, or is in a hurry."""
 

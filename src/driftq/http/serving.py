@@ -11,6 +11,7 @@ from driftq.http.answer import Answer
 from driftq.http.heads import Finder, Heads
 from driftq.http.packing import Packing
 from driftq.http.request import Request
+from driftq.http.request_log import RequestLog
 from driftq.seam.runtime import Runtime
 
 
@@ -93,7 +94,12 @@ class Serving:
     """What a connection needs to know of the server."""
 
     def __init__(
-        self, handle: Callable[[Request], Answer], runtime: Runtime, terms: Terms, shortcut: Finder | None = None
+        self,
+        handle: Callable[[Request], Answer],
+        runtime: Runtime,
+        terms: Terms,
+        shortcut: Finder | None = None,
+        requests: RequestLog | None = None,
     ) -> None:
         self.handle = handle
         self.shortcut = shortcut
@@ -103,3 +109,4 @@ class Serving:
         self.peers = Peers()
         self.packing = Packing(runtime)
         self.heads = Heads()
+        self.requests = requests or RequestLog(runtime)

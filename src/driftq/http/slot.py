@@ -13,6 +13,7 @@ from msgspec import Struct
 from driftq.http.answer import Stream, Upgrade
 from driftq.http.reply import Reply
 from driftq.http.request import Request
+from driftq.http.request_id import fresh, id_of
 
 
 class Slot(Struct, eq=False):
@@ -32,6 +33,11 @@ class Slot(Struct, eq=False):
         """HEAD wants none."""
         return self.request is None or self.request.method != "HEAD"
 
+    @property
+    def request_id(self) -> bytes:
+        """The id that the answer has; a request by the short way does not name itself."""
+        return fresh() if self.request is None else id_of(self.request)
+
 
 class Replies(Protocol):
     """The replies of one connection."""
@@ -45,7 +51,7 @@ class Replies(Protocol):
         ...
 
     def settle(self, slot: Slot, reply: Reply) -> None:
-        """This is the reply."""
+        """This is the reply. With a request in its slot the log hears of it."""
         ...
 
 

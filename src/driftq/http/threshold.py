@@ -14,7 +14,7 @@ from driftq.http.prometheus import CONTENT_TYPE, counter, encode, gauge
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.v1.errors import error_reply as broker_error_reply
-from driftq.http.v1.form import labelled
+from driftq.http.v1.form import plain
 from driftq.server import Server
 
 _RETRY_MS = 1000
@@ -44,7 +44,7 @@ class Threshold:
                 return error_reply(error)
         if told or request.path.startswith("/v0/"):
             return error_reply(self._not_ready())
-        return labelled(request, broker_error_reply(self._not_ready()), self._server.entropy)
+        return plain(broker_error_reply(self._not_ready()))
 
     def _tell(self, request: Request) -> Reply:
         """What can be told of a server that is not there yet."""

@@ -22,6 +22,7 @@ from driftq.http.answer import SocketSource
 from driftq.http.chunks import tell_closed
 from driftq.http.outbox import Outbox
 from driftq.http.request import Request
+from driftq.http.request_id import id_of
 from driftq.http.serving import Serving
 from driftq.seam.runtime import Timer
 
@@ -43,7 +44,7 @@ def accept_handshake(request: Request) -> bytes:
         raise InvalidRequestError("the WebSocket handshake lacks its key, or its version is not 13")
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-        b"sec-websocket-accept: %b\r\n\r\n" % generate_accept_token(key)
+        b"x-request-id: %b\r\nsec-websocket-accept: %b\r\n\r\n" % (id_of(request), generate_accept_token(key))
     )
 
 

@@ -166,6 +166,6 @@ def _gap_rows(
     rows = []
     for gap in gaps:
         known = {"topic": topic, "seq": gap.last, "kind": "tombstone", "gap_from": gap.first, "gap_to": gap.last}
-        known["reason"] = gap.reason
+        known["reason"] = gap.told
         rows.append(tuple(known.get(name) for name in wanted))
     return spark.createDataFrame(rows, schema)

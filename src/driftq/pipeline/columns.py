@@ -120,7 +120,7 @@ class Projection:
             "kind": ["tombstone"] * len(gaps),
             "gap_from": [gap.first for gap in gaps],
             "gap_to": [gap.last for gap in gaps],
-            "reason": [gap.reason for gap in gaps],
+            "reason": [gap.told for gap in gaps],
         }
         return self._batch(
             [pa.array(known.get(name, [None] * len(gaps)), self.schema.field(name).type) for name in self.names]

@@ -2,7 +2,8 @@
 
 Whether it does is checked by the id file of the root, not assumed. The server sets delete flags in files some time
 after the delete, so a file is believed only if it shows as many live rows as the server said at planning; otherwise,
-and when it is gone or damaged, the rows come from the server (`Elsewhere`). Frames are verified as the server does.
+and when it is gone, damaged or on a mount that hangs, the rows come from the server (`Elsewhere`), which says whether
+they are lost: a file that cannot be read here is never a gap. Frames are verified as the server does.
 
 Columns of a hot segment are not copied: batches are over the mapped file, which is unmapped when the last of them goes.
 Sealed files change in nothing but delete flags, and those are copied.
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from driftq.pipeline.columns import TIME, base_schema
 from driftq.pipeline.planning import Piece, Segment, Split
 from driftq.seam.disk import OsDisk
+from driftq.seam.patience import Patience
 from driftq.storage.arrow import block_arrays
 from driftq.storage.block import Block
 from driftq.storage.cold import ColdDamagedError, ColdFile
@@ -33,6 +35,8 @@ _LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
 _DEAD = bytes(1 if value == DELETED else 0 for value in range(256))
 
 
+_patience = Patience()
+
 UNREADABLE = (OSError, ValueError, BlockDamagedError, ColdDamagedError, pa.ArrowException)
 
 
@@ -43,8 +47,9 @@ class Elsewhere(Exception):  # noqa: N818  # an answer, not an error
 @cache
 def sees(root: str, server_id: str) -> bool:
     """Does this process see the root of that very server?"""
+    mark = Path(root, ".driftq.id")
     try:
-        return Path(root, ".driftq.id").read_text(encoding="ascii").strip() == server_id
+        return _patience.call(lambda: mark.read_text(encoding="ascii"), str(mark)).strip() == server_id
     except (OSError, ValueError):
         return False
 
@@ -56,8 +61,10 @@ def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
     if segment is None or root is None or not sees(root, split.server_id):
         raise Elsewhere
     reader = _hot if segment.tier == "hot" else _cold
+    path = Path(root, segment.file)
     try:
-        yield from reader(Path(root, segment.file), segment, piece, split.earliest, tuple(names))
+        _patience.call(path.stat, str(path))
+        yield from reader(path, segment, piece, split.earliest, tuple(names))
     except UNREADABLE as error:
         raise Elsewhere from error
 

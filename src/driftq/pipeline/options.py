@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from driftq.groups.names import PREFIX, log_name
+from driftq.model.names import BROKER_MARK, broker_topic, is_broker_topic
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.wire import PATIENCE_S
 
@@ -88,7 +88,7 @@ def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptio
         tag_prefix=given.get("tagprefix"),
         node=given.get("node"),
         with_gaps=with_gaps or loss == "rows",
-        with_v1=v1 or any(name.startswith(PREFIX) for name in topics) or PREFIX in (pattern or ""),
+        with_v1=v1 or any(map(is_broker_topic, topics)) or BROKER_MARK in (pattern or ""),
         split_records=_count(given, "splitRecords") or SPLIT_RECORDS,
         max_records=_count(given, "maxRecordsPerTrigger"),
         max_bytes=_count(given, "maxBytesPerTrigger"),
@@ -147,7 +147,7 @@ def _topics(given: Mapping[str, str], *, v1: bool) -> tuple[tuple[str, ...], str
         raise PipelineError("give exactly one of the options topic, topics (comma-separated) and topicPattern")
     value = given[named[0].lower()]
     if named == ["topicPattern"]:
-        pattern = f"{PREFIX}(?:{value})" if v1 and not value.startswith(PREFIX) else value
+        pattern = f"{BROKER_MARK}(?:{value})" if v1 and not is_broker_topic(value) else value
         try:
             re.compile(pattern)
         except re.error as error:
@@ -156,7 +156,7 @@ def _topics(given: Mapping[str, str], *, v1: bool) -> tuple[tuple[str, ...], str
     names = [value] if named == ["topic"] else [name for name in map(str.strip, value.split(",")) if name]
     if not names:
         raise PipelineError("option topics names no topic")
-    return tuple(dict.fromkeys(log_name(name.removeprefix(PREFIX)) if v1 else name for name in names)), None
+    return tuple(dict.fromkeys(_stored_name(name, v1=v1) for name in names)), None
 
 
 def _place(given: Mapping[str, str], name: str, default: str) -> Starts:
@@ -181,11 +181,16 @@ def _of_topics(places: Starts, name: str, topics: tuple[str, ...], pattern: str 
         return places
     found = {}
     for topic, seq in places.items():
-        known = log_name(topic.removeprefix(PREFIX)) if v1 and topic != "*" else topic
+        known = topic if topic == "*" else _stored_name(topic, v1=v1)
         if known != "*" and (known not in topics if pattern is None else not re.fullmatch(pattern, known)):
             raise PipelineError(f"{name} names topic {topic!r}, which is not among those that are read")
         found[known] = seq
     return found
+
+
+def _stored_name(name: str, *, v1: bool) -> str:
+    """Return the name a topic has in `/v0`; with the option api=v1 the broker's own name may be given as well."""
+    return broker_topic(name) if v1 and not is_broker_topic(name) else name
 
 
 def _is_seq(value: object) -> bool:

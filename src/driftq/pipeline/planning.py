@@ -22,11 +22,17 @@ class Segment(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Seqs that are gone, and why."""
+    """Seqs that are gone, and why; `at_most`: it is not known which of them had a record."""
 
     first: int
     last: int
     reason: str
+    at_most: bool = False
+
+    @property
+    def told(self) -> str:
+        """The reason as rows tell it."""
+        return f"{self.reason}, at most" if self.at_most else self.reason
 
 
 class Manifest(NamedTuple):
@@ -80,7 +86,7 @@ def manifest_of(said: Mapping[str, Any]) -> Manifest:
         said["head_seq"],
         said["earliest_seq"],
         said["evict_floor"],
-        tuple(Gap(hole["from"], hole["to"], hole["reason"]) for hole in said["holes"]),
+        tuple(Gap(hole["from"], hole["to"], hole["reason"], hole.get("at_most", False)) for hole in said["holes"]),
         said["server_id"],
         said["hot_root"],
         said["cold_root"],
@@ -104,7 +110,7 @@ def gaps_in(manifest: Manifest, start: int, end: int, evicted: str) -> list[Gap]
     for hole in manifest.holes:
         first, last = max(hole.first, at + 1), min(hole.last, end)
         if first <= last:
-            found.append(Gap(first, last, hole.reason))
+            found.append(Gap(first, last, hole.reason, hole.at_most))
     return [gap for gap in found if gap.first <= gap.last]
 
 

@@ -106,7 +106,8 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
             yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
             return
         if gap is not None and gap["gap_from"] <= last:
-            yield _lost(task, split, Gap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"]))
+            told_gap = Gap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"], gap.get("at_most", False))
+            yield _lost(task, split, told_gap)
         for batch in stream:
             rows = _until(_base(batch, names), last)
             if rows.num_rows:
@@ -172,8 +173,9 @@ def _said(topic: str, gaps: list[Gap]) -> str:
     told = ", ".join(
         "its earlier life (recreated)"
         if gap.reason == "recreated" and gap.last < gap.first
-        else f"seqs {gap.first}..{gap.last} ({gap.reason})"
+        else f"{'up to all of ' if gap.at_most else ''}seqs {gap.first}..{gap.last} ({gap.reason})"
         for gap in gaps[:5]
     )
     more = f" and {len(gaps) - 5} more ranges" if len(gaps) > 5 else ""
-    return f"topic {topic!r} has lost {told}{more}"
+    lost = "may have lost" if all(gap.at_most for gap in gaps) else "has lost"
+    return f"topic {topic!r} {lost} {told}{more}"

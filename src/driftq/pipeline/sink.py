@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from driftq.model.names import is_broker_topic
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.outgoing import check_columns
 from driftq.pipeline.stage_calls import ServerStage
@@ -45,7 +46,7 @@ class Target(NamedTuple):
         """From the options of a write, whose names are known to be right. Raises PipelineError."""
         topic, error_topic = options.get("topic"), options.get("errorTopic")
         for name in (topic, error_topic):
-            if name is not None and name.startswith("v1:"):
+            if name is not None and is_broker_topic(name):
                 raise PipelineError(f"topic {name!r} belongs to the broker API: produce to it through /v1")
         if "topics" in options or "topicPattern" in options:
             raise PipelineError("a write takes option 'topic', or a column 'topic' that names one per row")

@@ -17,7 +17,9 @@ PATIENCE_S = 60.0
 _TIMEOUT_S = 60.0
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
-_LATER = frozenset((429, 502, 503, 504))
+_UNAVAILABLE = frozenset(("cold_unavailable", "segment_unavailable"))
+"""The server answers, and cannot read these records now."""
+_LATER = frozenset((429, 502, 503, 504, 507))
 _DENIED = frozenset((401, 403))
 
 
@@ -124,11 +126,17 @@ class Wire:
                     raise self._final(failure)
                 why = f"{failure.said}: {failure.message}"
             if time.monotonic() + wait > end:
-                raise UnreachableError(
-                    f"the server at {self.server} does not answer: {why}; is it running, and is this its address?"
-                ) from failure
+                raise self._too_long(why, failure) from failure
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _too_long(self, why: str, failure: AnswerError | None) -> PipelineError:
+        """Return what a call ends with that was tried again for too long."""
+        if failure is not None and failure.said in _UNAVAILABLE:
+            return AnswerError(failure.status, failure.said, f"{failure.message}; nothing is lost")
+        return UnreachableError(
+            f"the server at {self.server} does not answer: {why}; is it running, and is this its address?"
+        )
 
     def _final(self, failure: AnswerError) -> PipelineError:
         """A refusal that is no reason to ask again."""

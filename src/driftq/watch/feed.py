@@ -10,18 +10,17 @@ Invariants
 - A topic is read in the step after it was marked or later, so what was marked before a read is seen by that read.
 - `caught_up` is said once for every position at the end that was not there before, and once by every feed.
 - A feed waits for at most one block or upstream at a time, and nobody waits with it.
+- A topic whose records are unavailable keeps its place and is tried again every second; its outlet hears of it once per
+  outage. The other topics of the feed go on.
 """
 
 import logging
 from collections import deque
 
-from msgspec import structs
-
 from driftq.engine.fetching import Fetch
 from driftq.engine.pressure import RETRY_MS, Level
 from driftq.engine.topic import Topic
-from driftq.errors import DriftQError
-from driftq.model.tombstone import Reason, Tombstone
+from driftq.errors import DriftQError, SegmentUnavailableError
 from driftq.seam.runtime import Pending
 from driftq.watch.batches import Batch
 from driftq.watch.chorus import Lead
@@ -34,13 +33,12 @@ _log = logging.getLogger(__name__)
 
 _EVENT_COST = 100
 _TRY_AGAIN_MS = 1000
-_MASKED = (Reason.CAP, Reason.TTL, Reason.MIXED)
 
 
 class Subscription:
     """One topic of a feed."""
 
-    __slots__ = ("_feed", "first", "name", "options", "paced", "place", "target", "told", "topic")
+    __slots__ = ("_feed", "first", "name", "options", "paced", "place", "target", "told", "topic", "unavailable")
 
     def __init__(self, feed: "Feed", name: str, place: Place, options: Options, topic: Topic | None) -> None:
         self._feed = feed
@@ -55,6 +53,8 @@ class Subscription:
         """The epoch and cursor that `caught_up` was last said for."""
         self.target = 0
         self.paced = False
+        self.unavailable = False
+        """Has its outlet been told that records cannot be read now?"""
 
     @property
     def alone(self) -> bool:
@@ -89,7 +89,8 @@ class Feed:
         self._held: Fetch | None = None
         """A fetch that has settled holds its blocks until they have been read."""
         self._asked = False
-        self._paced: set[str] = set()
+        self._put_off: set[str] = set()
+        """Topics that are looked at again when a timer ends."""
         self._troubled = False
         self._closed = False
 
@@ -118,7 +119,7 @@ class Feed:
             return
         self._watch.choruses.leave(name, found.options, found)
         self._marked.discard(name)
-        self._paced.discard(name)
+        self._put_off.discard(name)
         if self._current is found:
             self._current = None
 
@@ -132,7 +133,9 @@ class Feed:
     # Its turns
 
     def mark(self, subscription: Subscription) -> None:
-        """Look at a topic, by and by."""
+        """Look at a topic, by and by; at one that is unavailable not before its time."""
+        if subscription.unavailable and subscription.name in self._put_off:
+            return
         self._marked.add(subscription.name)
         self._ask()
 
@@ -156,7 +159,7 @@ class Feed:
             if self._current is not None or self._pass or self._marked:
                 self._ask()
         except DriftQError as error:
-            self._wait_a_while(error)
+            self._trouble(error)
             return 0
         except Exception:  # noqa: BLE001  # a bug in one feed ends one stream, not the server
             _log.exception("a feed failed")
@@ -268,7 +271,7 @@ class Feed:
         """One batch, and what follows from it."""
         place, options = subscription.place, subscription.options
         if topic.config.ttl_ms:
-            topic.expire_or_refuse(self._engine.time.now())
+            topic.expire(self._engine.time.now())
         cursor = place.cursor if place.epoch == topic.id else topic.head + 1
         head = topic.head
         up_to = None
@@ -298,8 +301,8 @@ class Feed:
         place.epoch, place.head = topic.id, topic.head
         tombstone = page.tombstone
         if tombstone is not None:
-            if subscription.first and subscription.options.hides_loss and tombstone.reason in _MASKED:
-                tombstone = masked(tombstone)
+            if subscription.first:
+                tombstone = subscription.options.first_loss(tombstone)
             place.cursor = cursor = tombstone.seq - 1
             self._outlet.tombstone(subscription.name, tombstone)
         place.cursor = page.next_from_seq
@@ -308,6 +311,7 @@ class Feed:
             self._outlet.records(subscription.name, batch, cursor, head)
         subscription.first = False
         subscription.topic = topic
+        subscription.unavailable = False
         self._troubled = False
 
     def _parked(self, subscription: Subscription, topic: Topic, head: int) -> int:
@@ -339,7 +343,21 @@ class Feed:
         if done.error is None:
             self._ask()
         else:
-            self._wait_a_while(done.error)
+            self._trouble(done.error)
+
+    def _trouble(self, error: BaseException) -> None:
+        """Go on with the other topics where one is unavailable; after any other failure try all again later."""
+        subscription = self._current
+        if subscription is None or not isinstance(error, SegmentUnavailableError):
+            self._wait_a_while(error)
+            return
+        self._leave(subscription)
+        self._look_later(subscription, _TRY_AGAIN_MS)
+        if not subscription.unavailable:
+            subscription.unavailable = True
+            self._outlet.unavailable(subscription.name, error)
+            self._outlet.flush()
+        self._ask()
 
     def _wait_a_while(self, error: BaseException) -> None:
         """What is to be read cannot be read now; it may be later. Said once, however often it is tried."""
@@ -360,21 +378,19 @@ class Feed:
             subscription.paced = False
             return False
         self._leave(subscription)
-        if not self._paced:
-            self._watch.runtime.later(RETRY_MS, self._unpace)
-        self._paced.add(subscription.name)
+        self._look_later(subscription, RETRY_MS)
         if not subscription.paced:
             subscription.paced = True
             self._outlet.paced([subscription.name], RETRY_MS)
             self._outlet.flush()
         return True
 
-    def _unpace(self) -> None:
-        paced, self._paced = self._paced, set()
-        self._marked |= paced
+    def _look_later(self, subscription: Subscription, delay_ms: int) -> None:
+        if not self._put_off:
+            self._watch.runtime.later(delay_ms, self._look_again)
+        self._put_off.add(subscription.name)
+
+    def _look_again(self) -> None:
+        put_off, self._put_off = self._put_off, set()
+        self._marked |= put_off
         self._ask()
-
-
-def masked(tombstone: Tombstone) -> Tombstone:
-    """The same loss, as a reader is told of it that has just come."""
-    return structs.replace(tombstone, reason=Reason.FROM_SEQ_TOO_OLD)

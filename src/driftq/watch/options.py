@@ -1,10 +1,13 @@
 """What a reader wants of the topics it follows."""
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from driftq.engine.diff import Query
 from driftq.engine.render import Fields
 from driftq.model.limits import PAGE_BYTES, PAGE_RECORDS
+from driftq.model.tombstone import Reason, Tombstone
+
+_HIDDEN = (Reason.CAP, Reason.TTL, Reason.MIXED)
 
 
 class Options(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -28,3 +31,9 @@ class Options(Struct, frozen=True, kw_only=True, cache_hash=True):
     def query(self, cursor: int, up_to: int | None) -> Query:
         """The same for reading after a cursor."""
         return Query(cursor, self.limit, self.nodes, self.max_batch_bytes, up_to)
+
+    def first_loss(self, tombstone: Tombstone) -> Tombstone:
+        """Return a loss before the first read as this reader is told of it."""
+        if self.hides_loss and tombstone.reason in _HIDDEN:
+            return structs.replace(tombstone, reason=Reason.FROM_SEQ_TOO_OLD)
+        return tombstone

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from driftq.errors import SegmentUnavailableError
 from driftq.model.tombstone import Tombstone
 from driftq.watch.batches import Batch
 
@@ -32,6 +33,10 @@ class Outlet(Protocol):
 
     def paced(self, names: list[str], retry_after_ms: int) -> None:
         """These topics wait while the server is pressed."""
+        ...
+
+    def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
+        """Records of a topic cannot be read now; the feed tries again by itself, from the same cursor."""
         ...
 
     def flush(self) -> None:

@@ -27,11 +27,12 @@ class Place:
 
 
 class Start(Struct, frozen=True):
-    """Where to begin: at a seq, at the end, or at a time."""
+    """Where to begin: at a seq of an epoch, at the end, or at a time."""
 
     from_seq: int = 0
     tail: bool = False
     from_ts: int | None = None
+    epoch: int | None = None
 
 
 class Begun(Struct, frozen=True):
@@ -40,6 +41,7 @@ class Begun(Struct, frozen=True):
     place: Place
     head_seq: int
     earliest_seq: int
+    epoch: int
 
 
 async def begin(engine: Engine, starts: Mapping[str, Start], *, lenient: bool, strong: bool) -> dict[str, Begun]:
@@ -59,9 +61,10 @@ async def begin(engine: Engine, starts: Mapping[str, Start], *, lenient: bool, s
             raise
         if strong:
             _check_syncs(topic)
-        if start.tail:
-            cursor = topic.head
-        begun[name] = Begun(Place(cursor, topic.id, topic.head), topic.head, topic.earliest)
+        epoch = topic.id if start.epoch is None else start.epoch
+        if start.tail or (start.epoch == topic.id and cursor > topic.head and topic.keeps_head):
+            cursor = topic.head  # above the head of the same epoch nothing was missed
+        begun[name] = Begun(Place(cursor, epoch, topic.head), topic.head, topic.earliest, topic.id)
     return begun
 
 

@@ -93,7 +93,7 @@ class Sessions:
 
     def collect(self) -> None:
         """Let go of those whose time is over."""
-        limit_ns = self._clock.monotonic_ns() - SESSION_TTL_MS * _NS_PER_MS
+        limit_ns = self._clock.steady_ns() - SESSION_TTL_MS * _NS_PER_MS
         while self._idle:
             wid, session = next(iter(self._idle.items()))
             if session.idle_ns >= limit_ns:
@@ -101,5 +101,5 @@ class Sessions:
             del self._idle[wid], self._all[wid]
 
     def _rest(self, session: Session) -> None:
-        session.idle_ns = self._clock.monotonic_ns()
+        session.idle_ns = self._clock.steady_ns()
         self._idle[session.wid] = session

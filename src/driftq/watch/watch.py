@@ -34,7 +34,7 @@ class Watch:
         known = self._priorities.get(topic.id)
         if known is not None and now_ms < known[0]:
             return known[1]
-        found = effective_priority(topic.config, topic.consumed_ts, self.engine.time.now())
+        found = effective_priority(topic.config, topic.consumed_at, self.engine.time.running())
         if len(self._priorities) >= _KNOWN_MAX:
             self._priorities.clear()
         self._priorities[topic.id] = (now_ms + _AGAIN_MS, found)

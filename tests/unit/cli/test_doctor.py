@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driftq.cli import doctor
+from driftq.cli import doctor, lost
 from driftq.testing.clock import ManualClock
 
 
@@ -38,9 +38,10 @@ def test_few_file_handles_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
     (found,) = doctor._limits()
     assert (found.status, "ulimit" in found.advice) == ("warn", True)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
-    (found,) = doctor._limits()
-    assert found.status == "ok"
+    for hard in (20_000, resource.RLIM_INFINITY):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (256, hard))
+        (found,) = doctor._limits()
+        assert found.status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,17 @@ def test_no_java_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
     (found,) = doctor._java()
     assert found.found == "none"
+
+
+def test_files_of_segments_that_were_given_up_are_listed(tmp_path: Path) -> None:
+    """proves: G-SEG-7; row: F-COLD-5"""
+    data, cold = tmp_path / "data", tmp_path / "cold"
+    assert [finding.status for finding in doctor._lost(data, cold)] == ["ok"]
+    for root, suffix in ((data, "data"), (cold, "parquet")):
+        directory = root / "lost" / "topics" / "0000000A"
+        directory.mkdir(parents=True)
+        (directory / f"seg-0000000000000017.{suffix}").touch()
+    hot, moved = doctor._lost(data, cold)
+    assert (hot.check, hot.status, hot.advice) == ("lost files", "warn", lost.ADVICE)
+    assert hot.found == f"topic id 10, from seq 17: {data}/lost/topics/0000000A/seg-0000000000000017.data"
+    assert f"{cold}/lost/topics/0000000A/seg-0000000000000017.parquet" in moved.found

@@ -33,6 +33,7 @@ def test_a_switch_can_be_turned_off() -> None:
         (["--port", "65536"], "--port"),
         (["--port=-1"], "--port"),
         (["--wal-shards", "0"], "--wal-shards"),
+        (["--wal-file-bytes", "2147483649"], "at least 4096 and at most 2147483648"),
         (["--max-topics", "many"], "--max-topics"),
         (["--data", "x"], "--data"),
         (["--port"], "--port"),

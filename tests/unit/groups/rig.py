@@ -88,7 +88,7 @@ class BrokerRig:
         return (self.broker,)
 
     def _open(self) -> None:
-        self.broker.open(self.engine_rig.engine, self.engine_rig.runtime, self.engine_rig.clock)
+        self.broker.open(self.engine_rig.engine, self.engine_rig.runtime)
 
     def run(self, pending: Pending[T]) -> T:
         return self.engine_rig.run(pending)

@@ -16,7 +16,7 @@ class _Rig(BrokerRig):
     @property
     def redriver(self) -> Redriver:
         rig = self.engine_rig
-        return Redriver(self.letters, rig.runtime, SeededEntropy(1), rig.clock.wall_ms)
+        return Redriver(self.letters, rig.runtime, SeededEntropy(1), rig.clock.wall_ms, rig.clock.wall_ms)
 
     def redrive(self, **options: int) -> Job:
         job = self.run(self.redriver.ask("t", Filter(), **options))  # type: ignore[arg-type]

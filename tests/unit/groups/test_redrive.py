@@ -78,7 +78,7 @@ class _World:
         self.broker = _Broker(*letters)
         self.clock = ManualClock()
         self.runtime = ManualRuntime(self.clock)
-        self.redriver = Redriver(self.broker, self.runtime, SeededEntropy(1), self.clock.wall_ms)
+        self.redriver = Redriver(self.broker, self.runtime, SeededEntropy(1), self.clock.wall_ms, self.clock.wall_ms)
 
     def ask(self, wanted: Filter | None = None, **options: Any) -> Any:
         asked = self.redriver.ask("t", wanted or Filter(), **options)

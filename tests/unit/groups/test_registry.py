@@ -31,9 +31,6 @@ class _Groups:
             raise InvalidRequestError("topic does not exist")
         return 1
 
-    def log_name(self, topic: str) -> str:
-        return topic
-
     def is_done(self, _topic: str, _group: str, offset: int) -> bool:
         return offset in self.done
 
@@ -66,7 +63,7 @@ class _Rig(EngineRig):
 @pytest.fixture
 def rig() -> _Rig:
     rig = _Rig()
-    rig.put("t")
+    rig.put("@t")
     return rig
 
 
@@ -92,7 +89,7 @@ def test_a_commit_survives_with_its_result_and_a_lease_does_not(rig: _Rig, life:
 
 
 def test_of_a_topic_that_does_not_last_nothing_is_kept(rig: _Rig) -> None:
-    rig.put("t2", Durability.EPHEMERAL)
+    rig.put("@t2", Durability.EPHEMERAL)
     scope = WORK._replace(topic="t2")
     rig.registry.begin_key(scope, "a", 30_000)
     rig.run(rig.registry.commit_key(scope, "a"))
@@ -124,7 +121,7 @@ def test_a_commit_that_cannot_be_logged_is_none_and_the_key_is_free_when_its_lea
             disk, when=lambda operation, path: armed and operation == "pwritev" and "wal-" in path
         )
     )
-    rig.put("t")
+    rig.put("@t")
     rig.registry.begin("t", "g", MESSAGE, "a", 250)
     armed = True
     with pytest.raises(DriftQError):

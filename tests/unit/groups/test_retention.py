@@ -24,7 +24,7 @@ def _start(rig: BrokerRig, topic: str = "t") -> int:
 
 
 def _stored(rig: BrokerRig, topic: str = "t") -> list[int]:
-    return [record["$seq"] - 1 for record in rig.engine_rig.walk(f"v1:{topic}")[0]]
+    return [record["$seq"] - 1 for record in rig.engine_rig.walk(f"@{topic}")[0]]
 
 
 def test_what_is_old_and_done_goes_and_what_is_young_or_open_stays(rig: BrokerRig) -> None:
@@ -137,7 +137,7 @@ def test_a_restart_and_a_crash_keep_start_and_totals(rig: BrokerRig, *, checkpoi
 def test_the_other_api_says_what_is_missing(rig: BrokerRig) -> None:
     rig.produce(*"abc")
     rig.advance(2 * AGE_MS)
-    records, tombstones = rig.engine_rig.walk("v1:t")[:2]
+    records, tombstones = rig.engine_rig.walk("@t")[:2]
     assert records == []
     assert [stone["reason"] for stone in tombstones] == ["ttl"]
 

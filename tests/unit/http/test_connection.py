@@ -51,9 +51,9 @@ def refusal_of(peer: Peer) -> tuple[int, str]:
 
 def test_head_and_body_leave_in_one_write() -> None:
     peer = Peer()
-    peer.send(get("/a?b=c"))
+    peer.send(get("/a?b=c", "X-Request-Id: mine"))
     assert peer.transport.writes == [
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 11\r\n\r\nGET /a b=c "
+        b"HTTP/1.1 200 OK\r\nx-request-id: mine\r\ncontent-type: text/plain\r\ncontent-length: 11\r\n\r\nGET /a b=c "
     ]
     assert not peer.transport.is_closing()
 

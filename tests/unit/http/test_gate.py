@@ -50,12 +50,12 @@ def test_scopes_are_checked_before_body_route_and_topic() -> None:
         ],
         "writer": [("POST", "/v0/topics/t"), ("POST", "/v0/topics/t/nonsense"), ("GET", "/v0/topics/t/nonsense")],
         "deleter": [("POST", "/v0/topics/t/delete"), ("DELETE", "/v0/topics/t")],
-        "admin": [("PUT", "/v0/topics/t")],
+        "admin": [("PUT", "/v0/topics/t"), ("PATCH", "/v0/topics/t")],
     }
     for owner, owned in calls.items():
         for method, path in owned:
             for key in calls:
-                raw = b"{" if method in ("POST", "PUT") else b""
+                raw = b"{" if method in ("POST", "PUT", "PATCH") else b""
                 status = rig.ask(method, path, raw=raw, key=key).status
                 assert (status == 403) == (key != owner), (method, path, key, status)
                 assert status != 401

@@ -104,6 +104,7 @@ def test_a_request_is_answered_with_what_http_1_gets() -> None:
     client = Client()
     number = client.ask("/a?b=c", body=b"xyz")
     assert client.answer(number) == (200, b"POST /a b=c xyz")
+    assert len(client.heads[number].pop(b"x-request-id")) == 24
     assert client.heads[number] == {b":status": b"200", b"content-type": b"text/plain", b"content-length": b"15"}
     assert number in client.ended
     assert client.resets == {}

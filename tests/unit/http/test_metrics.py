@@ -11,7 +11,7 @@ from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.model.topic import Durability, TopicConfig
 from driftq.server import Server
-from driftq.storage.wal_writer import SYNC_BOUNDS_US, WalCounters
+from driftq.storage.wal_parcel import SYNC_BOUNDS_US, WalCounters
 from driftq.testing import ManualClock, ManualRuntime, OrderCheckingDisk, SimDisk
 
 

@@ -12,8 +12,9 @@ from driftq.http.request import Request
 from tests.unit.http.sources import Voice
 from tests.unit.http.wire import Peer, get
 
+NAMED = "X-Request-Id: mine"
 HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\n"
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-request-id: mine\r\ncache-control: no-store\r\n"
     b"connection: keep-alive\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 
@@ -35,7 +36,7 @@ class Studio:
 def opened(*first: bytes) -> tuple[Peer, Voice]:
     studio = Studio(*first)
     peer = Peer(studio)
-    peer.send(get("/stream"))
+    peer.send(get("/stream", NAMED))
     return peer, studio.voice
 
 
@@ -79,7 +80,7 @@ def test_a_stream_that_is_closed_ends_with_the_last_chunk_and_the_connection_goe
 def test_what_stands_behind_a_stream_is_taken_up_at_its_end() -> None:
     studio = Studio()
     peer = Peer(studio)
-    peer.send(get("/before") + get("/stream") + get("/behind") + get("/last"))
+    peer.send(get("/before") + get("/stream", NAMED) + get("/behind") + get("/last"))
     assert studio.asked == ["/before", "/stream"]
     assert studio.voice.sink is not None
     studio.voice.sink.close()
@@ -103,7 +104,7 @@ def test_a_client_of_http_1_0_gets_bare_bytes_up_to_the_end_of_the_connection() 
 def test_head_of_a_stream_is_its_head_and_nothing_is_opened() -> None:
     studio = Studio(b"a")
     peer = Peer(studio)
-    peer.send(get("/stream", method="HEAD") + get("/next"))
+    peer.send(get("/stream", NAMED, method="HEAD") + get("/next"))
     assert peer.received.startswith(HEAD + b"HTTP/1.1 200")
     assert studio.voice.heard == ["closed"]
 
@@ -130,7 +131,7 @@ def test_a_stream_whose_turn_never_came_hears_that_it_is_over() -> None:
     peer = Peer(studio)
     peer.send(get("/a"))
     peer.connection.pause_writing()
-    peer.connection.data_received(get("/stream"))
+    peer.connection.data_received(get("/stream", NAMED))
     peer.lose()
     assert studio.voice.heard == []
     assert studio.asked == ["/a"]
@@ -190,6 +191,6 @@ def test_a_source_that_fails_has_its_connection_cut(caplog: pytest.LogCaptureFix
     studio.voice = Broken()
     peer = Peer(studio)
     with caplog.at_level(logging.ERROR):
-        peer.send(get("/stream"))
+        peer.send(get("/stream", NAMED))
     assert peer.transport.aborted
     assert "inside" in caplog.text

@@ -15,12 +15,13 @@ from tests.unit.http.wire import BODY_BYTES_MAX, Peer, get
 HANDSHAKE = {
     "Upgrade": "websocket",
     "Connection": "keep-alive, Upgrade",
+    "X-Request-Id": "mine",
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
 }
 ACCEPTED = (
     b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-    b"sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+    b"x-request-id: mine\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 )
 
 

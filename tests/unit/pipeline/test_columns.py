@@ -97,7 +97,7 @@ def test_meta_is_a_map_of_texts_whatever_the_server_put_there() -> None:
 
 def test_messages_of_the_broker_have_columns_and_other_records_have_none() -> None:
     made = _projection("partition", "key", "value", "envelope").rows(
-        "v1:t",
+        "@t",
         _base(seq=[1, 2], tag=["p3", "pear"], data=['{"key":"k","value":"v","envelope":{"run_id":"r"}}', "[1]"]),
     )
     assert made.to_pylist() == [
@@ -107,6 +107,8 @@ def test_messages_of_the_broker_have_columns_and_other_records_have_none() -> No
 
 
 def test_a_gap_is_a_row_at_the_last_seq_that_is_gone() -> None:
+    unsure = _projection("seq", "reason").gaps("t", [Gap(3, 9, "crash", at_most=True)])
+    assert unsure.to_pylist() == [{"seq": 9, "reason": "crash, at most"}]
     made = _projection("topic", "seq", "data", "kind", "gap_from", "gap_to", "reason").gaps("t", [Gap(3, 9, "cap")])
     assert made.to_pylist() == [
         {"topic": "t", "seq": 9, "data": None, "kind": "tombstone", "gap_from": 3, "gap_to": 9, "reason": "cap"}

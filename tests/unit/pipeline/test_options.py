@@ -39,13 +39,13 @@ def test_topics_are_named_in_one_way() -> None:
 
 
 def test_topics_of_the_broker_are_named_by_prefix_or_by_api() -> None:
-    assert parse({"topic": "v1:runs"}).with_v1
+    assert parse({"topic": "@runs"}).with_v1
     asked = parse({"topics": "runs,a b", "api": "v1"})
-    assert asked.topics[0] == "v1:runs"
-    assert asked.topics[1].startswith("v1:id-")
+    assert asked.topics == ("@runs", "@a%20b")
+    assert parse({"topic": "@a%20b", "api": "v1"}).topics == ("@a%20b",)
     assert asked.with_v1
-    assert parse({"topicPattern": "runs.*", "api": "v1"}).pattern == "v1:(?:runs.*)"
-    assert parse(source_options(["orders", "v1:runs.*"])).with_v1
+    assert parse({"topicPattern": "runs.*", "api": "v1"}).pattern == "@(?:runs.*)"
+    assert parse(source_options(["orders", "@runs.*"])).with_v1
     assert not parse(source_options(["orders.*"])).with_v1
 
 
@@ -59,7 +59,7 @@ def test_a_start_is_a_word_a_number_a_map_or_a_time() -> None:
 
 
 def test_a_map_of_starts_names_topics_that_are_read() -> None:
-    assert parse({"topic": "runs", "api": "v1", "startingSeq": '{"runs": 4, "*": 2}'}).start == {"v1:runs": 4, "*": 2}
+    assert parse({"topic": "runs", "api": "v1", "startingSeq": '{"runs": 4, "*": 2}'}).start == {"@runs": 4, "*": 2}
     assert parse({"topicPattern": "a.*", "startingSeq": '{"ab": 4}'}).start == {"ab": 4}
     for options in ({"topic": "f"}, {"topics": "f,g"}, {"topicPattern": "f+g"}):
         with pytest.raises(PipelineError, match="startingSeq names topic 'ff', which is not among those that are read"):

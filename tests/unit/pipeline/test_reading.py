@@ -8,8 +8,8 @@ import pytest
 
 from driftq.pipeline import DataLossError
 from driftq.pipeline.columns import Projection
-from driftq.pipeline.planning import Piece, Split
-from driftq.pipeline.reading import Task, read_split
+from driftq.pipeline.planning import Gap, Piece, Split
+from driftq.pipeline.reading import Task, loss, read_split
 from driftq.pipeline.wire import AnswerError, Wire
 
 _SPLIT = Split("t", 1, 1, "s", "/h", None, (Piece(11, 20, None),), ())
@@ -60,6 +60,14 @@ def test_what_is_lost_while_it_is_read_fails_or_is_a_row(caplog: pytest.LogCaptu
         _read("fail")
     assert _read("rows") == [14, *range(15, 21)]
     assert caplog.messages == []
+
+
+def test_what_may_have_been_lost_in_a_crash_is_called_up_to() -> None:
+    """proves: G-TOMB-9"""
+    said = str(loss("t", [Gap(4, 256, "crash", at_most=True)]))
+    assert said.startswith("topic 't' may have lost up to all of seqs 4..256 (crash) before they were read")
+    both = str(loss("t", [Gap(1, 2, "cap"), Gap(4, 256, "crash", at_most=True)]))
+    assert both.startswith("topic 't' has lost seqs 1..2 (cap), up to all of seqs 4..256 (crash) before")
 
 
 def test_a_topic_that_is_deleted_while_it_is_read_is_a_loss() -> None:

@@ -171,27 +171,27 @@ class _OfTheBroker(MemoryStage):
     """Refuses topics of the broker, as the server does."""
 
     def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
-        if topic.startswith("v1:"):
+        if topic.startswith("@"):
             raise AnswerError(409, "read_only", "topics of the broker are written through /v1")
         super().stage(topic, address, chunk, body)
 
 
 def test_rows_that_name_a_topic_of_the_broker_go_to_the_error_topic() -> None:
     stage = _OfTheBroker()
-    named = rows("1", "2", "3", topic=["a", "v1:runs", "v1:runs"])
+    named = rows("1", "2", "3", topic=["a", "@runs", "@runs"])
     handle = PartWriter(stage, part(), topic=None, error_topic="errors").write(iter([named]))
     commit(stage, [handle], 0, error_topic="errors")
     assert stage.topics["a"] == [b"1"]
     notes = [json.decode(value) for value in stage.topics["errors"]]
     assert [(note["topic"], note["record"]["data"], note["error"]["code"]) for note in notes] == [
-        ("v1:runs", "2", "read_only"),
-        ("v1:runs", "3", "read_only"),
+        ("@runs", "2", "read_only"),
+        ("@runs", "3", "read_only"),
     ]
 
 
 def test_a_topic_of_the_broker_that_was_asked_for_stops_the_query() -> None:
     with pytest.raises(AnswerError):
-        PartWriter(_OfTheBroker(), part(), topic="v1:runs", error_topic="errors").write(iter([rows("1")]))
+        PartWriter(_OfTheBroker(), part(), topic="@runs", error_topic="errors").write(iter([rows("1")]))
 
 
 @pytest.mark.parametrize("error", [None, AnswerError(500, "internal", "the disk is full")])

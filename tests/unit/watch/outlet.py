@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import json
 
+from driftq.errors import SegmentUnavailableError
 from driftq.model.tombstone import Tombstone
 from driftq.seam.runtime import run
 from driftq.testing import EngineRig, SeededEntropy
@@ -56,6 +57,9 @@ class KeptOutlet:
 
     def paced(self, names: list[str], retry_after_ms: int) -> None:
         self._take("paced", names)
+
+    def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
+        self._take("unavailable", name, error.code)
 
     def flush(self) -> None:
         self.said = pickle.dumps(self.events[self.flushed :])

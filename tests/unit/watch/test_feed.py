@@ -309,8 +309,9 @@ def test_strong_delivers_what_is_synced_and_is_woken_by_the_sync(rig: FeedRig) -
 
 def test_strong_from_an_unsynced_tail_waits_for_what_comes_behind_it(rig: FeedRig) -> None:
     rig.put("t", Durability.DISK)
+    rig.write("t", 1)
     rig.hold_wal()
-    rig.write_nowait("t", 1, 2)
+    rig.write_nowait("t", 2)
     rig.runtime.run_until_idle()
     _, outlet = rig.feed("t", start={"tail": True}, strong=True)
     assert outlet.taken() == [("caught-up", "t", 2)]

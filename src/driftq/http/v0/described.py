@@ -17,7 +17,7 @@ from driftq.http.routes import Route
 from driftq.http.v0 import backups, cursors, queues, routers, staging, watch_wire, wire
 from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
 from driftq.model import additions, answers
-from driftq.model.topic import TopicConfig
+from driftq.model.topic import TopicConfig, TopicPatch
 
 _TOPIC = "/v0/topics/:topic"
 _ROUTER = "/v0/routers/:router"
@@ -40,12 +40,19 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/openapi.json"): Operation(summary="This document.", reply=dict[str, Any], open=True, always=True),
     ("PUT", _TOPIC): Operation(
-        summary="Create a topic, or replace its config.",
+        summary="Create a topic, or replace its config; with `replace=false`, leave one that is there as it is.",
         body=TopicConfig,
         body_required=False,
         reply=answers.TopicPut,
         statuses=(200, 201),
-        errors=(409,),
+        errors=(409, 507),
+        query={"replace": bool},
+    ),
+    ("PATCH", _TOPIC): Operation(
+        summary="Change some settings of a topic: an absent field stays, `null` is its default.",
+        body=TopicPatch,
+        reply=answers.TopicPut,
+        errors=(404, 409, 507),
     ),
     ("GET", _TOPIC): Operation(
         summary="How a topic stands.",
@@ -67,7 +74,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         body=WriteBody,
         reply=answers.Written,
         statuses=(200, 201),
-        errors=(404, 409, 422),
+        errors=(404, 409, 422, 507),
         query={"return_seqs": bool},
         headers={"Idempotency-Key": str},
     ),
@@ -87,7 +94,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         body=routers.RouterBody,
         reply=answers.RouterPut,
         statuses=(200, 201),
-        errors=(404, 409),
+        errors=(404, 409, 507),
     ),
     ("GET", _ROUTER): Operation(summary="How a router stands.", reply=answers.RouterState, errors=(404,)),
     ("DELETE", _ROUTER): Operation(summary="Delete a router.", reply=answers.RouterDeleted),
@@ -160,7 +167,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Lay a part of a batch aside.",
         body=WriteBody,
         reply=additions.PartStaged,
-        errors=(404, 409),
+        errors=(404, 409, 507),
         query={"writer": str, "batch": int, "part": int, "attempt": int, "chunk": int},
         required_query=frozenset({"writer", "batch", "part", "attempt"}),
     ),
@@ -168,7 +175,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Publish the parts of a batch, all at once.",
         body=staging.CommitRequest,
         reply=additions.BatchCommitted,
-        errors=(404, 409, 422),
+        errors=(404, 409, 422, 507),
     ),
     ("GET", f"{_TOPIC}/writers/:writer"): Operation(
         summary="The last batch of a writer.", reply=additions.WriterState, errors=(404,)

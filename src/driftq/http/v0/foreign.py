@@ -1,4 +1,4 @@
-"""Topics of the other API, which can be read through this one and no more (http-v1 §18.1)."""
+"""Topics of the broker: `/v0` can read them and cannot change them (http-v1 §18.1)."""
 
 from driftq.engine.engine import Engine
 from driftq.errors import InvalidRequestError, ReadOnlyError
@@ -6,51 +6,51 @@ from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Fence, Route
+from driftq.model.names import BROKER_MARK, broker_topic, is_broker_topic, is_stored_name
 from driftq.model.topic import TopicConfig
-
-PREFIX = "v1:"
 
 _CHANGES = Scope.WRITE | Scope.DELETE | Scope.ADMIN
 _TOPIC = "/v0/topics/:topic"
 _CURSORS = f"{_TOPIC}/cursors/"
 
 
-def is_foreign(name: str) -> bool:
-    """Is this a name of the other API?"""
-    return name.startswith(PREFIX)
-
-
 def check_own(name: str) -> None:
-    """Refuse a name of the other API as something to write to. Raises ReadOnlyError."""
-    if is_foreign(name):
+    """Refuse to change a topic of the broker. Raises ReadOnlyError."""
+    if is_broker_topic(name):
         raise ReadOnlyError(name)
 
 
 def check_inline(engine: Engine, name: str, config: TopicConfig) -> None:
-    """Refuse a write that would make a queue whose dead letters go to the other API. Raises ReadOnlyError."""
+    """Refuse a write that would create a queue whose dead letters go to a broker topic. Raises ReadOnlyError."""
     if config.dead_letter is not None and engine.would_create(name):
         check_own(config.dead_letter)
 
 
 def check_not_new(engine: Engine, name: str) -> None:
-    """Refuse to let a topic with such a name come into being here. Raises InvalidRequestError."""
-    if is_foreign(name) and engine.catalog.find(name) is None:
-        message = f"names that begin with {PREFIX} are those of the other API"
+    """Refuse to create a topic with the name of a broker topic. Raises InvalidRequestError."""
+    if is_broker_topic(name) and engine.catalog.find(name) is None:
+        message = f"a topic name that begins with {BROKER_MARK} belongs to the broker; create it through /v1"
         raise InvalidRequestError(message, detail={"topic": name})
 
 
 def fence_of(engine: Engine) -> Fence:
-    """What keeps such topics from being changed: paths that name one have these handlers."""
+    """Return the fence that replaces every handler that changes a broker topic by a refusal.
+
+    A path is percent-decoded once before it gets here. So `/v0/topics/@a%20b`, with the stored name pasted as it is,
+    arrives as `@a b`, and the fence encodes it again.
+    """
 
     def refuse(request: Request) -> Reply:
         name = request.params[0]
-        if request.method == "PUT":
+        if request.method in ("PUT", "PATCH"):
             check_not_new(engine, name)
         raise ReadOnlyError(name)
 
     def fence(routes: dict[str, Route], params: list[str]) -> dict[str, Route]:
-        if not is_foreign(params[0]):
+        if not is_broker_topic(params[0]):
             return routes
+        if not is_stored_name(params[0]):
+            params[0] = broker_topic(params[0].removeprefix(BROKER_MARK))
         fenced = {method: route._replace(handler=refuse) for method, route in routes.items() if _changes(route)}
         return routes | fenced
 
@@ -58,7 +58,7 @@ def fence_of(engine: Engine) -> Fence:
 
 
 def _changes(route: Route) -> bool:
-    """Does a route change the topic that it names? A reader's cursor is no part of it."""
+    """Whether a route changes the topic that it names. A reader's cursor is not a part of the topic."""
     if not route.path.startswith(_TOPIC) or route.path.startswith(_CURSORS):
         return False
     return bool(route.scopes & _CHANGES)

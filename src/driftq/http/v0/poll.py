@@ -37,6 +37,7 @@ class Poll:
         self._engine.wakeups.add(self._name, self._look)
         self._timer = self._server.runtime.later(wait_ms, self._give_up)
         self._request.on_hang_up = self._give_up
+        self._request.waits = True
         return self._answer
 
     def _look(self) -> None:

@@ -1,6 +1,7 @@
 """Records: write, read, delete (http-v0 §7-§10). Write and read are the hot path: no coroutine where none waits."""
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from driftq.engine.append import Appended, Committed, Write
 from driftq.engine.delete import Deleted, parse_match
@@ -17,6 +18,7 @@ from driftq.http.errors import failed_reply
 from driftq.http.packing import PACKED_MIN, takes_gzip
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
+from driftq.http.request_log import NEVER_NS, NS_PER_MS
 from driftq.http.routes import Route
 from driftq.http.slot import Replies, Shortcut, Slot
 from driftq.http.timing import since_ms
@@ -60,18 +62,30 @@ class _ShortWrite(Write, eq=False, kw_only=True):
     texts: WrittenTexts
     clock: Clock
     began_ns: int
+    slow_ns: int
     slot: Slot | None = None
 
     def answer(self, first_seq: int, committed: Committed) -> None:
         """It is there."""
         assert self.slot is not None
         total_ns = self.clock.monotonic_ns() - self.began_ns
-        self.replies.tell(self.slot, self.texts.body(first_seq, self.rows.count, committed, total_ns))
+        body = self.texts.body(first_seq, self.rows.count, committed, total_ns)
+        if total_ns > self.slow_ns:
+            self._name()
+            self.replies.settle(self.slot, Reply(200, body))
+        else:
+            self.replies.tell(self.slot, body)
 
     def fail(self, error: BaseException) -> None:
         """It is not."""
         assert self.slot is not None
-        self.replies.settle(self.slot, failed_reply(self.texts.request, error))
+        self.replies.settle(self.slot, failed_reply(self._name(), error))
+
+    def _name(self) -> Request:
+        """Put a request into the slot, so that the log hears of the answer."""
+        assert self.slot is not None
+        self.slot.request = replace(self.texts.request, began_ns=self.began_ns)
+        return self.slot.request
 
 
 class Records:
@@ -127,6 +141,7 @@ class Records:
         # A long list of seqs may be packed, which the short way does not do.
         most = PACKED_MIN if texts.with_seqs and takes_gzip(request.headers) else limits.body_bytes_max
         monotonic_ns = self._clock.monotonic_ns
+        slow_ns = self._server.settings.slow_request_ms * NS_PER_MS or NEVER_NS
 
         def shortcut(body: bytes, replies: Replies) -> bool:
             began_ns = monotonic_ns()
@@ -135,7 +150,9 @@ class Records:
             rows = decode_plain(body, limits)
             if rows is None:
                 return False
-            write = _ShortWrite(rows=rows, replies=replies, texts=texts, clock=self._clock, began_ns=began_ns)
+            write = _ShortWrite(
+                rows=rows, replies=replies, texts=texts, clock=self._clock, began_ns=began_ns, slow_ns=slow_ns
+            )
             try:
                 check_ready()
                 if not take(name, write):
@@ -179,6 +196,7 @@ class Records:
         from_seq = 0 if body.from_seq is UNSET else body.from_seq
         check_u64(from_seq, "from_seq")
         check_u64(body.max_batch_bytes, "max_batch_bytes")
+        check_u64(body.epoch, "epoch")
         nodes = body.node
         if isinstance(nodes, str):
             nodes = [nodes]
@@ -189,6 +207,7 @@ class Records:
             frozenset(map(str.encode, nodes)) if nodes else _NOBODY,
             body.max_batch_bytes,
             bulk=arrow,
+            epoch=body.epoch,
         )
         # Columns of Arrow are there unless somebody says no.
         tags = arrow if body.include_tags is UNSET else body.include_tags
@@ -210,7 +229,7 @@ class Records:
     async def _read_from(self, request: Request, ts: int, query: Query, fields: Fields, wait_ms: int) -> Reply:
         """The page from a time on (§22.3)."""
         topic = await self._engine.fresh(request.params[0])
-        query = query._replace(from_seq=await self._engine.seek(topic.name, ts))
+        query = query._replace(from_seq=await self._engine.seek(topic.name, ts), epoch=None)
         page = await self._engine.read(topic.name, query)
         answer = self._answer(request, query, fields, wait_ms, page)
         return await answer if isinstance(answer, Pending) else answer
@@ -228,6 +247,8 @@ class Records:
     ) -> Reply | Pending[Reply]:
         self._engine.touch(self._engine.catalog.get(request.params[0]))
         if wait_ms and not page.slices and page.tombstone is None and page.caught_up:
+            # A cursor above the head has moved down to it, and must not pass over what comes next.
+            query = query._replace(from_seq=page.next_from_seq)
             return Poll(self._server, request, query, fields, page).park(min(wait_ms, _WAIT_MS_MAX))
         return page_reply(request, page, fields, self._clock)
 

@@ -55,7 +55,7 @@ class Segments:
                 topic.earliest,
                 topic.evict_floor,
                 server.engine.synced_or_none(topic),
-                [HoleRow(hole.first, hole.last, hole.reason) for hole in topic.holes.all],
+                [HoleRow(hole.first, hole.last, hole.reason, hole.at_most) for hole in topic.holes.all],
                 server.server_id,
                 server.hot_root,
                 server.cold_root,

@@ -1,6 +1,6 @@
 """Topics: create and change, look at, list, delete (http-v0 §6, §22.6)."""
 
-from driftq.engine.ingest import decode_config
+from driftq.engine.ingest_config import decode_config, decode_patch
 from driftq.engine.priority import effective_priority
 from driftq.engine.topic import Topic
 from driftq.http.access import Scope
@@ -11,10 +11,11 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import since_ms
-from driftq.http.v0.foreign import check_own, is_foreign
+from driftq.http.v0.foreign import check_own
 from driftq.http.v0.sync_wait import SyncWait
 from driftq.model.answers import Performance, TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
-from driftq.model.topic import Durability
+from driftq.model.names import is_broker_topic
+from driftq.model.topic import Durability, TopicConfig
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
@@ -33,25 +34,45 @@ class Topics:
         self._body_bytes_max = server.settings.limits.body_bytes_max
 
     def routes(self) -> list[Route]:
-        """Four."""
+        """Return the routes of topics."""
         return [
             Route("PUT", _TOPIC, self.put, Scope.ADMIN, guards_name=True),
+            Route("PATCH", _TOPIC, self.patch, Scope.ADMIN, guards_name=True),
             Route("GET", _TOPIC, self.state, Scope.READ, guards_name=True),
             Route("DELETE", _TOPIC, self.delete, Scope.DELETE, guards_name=True),
             Route("GET", "/v0/topics", self.list, Scope.READ),
         ]
 
     def put(self, request: Request) -> Pending[Reply]:
-        """Create a topic, or replace its config."""
+        """Create a topic, or replace its config; with `replace=false`, leave a topic that is there as it is."""
         name = request.params[0]
+        replace = request.flag("replace", True)
         given = decode_config(json_body(request, body_bytes_max=self._body_bytes_max, optional=True))
         config = given.resolved(name)
         if config.dead_letter is not None:
             check_own(config.dead_letter)
 
         async def answer() -> Reply:
-            created = await self._engine.put_topic(name, given)
-            return json_reply(201 if created else 200, TopicPut(name, created, config, self._figures(request)))
+            if replace:
+                created = await self._engine.put_topic(name, given)
+            else:
+                created = await self._engine.ensure_topic(name, given)
+            found = config if created or replace else self._engine.topic(name).config
+            return json_reply(201 if created else 200, TopicPut(name, created, found, self._figures(request)))
+
+        return run(answer())
+
+    def patch(self, request: Request) -> Pending[Reply]:
+        """Change some fields of a topic's config."""
+        name = request.params[0]
+        given = decode_patch(json_body(request, body_bytes_max=self._body_bytes_max))
+        dead_letter = given.over(TopicConfig()).resolved(name).dead_letter
+        if dead_letter is not None:
+            check_own(dead_letter)
+
+        async def answer() -> Reply:
+            config = await self._engine.patch_topic(name, given)
+            return json_reply(200, TopicPut(name, False, config, self._figures(request)))
 
         return run(answer())
 
@@ -92,8 +113,9 @@ class Topics:
             topic.config,
             self._priority(topic),
             topic.last_ts or None,
-            topic.consumed_ts,
+            None if topic.consumed_at is None else self._engine.time.shown(topic.consumed_at),
             self._engine.synced_or_none(topic),
+            topic.id,
             self._figures(request),
             self._server.queue_counts(topic) if topic.config.type == "queue" else None,
         )
@@ -105,7 +127,7 @@ class Topics:
         with_foreign = request.flag("v1", True)
         names, cursor = Paging.of(request).cut(
             catalog.names(),
-            lambda name: catalog.find(name) is not None and (with_foreign or not is_foreign(name)),
+            lambda name: catalog.find(name) is not None and (with_foreign or not is_broker_topic(name)),
             request.access.prefixes,
         )
         touch = request.flag("touch", False)
@@ -137,7 +159,7 @@ class Topics:
         return run(answer())
 
     def _priority(self, topic: Topic) -> int:
-        return effective_priority(topic.config, topic.consumed_ts, self._engine.time.now())
+        return effective_priority(topic.config, topic.consumed_at, self._engine.time.running())
 
     def _figures(self, request: Request) -> Performance:
         return Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns()))

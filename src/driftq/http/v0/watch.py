@@ -22,9 +22,12 @@ from driftq.watch.sessions import SESSION_TTL_MS
 _HEARTBEAT_MS_MIN, _HEARTBEAT_MS_MAX = 1000, 60_000
 
 
-def cursors_of(begun: dict[str, Begun]) -> dict[str, Cursor]:
+def cursors_of(begun: dict[str, Begun], *, with_epoch: bool) -> dict[str, Cursor]:
     """The same, for the wire."""
-    return {name: Cursor(one.place.cursor, one.head_seq, one.earliest_seq) for name, one in begun.items()}
+    return {
+        name: Cursor(one.place.cursor, one.head_seq, one.earliest_seq, one.epoch if with_epoch else None)
+        for name, one in begun.items()
+    }
 
 
 class Watches:
@@ -67,7 +70,7 @@ class Watches:
                 session.wid,
                 f"/v0/watch/{session.wid}",
                 SESSION_TTL_MS,
-                cursors_of(begun),
+                cursors_of(begun, with_epoch=body.include_epoch),
                 Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns())),
             ),
         )

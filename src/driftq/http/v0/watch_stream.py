@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec.json import encode
 
 from driftq.admission import Slot
+from driftq.errors import SegmentUnavailableError
 from driftq.http import sse
 from driftq.http.answer import Sink
 from driftq.http.v0.watch_frames import Frames
@@ -135,6 +136,18 @@ class WatchStream:
             }
         )
 
+    def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
+        """Send an error frame; the stream stays open."""
+        self._error(
+            {
+                "code": 503,
+                "error": error.code,
+                "message": error.message,
+                "topics": [name],
+                "retry_after_ms": error.retry_after_ms,
+            }
+        )
+
     def flush(self) -> None:
         """A step is over."""
         self._send()
@@ -196,7 +209,7 @@ class WatchStream:
 
     def _beat(self) -> None:
         if self.ready:
-            self._parts.append(sse.heartbeat(self._watch.engine.time.now()))
+            self._parts.append(sse.heartbeat(self._watch.engine.time.wall()))
             self._send()
 
     def _end_if_empty(self) -> None:

@@ -23,6 +23,7 @@ class StartBody(Struct):
     from_seq: U64 | UnsetType = UNSET
     tail: bool | UnsetType = UNSET
     from_ts: U64 | UnsetType = UNSET
+    epoch: U64 | None = None
 
     def start(self) -> Start:
         """The same, checked."""
@@ -33,7 +34,9 @@ class StartBody(Struct):
             return Start(from_ts=self.from_ts)
         from_seq = 0 if self.from_seq is UNSET else self.from_seq
         check_u64(from_seq, "from_seq")
-        return Start(from_seq, self.tail is True)
+        check_u64(self.epoch, "epoch")
+        tail = self.tail is True
+        return Start(from_seq, tail, epoch=None if tail else self.epoch)
 
 
 class WatchBody(Struct):
@@ -47,6 +50,7 @@ class WatchBody(Struct):
     include_meta: bool = True
     include_tags: bool = False
     include_data: bool = True
+    include_epoch: bool = False
     consistency: Literal["eventual", "strong"] = "eventual"
 
 
@@ -61,6 +65,7 @@ class SubscribeBody(StartBody):
     include_meta: bool = True
     include_tags: bool = False
     include_data: bool = True
+    include_epoch: bool = False
     lenient: bool = False
 
     def entries(self) -> dict[str, StartBody]:

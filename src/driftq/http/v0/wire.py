@@ -31,6 +31,7 @@ class DiffBody(Struct, gc=False):
     include_meta: bool = True
     wait_ms: U32 = 0
     max_batch_bytes: U64 = 0
+    epoch: U64 | None = None
 
 
 class DeleteBody(Struct):
@@ -111,7 +112,7 @@ class WrittenTexts:
 
 _PAGE_HEAD = b'{"topic":"%b","records":['
 _PAGE_TAIL = (
-    b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
+    b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,"epoch":%d,'
     b'"performance":{"server_total_ms":%.3f,"records_scanned":%d%b}}'
 )
 
@@ -128,6 +129,7 @@ def page_reply(request: Request, page: Page, fields: Fields, clock: Clock) -> Re
         _BOOL[page.caught_up],
         b"null" if page.tombstone is None else encode(page.tombstone),
         page.lag,
+        page.epoch,
         (clock.monotonic_ns() - request.began_ns) / _NS_PER_MS,
         page.scanned,
         b',"cold_segments_read":%d' % page.cold_segments if page.cold_segments else b"",

@@ -8,17 +8,33 @@ Invariants
 - What was subscribed lives as long as the socket.
 """
 
+import logging
 from collections import deque
+from functools import partial
 
 from msgspec.json import encode
 
 from driftq.admission import Slot
+from driftq.errors import DriftQError, InternalError, SegmentUnavailableError
 from driftq.http.access import Access
 from driftq.http.answer import Answer, SocketSink, Upgrade
 from driftq.http.request import Request
+from driftq.http.request_id import id_of
+from driftq.http.request_log import EACH_MAX
 from driftq.http.routes import Route
-from driftq.http.v0.ws_commands import NO_ID, PUBLISH, Command, Commands, error_message, read_command
+from driftq.http.v0.ws_commands import (
+    NO_ID,
+    PUBLISH,
+    Command,
+    Commands,
+    NoCommandError,
+    Refused,
+    error_message,
+    read_command,
+)
 from driftq.model.tombstone import Tombstone
+from driftq.seam.log import Fact
+from driftq.seam.repeats import Repeats
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 from driftq.watch.batches import Batch
@@ -30,6 +46,9 @@ _IN_MAX = 16
 _IN_BYTES_MAX = 1 << 20
 _GOING_AWAY = 1001
 _MISTAKE = 1011
+_OP_CHARS_MAX = 20
+
+_log = logging.getLogger("driftq.http")
 
 
 class Sockets:
@@ -37,6 +56,7 @@ class Sockets:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._repeats = Repeats(server.runtime, _log)
 
     def routes(self) -> list[Route]:
         """One."""
@@ -45,16 +65,26 @@ class Sockets:
     def open(self, request: Request) -> Answer:
         """Go on as a WebSocket."""
         slot = self._server.admission.take_stream(request.access.key_id)
-        return Upgrade(Socket(self._server, request.access, slot))
+        refused = partial(self._refused, id_of(request).decode("ascii"))
+        return Upgrade(Socket(self._server, request.access, slot, refused))
+
+    def _refused(self, request_id: str, command: Command, error: DriftQError | NoCommandError) -> None:
+        """Log a command that was refused, by reason as refused requests are, with the id of its socket's handshake."""
+        named: dict[str, Fact] = {"reason": error.code, "op": command.op[:_OP_CHARS_MAX], "request_id": request_id}
+        if isinstance(error, InternalError):
+            named["error"] = error.message
+            self._repeats.note(error.code, logging.ERROR, "command failed", named, most=EACH_MAX)
+        else:
+            self._repeats.note(error.code, logging.INFO, "commands refused", named)
 
 
 class Socket:
     """One socket: the source of its messages, and the outlet of its feed."""
 
-    def __init__(self, server: Server, access: Access, slot: Slot) -> None:
+    def __init__(self, server: Server, access: Access, slot: Slot, refused: Refused) -> None:
         self._slot = slot
         self._feed = Feed(server.watch, self)
-        self._commands = Commands(server, access, self._feed)
+        self._commands = Commands(server, access, self._feed, refused)
         self._sink: SocketSink | None = None
         self._in: deque[Command] = deque()
         self._in_bytes = 0
@@ -131,6 +161,10 @@ class Socket:
 
     def paced(self, names: list[str], retry_after_ms: int) -> None:
         """Some topics come later; a socket has no word for it."""
+
+    def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
+        """Send an error message; the subscription goes on."""
+        self._send(error_message(NO_ID, error.code, f"topic {name!r}: {error.message}"))
 
     def flush(self) -> None:
         """Every message has been sent already."""

@@ -131,11 +131,16 @@ def error_message(request_id: bytes, code: str, message: str) -> bytes:
     return b'{"op":"error","request_id":%b,"code":"%b","message":%b}' % (request_id, code.encode(), encode(message))
 
 
+Refused = Callable[[Command, "DriftQError | NoCommandError"], None]
+"""Hears of a command that is answered with an error."""
+
+
 class Commands:
     """The commands of one socket."""
 
-    def __init__(self, server: Server, access: Access, feed: Feed) -> None:
+    def __init__(self, server: Server, access: Access, feed: Feed, refused: Refused) -> None:
         self._server = server
+        self._refused = refused
         self._engine = server.engine
         self._limits = server.settings.limits
         self._access = access
@@ -153,15 +158,22 @@ class Commands:
         try:
             found = self._run(command)
         except Exception as error:  # noqa: BLE001  # a bug in one command is that command's error
-            answer.resolve(_failed(command, error))
+            answer.resolve(self._failed(command, error))
             return answer
         if isinstance(found, bytes):
             answer.resolve(found)
         else:
             found.then(
-                lambda done: answer.resolve(done.result() if done.error is None else _failed(command, done.error))
+                lambda done: answer.resolve(done.result() if done.error is None else self._failed(command, done.error))
             )
         return answer
+
+    def _failed(self, command: Command, error: BaseException) -> bytes:
+        if isinstance(error, DriftQError | NoCommandError):
+            self._refused(command, error)
+            return error_message(command.request_id, error.code, error.message)
+        _log.error("the command %s failed", command.op, exc_info=error)
+        return error_message(command.request_id, "internal", "the server made a mistake; its log says more")
 
     def _run(self, command: Command) -> bytes | Pending[bytes]:
         if command.error is not None:
@@ -186,7 +198,7 @@ class Commands:
             begun = await begin(self._engine, starts, lenient=body.lenient, strong=False)
             for name, one in begun.items():
                 self._feed.add(name, one.place, options)
-            return encode(_Subscribed(Raw(command.request_id), cursors_of(begun)))
+            return encode(_Subscribed(Raw(command.request_id), cursors_of(begun, with_epoch=body.include_epoch)))
 
         return run(subscribed())
 
@@ -264,10 +276,3 @@ def _decoded(decoder: Decoder[T], text: bytes) -> T:
         return json_text.parse(decoder, text)
     except InvalidRequestError as error:
         raise NoCommandError(error.message) from None
-
-
-def _failed(command: Command, error: BaseException) -> bytes:
-    if isinstance(error, DriftQError | NoCommandError):
-        return error_message(command.request_id, error.code, error.message)
-    _log.error("the command %s failed", command.op, exc_info=error)
-    return error_message(command.request_id, "internal", "the server made a mistake; its log says more")

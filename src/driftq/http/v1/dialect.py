@@ -1,7 +1,7 @@
 """Every request of the broker API, and every one for nothing we know, on its way to an answer (http-v1 §1.3).
 
 The order of checks is that of the other API: state of the server, who is asking, how much they may have under way, what
-they may do, then path and method; the handler looks at the body. Whatever comes of it has the id of its request.
+they may do, then path and method; the handler looks at the body.
 """
 
 from driftq.errors import UnauthorizedError
@@ -14,7 +14,7 @@ from driftq.http.routes import Found, Route, Table
 from driftq.http.v1.batch import Batches
 from driftq.http.v1.consume import Consuming
 from driftq.http.v1.errors import failed_reply, refusal
-from driftq.http.v1.form import labelled
+from driftq.http.v1.form import finished
 from driftq.http.v1.groups import Groups
 from driftq.http.v1.health import Health
 from driftq.http.v1.idempotency import Idempotency
@@ -24,7 +24,6 @@ from driftq.http.v1.redrive import Redrive
 from driftq.http.v1.runs import Runs
 from driftq.http.v1.settle import Settling
 from driftq.http.v1.topics import Topics
-from driftq.seam.entropy import Pool
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 
@@ -38,7 +37,6 @@ class Dialect:
         self._server = server
         self._keys = keys
         self._open = not keys
-        self._entropy = Pool(server.entropy)
         self.routes = [
             *Health(server).routes(),
             *Topics(server).routes(),
@@ -60,7 +58,7 @@ class Dialect:
             answer = self._answer(request)
         except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request, not the server
             answer = failed_reply(request, error)
-        return labelled(request, answer, self._entropy)
+        return finished(request, answer)
 
     def _answer(self, request: Request) -> Answer:
         found = self._table.find(request.path)

@@ -7,6 +7,8 @@ from msgspec import json
 from driftq.errors import DriftQError, OverloadedError, ShardStoppedError, ThrottledError, UnauthorizedError
 from driftq.http.reply import Reply
 from driftq.http.request import Request
+from driftq.http.request_id import id_of
+from driftq.seam.log import facts
 
 JSON = b"application/json; charset=utf-8"
 
@@ -43,6 +45,9 @@ _STATUS = {
     "throttled": 429,
     "not_ready": 503,
     "shutting_down": 503,
+    "disk_full": 503,
+    "segment_unavailable": 503,
+    "cold_unavailable": 503,
 }
 _RETRY_AFTER = (b"retry-after", b"1")
 _MS_PER_S = 1000
@@ -77,7 +82,8 @@ def failed_reply(request: Request, error: BaseException) -> Reply:
     """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
     if isinstance(error, DriftQError):
         return error_reply(error)
-    _log.error("%s %s failed", request.method, request.path, exc_info=error)
+    named = facts(request_id=id_of(request).decode("ascii"))
+    _log.error("%s %s failed", request.method, request.path, exc_info=error, extra=named)
     return refusal(*_told(error))
 
 

@@ -1,21 +1,17 @@
-"""The form of an answer (http-v1 §1.2): compact JSON and a newline, and the id of its request."""
+"""The form of an answer (http-v1 §1.2): compact JSON and a newline, never packed."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from msgspec import json
-from msgspec.structs import replace
 
-from driftq.http.answer import Answer, Promise, Stream
+from driftq.http.answer import Answer, Promise
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.v1.errors import JSON, failed_reply
-from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Pending
 
 T = TypeVar("T")
-
-ID_BYTES = 12
 
 NO_CONTENT = Reply(204, b"", b"")
 """Neither body nor type."""
@@ -45,35 +41,21 @@ def after(pending: Pending[T], make: Callable[[T], Reply]) -> Pending[Reply]:
     return answer
 
 
-def request_id(request: Request, entropy: Entropy) -> bytes:
-    """What the caller calls its request, else a name of our own."""
-    return (request.header(b"x-request-id") or b"").strip() or entropy.token(ID_BYTES).hex().encode()
-
-
-def labelled(request: Request, answer: Answer, entropy: Entropy) -> Answer:
-    """The answer with the id of its request; a promise is kept with an error body where it fails."""
-    label = (b"x-request-id", request_id(request, entropy))
+def finished(request: Request, answer: Answer) -> Answer:
+    """The answer, never to be packed; a promise is kept with an error body where it fails."""
     if isinstance(answer, Reply):
-        return _with(answer, label)
-    if isinstance(answer, Stream):
-        return replace(answer, headers=(label, *answer.headers))
+        return plain(answer)
     if not isinstance(answer, Pending):
         return answer
     promised = Promise()
 
     def settle(done: Pending[Reply]) -> None:
-        reply = done.result() if done.error is None else failed_reply(request, done.error)
-        promised.resolve(_with(reply, label))
+        promised.resolve(plain(done.result() if done.error is None else failed_reply(request, done.error)))
 
     answer.then(settle)
     return promised.result() if promised.settled else promised
 
 
-def labelled_reply(request: Request, reply: Reply, entropy: Entropy) -> Reply:
-    """The same for a reply that is there."""
-    return _with(reply, (b"x-request-id", request_id(request, entropy)))
-
-
-def _with(reply: Reply, label: tuple[bytes, bytes]) -> Reply:
-    """The same with its id, and never to be packed."""
-    return Reply(reply.status, reply.body, reply.content_type, (label, *reply.headers), plain=True)
+def plain(reply: Reply) -> Reply:
+    """The same reply, never to be packed."""
+    return Reply(reply.status, reply.body, reply.content_type, reply.headers, plain=True)

@@ -12,6 +12,7 @@ from driftq.http.v1.form import json_reply
 from driftq.http.v1.names import check_name, may_name
 from driftq.http.v1.params import I32, I64, only_body, query_of, stripped
 from driftq.model.broker_answers import GroupList
+from driftq.model.names import broker_topic
 from driftq.seam.runtime import Pending, run
 from driftq.server import Server
 
@@ -91,7 +92,7 @@ class Groups:
         """The offset of the first message that is to be delivered again, if there is one."""
         if to == "earliest":
             return 0
-        name = self._broker.log_name(topic)
+        name = broker_topic(topic)
         if isinstance(to, SeekTo):
             # The cursor before a message is its offset.
             return await self._engine.seek(name, to.timestamp) if to.timestamp is not None else to.offset or 0

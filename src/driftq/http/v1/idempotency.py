@@ -69,7 +69,7 @@ class Idempotency:
         entry = self._registry.entry(scope)
         if entry is None:
             raise NotFoundError("idempotency: key not found")
-        return json_reply(200, _shown(entry))
+        return json_reply(200, self._shown(entry))
 
     def begin(self, request: Request) -> Reply:
         """Take a key, unless its work is done."""
@@ -104,6 +104,16 @@ class Idempotency:
         lease_ms = LEASE_MS if given.lease_ms is None else given.lease_ms
         return _Asked(scope, owner, lease_ms, _decoded(given.result or ""), stripped(given.error))
 
+    def _shown(self, entry: Entry) -> dict[str, object]:
+        return {
+            "status": entry.status.value,
+            "owner": entry.owner,
+            "lease_until_ms": self._registry.shown(entry.lease_until),
+            "result": b64encode(entry.result).decode(),
+            "last_error": entry.last_error,
+            "updated_at_ms": self._registry.shown(entry.updated_at),
+        }
+
 
 def _scope(request: Request, tenant: str | None, topic: str | None, group: str | None, key: str | None) -> KeyScope:
     scope = KeyScope(*map(stripped, (tenant, topic, group, key)))
@@ -129,14 +139,3 @@ def _begun(begun: Begun) -> dict[str, object]:
         result = b64encode(begun.prior_result or b"").decode()
         return {"status": "COMMITTED", "already_done": True, "result": result}
     return {"status": "PENDING", "already_done": False, "lease_until_ms": begun.lease_until}
-
-
-def _shown(entry: Entry) -> dict[str, object]:
-    return {
-        "status": entry.status.value,
-        "owner": entry.owner,
-        "lease_until_ms": entry.lease_until,
-        "result": b64encode(entry.result).decode(),
-        "last_error": entry.last_error,
-        "updated_at_ms": entry.updated_at,
-    }

@@ -9,6 +9,7 @@ from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v1.names import may_name
+from driftq.http.vitals import vital_families
 from driftq.model.broker_answers import GroupRow
 from driftq.server import Server
 
@@ -26,7 +27,9 @@ class Metrics:
     def get(self, request: Request) -> Reply:
         """Every group in every partition, zeros included; a counter from its first increment on."""
         groups = [found for found in self._server.broker.groups(ages=False) if may_name(request, found.topic)]
-        page = encode([*self._broker(request, groups), *families(self._server.figures())])
+        page = encode(
+            [*self._broker(request, groups), *families(self._server.figures()), *vital_families(self._server)]
+        )
         return Reply(200, page, CONTENT_TYPE)
 
     def _broker(self, request: Request, groups: list[GroupRow]) -> Iterator[Family]:

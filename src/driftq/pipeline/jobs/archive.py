@@ -38,7 +38,7 @@ _COLUMNS = (
 class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
     """What an archive can be told."""
 
-    topics: Annotated[list[str], Meta(description="Topics or patterns, as 'orders,v1:runs.*'.")]
+    topics: Annotated[list[str], Meta(description="Topics or patterns, as 'orders,@runs.*'.")]
     lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
     table: Annotated[
         str | None, Meta(description="One table of this name for all topics, instead of one for each.")

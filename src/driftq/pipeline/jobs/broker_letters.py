@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import json
 
+from driftq.model.names import broker_name, broker_topic
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.job import Run
 from driftq.pipeline.jobs.letters import Letter, age_s, groups, read
@@ -17,9 +18,8 @@ from driftq.pipeline.jobs.lookup import exists
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-V1 = "v1:"
-_BROKER_DLQ = "v1:dlq."
-_AUDIT = "v1:audit.redrive"
+_BROKER_DLQ = broker_topic("dlq.")
+_AUDIT = broker_topic("audit.redrive")
 _REDRIVE = "/v1/dlq/redrive"
 _OFFSETS = 10_000
 _POLL_S = 0.2
@@ -30,10 +30,10 @@ class BrokerMover:
 
     def __init__(self, run: Run, topic: str, rate: float | None) -> None:
         if not topic.startswith(_BROKER_DLQ):
-            raise PipelineError(f"{topic!r} is no dead-letter topic of the broker: those are {_BROKER_DLQ}NAME")
+            raise PipelineError(f"{topic!r} is not a dead-letter topic of the broker, {_BROKER_DLQ}NAME")
         self._run = run
         self._topic = topic
-        self._origin = topic.removeprefix(_BROKER_DLQ)
+        self._origin = broker_name(topic).removeprefix("dlq.")
         self._rate = rate
 
     def letters(self) -> "DataFrame":
@@ -65,7 +65,7 @@ class BrokerMover:
         from pyspark.sql import functions as f
 
         notes = read(self._run, _AUDIT).select(f.get_json_object("data", "$.value").alias("note"))
-        notes = notes.where(f.get_json_object("note", "$.dlq_topic") == self._topic.removeprefix(V1))
+        notes = notes.where(f.get_json_object("note", "$.dlq_topic") == broker_name(self._topic))
         return notes.select((f.get_json_object("note", "$.dlq_offset").cast("long") + 1).alias("seq"))
 
     def waiting(self, letters: Sequence[Letter]) -> list[Letter]:

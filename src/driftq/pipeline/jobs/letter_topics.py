@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftq.client import NotFoundError
+from driftq.model.names import BROKER_MARK, broker_topic, is_broker_topic
 from driftq.pipeline.errors import AbsentError
 from driftq.pipeline.jobs.selection import is_pattern, pattern_of, source_options
 
 if TYPE_CHECKING:
     from driftq.client import Client
 
-_BROKER = "v1:"
-_LETTERS = "v1:dlq."
+_LETTERS = broker_topic("dlq.")
 
 
 def with_letters(client: "Client", topics: Sequence[str]) -> dict[str, str]:
@@ -22,7 +22,7 @@ def with_letters(client: "Client", topics: Sequence[str]) -> dict[str, str]:
     options = source_options(topics)
     wanted = [topic.strip() for topic in topics if topic.strip()]
     named = [topic for topic in wanted if not is_pattern(topic)]
-    letters = [f"{_LETTERS}{one.removeprefix(_BROKER)}" for one in wanted if _is_broker(one)]
+    letters = [f"{_LETTERS}{one.removeprefix(BROKER_MARK)}" for one in wanted if _is_broker(one)]
     letters += [letter for topic in named if (letter := _dead_letter(client, topic)) is not None]
     more = [letter for letter in dict.fromkeys(letters) if letter not in wanted]
     if not more:
@@ -31,7 +31,7 @@ def with_letters(client: "Client", topics: Sequence[str]) -> dict[str, str]:
 
 
 def _is_broker(topic: str) -> bool:
-    return topic.startswith(_BROKER) and not topic.startswith(_LETTERS)
+    return is_broker_topic(topic) and not topic.startswith(_LETTERS)
 
 
 def _dead_letter(client: "Client", topic: str) -> str | None:

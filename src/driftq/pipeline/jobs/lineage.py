@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta, Struct, convert, json, structs
 
-from driftq.groups.names import log_name
+from driftq.model.names import broker_topic
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.run_fold import Seen, dump, fold, load
@@ -61,7 +61,7 @@ class LineageOptions(StreamOptions, frozen=True, kw_only=True):
     """What lineage can be told."""
 
     lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
-    topics: Annotated[tuple[str, ...], Meta(description="Topics of the broker, or patterns.")] = ("v1:*",)
+    topics: Annotated[tuple[str, ...], Meta(description="Topics of the broker, or patterns.")] = ("@*",)
 
 
 class KeptState(Protocol):
@@ -229,7 +229,7 @@ def _standings(wire: Wire, run_id: str, tenant_id: str) -> dict[Place, list[Stan
             return {}
         raise
     told = convert(answer, _Told)
-    return {(log_name(step.topic), step.offset): step.standings() for step in told.steps}
+    return {(broker_topic(step.topic), step.offset): step.standings() for step in told.steps}
 
 
 def _name(memory: Memory) -> str:

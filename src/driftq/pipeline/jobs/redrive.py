@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct, json
 
 from driftq.client import Record
+from driftq.model.names import is_broker_topic
 from driftq.pipeline.jobs import metas
-from driftq.pipeline.jobs.broker_letters import V1, BrokerMover
+from driftq.pipeline.jobs.broker_letters import BrokerMover
 from driftq.pipeline.jobs.job import Job, Outcome, Progress, Run
 from driftq.pipeline.jobs.letters import LETTERS, Letter, Mover, age_s, groups, read, selected
 from driftq.pipeline.jobs.lookup import epoch_of, exists
@@ -40,9 +41,7 @@ _GROUP = 2000
 class RedriveOptions(Struct, frozen=True, kw_only=True):
     """What a redrive takes."""
 
-    topics: Annotated[
-        list[str], Meta(description="dead-letter topics; v1:dlq.NAME for one of the broker", min_length=1)
-    ]
+    topics: Annotated[list[str], Meta(description="dead-letter topics; @dlq.NAME for one of the broker", min_length=1)]
     where: Annotated[str | None, Meta(description=f"a condition in SQL on {', '.join(LETTERS)}")] = None
     limit: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="letters at most, the oldest first")] = None
     rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="letters per second at most")] = None
@@ -88,7 +87,7 @@ def run_redrive(run: Run, options: RedriveOptions) -> Outcome:
 
 
 def _mover(run: Run, options: RedriveOptions, topic: str) -> Mover:
-    return BrokerMover(run, topic, options.rate) if topic.startswith(V1) else _QueueMover(run, options, topic)
+    return BrokerMover(run, topic, options.rate) if is_broker_topic(topic) else _QueueMover(run, options, topic)
 
 
 def _move(run: Run, mover: Mover, letters: Sequence[Letter], pace: Pace, tally: dict[str, int]) -> None:

@@ -38,7 +38,7 @@ _LOOKS = 10
 class ReplayOptions(Struct, frozen=True, kw_only=True):
     """What a replay takes."""
 
-    topic: Annotated[str, Meta(description="the topic to read; v1:NAME for one of the broker")]
+    topic: Annotated[str, Meta(description="the topic to read; @NAME for one of the broker")]
     to: Annotated[str, Meta(description="the topic or queue to write to; created as a log if it is not there")]
     lake: Annotated[str | None, Meta(description="the lake of `archive`, for what the topic has no more")] = None
     from_seq: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="first seq")] = None

@@ -156,7 +156,7 @@ class ReplaySource:
         border = _border(plan, manifest)
         found = holes(self._archive.of(plan.epoch), first, min(last, border - 1)) if first < border else []
         for hole in manifest.holes if manifest is not None else ():
-            gap = Gap(max(first, border, hole.first), min(last, hole.last), hole.reason)
+            gap = Gap(max(first, border, hole.first), min(last, hole.last), hole.reason, hole.at_most)
             if gap.first <= gap.last:
                 found.append(gap)
         return found

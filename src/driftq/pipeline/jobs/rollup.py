@@ -41,12 +41,12 @@ _FAILURE = """struct(failed.topic AS topic, tenant_id,
   0L AS bytes, 1L AS errors, greatest(failed.attempts - 1, 0L) AS retries)"""
 _NOTE = "STRUCT<original_topic: STRING, routed_at_ms: LONG, attempts: LONG>"
 _LETTER = """IF(broker,
-  named_struct('topic', concat('v1:', IF(note.original_topic RLIKE '^(?!id-[0-9a-f]*$)[A-Za-z0-9._:-]{1,252}$',
-    note.original_topic, concat('id-', sha2(note.original_topic, 256)))),
+  named_struct('topic',
+    concat('@', replace(replace(replace(url_encode(note.original_topic), '+', '%20'), '*', '%2A'), '%3A', ':')),
     'at', coalesce(timestamp_millis(note.routed_at_ms), ts), 'attempts', note.attempts),
   named_struct('topic', meta['$dead_letter_from'], 'at', ts,
     'attempts', try_cast(meta['$dead_letter_deliveries'] AS LONG)))"""
-"""Of the broker it stands in the envelope, of queues in meta. The engine's name is made as `groups.names` does."""
+"""A broker message has its topic in the envelope, a job in `meta`. The name is made as `broker_topic` makes it."""
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ def counts(rows: "DataFrame") -> "DataFrame":
     """What a batch brings, by topic, tenant, minute and bucket of age."""
     told = rows.selectExpr(
         "*",
-        "topic LIKE 'v1:%' AS broker",
+        "topic LIKE '@%' AS broker",
         "unix_millis(current_timestamp()) - unix_millis(ts) AS age_ms",
     )
     told = told.selectExpr(

@@ -33,7 +33,7 @@ VIEW = "source"
 class RouteOptions(StreamOptions, frozen=True, kw_only=True):
     """What a route takes."""
 
-    topics: Annotated[list[str], Meta(description="Topics or patterns to read, as 'orders,v1:runs.*'.")]
+    topics: Annotated[list[str], Meta(description="Topics or patterns to read, as 'orders,@runs.*'.")]
     to: Annotated[str, Meta(description="The topic to write to; it is created if it is not there.")]
     sql: Annotated[str | None, Meta(description=f"A query over the view `{VIEW}`.")] = None
     transform: Annotated[

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from driftq.groups.names import log_name
+from driftq.model.names import broker_topic
 
 _PARTITION = "p"
 
@@ -88,7 +88,7 @@ def fold(state: RunState, seen: Iterable[Seen]) -> RunState:
 def _letter(record: Seen, envelope: Mapping[str, Any], note: Mapping[str, Any]) -> Letter:
     """Of a `DlqNote`, every member of which is always there."""
     return Letter(
-        log_name(note["original_topic"]),
+        broker_topic(note["original_topic"]),
         note["original_offset"],
         note["group"],
         note["attempts"],

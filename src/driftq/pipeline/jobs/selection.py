@@ -1,6 +1,6 @@
 """Which topics a job reads: names and patterns, as options of the source.
 
-A pattern has `*` (any text), `?` (one character) or `[…]` (one of these), as in a shell: `orders`, `v1:runs.*`.
+A pattern has `*` (any text), `?` (one character) or `[…]` (one of these), as in a shell: `orders`, `@runs.*`.
 """
 
 import re

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from driftq.model.names import is_broker_topic
 from driftq.pipeline.lake.schemas import BAD_RECORDS, DAY, RECORDS
 from driftq.seam.clock import SystemClock
 from driftq.seam.entropy import SystemEntropy
 
 _ROWS_MAX = 262_144
 _BYTES_MAX = 64 << 20
-_V1 = "v1:"
 _BAD = ""
 """In place of a day: the rows that cannot be read."""
 
@@ -146,7 +146,7 @@ def problem_of(topic: str, data: str | None, decode: Callable[[str], Any] = json
         found = decode(data)
     except ValueError as error:
         return f"no JSON: {error}"
-    if topic.startswith(_V1) and not (isinstance(found, dict) and isinstance(found.get("value"), str)):
+    if is_broker_topic(topic) and not (isinstance(found, dict) and isinstance(found.get("value"), str)):
         return "no message of the broker: it has no value"
     return None
 

@@ -5,9 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from driftq.errors import ShardStoppedError
 from driftq.http.reply import Reply
 from driftq.testing import FaultyDisk, ServerRig, decoded_reply, settled
+from tests.unit.http.v0.events import Watcher
 
 TOPIC = "/v0/topics/t"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -38,13 +38,15 @@ def _stage(rig: ServerRig, *datas: Any, **address: Any) -> Any:
 
 
 def test_synced_seq_follows_the_syncs_of_a_disk_topic(rig: ServerRig) -> None:
-    assert rig.write("t", 1, 2)["synced_seq"] == 0
-    rig.advance(20)
+    assert rig.write("t", 1, 2)["synced_seq"] == 2, "the first write waits for its reservation"
     assert rig.write("t", 3)["synced_seq"] == 2
+    rig.advance(20)
+    assert rig.write("t", 4)["synced_seq"] == 3
 
 
 def test_a_state_waits_for_the_sync_of_what_it_shows(rig: ServerRig) -> None:
-    assert rig.write("t", 1, 2)["synced_seq"] == 0
+    rig.write("t", 1)
+    assert rig.write("t", 2)["synced_seq"] == 1
     state = rig.ok("GET", TOPIC)
     assert state["synced_seq"] == 2
     assert rig.ok("GET", TOPIC) | {"performance": 0} == state | {"performance": 0}
@@ -83,10 +85,11 @@ def test_a_caller_waits_no_longer_than_it_said(rig: ServerRig) -> None:
 def test_a_state_does_not_wait_for_a_log_that_has_stopped(rig: ServerRig) -> None:
     engine = rig.server.engine
     rig.write("t", 1)
-    engine.journal.shard_of(engine.topic("t")).stop(ShardStoppedError("a sync failed"))
+    rig.write("t", 2)
+    engine.journal.shard_of(engine.topic("t")).stop("a sync failed")
     reply = settled(rig.send("GET", TOPIC))
     assert reply is not None
-    assert decoded_reply(reply).body["synced_seq"] == 0
+    assert decoded_reply(reply).body["synced_seq"] == 1
 
 
 def test_a_topic_that_is_deleted_ends_the_wait(rig: ServerRig) -> None:
@@ -95,6 +98,46 @@ def test_a_topic_that_is_deleted_ends_the_wait(rig: ServerRig) -> None:
     reply = settled(waiting)
     assert reply is not None
     assert decoded_reply(reply).status == 404
+
+
+def test_a_failed_write_holds_readers_of_what_is_synced_until_a_checkpoint_and_no_longer() -> None:
+    """A router into an `fsync` topic, a strong watch, `wait_synced` and ready.
+
+    proves: G-IO-11
+    """
+    fails = [False]
+    rig = ServerRig(
+        wrap=lambda disk: FaultyDisk(
+            disk, forever=True, when=lambda operation, path: fails[0] and operation == "pwritev" and "/wal/" in path
+        )
+    )
+    rig.ok("PUT", TOPIC, {"durability": "disk"})
+    rig.ok("PUT", "/v0/topics/copies", {"durability": "fsync"})
+    rig.ok("PUT", "/v0/routers/r", {"source": "t", "dest": "copies"})
+    watcher = Watcher(rig, ["t"], consistency="strong")
+    rig.write("t", 1)
+    rig.advance(20)
+    watcher.events()
+    fails[0] = True
+    rig.write("t", 2)
+    fails[0] = False
+    rig.write("t", 3)
+    rig.advance(100)
+    waiting = rig.send("GET", f"{TOPIC}?wait_synced=3&wait_ms=30000")
+    assert settled(waiting) is None
+    assert [record["data"] for record in rig.diff("copies")["records"]] == [1]
+    assert watcher.events() == []
+    assert rig.ok("GET", "/v0/ready")["holes"]["crash"] == 1
+    rig.server.engine.upkeep.checkpoint()
+    rig.advance(100)
+    reply = settled(waiting)
+    assert reply is not None
+    assert decoded_reply(reply).body["synced_seq"] == 3
+    assert [record["data"] for record in rig.diff("copies")["records"]] == [1, 2, 3]
+    assert [data for datas in watcher.short() if isinstance(datas, list) for data in datas] == [2, 3]
+    assert "holes" not in rig.ok("GET", "/v0/ready")
+    rig.crash()
+    assert [record["data"] for record in rig.diff("t")["records"]] == [1, 2, 3]
 
 
 # from_ts
@@ -152,9 +195,21 @@ def test_a_cold_root_that_cannot_be_marked_is_an_error_and_tried_again() -> None
 
     rig = ServerRig(cold_dir="/cold", wrap=lambda disk: FaultyDisk(disk, when=strikes))
     rig.ok("PUT", TOPIC, {})
-    assert rig.code("GET", f"{TOPIC}/segments") == (500, "internal")
+    assert rig.code("GET", f"{TOPIC}/segments") == (503, "cold_unavailable")
     armed.clear()
     assert rig.ok("GET", f"{TOPIC}/segments")["cold_root"] == "/cold"
+
+
+def test_the_cold_tier_is_marked_before_its_first_segment() -> None:
+    rig = ServerRig(cold_dir="/cold", segment_max_events=8, hot_retain_segments=0)
+    assert rig.disk.names("/cold/topics") == []
+    rig.write("t", *range(8))
+    rig.advance(70_000)
+    assert rig.disk.names("/cold/topics") == [".driftq.id", "00000001"]
+    assert rig.disk.open("/cold/topics/.driftq.id").pread(99, 0).decode().strip() == rig.server.server_id
+    rig.disk.unlink("/cold/topics/.driftq.id")
+    rig.restart()
+    assert rig.disk.names("/cold/topics") == [".driftq.id", "00000001"], "a tier of an earlier version gets its mark"
 
 
 # Cursors

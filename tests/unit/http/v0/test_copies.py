@@ -1,10 +1,13 @@
 """What a reader of a routed topic may count on, over the wire (http-v0 §11.3 to §11.5)."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from driftq.http.answer import Answer
+from driftq.router.forward import Forwarder, Outcome
+from driftq.router.inflow import Inflow
 from driftq.seam.runtime import Pending
 from driftq.testing import CrashMode, ServerRig, decoded_reply, settled
 
@@ -128,6 +131,66 @@ def test_a_full_dest_holds_its_router_up_and_nothing_is_missing(rig: ServerRig) 
         arrived += copies(rig, from_seq=cursor)
     assert arrived == [(2, "second"), (3, "third"), (4, "fourth")]
     assert forwarded(rig) == 4
+
+
+def tries(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """When the router is tried from now on, in milliseconds."""
+    began, found = rig.clock.wall_ms(), list[int]()
+    step = Forwarder._step
+
+    def counted(forwarder: Forwarder, inflow: Inflow) -> Outcome:
+        found.append(rig.clock.wall_ms() - began)
+        return step(forwarder, inflow)
+
+    monkeypatch.setattr(Forwarder, "_step", counted)
+    return found
+
+
+def test_a_blocked_router_is_tried_less_and_less_often(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked(rig)
+    found = tries(rig, monkeypatch)
+    rig.write("src", "second")
+    rig.advance(30_000)
+    assert [after - before for before, after in pairwise(found)][:6] == [50, 100, 200, 400, 800, 1600]
+    assert {after - before for before, after in pairwise(found[8:])} == {5000}
+    rig.write("src", "third")
+    before = len(found)
+    rig.advance(4000)
+    assert len(found) - before <= 1, "a write to its source makes no room"
+
+
+@pytest.mark.parametrize("room", ["delete", "cap", "patch"])
+def test_a_blocked_router_goes_on_at_once_when_its_dest_gets_room(rig: ServerRig, room: str) -> None:
+    blocked(rig)
+    rig.write("src", "second")
+    rig.advance(60_000)
+    if room == "delete":
+        rig.ok("POST", "/v0/topics/dst/delete", {"before_seq": 2})
+    elif room == "cap":
+        rig.ok("PUT", "/v0/topics/dst", {"durability": "fsync", "cap_records": 2, "discard": "reject"})
+    else:
+        rig.ok("PATCH", "/v0/topics/dst", {"cap_records": 2})
+    rig.run()
+    assert rig.server.engine.catalog.get("dst").head == 2, "without a reader, and without waiting"
+
+
+def test_a_blocked_router_goes_on_when_the_ttl_of_its_dest_makes_room(rig: ServerRig) -> None:
+    blocked(rig)
+    rig.ok("PATCH", "/v0/topics/dst", {"ttl_ms": 42_000})
+    rig.write("src", "second")
+    rig.advance(42_100)
+    assert rig.server.engine.catalog.get("dst").head == 2
+
+
+def test_a_router_that_went_on_is_tried_soon_again(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked(rig)
+    rig.write("src", "second")
+    rig.advance(60_000)
+    rig.ok("POST", "/v0/topics/dst/delete", {"before_seq": 2})
+    found = tries(rig, monkeypatch)
+    rig.write("src", "third")
+    rig.advance(200)
+    assert [after - before for before, after in pairwise(found)] == [50, 100]
 
 
 def test_a_second_source_for_a_dest_is_refused_and_leaves_nothing_behind(rig: ServerRig) -> None:

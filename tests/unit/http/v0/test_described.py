@@ -26,7 +26,7 @@ def test_every_route_is_described_and_nothing_else(rig: ServerRig) -> None:
 def test_the_document_is_served_without_a_key(rig: ServerRig) -> None:
     status, body = rig.ask("GET", "/openapi.json")
     assert (status, body["openapi"]) == (200, "3.1.0")
-    assert set(body["paths"]["/v0/topics/{topic}"]) == {"put", "get", "delete", "post"}
+    assert set(body["paths"]["/v0/topics/{topic}"]) == {"put", "patch", "get", "delete", "post"}
     refs = {part["$ref"].rpartition("/")[2] for part in _objects(body) if isinstance(part.get("$ref"), str)}
     assert refs <= set(body["components"]["schemas"])
 

@@ -36,6 +36,7 @@ def test_an_empty_body_asks_for_all_defaults(rig: ServerRig) -> None:
         "caught_up": True,
         "tombstone": None,
         "lag": 0,
+        "epoch": 1,
     }
     assert figures == {"server_total_ms": 0.0, "records_scanned": 0}
     assert rig.code("POST", PATH, raw=b"{}", headers={"content-type": "text/plain"})[0] == 415
@@ -344,3 +345,51 @@ def test_a_bug_met_by_one_poll_is_its_own(
     rig.write("t", 1)
     assert [reply.status for answer in answers if (reply := settled(answer))] == [200, 500, 200]
     assert "inside" in caplog.text
+
+
+def test_a_cursor_above_the_head_of_an_unchanged_epoch_is_no_loss(rig: ServerRig) -> None:
+    rig.ok("POST", "/v0/topics/t", {"records": [{"data": n} for n in range(8)]})
+    epoch = rig.diff("t", 0)["epoch"]
+    page = rig.diff("t", 999, epoch=epoch)
+    assert (page["tombstone"], page["records"], page["next_from_seq"], page["caught_up"]) == (None, [], 8, True)
+    rig.ok("POST", "/v0/topics/t", {"records": [{"data": "next"}]})
+    assert seqs(rig.diff("t", page["next_from_seq"], epoch=epoch)) == [9]
+
+
+def test_a_cursor_of_another_epoch_is_told_of_the_recreation_whatever_its_seq(rig: ServerRig) -> None:
+    rig.ok("POST", "/v0/topics/t", {"records": [{"data": n} for n in range(2)]})
+    before = rig.diff("t", 0)["epoch"]
+    rig.ok("DELETE", "/v0/topics/t")
+    rig.ok("POST", "/v0/topics/t", {"records": [{"data": n} for n in range(5)]})
+    page = rig.diff("t", 2, epoch=before)
+    gap = page["tombstone"]
+    assert (gap["reason"], gap["gap_from"], gap["gap_to"], seqs(page)) == ("recreated", 1, 5, [1, 2, 3, 4, 5])
+    assert page["epoch"] != before
+    assert rig.diff("t", 2, epoch=page["epoch"])["tombstone"] is None
+    assert rig.diff("t", 9)["tombstone"]["reason"] == "recreated"
+
+
+def test_a_page_that_begins_at_a_time_has_no_use_for_an_epoch(rig: ServerRig) -> None:
+    rig.ok("POST", "/v0/topics/t", {"records": [{"data": 1}]})
+    page = rig.ok("POST", PATH, {"from_ts": 0, "epoch": 77})
+    assert (page["tombstone"], seqs(page)) == (None, [1])
+    assert rig.code("POST", PATH, {"epoch": -1})[0] == 400
+
+
+def test_a_poll_above_the_head_of_an_unchanged_epoch_gets_the_next_record(rig: ServerRig) -> None:
+    rig.write("t", 1)
+    answer = rig.send("POST", PATH, {"from_seq": 999, "epoch": 1, "wait_ms": 5000})
+    assert isinstance(answer, Pending)
+    rig.write("t", 2)
+    rig.run()
+    page = body_of(answer)
+    assert (seqs(page), page["next_from_seq"]) == ([2], 2)
+
+
+@pytest.mark.parametrize("durability", ["memory", "ephemeral"])
+def test_where_a_crash_may_move_the_head_back_a_cursor_above_it_reads_again(rig: ServerRig, durability: str) -> None:
+    """Seqs are given out twice there: what is below the cursor may be new."""
+    rig.ok("PUT", "/v0/topics/t", {"durability": durability})
+    rig.write("t", 1, 2)
+    page = rig.diff("t", 9, epoch=1)
+    assert (page["tombstone"]["reason"], seqs(page)) == ("recreated", [1, 2])

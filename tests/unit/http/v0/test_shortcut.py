@@ -169,7 +169,7 @@ def _timeless(answer: dict[str, Any]) -> dict[str, Any]:
         (PATH, ("Content-Type: text/plain",)),
         (PATH, ("X-Other: 1",)),
         ("/v0/topics/absent", (JSON,)),
-        ("/v0/topics/v1:t", (JSON,)),
+        ("/v0/topics/@t", (JSON,)),
         ("/v0/topics/t/diff", (JSON,)),
         ("/v1/produce", (JSON,)),
         ("/nowhere", (JSON,)),

@@ -55,6 +55,80 @@ def test_a_put_replaces_and_never_changes_the_type(rig: ServerRig) -> None:
     assert rig.ok("PUT", "/v0/topics/q", {"type": "queue"})["config"] == DEFAULTS | {"type": "queue"}
 
 
+def test_a_patch_changes_what_it_names_and_answers_like_a_put(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/t", {"durability": "fsync", "ttl_ms": 60_000, "priority": 3, "cap_records": 5})
+    rig.write("t", *range(5))
+    status, body = rig.ask("PATCH", "/v0/topics/t", {"cap_records": 2, "priority": None, "unknown": 1})
+    changed = {"durable": True, "durability": "fsync", "ttl_ms": 60_000, "cap_records": 2}
+    assert (status, body["topic"], body["created"], body["config"]) == (200, "t", False, DEFAULTS | changed)
+    assert isinstance(body["performance"]["server_total_ms"], float)
+    state = rig.ok("GET", "/v0/topics/t")
+    assert (state["config"], state["count"], state["earliest_seq"]) == (body["config"], 2, 4)
+    assert rig.ok("PATCH", "/v0/topics/t", {})["config"] == body["config"]
+    assert rig.ok("PATCH", "/v0/topics/t", {"durable": None})["config"] == body["config"] | {
+        "durable": False,
+        "durability": "disk",
+    }
+
+
+def test_a_patch_is_refused_as_a_put_is(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/q", {"type": "queue", "cap_records": 5})
+    before = rig.ok("GET", "/v0/topics/q")["config"]
+    refused: list[Any] = [
+        *({"ttl_ms": -1}, {"ttl_ms": "5"}, {"cap_bytes": 1 << 64}, {"priority": 1 << 31}),
+        *({"durability": "stone"}, {"dead_letter": "-x"}, [], 5),
+    ]
+    for wrong in refused:
+        for topic in ("q", "absent"):
+            assert rig.code("PATCH", f"/v0/topics/{topic}", wrong) == (400, "invalid_request"), wrong
+    assert rig.code("PATCH", "/v0/topics/q", {"dead_letter": "q"}) == (400, "invalid_request")
+    assert rig.code("PATCH", "/v0/topics/q", {"type": "log"}) == (409, "topic_exists_incompatible")
+    assert rig.code("PATCH", "/v0/topics/q", {"type": None}) == (409, "topic_exists_incompatible")
+    assert rig.code("PATCH", "/v0/topics/absent", {}) == (404, "topic_not_found")
+    assert rig.code("PATCH", "/v0/topics/-a", {}) == (404, "topic_not_found")
+    assert rig.code("GET", "/v0/topics/absent") == (404, "topic_not_found")
+    assert rig.code("PATCH", "/v0/topics/q", raw=b"") == (415, "unsupported_media_type")
+    json = {"content-type": "application/json"}
+    assert rig.code("PATCH", "/v0/topics/q", raw=b"", headers=json) == (400, "invalid_request")
+    assert rig.ok("GET", "/v0/topics/q")["config"] == before
+
+
+def test_patches_that_race_are_all_in_force(rig: ServerRig) -> None:
+    """proves: G-CONF-1"""
+    rig.ok("PUT", "/v0/topics/t", {})
+    fields = {"ttl_ms": 9, "cap_records": 8, "cap_bytes": 7, "priority": 6, "discard": "reject"}
+    answers = [rig.send("PATCH", "/v0/topics/t", {field: value}) for field, value in fields.items()]
+    rig.run()
+    assert [reply.status for reply in map(settled, answers) if reply] == [200] * 5
+    assert rig.ok("GET", "/v0/topics/t")["config"] == DEFAULTS | fields
+
+
+def test_a_write_after_a_patch_obeys_it(rig: ServerRig) -> None:
+    """The short way of single writes knows topics by their heads, and must not keep their config."""
+    rig.ok("PUT", "/v0/topics/t", {"discard": "reject"})
+    for n in range(3):
+        rig.write("t", n)
+    rig.ok("PATCH", "/v0/topics/t", {"cap_records": 3})
+    assert rig.code("POST", "/v0/topics/t", {"records": [{"data": 1}]}) == (422, "topic_full")
+    rig.ok("PATCH", "/v0/topics/t", {"cap_records": None})
+    assert rig.ask("POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 200
+
+
+def test_a_put_that_must_not_replace_leaves_a_topic_as_it_is(rig: ServerRig) -> None:
+    """proves: G-CONF-2"""
+    created = rig.ask("PUT", "/v0/topics/t?replace=false", {"cap_records": 5})
+    assert (created.status, created.body["created"]) == (201, True)
+    for config in ({"cap_records": 6}, {"type": "queue"}, {}):
+        status, body = rig.ask("PUT", "/v0/topics/t?replace=false", config)
+        assert (status, body["created"], body["config"]) == (200, False, DEFAULTS | {"cap_records": 5})
+    assert rig.code("PUT", "/v0/topics/t?replace=false", {"ttl_ms": -1}) == (400, "invalid_request")
+    answers = [rig.send("PUT", "/v0/topics/u?replace=false", {"ttl_ms": n + 1}) for n in range(5)]
+    rig.run()
+    replies = [decoded_reply(reply) for reply in map(settled, answers) if reply]
+    assert [reply.status for reply in replies] == [201, 200, 200, 200, 200]
+    assert {reply.body["config"]["ttl_ms"] for reply in replies} == {1}
+
+
 def test_creates_of_one_name_that_race_create_once(rig: ServerRig) -> None:
     answers = [rig.send("PUT", "/v0/topics/t", {"ttl_ms": n}) for n in range(5)]
     rig.run()

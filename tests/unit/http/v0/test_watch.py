@@ -432,3 +432,30 @@ def test_the_gauges_know_streams_and_sessions(rig: ServerRig) -> None:
 
 def test_events_are_read_back_as_they_stand() -> None:
     assert events_of(b": hb 5\n\n") == [Event("comment", "hb 5")]
+
+
+# Epochs
+
+
+def test_a_session_tells_epochs_to_a_reader_that_asks(rig: ServerRig) -> None:
+    rig.write("t", 1)
+    body = rig.ok("POST", "/v0/watch", {"topics": {"t": {}}, "include_epoch": True})
+    assert body["topics"] == {"t": {"from_seq": 0, "head_seq": 1, "earliest_seq": 1, "epoch": 1}}
+
+
+def test_a_watch_above_the_head_of_an_unchanged_epoch_begins_at_the_head(rig: ServerRig) -> None:
+    rig.write("t", 1, 2, 3)
+    watcher = Watcher(rig, {"t": {"from_seq": 100, "epoch": 1}})
+    rig.write("t", 4)
+    rig.run()
+    caught_up, record, _ = watcher.events()[1:]
+    assert (caught_up.event, record.event, record.data["from_seq"]) == ("caught-up", "record", 3)
+
+
+def test_a_watch_with_the_epoch_of_a_deleted_topic_is_told_of_the_new_one(rig: ServerRig) -> None:
+    rig.write("t", 1)
+    rig.ok("DELETE", "/v0/topics/t")
+    rig.write("t", 1, 2, 3)
+    tombstone, record = Watcher(rig, {"t": {"from_seq": 1, "epoch": 1}}).events()[1:3]
+    assert (tombstone.data["reason"], tombstone.data["gap_from"]) == ("recreated", 1)
+    assert [one["$seq"] for one in record.data["records"]] == [1, 2, 3]

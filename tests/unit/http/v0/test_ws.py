@@ -1,5 +1,6 @@
 """The WebSocket: commands, their order and their errors, subscriptions, and a peer that does not read."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from msgspec import json
 from driftq.engine.topic import Topic
 from driftq.http.answer import Upgrade
 from driftq.http.v0.ws import OUT_MAX
+from driftq.seam.log import FACTS
+from driftq.seam.repeats import WINDOW_MS
 from driftq.seam.runtime import Pending
 from driftq.testing.wire import KeptSink, ServerRig
 
@@ -51,6 +54,22 @@ def rig() -> ServerRig:
 
 
 ONE = [{"data": 1}]
+
+
+def test_refused_commands_are_in_the_log_by_reason(rig: ServerRig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    peers = Peer(rig), Peer(rig)
+    for peer in (*peers, *peers):
+        assert peer.code("subscribe", topic="none") == "topic_not_found"
+        assert peer.code("dance") == "invalid_json"
+    found = [getattr(record, FACTS) for record in caplog.records if record.message == "commands refused"]
+    assert [(line["reason"], line["op"], line["count"]) for line in found] == [
+        ("topic_not_found", "subscribe", 1),
+        ("invalid_json", "dance", 1),
+    ]
+    caplog.clear()
+    rig.runtime.advance(WINDOW_MS)
+    assert [getattr(record, FACTS)["count"] for record in caplog.records if record.name == "driftq.http"] == [3, 3]
 
 
 def test_publish_is_a_write_and_its_seqs_reach_the_subscriber(rig: ServerRig) -> None:

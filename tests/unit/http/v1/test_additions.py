@@ -232,22 +232,43 @@ def test_what_is_counted() -> None:
 def test_a_topic_of_the_broker_is_read_through_the_other_api() -> None:
     rig = Broker(2)
     rig.produce("a", partition_override=1)
-    (record,) = rig.diff("v1:t", include_tags=True)["records"]
+    (record,) = rig.diff("@t", include_tags=True)["records"]
     assert (record["$seq"], record["$tag"]) == (1, "p1")
     assert record["data"] == {"key": "", "value": "a", "envelope": {"partition_override": 1}}
-    assert [row["topic"] for row in rig.ok("GET", "/v0/topics")["topics"]] == ["v1:t"]
+    assert [row["topic"] for row in rig.ok("GET", "/v0/topics")["topics"]] == ["@t"]
     assert rig.ok("GET", "/v0/topics?v1=false")["topics"] == []
-    assert rig.code("POST", "/v0/topics/v1:t", {"records": [{"data": 1}]}) == (409, "read_only")
-    assert rig.code("PUT", "/v0/topics/v1:t", {}) == (409, "read_only")
-    assert rig.code("DELETE", "/v0/topics/v1:t") == (409, "read_only")
+    assert rig.code("POST", "/v0/topics/@t", {"records": [{"data": 1}]}) == (409, "read_only")
+    assert rig.code("PUT", "/v0/topics/@t", {}) == (409, "read_only")
+    assert rig.code("PATCH", "/v0/topics/@t", {"ttl_ms": 1}) == (409, "read_only")
+    assert rig.code("DELETE", "/v0/topics/@t") == (409, "read_only")
     rig.ok("PUT", "/v0/topics/own", {})
-    rig.ok("PUT", "/v0/routers/out", {"source": "v1:t", "dest": "own"})
+    rig.ok("PUT", "/v0/routers/out", {"source": "@t", "dest": "own"})
+
+
+def test_v1_colon_is_an_ordinary_beginning_of_a_topic_name() -> None:
+    rig = Broker()
+    assert rig.reply("PUT", "/v0/topics/v1:t", {}).status == 201
+    rig.ok("POST", "/v0/topics/v1:t", {"records": [{"data": 1}]})
+    rig.produce("message")
+    assert [record["data"] for record in rig.diff("v1:t")["records"]] == [1]
+    assert [row["topic"] for row in rig.ok("GET", "/v0/topics")["topics"]] == ["@t", "v1:t"]
+    assert [row["topic"] for row in rig.ok("GET", "/v0/topics?v1=false")["topics"]] == ["v1:t"]
+
+
+def test_a_broker_name_that_v0_cannot_spell_is_percent_encoded() -> None:
+    rig = Broker()
+    assert rig.reply("POST", "/v1/topics", {"name": "a b"}).status == 201
+    names = [row["topic"] for row in rig.ok("GET", "/v0/topics")["topics"]]
+    assert names == ["@a%20b", "@t"]
+    for path in ("/v0/topics/@a%2520b", "/v0/topics/@a%20b", "/v0/topics/%40a%20b"):
+        assert rig.ok("GET", path)["topic"] == "@a%20b"
+        assert rig.code("DELETE", path) == (409, "read_only")
 
 
 def test_no_write_makes_a_queue_whose_dead_letters_are_the_brokers() -> None:
     """As with a PUT: a config that comes with a write, or over a socket, must not lead into a topic of the broker."""
     rig = Broker()
-    config = {"type": "queue", "max_deliveries": 1, "dead_letter": "v1:t"}
+    config = {"type": "queue", "max_deliveries": 1, "dead_letter": "@t"}
     write = {"records": [{"data": 1}], "config": config}
     assert rig.code("POST", "/v0/topics/q", write) == (409, "read_only")
     upgrade, sink = rig.socket()
@@ -261,7 +282,7 @@ def test_no_write_makes_a_queue_whose_dead_letters_are_the_brokers() -> None:
     late = rig.send("POST", "/v0/topics/q", write)
     rig.run()
     assert [decoded_reply(reply).status for reply in map(settled, (deleted, late)) if reply is not None] == [200, 409]
-    assert rig.ok("GET", "/v0/topics/v1:t")["head_seq"] == 0
+    assert rig.ok("GET", "/v0/topics/@t")["head_seq"] == 0
 
 
 def test_a_worker_says_when_a_message_is_tried_again() -> None:
@@ -350,7 +371,7 @@ def test_what_is_old_and_done_goes_and_readers_of_the_other_api_are_told() -> No
     first, _ = rig.lines(rig.consume())
     rig.settle("ack", first)
     rig.runtime.advance(1300)
-    page = rig.diff("v1:t")
+    page = rig.diff("@t")
     assert [record["$seq"] for record in page["records"]] == [2]
     assert page["tombstone"]["reason"] == "ttl"
     assert (rig.group()["lag"], rig.group()["done"]) == (1, 0)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import json
 
-from driftq.errors import InternalError, OverloadedError, ShardStoppedError
+from driftq.errors import DiskFullError, InternalError, OverloadedError, ShardStoppedError
 from driftq.http.reply import Reply
 from driftq.http.v1.errors import error_reply
 from driftq.http.v1.form import after
@@ -45,18 +45,14 @@ def test_healthz_and_version() -> None:
     assert version["wal_enabled"] is True
 
 
-def test_every_reply_has_the_id_of_its_request_and_the_form_of_json() -> None:
-    """inv1: 5"""
+def test_every_reply_has_the_form_of_json() -> None:
     rig = BrokerRig()
     for method, path, status in [("GET", "/v1/healthz", 200), ("GET", "/v1/no", 404), ("POST", "/v1/topics", 400)]:
-        reply = rig.reply(method, path, headers={"x-request-id": "  mine "})
-        assert (reply.status, dict(reply.headers)[b"x-request-id"]) == (status, b"mine")
+        reply = rig.reply(method, path)
+        assert reply.status == status
         assert reply.content_type == b"application/json; charset=utf-8"
         assert reply.body.endswith(b"}\n")
         assert reply.plain
-    ids = {dict(rig.reply("GET", "/v1/healthz").headers)[b"x-request-id"] for _ in range(5)}
-    assert {len(one) for one in ids} == {24}
-    assert len(ids) == 5
 
 
 def test_a_closing_server_refuses_in_this_form_and_is_alive() -> None:
@@ -69,7 +65,7 @@ def test_a_closing_server_refuses_in_this_form_and_is_alive() -> None:
 
 
 def test_keys_guard_everything_but_the_probes() -> None:
-    rig = BrokerRig(keys="reader:r,writer:w,boss:a,team:rw+a:v1:team.")
+    rig = BrokerRig(keys="reader:r,writer:w,boss:a,team:rw+a:@team.")
     for path in ("/v1/healthz", "/v1/version"):
         assert rig.reply("GET", path).status == 200
     for path in ("/v1/topics", "/metrics", "/v1/nope"):
@@ -109,8 +105,11 @@ def test_overload_has_facts_beside_its_text() -> None:
     }
 
 
-def test_a_failed_write_is_500_and_a_stopped_log_503() -> None:
-    assert error_reply(InternalError("no space")).status == 500
+def test_a_failed_write_is_500_and_a_full_disk_and_a_stopped_log_are_503() -> None:
+    assert error_reply(InternalError("an I/O error")).status == 500
+    full = error_reply(DiskFullError("no space"))
+    assert (full.status, dict(full.headers)[b"retry-after"]) == (503, b"1")
+    assert json.decode(full.body)["error"] == "UNAVAILABLE"
     stopped = error_reply(ShardStoppedError("sync failed"))
     assert (stopped.status, dict(stopped.headers)[b"retry-after"]) == (503, b"1")
 
@@ -137,13 +136,15 @@ def test_topics_that_cannot_be(body: object, message: str) -> None:
 
 def test_topics_of_the_broker_are_only_read_through_the_other_api() -> None:
     rig = BrokerRig()
-    assert rig.code("PUT", "/v0/topics/v1:new", {}) == (400, "invalid_request")
-    assert rig.code("POST", "/v0/topics/v1:t", {"records": [{"data": 1}]}) == (409, "read_only")
-    assert rig.code("DELETE", "/v0/topics/v1:t") == (409, "read_only")
-    assert rig.code("POST", "/v0/topics/v1:t/delete", {"from_seq": 1, "to_seq": 2}) == (409, "read_only")
-    assert rig.code("POST", "/v0/topics/v1:t/claim", {"node": "n"}) == (409, "read_only")
+    assert rig.code("PUT", "/v0/topics/@new", {}) == (400, "invalid_request")
+    assert rig.code("PATCH", "/v0/topics/@new", {}) == (400, "invalid_request")
+    assert rig.code("POST", "/v0/topics/@t", {"records": [{"data": 1}]}) == (409, "read_only")
+    assert rig.code("DELETE", "/v0/topics/@t") == (409, "read_only")
+    assert rig.code("POST", "/v0/topics/@t/delete", {"from_seq": 1, "to_seq": 2}) == (409, "read_only")
+    assert rig.code("POST", "/v0/topics/@t/claim", {"node": "n"}) == (409, "read_only")
     rig.ok("PUT", "/v0/topics/own", {})
-    assert rig.code("PUT", "/v0/routers/r", {"source": "own", "dest": "v1:t"}) == (409, "read_only")
-    assert rig.code("PUT", "/v0/routers/r", {"source": "v1:t", "dest": "own"}) == (400, "invalid_request")
-    assert rig.code("PUT", "/v0/topics/q", {"type": "queue", "dead_letter": "v1:t"}) == (409, "read_only")
-    assert rig.code("GET", "/v0/topics/v1:t") == (404, "topic_not_found")
+    assert rig.code("PUT", "/v0/routers/r", {"source": "own", "dest": "@t"}) == (409, "read_only")
+    assert rig.code("PUT", "/v0/routers/r", {"source": "@t", "dest": "own"}) == (400, "invalid_request")
+    assert rig.code("PUT", "/v0/topics/q", {"type": "queue", "dead_letter": "@t"}) == (409, "read_only")
+    assert rig.code("PATCH", "/v0/topics/own", {"dead_letter": "@t"}) == (409, "read_only")
+    assert rig.code("GET", "/v0/topics/@t") == (404, "topic_not_found")

@@ -161,7 +161,7 @@ def test_labels_are_taken_where_the_setting_says_so() -> None:
 
 
 def test_a_key_needs_both_names_of_a_produce() -> None:
-    rig = BrokerRig(keys="team:w:v1:team.")
+    rig = BrokerRig(keys="team:w:@team.")
     body = {"topic": "team.a", "value": "v"}
     assert rig.reply("POST", "/v1/produce", body, key="team").status == 200
     for refused in (body | {"topic": "a"}, body | {"envelope": {"target_topic": "a"}}):

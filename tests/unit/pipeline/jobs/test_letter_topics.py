@@ -11,7 +11,7 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.beginning import chosen_now
 from driftq.pipeline.jobs.letter_topics import with_letters
 
-TOPICS = {"plain": None, "jobs": "jobs.dead", "v1:runs": None}
+TOPICS = {"plain": None, "jobs": "jobs.dead", "@runs": None}
 
 
 class Server:
@@ -27,7 +27,7 @@ class Server:
         return SimpleNamespace(info=info)
 
     def topics(self) -> list[Any]:
-        return [SimpleNamespace(topic=name) for name in [*TOPICS, "jobs.dead", "v1:dlq.runs"]]
+        return [SimpleNamespace(topic=name) for name in [*TOPICS, "jobs.dead", "@dlq.runs"]]
 
 
 SERVER = cast("Client", Server())
@@ -39,15 +39,15 @@ def read(*topics: str) -> list[str]:
 
 def test_topics_without_dead_letters_are_named_as_they_are() -> None:
     assert with_letters(SERVER, ["plain"]) == {"topics": "plain"}
-    assert read("p*", " v1:dlq.r* ") == ["plain", "v1:dlq.runs"]
+    assert read("p*", " @dlq.r* ") == ["plain", "@dlq.runs"]
 
 
 def test_dead_letters_of_queues_and_of_the_broker_are_read_along() -> None:
     assert read("jobs") == ["jobs", "jobs.dead"]
-    assert read("v1:runs", "plain") == ["plain", "v1:runs", "v1:dlq.runs"]
-    assert read("v1:r*") == ["v1:runs", "v1:dlq.runs"]
+    assert read("@runs", "plain") == ["plain", "@runs", "@dlq.runs"]
+    assert read("@r*") == ["@runs", "@dlq.runs"]
     assert read("jobs", "p*") == ["plain", "jobs", "jobs.dead"], "a pattern beside it changes nothing"
-    assert re.fullmatch(with_letters(SERVER, ["v1:runs"])["topicPattern"], "v1:dlq.runs")
+    assert re.fullmatch(with_letters(SERVER, ["@runs"])["topicPattern"], "@dlq.runs")
 
 
 def test_a_topic_that_is_named_must_be_there() -> None:

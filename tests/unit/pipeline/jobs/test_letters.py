@@ -43,7 +43,7 @@ def _answer(value: object) -> Any:
 
 def mover(server: Server) -> BrokerMover:
     run = SimpleNamespace(client=server, pause=lambda _: False, stopping=lambda: False)
-    return BrokerMover(cast("Run", run), "v1:dlq.t", None)
+    return BrokerMover(cast("Run", run), "@dlq.t", None)
 
 
 @pytest.mark.parametrize("retired", [set(), {1}, {3, 4, 8}, {2, 4, 6, 8}, set(range(1, 9))])
@@ -90,13 +90,13 @@ def test_a_redrive_that_is_stopped_stops_the_server_and_counts_what_it_has_moved
     )
     tally: dict[str, int] = defaultdict(int)
     stopped = cast("Run", run)
-    _move(stopped, BrokerMover(stopped, "v1:dlq.t", 1.0), letters(*range(1, 10)), Pace(None), tally)
+    _move(stopped, BrokerMover(stopped, "@dlq.t", 1.0), letters(*range(1, 10)), Pace(None), tally)
     assert (server.state, server.moved, tally["moved"]) == ("cancelled", 4, 4)
 
 
 def test_another_topic_of_the_broker_has_no_letters() -> None:
-    with pytest.raises(PipelineError, match="'v1:t' is no dead-letter topic of the broker"):
-        BrokerMover(cast("Run", None), "v1:t", None)
+    with pytest.raises(PipelineError, match="'@t' is not a dead-letter topic of the broker"):
+        BrokerMover(cast("Run", None), "@t", None)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def lineage(lake: Lake, server: FakeServer) -> Lineage:
 
 def changed(*runs: str) -> list[Any]:
     return [
-        {"tenant_id": "", "run_id": run, "state": dump(RunState(run, "", [Try("a", "", "v1:work", 0, 0, 5, False)]))}
+        {"tenant_id": "", "run_id": run, "state": dump(RunState(run, "", [Try("a", "", "@work", 0, 0, 5, False)]))}
         for run in runs
     ]
 
@@ -200,7 +200,7 @@ def test_a_run_is_asked_about_by_names_that_a_path_can_have(lake: Lake) -> None:
             return {"steps": []}
 
     wire = cast("Wire", Listening())
-    state = dump(RunState("a/b c", "x&y", [Try("a", "", "v1:work", 0, 0, 5, False)]))
+    state = dump(RunState("a/b c", "x&y", [Try("a", "", "@work", 0, 0, 5, False)]))
     row: Any = {"tenant_id": "x&y", "run_id": "a/b c", "state": state}
     Lineage(lake, wire, wire).take([row])
     assert asked == ["/v1/runs/a%2Fb%20c?tenant_id=x%26y"]

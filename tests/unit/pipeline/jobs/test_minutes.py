@@ -31,7 +31,7 @@ def test_percentiles_come_from_all_ages() -> None:
 
 
 def test_a_minute_without_records_has_no_percentile_and_no_rate() -> None:
-    row = Minute(errors=1, ages={}).row(("v1:work", "t", AT))
+    row = Minute(errors=1, ages={}).row(("@work", "t", AT))
     assert (row["p50_age_ms"], row["error_rate"], row["errors"]) == (None, None, 1)
 
 

@@ -11,7 +11,7 @@ from driftq.pipeline.jobs.run_fold import Letter, RunState, Seen, Try, dump, fol
 
 
 def seen(
-    seq: int, step: str, parent: str = "", *, topic: str = "v1:work", dlq: Any = None, redriven: bool = False
+    seq: int, step: str, parent: str = "", *, topic: str = "@work", dlq: Any = None, redriven: bool = False
 ) -> Seen:
     envelope = {"run_id": "r", "step_id": step, "parent_step_id": parent}
     if dlq is not None:
@@ -38,30 +38,30 @@ EMPTY = RunState("r", "")
 def test_a_message_is_a_try_of_its_step() -> None:
     state = fold(EMPTY, [seen(1, "a"), seen(2, "b", "a", redriven=True)])
     assert state.tries == [
-        Try("a", "", "v1:work", 3, 0, 1000, False),
-        Try("b", "a", "v1:work", 3, 1, 2000, True),
+        Try("a", "", "@work", 3, 0, 1000, False),
+        Try("b", "a", "@work", 3, 1, 2000, True),
     ]
 
 
 def test_a_dead_letter_belongs_to_what_it_is_a_copy_of() -> None:
-    state = fold(EMPTY, [seen(1, "a"), seen(1, "a", topic="v1:dlq.work", dlq=note(0))])
+    state = fold(EMPTY, [seen(1, "a"), seen(1, "a", topic="@dlq.work", dlq=note(0))])
     assert len(state.tries) == 1
-    assert state.letters == [Letter("v1:work", 0, "g", 5, "boom", 9000, "a", "", 3, False)]
+    assert state.letters == [Letter("@work", 0, "g", 5, "boom", 9000, "a", "", 3, False)]
 
 
 def test_a_dead_letter_tells_the_step_of_its_message_which_may_be_gone() -> None:
-    state = fold(EMPTY, [seen(1, "b", "a", topic="v1:dlq.work", dlq=note(7), redriven=True)])
+    state = fold(EMPTY, [seen(1, "b", "a", topic="@dlq.work", dlq=note(7), redriven=True)])
     assert state.tries == []
-    assert state.letters == [Letter("v1:work", 7, "g", 5, "boom", 9000, "b", "a", 3, True)]
+    assert state.letters == [Letter("@work", 7, "g", 5, "boom", 9000, "b", "a", 3, True)]
 
 
 def test_a_state_whose_letters_do_not_tell_their_steps_can_be_loaded() -> None:
-    state = load("r", "", '{"tries":[],"letters":[["v1:work",0,"g",5,"boom",9000]]}')
-    assert state.letters == [Letter("v1:work", 0, "g", 5, "boom", 9000)]
+    state = load("r", "", '{"tries":[],"letters":[["@work",0,"g",5,"boom",9000]]}')
+    assert state.letters == [Letter("@work", 0, "g", 5, "boom", 9000)]
 
 
 def test_what_is_told_twice_and_in_any_order_changes_nothing() -> None:
-    told = [seen(1, "a"), seen(2, "b", "a"), seen(1, "b", topic="v1:dlq.work", dlq=note(1))]
+    told = [seen(1, "a"), seen(2, "b", "a"), seen(1, "b", topic="@dlq.work", dlq=note(1))]
     whole = fold(EMPTY, told)
     chance = random.Random(5)
     for _ in range(20):

@@ -6,7 +6,7 @@ from msgspec import structs
 from driftq.pipeline.jobs.run_fold import Letter, RunState, Try
 from driftq.pipeline.jobs.run_tables import Memory, Place, Rows, Standing, remember, rows_of
 
-T = "v1:work"
+T = "@work"
 
 
 def attempt(step: str, offset: int, ts: int, parent: str = "", *, redriven: bool = False) -> Try:

@@ -9,14 +9,14 @@ from driftq.pipeline.jobs.selection import selection_key, source_options
 
 
 def test_plain_names_are_a_list() -> None:
-    assert source_options(["orders", " v1:runs "]) == {"topics": "orders,v1:runs"}
+    assert source_options(["orders", " @runs "]) == {"topics": "orders,@runs"}
 
 
 def test_a_pattern_takes_what_a_shell_would_take_and_names_stay_names() -> None:
-    pattern = source_options(["orders", "v1:runs.*"])["topicPattern"]
-    for name in ("orders", "v1:runs.commands"):
+    pattern = source_options(["orders", "@runs.*"])["topicPattern"]
+    for name in ("orders", "@runs.commands"):
         assert re.fullmatch(pattern, name)
-    for name in ("orders2", "v1:runs", "xv1:runs.a"):
+    for name in ("orders2", "@runs", "xv1:runs.a"):
         assert not re.fullmatch(pattern, name)
 
 

@@ -56,8 +56,8 @@ class Kept:
 
 note = ('{"run_id":"r","dlq":{"original_topic":"work","original_partition":0,"original_offset":0,"group":"g",'
         '"attempts":2,"last_error":"boom","routed_at_ms":9}}')
-told = [("v1:work", 1, 5, "p0", '{"run_id":"r","step_id":"a"}', '{"meta":{"redriven":"x"}}'),
-        ("v1:dlq.work", 1, 9, "p0", note, None)]
+told = [("@work", 1, 5, "p0", '{"run_id":"r","step_id":"a"}', '{"meta":{"redriven":"x"}}'),
+        ("@dlq.work", 1, 9, "p0", note, None)]
 kept = Kept()
 for one in told:
     frame = pd.DataFrame([one], columns=["topic", "seq", "ts_ms", "tag", "envelope", "routing"])
@@ -70,8 +70,8 @@ print(state)
 def test_lineage_folds_runs_where_nothing_of_ours_is_installed() -> None:
     state = _worked("from driftq.pipeline.jobs.lineage import fold_run", "fold_run", _FOLD, "msgspec")
     found = load("r", "t", state)
-    assert found.tries == [Try("a", "", "v1:work", 0, 0, 5, True)]
-    assert found.letters == [Letter("v1:work", 0, "g", 2, "boom", 9)]
+    assert found.tries == [Try("a", "", "@work", 0, 0, 5, True)]
+    assert found.letters == [Letter("@work", 0, "g", 2, "boom", 9)]
 
 
 _BATCHES = """

@@ -23,7 +23,7 @@ def test_two_names_never_share_a_directory(one: str, other: str) -> None:
 
 def test_plain_names_stay_readable() -> None:
     assert directory_name("orders.eu-1") == "orders.eu-1"
-    assert directory_name("v1:runs") == "v1~3aruns"
+    assert directory_name("@runs") == "~40runs"
 
 
 def test_a_name_cannot_leave_its_place() -> None:

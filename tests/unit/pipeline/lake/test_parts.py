@@ -230,9 +230,9 @@ def test_what_is_lost_stands_in_gaps(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_stands_in_bad_records_whole(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    rows = [record("v1:a", 1, '{"no":"message"}'), record("v1:a", 2, '{"value":"v"}')]
-    archived(lake, Batch("query", 0), rows, Range("v1:a", 5, 0, 2))
-    assert seqs(lake, "v1:a") == [2]
+    rows = [record("@a", 1, '{"no":"message"}'), record("@a", 2, '{"value":"v"}')]
+    archived(lake, Batch("query", 0), rows, Range("@a", 5, 0, 2))
+    assert seqs(lake, "@a") == [2]
     (bad,) = lake.table("bad_records", BAD_RECORDS).read().to_pylist()
     assert (bad["seq"], bad["data"]) == (1, '{"no":"message"}')
     assert "value" in bad["problem"]
@@ -242,4 +242,4 @@ def test_data_that_is_no_json_is_a_problem_and_any_json_is_none() -> None:
     assert problem_of("a", None) == "no data"
     assert problem_of("a", "{") is not None
     assert problem_of("a", '["any", "json"]') is None
-    assert problem_of("v1:a", '["any", "json"]') is not None
+    assert problem_of("@a", '["any", "json"]') is not None

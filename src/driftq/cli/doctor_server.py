@@ -1,0 +1,210 @@
+"""What `driftq doctor` finds out about a running server, from what the server answers.
+
+Every check is a function of the answers, so each can be tested with answers of a server that is not well. A finding
+that is not ok says what to do next. Fails what stops writes or soon will; warns what costs time or records later.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from driftq.cli.output import readable, size
+from driftq.model.vitals import CallerVitals, CheckpointVitals, ClockVitals, DiskVitals, PlaceVitals, Vitals
+
+_HOUR_S = 3600.0
+_DAY_MS = 86_400_000
+_FULL_SOON_S = 72 * _HOUR_S
+_BACKUP_OLD_MS = 7 * _DAY_MS
+_AHEAD_MS = 1000
+_SKEW_MS = 5000
+_CHECKPOINT_LATE_MS = 600_000
+_FREE_MIN = 1 << 30
+_FREE_SHARE_MIN = 0.05
+_HANDLES_SHARE_MAX = 0.8
+_ADMIN = "admin"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: `ok`, `warn` or `fail`, and what to do if it is not ok."""
+
+    check: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+class Refusal(NamedTuple):
+    """An answer that was not a success."""
+
+    status: int
+    code: str
+    message: str
+
+
+def check_ready(answer: Mapping[str, Any] | Refusal) -> Iterator[Finding]:
+    """Yield what `/v0/ready` says: whether the log is written, whether writes are taken, and what is missing."""
+    if isinstance(answer, Refusal):
+        yield _not_ready(answer)
+        return
+    yield from _writers(answer.get("writers") or {})
+    yield _writable(answer)
+    holes = answer.get("holes")
+    if holes:
+        yield _holes(holes)
+    else:
+        yield Finding("holes", "ok", "none")
+
+
+def _not_ready(refusal: Refusal) -> Finding:
+    if refusal.status in (401, 403):
+        return Finding("key", "fail", refusal.message, "set DRIFTQ_API_KEY, or say --api-key-file")
+    if refusal.code == "wal_stopped":
+        return Finding(
+            "log writer",
+            "fail",
+            refusal.message,
+            "restart the server: the start recovers; then look in `dmesg` and in its log for what stopped the writer",
+        )
+    if refusal.code == "not_ready":
+        return Finding("ready", "fail", refusal.message, "wait: it reads its log; `/v0/ready` says how far it is")
+    if refusal.code == "shutting_down":
+        return Finding("ready", "fail", refusal.message, "start the server again when it has exited")
+    return Finding("ready", "fail", refusal.message, f"look in the log of the server for `{refusal.code}`")
+
+
+def _writers(writers: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    advice = {
+        "hung": "look at the disk (`dmesg`, `iostat`): a process that writes for the server does not get an answer",
+        "replaced": "restart the server when it suits you: threads do the work of a process that ended",
+    }
+    for name in ("log", "segments"):
+        state = writers.get(name)
+        if state is None:
+            yield Finding(f"{name} writer", "ok", "alive")
+            continue
+        kind, ms = str(state.get("state")), state.get("ms")
+        found = kind if ms is None else f"{kind} for {ms / 1000:.0f} s"
+        status = "warn" if kind == "replaced" else "fail"
+        yield Finding(f"{name} writer", status, found, advice.get(kind, "look in the log of the server"))
+
+
+def _writable(answer: Mapping[str, Any]) -> Finding:
+    if answer.get("writable", True):
+        return Finding("writes", "ok", "taken")
+    message = str(answer.get("message") or answer.get("reason") or "refused")
+    if answer.get("reason") == "disk_full":
+        advice = "make room: delete topics or records, or lower caps; see `Disk full` in docs/operating.md"
+    else:
+        advice = "look at the disk and at the rights of the data directory; writes work again once the cause is gone"
+    return Finding("writes", "fail", f"refused: {message}", advice)
+
+
+def _holes(holes: Mapping[str, int]) -> Finding:
+    at_most = holes.get("at_most", 0)
+    damage, crash, control = (holes.get(name, 0) for name in ("corruption", "crash", "control"))
+    found = f"{damage} by damage, {crash} by crashes, {control} of control"
+    found += f"; {at_most} of them may have lost nothing" if at_most else ""
+    if damage or control:
+        advice = "stop the server and run `driftq verify` on its data directory: it names the files and the records"
+    else:
+        advice = "readers get a tombstone for each; write the records again, or use the class fsync to lose none"
+    return Finding("holes", "warn", found, advice)
+
+
+def check_vitals(vitals: Vitals, now_ms: int) -> Iterator[Finding]:
+    """Yield what the vitals of a server say; `now_ms` is the wall clock of this machine."""
+    yield _caller(vitals.caller)
+    yield _checkpoint(vitals.checkpoint)
+    yield from _disk(vitals.disk)
+    yield _backup(vitals.last_backup_ts, vitals.clock.now_ms)
+    yield _clock(vitals.clock, now_ms)
+    if vitals.place is not None:
+        yield _handles(vitals.place)
+
+
+def check_no_vitals(refusal: Refusal) -> Finding:
+    """Return what it means that the vitals were refused."""
+    return Finding(
+        "key",
+        "warn",
+        f"the server refuses its metrics: {refusal.message}",
+        "use a key with the scope read, better admin: checkpoints, disk, backups and clock were not checked",
+    )
+
+
+def _caller(caller: CallerVitals) -> Finding:
+    if caller.key is None:
+        return Finding("key", "ok", "the server has no keys: every caller may do everything")
+    names = f", names that begin with {' or '.join(caller.prefixes)}" if caller.prefixes else ""
+    found = f"entry {caller.key} of DRIFTQ_API_KEYS: {', '.join(caller.scopes)}{names}"
+    advice = "" if _ADMIN in caller.scopes else "backups and the data directory need a key with the scope admin"
+    return Finding("key", "ok", found, advice)
+
+
+def _checkpoint(checkpoint: CheckpointVitals) -> Finding:
+    age_s = checkpoint.age_ms / 1000
+    found = f"{age_s:.0f} s old, {size(checkpoint.wal_bytes)} of log since, {checkpoint.failures} failed"
+    late = checkpoint.age_ms > max(_CHECKPOINT_LATE_MS, 5 * checkpoint.interval_ms) and checkpoint.wal_bytes > 0
+    if not late:
+        return Finding("checkpoint", "ok", found)
+    advice = "look for `a checkpoint failed` in the log: its reason is mostly a full or failing disk"
+    return Finding("checkpoint", "fail" if checkpoint.failures else "warn", found, advice)
+
+
+def _disk(disk: DiskVitals | None) -> Iterator[Finding]:
+    if disk is None:
+        advice = "the file system of the data directory does not say how full it is: watch it by other means"
+        yield Finding("server disk", "warn", "unknown", advice)
+        return
+    enough = disk.free_bytes >= max(_FREE_MIN, disk.total_bytes * _FREE_SHARE_MIN)
+    found = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} free"
+    room = "make room, or give the server a larger disk: a full one refuses writes"
+    yield Finding("server disk", "ok" if enough else "warn", found, "" if enough else room)
+    fill = disk.fill_bytes_per_s
+    if fill is None:
+        yield Finding("disk forecast", "ok", "not known in the first five minutes of a server")
+    elif fill <= 0:
+        yield Finding("disk forecast", "ok", "the free space did not shrink in the last hour")
+    else:
+        left_s = disk.free_bytes / fill
+        status = "fail" if left_s < _HOUR_S else "warn" if left_s < _FULL_SOON_S else "ok"
+        found = f"full in {_duration(left_s)} at {size(int(fill))} per second"
+        advice = "" if status == "ok" else "set caps or a TTL on the topics that grow, add --cold-dir, or add disk"
+        yield Finding("disk forecast", status, found, advice)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < _HOUR_S:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / _HOUR_S:.0f} hours" if seconds < _FULL_SOON_S else f"{seconds / 86_400:.0f} days"
+
+
+def _backup(last_ts: int | None, now_ms: int) -> Finding:
+    if last_ts is None:
+        advice = "take one with `driftq backup`; the server knows those in its --backup-dir and those of this run"
+        return Finding("backup", "warn", "none is known", advice)
+    age_ms = now_ms - last_ts
+    found = f"the newest is of {readable('ts', last_ts)}"
+    if age_ms <= _BACKUP_OLD_MS:
+        return Finding("backup", "ok", found)
+    return Finding("backup", "warn", f"{found}, {age_ms // _DAY_MS} days old", "take one with `driftq backup`")
+
+
+def _clock(clock: ClockVitals, now_ms: int) -> Finding:
+    skew_ms = clock.now_ms - now_ms
+    if clock.ahead_ms > _AHEAD_MS:
+        found = f"stamps of records are {clock.ahead_ms} ms ahead of the server's clock"
+        return Finding("server clock", "warn", found, "nothing: they slow down until the clock has caught up")
+    if abs(skew_ms) > _SKEW_MS:
+        where = "ahead of" if skew_ms > 0 else "behind"
+        found = f"it is {abs(skew_ms) / 1000:.0f} s {where} the clock of this machine"
+        return Finding("server clock", "warn", found, "let a time service set the clocks of both machines")
+    return Finding("server clock", "ok", f"{readable('ts', clock.now_ms)}, as here")
+
+
+def _handles(place: PlaceVitals) -> Finding:
+    limit = place.file_handles_max
+    found = f"{place.file_handles} open, the limit is {limit or 'none'}"
+    if not limit or place.file_handles <= limit * _HANDLES_SHARE_MAX:
+        return Finding("server handles", "ok", found)
+    advice = f"raise the limit to {2 * limit} (ulimit -n, LimitNOFILE=) and restart, or lower --max-connections"
+    return Finding("server handles", "warn", found, advice)
