@@ -216,8 +216,9 @@ class AsyncioRuntime:
         self._loop.call_soon(callback)
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """A loop timer."""
-        return self._loop.call_later(delay_ms / 1000, callback)
+        """Call back after at least `delay_ms` milliseconds."""
+        # uvloop counts whole milliseconds from the one that has begun, so its timers end up to 1 ms early.
+        return self._loop.call_later((delay_ms + 1) / 1000 if delay_ms else 0, callback)
 
     def from_thread(self, callback: Callable[[], None]) -> None:
         """Next turn, from anywhere. A loop that is gone has nobody left to tell."""

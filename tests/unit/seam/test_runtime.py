@@ -3,11 +3,13 @@
 import asyncio
 import queue
 import threading
+import time
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 import pytest
+import uvloop
 
 from driftq.seam.runtime import AsyncioRuntime, Pending, Runtime, ThreadWorker
 
@@ -242,3 +244,25 @@ def test_an_answer_nobody_waits_for_any_more_is_dropped() -> None:
         return future.cancelled()
 
     assert _run(story())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_timer_never_ends_early(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """uvloop rounds the present down to a millisecond; a caller that waits 800 ms must not be answered after 799.4."""
+
+    async def story() -> list[float]:
+        runtime = AsyncioRuntime(asyncio.get_running_loop())
+        early_ms = []
+        for turn in range(100):
+            busy_until = time.perf_counter() + turn * 1e-5
+            while time.perf_counter() < busy_until:
+                pass  # so that timers begin at every part of a millisecond
+            done = asyncio.Event()
+            began = time.monotonic()
+            runtime.later(2, done.set)
+            await done.wait()
+            early_ms.append(2 - (time.monotonic() - began) * 1000)
+        return early_ms
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert max(runner.run(asyncio.wait_for(story(), PATIENCE_S))) <= 0
