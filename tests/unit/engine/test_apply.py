@@ -1,4 +1,4 @@
-"""Class changes in place: what was acked before keeps the promise of its class, what comes after has its own (§4.6)."""
+"""A topic changes its class in place: earlier acks keep their promise, later writes get the new one (http-v0 §4.6)."""
 
 import itertools
 

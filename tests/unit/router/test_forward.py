@@ -70,7 +70,7 @@ def test_an_fsync_dest_gets_nothing_of_a_disk_source_that_is_not_synced() -> Non
 
 @pytest.mark.parametrize("source", ["ephemeral", "memory"])
 def test_copies_of_what_does_not_last_are_logged_where_dest_does(source: str) -> None:
-    """§11.3; and none is made twice after a restart."""
+    """http-v0 §11.3; and none is made twice after a restart."""
     rig = ServerRig()
     put_topic(rig, "a", durability=source)
     put_topic(rig, "b")

@@ -1,4 +1,4 @@
-"""Group commit of one shard: how many writes and syncs, in which order answers come, and what failures do (§19.3)."""
+"""Group commit of one shard: the number of writes and syncs, the order of answers, and failures (http-v0 §19.3)."""
 
 import errno
 from collections.abc import Callable

@@ -29,7 +29,7 @@ def reason(state: OracleState, from_seq: int) -> Reason | None:
 
 
 def test_the_tombstone_of_the_contract() -> None:
-    """§4.5: 1400 records, a cap of 500, a reader that stopped at 120."""
+    """http-v0 §4.5: 1400 records, a cap of 500, a reader that stopped at 120."""
     state = state_of(cap_records=500)
     state.write([OracleRow(b"1")] * 1400, 0, None)
     tombstone = state.page(120, limit=1, budget=1000).tombstone
