@@ -153,6 +153,10 @@ class Broker:
         """A message failed (http-v1 §3.8); its worker may say when it is tried again, or that it never is."""
         return self.settler.nack(place, owner, Verdict(reason, delay_ms, dead_letter))
 
+    def release(self, place: Place, owner: str) -> Pending[None]:
+        """Give a delivery back that was not worked on: it does not count as an attempt (http-v1 §22)."""
+        return self.settler.release(place, owner)
+
     def extend(self, place: Place, owner: str, lease_ms: int) -> int:
         """Give a delivery another deadline; the answer is that, as wall time (http-v1 §22)."""
         return self.settler.extend(place, owner, lease_ms)

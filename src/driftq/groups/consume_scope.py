@@ -135,6 +135,12 @@ class ConsumeScope:
         entry = self._take(scope, owner, lease_until, now)
         entry.partition, entry.offset = partition, offset
 
+    def release(self, scope: Scope, owner: str, offset: int) -> None:
+        """End the lease that came with a delivery, if the key is still held for that delivery."""
+        entry = self._entries.get(scope)
+        if entry is not None and (entry.owner, entry.offset) == (owner, offset):
+            entry.lease_until = 0
+
     def void(self, topic: str, group: str) -> None:
         """The leases of a group are void: it was moved."""
         for scope, entry in self._entries.items():

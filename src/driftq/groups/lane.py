@@ -6,6 +6,8 @@
                       ▼  │
                    WAITING ─due─► READY
 
+A release, which its owner asks for, goes from LEASED straight to READY and takes the attempt back.
+
 An open message (`Open`) has been delivered and is not done; it takes one of the group's places in the partition until
 it is. After a restart those with a recorded failure are open too, with nobody as their owner. While a frame about a
 message is under way it is `settling`, and neither time nor another call touches it. While a seek is under way nothing

@@ -115,6 +115,10 @@ class Registry(Protocol):
         """A message with this key was handed to an owner, or its lease was extended."""
         ...
 
+    def released(self, scope: Scope, owner: str, offset: int) -> None:
+        """An owner gave this delivery back without having worked on it."""
+        ...
+
     def settling(self, scope: Scope) -> None:
         """An ack or nack of it is being logged: nobody else gets the key meanwhile. `settled` follows."""
         ...
@@ -166,6 +170,9 @@ class NoRegistry:
         return Standing()
 
     def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
+        """Nothing is kept."""
+
+    def released(self, scope: Scope, owner: str, offset: int) -> None:
         """Nothing is kept."""
 
     def settling(self, scope: Scope) -> None:

@@ -120,6 +120,10 @@ class IdempotencyRegistry:
         now = self._engine.time.running()
         self.consumed.deliver(scope, owner, lease_until, now, partition=partition, offset=offset)
 
+    def released(self, scope: Scope, owner: str, offset: int) -> None:
+        """An owner gave this delivery back without having worked on it: anybody may have the key now."""
+        self.consumed.release(scope, owner, offset)
+
     def settling(self, scope: Scope) -> None:
         """An outcome is being logged."""
         self.consumed.settle(scope)

@@ -21,9 +21,9 @@ from driftq.groups.lane import Lane, Open, State
 from driftq.groups.names import DLQ
 from driftq.groups.ports import Counters, Place, Registry, Scope
 from driftq.groups.produce import Producer
-from driftq.groups.stored import wait_for_message
+from driftq.groups.stored import dead_letter, wait_for_message
 from driftq.model.broker import BrokerSettings
-from driftq.model.envelope import DlqNote, Envelope, Message, RetryPolicy
+from driftq.model.envelope import DlqNote
 from driftq.seam.runtime import Pending, run
 
 _DELAY_MS_MAX = 86_400_000
@@ -90,6 +90,31 @@ class Settler:
             raise NotOwnerError
         verdict = verdict._replace(reason=self._cut(verdict.reason.strip() or "nack"))
         return self._fail(spot, entry, verdict, self._agenda.now(), nacked=True)
+
+    def release(self, place: Place, owner: str) -> Pending[None]:
+        """Give a delivery back that was not worked on: the message is ready at once, as if it had not been delivered.
+
+        Nothing is logged, because nothing of the delivery was. One whose lease has ended stays as it is.
+        """
+        answer: Pending[None] = Pending()
+        spot, entry = self._find(place)
+        if entry is None:
+            raise InvalidRequestError("message is not in-flight")
+        if (waiting := entry.settling or spot.lane.moving) is not None:
+            waiting.then(lambda _: forward(lambda: self.release(place, owner), answer))
+            return answer
+        if entry.owner != owner:
+            raise NotOwnerError
+        if entry.state is State.LEASED:
+            entry.attempts -= 1
+            entry.owner = None
+            entry.free_credit()
+            if entry.scope is not None:
+                self._registry.released(entry.scope, owner, place.offset)
+            spot.lane.make_ready(entry)
+            spot.group.stir(place.partition)
+        answer.resolve(None)
+        return answer
 
     def extend(self, place: Place, owner: str, lease_ms: int) -> int:
         """Another deadline, also for a lease that has run out and nobody took; the answer is wall time."""
@@ -353,24 +378,6 @@ async def _is_left_behind(lane: Lane, entry: Open) -> bool:
     while lane.moving is not None:
         await lane.moving
     return entry.void
-
-
-def dead_letter(message: Message, note: DlqNote) -> Message:
-    """The copy of a message: what sent it somewhere and what would try it again is left out, and kept aside."""
-    known = message.envelope or Envelope()
-    policy: RetryPolicy | None = known.retry_policy
-    envelope = Envelope(
-        run_id=known.run_id,
-        step_id=known.step_id,
-        parent_step_id=known.parent_step_id,
-        labels=known.labels,
-        idempotency_key=known.idempotency_key,
-        tenant_id=known.tenant_id,
-        deadline=known.deadline,
-        dlq=note,
-        redrive_policy=policy,
-    )
-    return Message(message.value, message.key, envelope, message.routing)
 
 
 def _settled(entry: Open) -> None:

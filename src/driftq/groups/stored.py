@@ -8,7 +8,7 @@ from msgspec import Struct, json
 from driftq.engine.engine import Engine
 from driftq.engine.fetching import Fetch
 from driftq.engine.topic import Topic
-from driftq.model.envelope import Envelope, Message, Routing
+from driftq.model.envelope import DlqNote, Envelope, Message, RetryPolicy, Routing
 
 _PAGE_BYTES = 1 << 20
 _AHEAD_BYTES = 256 << 10
@@ -32,6 +32,24 @@ _decode_all = json.Decoder(list[Message]).decode
 def to_data(message: Message) -> bytes:
     """The JSON of a message."""
     return _encode(_Stored(message.key, message.value, message.envelope, message.routing))
+
+
+def dead_letter(message: Message, note: DlqNote) -> Message:
+    """Return the dead letter of a message: a copy without target and retry policy, which is kept for a redrive."""
+    known = message.envelope or Envelope()
+    policy: RetryPolicy | None = known.retry_policy
+    envelope = Envelope(
+        run_id=known.run_id,
+        step_id=known.step_id,
+        parent_step_id=known.parent_step_id,
+        labels=known.labels,
+        idempotency_key=known.idempotency_key,
+        tenant_id=known.tenant_id,
+        deadline=known.deadline,
+        dlq=note,
+        redrive_policy=policy,
+    )
+    return Message(message.value, message.key, envelope, message.routing)
 
 
 class Found(NamedTuple):

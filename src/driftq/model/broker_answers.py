@@ -73,6 +73,35 @@ class Extended(Struct):
     deadline_ms: int
 
 
+class EntryResult(Struct, omit_defaults=True):
+    """What became of one entry of a batch: the status of a single call, and of a refusal its body."""
+
+    code: int
+    error: str = ""
+    message: str = ""
+    reason: str = ""
+    retry_after_ms: int = 0
+    limit: str = ""
+
+
+class EntryResults(Struct):
+    """What became of all of them, in their order."""
+
+    results: list[EntryResult]
+
+
+class ExtendResult(EntryResult, omit_defaults=True):
+    """Until when one message is held, or why it is not."""
+
+    deadline_ms: int = 0
+
+
+class ExtendResults(Struct):
+    """What became of all of them, in their order."""
+
+    results: list[ExtendResult]
+
+
 class PartitionRow(Struct):
     """A group in one partition."""
 
@@ -123,6 +152,21 @@ class KeyStanding(Struct, omit_defaults=True):
     already_done: bool
     result: str = ""
     lease_until_ms: int = 0
+
+
+class KeyResult(EntryResult, omit_defaults=True):
+    """How one key of a batch stands after a call, or why the call was refused."""
+
+    status: Literal["", "PENDING", "COMMITTED", "FAILED"] = ""
+    already_done: bool = False
+    result: str = ""
+    lease_until_ms: int = 0
+
+
+class KeyResults(Struct):
+    """How all of them stand, in their order."""
+
+    results: list[KeyResult]
 
 
 class KeyEntry(Struct):

@@ -1,7 +1,7 @@
 """Every operation of the broker API as the OpenAPI document tells it; the query form of a call is left out."""
 
 from driftq.http.openapi import Operation
-from driftq.http.v1 import batch, groups, idempotency, produce, redrive, settle, topics
+from driftq.http.v1 import batch, groups, idempotency, produce, redrive, settle, settle_batch, topics
 from driftq.model import broker_answers
 
 _KEY = "/v1/idempotency"
@@ -16,6 +16,14 @@ def _operation(summary: str, **fields: object) -> Operation:
 
 def _key_operation(summary: str) -> Operation:
     return _operation(summary, body=idempotency.KeyBody, reply=broker_answers.KeyStanding, errors=(404, 409))
+
+
+def _settle_batch(summary: str, body: object = settle_batch.AckBatch) -> Operation:
+    return _operation(summary, body=body, reply=broker_answers.EntryResults)
+
+
+def _key_batch(summary: str) -> Operation:
+    return _operation(summary, body=idempotency.KeyBatch, reply=broker_answers.KeyResults)
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -43,6 +51,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/extend"): _operation(
         "More time for a message.", body=settle.ExtendBody, reply=broker_answers.Extended, errors=(409,)
     ),
+    ("POST", "/v1/ack/batch"): _settle_batch("Messages are done."),
+    ("POST", "/v1/nack/batch"): _settle_batch("Messages failed.", settle_batch.NackBatch),
+    ("POST", "/v1/extend/batch"): _operation(
+        "More time for messages.", body=settle_batch.ExtendBatch, reply=broker_answers.ExtendResults
+    ),
+    ("POST", "/v1/release/batch"): _settle_batch("Give messages back that were not worked on."),
     ("GET", "/v1/groups"): _operation(
         "How groups stand.", reply=broker_answers.GroupList, query={"topic": str, "group": str}
     ),
@@ -60,6 +74,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", f"{_KEY}/renew"): _key_operation("Keep a key."),
     ("POST", f"{_KEY}/commit"): _key_operation("The work of a key is done."),
     ("POST", f"{_KEY}/fail"): _key_operation("The work of a key failed."),
+    ("POST", f"{_KEY}/begin/batch"): _key_batch("Take keys, unless their work is done."),
+    ("POST", f"{_KEY}/renew/batch"): _key_batch("Keep keys."),
+    ("POST", f"{_KEY}/commit/batch"): _key_batch("The work of keys is done."),
+    ("POST", f"{_KEY}/fail/batch"): _key_batch("The work of keys failed."),
     ("GET", "/v1/runs/:run_id"): _operation(
         "The steps of a run.", reply=broker_answers.RunSteps, errors=(404,), query={"tenant_id": str}
     ),

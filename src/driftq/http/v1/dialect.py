@@ -23,6 +23,7 @@ from driftq.http.v1.produce import Producing
 from driftq.http.v1.redrive import Redrive
 from driftq.http.v1.runs import Runs
 from driftq.http.v1.settle import Settling
+from driftq.http.v1.settle_batch import SettlingBatches
 from driftq.http.v1.topics import Topics
 from driftq.seam.runtime import Pending
 from driftq.server import Server
@@ -44,6 +45,7 @@ class Dialect:
             *Batches(server).routes(),
             *Consuming(server).routes(),
             *Settling(server).routes(),
+            *SettlingBatches(server).routes(),
             *Groups(server).routes(),
             *Idempotency(server).routes(),
             *Runs(server).routes(),

@@ -65,6 +65,15 @@ def error_facts(error: BaseException) -> dict[str, str]:
     return {"error": _CODES[status], "message": message}
 
 
+def entry_failed(request: Request, error: BaseException) -> dict[str, object]:
+    """Return the result of one entry of a batch that failed: status and body of a single call."""
+    status, message = _told(error)
+    if not isinstance(error, DriftQError):
+        _log_bug(request, error)
+    load = _load_facts(error) if isinstance(error, ThrottledError) else {}
+    return {"code": status, "error": _CODES[status], "message": message, **load}
+
+
 def error_reply(error: DriftQError) -> Reply:
     """What a caller is told of an error that the broker raised."""
     status, message = _told(error)
@@ -82,9 +91,13 @@ def failed_reply(request: Request, error: BaseException) -> Reply:
     """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
     if isinstance(error, DriftQError):
         return error_reply(error)
+    _log_bug(request, error)
+    return refusal(*_told(error))
+
+
+def _log_bug(request: Request, error: BaseException) -> None:
     named = facts(request_id=id_of(request).decode("ascii"))
     _log.error("%s %s failed", request.method, request.path, exc_info=error, extra=named)
-    return refusal(*_told(error))
 
 
 def _told(error: BaseException) -> tuple[int, str]:
@@ -100,6 +113,10 @@ def _overloaded(error: ThrottledError) -> Reply:
     """Too much at one time (http-v1 §12)."""
     after_ms = error.retry_after_ms or _MS_PER_S
     seconds = max(1, -(-after_ms // _MS_PER_S))
+    return refusal(429, error.message, (b"retry-after", b"%d" % seconds), **_load_facts(error))
+
+
+def _load_facts(error: ThrottledError) -> dict[str, object]:
     limit = error.limit if isinstance(error, OverloadedError) else (error.detail or {}).get("limit")
-    facts = {"reason": "overloaded", "retry_after_ms": after_ms} | ({"limit": limit} if limit else {})
-    return refusal(429, error.message, (b"retry-after", b"%d" % seconds), **facts)
+    facts: dict[str, object] = {"reason": "overloaded", "retry_after_ms": error.retry_after_ms or _MS_PER_S}
+    return facts | ({"limit": limit} if limit else {})

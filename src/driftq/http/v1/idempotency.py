@@ -1,11 +1,16 @@
-"""The idempotency registry over HTTP (http-v1 §22): begin, renew, commit and fail, and a look at an entry."""
+"""The idempotency registry over HTTP (http-v1 §22): begin, renew, commit and fail, of one key or of many in a batch,
+and a look at an entry.
+"""
 
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
+from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from driftq.engine.journal import settle_with
 from driftq.errors import InvalidRequestError, NotFoundError
 from driftq.groups.consume_scope import Entry
 from driftq.groups.ports import Scope as KeyScope
@@ -14,6 +19,7 @@ from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
+from driftq.http.v1.entries import answered, given_entries
 from driftq.http.v1.form import after, json_reply
 from driftq.http.v1.names import check_name
 from driftq.http.v1.params import I64, only_body, query_of, stripped
@@ -21,6 +27,9 @@ from driftq.seam.runtime import Pending
 from driftq.server import Server
 
 _PATH = "/v1/idempotency"
+
+Standing = dict[str, object]
+"""How a key stands after a call, as it is answered."""
 
 
 class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,12 +45,34 @@ class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
     error: str | None = None
 
 
+class KeyBatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One key of a batch."""
+
+    tenant_id: str | None = None
+    idempotency_key: str | None = None
+    result: str | None = None
+    error: str | None = None
+
+
+class KeyBatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys of one group, and what one owner makes of them."""
+
+    topic: str | None = None
+    group: str | None = None
+    owner: str | None = None
+    lease_ms: I64 | None = None
+    entries: list[KeyBatchEntry] | None = None
+
+
 class _Asked(Struct, frozen=True):
     scope: KeyScope
     owner: str
     lease_ms: int
     result: bytes
     error: str
+
+
+_Call = Callable[[_Asked], Standing | Pending[Standing]]
 
 
 class Idempotency:
@@ -51,16 +82,21 @@ class Idempotency:
         self._registry = server.registry
         self._body_bytes_max = server.settings.limits.body_bytes_max
         self._decoder = Decoder(KeyBody)
+        self._batches = Decoder(KeyBatch)
 
     def routes(self) -> list[Route]:
-        """Five."""
-        return [
-            Route("GET", _PATH, self.get, Scope.READ),
-            Route("POST", f"{_PATH}/begin", self.begin, Scope.WRITE),
-            Route("POST", f"{_PATH}/renew", self.renew, Scope.WRITE),
-            Route("POST", f"{_PATH}/commit", self.commit, Scope.WRITE),
-            Route("POST", f"{_PATH}/fail", self.fail, Scope.WRITE),
-        ]
+        """Return the nine routes."""
+        calls: dict[str, _Call] = {
+            "begin": self._begin,
+            "renew": self._renew,
+            "commit": self._commit,
+            "fail": self._fail,
+        }
+        routes = [Route("GET", _PATH, self.get, Scope.READ)]
+        for verb, call in calls.items():
+            routes.append(Route("POST", f"{_PATH}/{verb}", partial(self._one, call), Scope.WRITE))
+            routes.append(Route("POST", f"{_PATH}/{verb}/batch", partial(self._many, call), Scope.WRITE))
+        return routes
 
     def get(self, request: Request) -> Reply:
         """What is known of a key."""
@@ -71,38 +107,57 @@ class Idempotency:
             raise NotFoundError("idempotency: key not found")
         return json_reply(200, self._shown(entry))
 
-    def begin(self, request: Request) -> Reply:
-        """Take a key, unless its work is done."""
-        asked = self._asked(request)
-        begun = self._registry.begin_key(asked.scope, asked.owner, asked.lease_ms)
-        return json_reply(200, _begun(begun))
-
-    def renew(self, request: Request) -> Reply:
-        """Keep it."""
-        asked = self._asked(request)
-        until = self._registry.renew_key(asked.scope, asked.owner, asked.lease_ms)
-        return json_reply(200, {"status": "PENDING", "already_done": False, "lease_until_ms": until})
-
-    def commit(self, request: Request) -> Pending[Reply]:
-        """Its work is done."""
-        asked = self._asked(request)
-        pending = self._registry.commit_key(asked.scope, asked.owner, asked.result)
-        return after(pending, lambda _: json_reply(200, {"status": "COMMITTED", "already_done": True}))
-
-    def fail(self, request: Request) -> Pending[Reply]:
-        """It failed."""
-        asked = self._asked(request)
-        pending = self._registry.fail_key(asked.scope, asked.owner, asked.error)
-        return after(pending, lambda _: json_reply(200, {"status": "FAILED", "already_done": False}))
-
-    def _asked(self, request: Request) -> _Asked:
+    def _one(self, call: _Call, request: Request) -> Reply | Pending[Reply]:
+        """Return the answer to a call about one key."""
         given = only_body(self._decoder, request, self._body_bytes_max)
         scope = _scope(request, given.tenant_id, given.topic, given.group, given.idempotency_key)
         owner = stripped(given.owner)
         if not owner:
             raise _incomplete()
-        lease_ms = LEASE_MS if given.lease_ms is None else given.lease_ms
-        return _Asked(scope, owner, lease_ms, _decoded(given.result or ""), stripped(given.error))
+        found = call(_asked(scope, owner, given.lease_ms, given.result, given.error))
+        if isinstance(found, Pending):
+            return after(found, lambda standing: json_reply(200, standing))
+        return json_reply(200, found)
+
+    def _many(self, call: _Call, request: Request) -> Pending[Reply]:
+        """Return the answer to a call about many keys: one result for each."""
+        given = only_body(self._batches, request, self._body_bytes_max)
+        entries = given_entries(given.entries)
+        topic, group, owner = map(stripped, (given.topic, given.group, given.owner))
+        if not (topic and group and owner):
+            raise _incomplete()
+        check_name(request, topic)
+
+        def ask(entry: KeyBatchEntry) -> Standing | Pending[Standing]:
+            scope = KeyScope(stripped(entry.tenant_id), topic, group, stripped(entry.idempotency_key))
+            if not scope.key:
+                raise _incomplete()
+            return call(_asked(scope, owner, given.lease_ms, entry.result, entry.error))
+
+        return answered(request, entries, ask, lambda standing: {"code": 200, **standing})
+
+    def _begin(self, asked: _Asked) -> Standing:
+        """Take a key, unless its work is done."""
+        return _begun(self._registry.begin_key(asked.scope, asked.owner, asked.lease_ms))
+
+    def _renew(self, asked: _Asked) -> Standing:
+        """Keep a key."""
+        until = self._registry.renew_key(asked.scope, asked.owner, asked.lease_ms)
+        return {"status": "PENDING", "already_done": False, "lease_until_ms": until}
+
+    def _commit(self, asked: _Asked) -> Pending[Standing]:
+        """Commit a key."""
+        standing: Pending[Standing] = Pending()
+        committed = self._registry.commit_key(asked.scope, asked.owner, asked.result)
+        settle_with(committed, standing, lambda _: {"status": "COMMITTED", "already_done": True})
+        return standing
+
+    def _fail(self, asked: _Asked) -> Pending[Standing]:
+        """Note that the work of a key failed."""
+        standing: Pending[Standing] = Pending()
+        failed = self._registry.fail_key(asked.scope, asked.owner, asked.error)
+        settle_with(failed, standing, lambda _: {"status": "FAILED", "already_done": False})
+        return standing
 
     def _shown(self, entry: Entry) -> dict[str, object]:
         return {
@@ -123,6 +178,11 @@ def _scope(request: Request, tenant: str | None, topic: str | None, group: str |
     return scope
 
 
+def _asked(scope: KeyScope, owner: str, lease_ms: int | None, result: str | None, error: str | None) -> _Asked:
+    """Return what is asked about a key. Raise InvalidRequestError."""
+    return _Asked(scope, owner, LEASE_MS if lease_ms is None else lease_ms, _decoded(result or ""), stripped(error))
+
+
 def _incomplete() -> InvalidRequestError:
     return InvalidRequestError("topic, group, idempotency_key, and owner are required")
 
@@ -134,7 +194,7 @@ def _decoded(result: str) -> bytes:
         raise InvalidRequestError("invalid result") from None
 
 
-def _begun(begun: Begun) -> dict[str, object]:
+def _begun(begun: Begun) -> Standing:
     if begun.already_done:
         result = b64encode(begun.prior_result or b"").decode()
         return {"status": "COMMITTED", "already_done": True, "result": result}

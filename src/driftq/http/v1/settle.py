@@ -82,7 +82,7 @@ class Settling:
             dead_letter = query.get("dead_letter") == "true"
         else:
             asked, reason = _asked(request, given), stripped(given.reason)
-            delay_ms, dead_letter = _delay(given.delay_ms), bool(given.dead_letter)
+            delay_ms, dead_letter = checked_delay(given.delay_ms), bool(given.dead_letter)
         failed = self._broker.nack(*asked, reason, delay_ms=delay_ms, dead_letter=dead_letter)
         return after(failed, lambda _: NO_CONTENT)
 
@@ -90,10 +90,8 @@ class Settling:
         """A message is held longer."""
         given = only_body(self._extends, request, self._body_bytes_max)
         asked = _asked(request, given)
-        lease_ms = given.lease_ms
-        if type(lease_ms) is not int or not 0 < lease_ms <= I64_MAX:
-            raise InvalidRequestError("invalid lease_ms")
-        return json_reply(200, {"deadline_ms": self._broker.extend(*asked, lease_ms)})
+        deadline_ms = self._broker.extend(*asked, checked_lease(given.lease_ms))
+        return json_reply(200, {"deadline_ms": deadline_ms})
 
 
 def _of_query(query: Query) -> AckBody:
@@ -108,7 +106,8 @@ def _of_query(query: Query) -> AckBody:
     )
 
 
-def _delay(delay_ms: object) -> int | None:
+def checked_delay(delay_ms: object) -> int | None:
+    """Return the delay of a nack. Raise InvalidRequestError."""
     if delay_ms is None:
         return None
     if type(delay_ms) is not int or not 0 <= delay_ms <= I64_MAX:
@@ -116,21 +115,45 @@ def _delay(delay_ms: object) -> int | None:
     return delay_ms
 
 
-def _asked(request: Request, given: AckBody) -> _Asked:
-    """Which message is meant, by whom. Raises InvalidRequestError."""
-    partition, offset = given.partition, given.offset
+def checked_lease(lease_ms: object) -> int:
+    """Return the lease of an extension. Raise InvalidRequestError."""
+    if type(lease_ms) is not int or not 0 < lease_ms <= I64_MAX:
+        raise InvalidRequestError("invalid lease_ms")
+    return lease_ms
+
+
+def checked_numbers(partition: object, offset: object) -> tuple[int, int]:
+    """Return partition and offset, which may be negative still. Raise InvalidRequestError."""
     if partition is None or offset is None:
         raise InvalidRequestError("partition and offset are required")
     if type(partition) is not int or not -I32_MAX - 1 <= partition <= I32_MAX:
         raise InvalidRequestError("invalid partition")
     if type(offset) is not int or not -I64_MAX - 1 <= offset <= I64_MAX:
         raise InvalidRequestError("invalid offset")
-    topic, group, owner = stripped(given.topic), stripped(given.group), stripped(given.owner)
-    if not (topic and group and owner):
+    return partition, offset
+
+
+def checked_names(topic: str | None, group: str | None, owner: str | None) -> tuple[str, str, str]:
+    """Return the names without white space around them. Raise InvalidRequestError."""
+    names = stripped(topic), stripped(group), stripped(owner)
+    if not all(names):
         raise InvalidRequestError("topic, group, and owner are required")
+    return names
+
+
+def checked_place(topic: str, group: str, partition: int, offset: int) -> Place:
+    """Return the place of a message. Raise InvalidRequestError."""
     if partition < 0:
         raise InvalidRequestError("partition cannot be negative")
     if offset < 0:
         raise InvalidRequestError("offset cannot be negative")
+    return Place(topic, group, partition, offset)
+
+
+def _asked(request: Request, given: AckBody) -> _Asked:
+    """Which message is meant, by whom. Raises InvalidRequestError."""
+    numbers = checked_numbers(given.partition, given.offset)
+    topic, group, owner = checked_names(given.topic, given.group, given.owner)
+    place = checked_place(topic, group, *numbers)
     check_name(request, topic)
-    return _Asked(Place(topic, group, partition, offset), owner)
+    return _Asked(place, owner)
