@@ -1,5 +1,6 @@
 """The documentation points at things that exist, and names nothing of the machine it was written on."""
 
+import ast
 import posixpath
 import re
 
@@ -9,6 +10,25 @@ from tests.tidy.tree import ROOT, pages, texts
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+_PLACE = re.compile(r"`([a-z0-9_]+(?:/[a-z0-9_]+)+(?::[\w.]+)?)`")
+"""A module of the source by its path, and optionally a function or class in it: `engine/diff:read_page`."""
+_LOOKED_FOR = (
+    "an `fsync` write is acked only after the sync",
+    "a tombstone below `evict_floor`",
+    "a delete flag (0xD5)",
+    "jobs are divided over the claims of one window",
+    "a lease expires and its job is claimable again",
+    "a job becomes a dead letter after `max_deliveries`",
+    "a cycle is refused",
+    "a `source_trim` hole",
+    "the id of an event, and resuming from it",
+    "a nack schedules a retry with backoff",
+    "a produce is new, a duplicate or busy",
+    "the router hook, its timeout and failures",
+    "the sink commits a batch exactly once",
+    "the archive is verified",
+)
+"""Behaviours whose place in the code `docs/README.md` must name."""
 
 # In pieces, so that this file does not name what it forbids.
 _REGISTRY_HOSTS = ("py" + "pi.org", "pythonhosted" + ".org", "py" + "pi.python.org", "anaconda" + ".org")
@@ -58,3 +78,50 @@ def test_no_registry_and_no_machine_path_in_any_file() -> None:
         if _MACHINE_PATH.search(line) or any(host in line for host in _REGISTRY_HOSTS)
     ]
     assert not found, "\n".join(found)
+
+
+def _definitions(tree: ast.AST, prefix: str = "") -> set[str]:
+    """Return the functions and classes of a module, and the methods of its classes as `Class.method`."""
+    found = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(prefix + node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= _definitions(node, f"{prefix}{node.name}.")
+    return found
+
+
+def _missing_place(place: str) -> str | None:
+    """Return what is wrong with `module/path` or `module/path:Class.method`, None if it exists in the source."""
+    module, _, attribute = place.partition(":")
+    path = ROOT / "src/driftq" / f"{module}.py"
+    if not path.is_file():
+        return f"{place}: no such module"
+    if attribute and attribute not in _definitions(ast.parse(path.read_text(encoding="utf-8"))):
+        return f"{place}: the module does not define it"
+    return None
+
+
+@pytest.mark.parametrize("name", ["docs/README.md", "docs/architecture.md"])
+def test_every_place_in_the_code_that_a_page_names_exists(name: str) -> None:
+    places = _PLACE.findall(pages()[name])
+    assert len(places) > 40
+    missing = [problem for problem in map(_missing_place, places) if problem is not None]
+    assert not missing, "\n".join(missing)
+
+
+def test_a_place_that_does_not_exist_is_found() -> None:
+    assert _missing_place("engine/diff:_tombstone") is None
+    assert _missing_place("queue/claim:Claimer.claim") is None
+    assert _missing_place("engine/nowhere") is not None
+    assert _missing_place("engine/diff:nothing") is not None
+    assert _missing_place("queue/claim:Claimer.nothing") is not None
+
+
+def test_the_table_of_places_names_functions_for_what_newcomers_look_for() -> None:
+    table = pages()["docs/README.md"].partition("## Where is")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    for behaviour in _LOOKED_FOR:
+        found = [row for row in rows if behaviour in row]
+        assert len(found) == 1, f"{behaviour}: {len(found)} rows"
+        assert any(":" in place for place in _PLACE.findall(found[0])), f"{behaviour}: no function is named"
