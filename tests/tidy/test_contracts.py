@@ -85,7 +85,7 @@ def test_every_invariant_is_in_the_contract_once(pages: dict[str, str], name: st
     assert numbers == [str(number) for number in range(1, contract.total + 1)]
 
 
-@pytest.mark.parametrize("name", ["http-v0", "spark"])
+@pytest.mark.parametrize("name", CONTRACTS)
 def test_a_contract_speaks_for_this_project_alone(pages: dict[str, str], name: str) -> None:
     """No page needs a document that is not in the repository, and none describes another implementation."""
     words = re.findall(
