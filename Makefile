@@ -8,7 +8,7 @@ SHELL := /bin/bash
 
 DATA_DIR ?= driftq-data
 JOBS     ?= 2
-BENCH    ?= engine http v1 cli spark
+BENCH    ?= engine http v1 cli client jobs spark
 ARGS     ?=
 
 BIN   := .venv/bin
@@ -19,7 +19,7 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	$$name -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
 UV     := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help run test quick check fmt bench docs lock clean
+.PHONY: help run test quick check fmt bench peers docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -45,8 +45,11 @@ fmt: $(READY) ## format the code, and mend what the linter can mend
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-bench: $(READY) ## measure the engine and the server, one JSON line per workload (BENCH=engine, http, v1, cli, spark or queue, ARGS=)
+bench: $(READY) ## measure the engine and the server, one JSON line per workload (BENCH=engine, http, v1, cli, spark, client, jobs or queue, ARGS=)
 	@for suite in $(BENCH); do $(BIN)/python -m bench.$$suite $(ARGS) || failed=1; done; [ -z "$${failed:-}" ]
+
+peers: ## install what benchmarks compare with (Redis, wrk, NATS, BullMQ, redis-py, nats-py), into .peers
+	@PYTHON="$(PYTHON)" tools/peers
 
 docs: $(READY) ## write docs/api.md again, from what the server says of itself
 	@$(BIN)/python tools/api.py
@@ -55,7 +58,7 @@ lock: ## pin the dependencies again after a change in pyproject.toml (UPGRADE=1:
 	@PYTHON="$(PYTHON)" tools/lock
 
 clean: ## remove what the other targets made, but no data
-	@rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .peers build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Hashes are required for what comes from outside; the project itself is built with what the lock brought.

@@ -262,7 +262,7 @@ WORKLOADS = {
     "index_1000": Workload("bytes/record", apart("index_1000"), 0.2, least=False),
     "index_1": Workload("bytes/record", apart("index_1"), 5.0, least=False),
     "large": Workload(
-        "MiB", apart("large"), 400, least=False, bars={"open_seconds": 2.0, "checkpoint_bytes": 1 << 20}, once=True
+        "MiB", apart("large"), 400, least=False, bars={"open_seconds": 2.0, "checkpoint_bytes": 1 << 20}, repeat=1
     ),
 }
 

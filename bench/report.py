@@ -1,14 +1,15 @@
 """What every suite of benchmarks shares: workloads with bars, a command line, and one line of JSON for each.
 
-A workload runs `--repeat` times, each time in a scratch directory of its own; the median counts, and `all` and
-`spread` tell how far the runs were apart. The exit code is 0 when all bars were reached. A workload that this machine
-cannot run says why, and is left out.
+A workload runs `--repeat` times, each time in a scratch directory of its own. The median counts, of the value and of
+each fact; `all` and `spread` tell how far the runs were apart. The exit status is 0 when all bars were reached and 1
+when one was missed. A workload that this machine cannot run is `not_measured`, with the reason, and the status is 3.
 """
 
 import argparse
 import json
 import os
 import platform
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,9 +35,11 @@ class Workload(NamedTuple):
     aim: float | None = None
     least: bool = True
     bars: Mapping[str, float] = {}
-    """On facts."""
-    once: bool = False
-    """It takes too long to be repeated."""
+    """On facts, in the same direction."""
+    at_most: Mapping[str, float] = {}
+    """On facts of which less is better."""
+    repeat: int = 3
+    """How often it runs, unless the command line says."""
     missing: Callable[[], str | None] = lambda: None
     """Why it cannot be run here."""
 
@@ -44,7 +47,9 @@ class Workload(NamedTuple):
         """Is every bar?"""
         found = {**result.facts, "": result.value}
         bars = {**self.bars, "": self.bar}
-        return all(found[name] >= bar if self.least else found[name] <= bar for name, bar in bars.items())
+        return all(found[name] >= bar if self.least else found[name] <= bar for name, bar in bars.items()) and all(
+            found[name] <= bar for name, bar in self.at_most.items()
+        )
 
 
 def machine() -> dict[str, object]:
@@ -66,22 +71,24 @@ def _lines(path: str) -> Iterator[str]:
 def measure(name: str, workload: Workload, parent: str | None, scale: float, repeat: int) -> dict[str, object]:
     """Run one workload some times."""
     results = []
-    for _ in range(1 if workload.once else repeat):
+    for _ in range(repeat):
         with scratch(parent) as directory:
             results.append(workload.run(directory, scale))
-    results.sort(key=lambda result: result.value)
-    median = results[len(results) // 2]
+    values = [result.value for result in results]
+    facts = {fact: [result.facts[fact] for result in results] for fact in results[0].facts}
+    median = Result(statistics.median(values), {fact: statistics.median(found) for fact, found in facts.items()})
     return {
         "workload": name,
         "unit": workload.unit,
         "value": round(median.value, 4),
-        "all": [round(result.value, 4) for result in results],
-        "spread": round((results[-1].value - results[0].value) / median.value, 3) if median.value else 0.0,
+        "all": [round(value, 4) for value in values],
+        "spread": round((max(values) - min(values)) / median.value, 3) if median.value else 0.0,
         "bar": workload.bar,
-        "bars": dict(workload.bars),
+        "bars": {**workload.bars, **workload.at_most},
         "aim": workload.aim,
         "reached": workload.is_reached(median),
-        "facts": {key: round(value, 4) for key, value in median.facts.items()},
+        "facts": {fact: round(value, 4) for fact, value in median.facts.items()},
+        "all_facts": {fact: [round(value, 4) for value in found] for fact, found in facts.items()},
         "machine": machine(),
     }
 
@@ -92,19 +99,23 @@ def report(workloads: Mapping[str, Workload], told: str | None) -> int:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(workloads)}; default all")
     parser.add_argument("--dir", default=None, help="where data directories are made (default: the system's)")
     parser.add_argument("--scale", type=float, default=1.0, help="so many times as long, or as many")
-    parser.add_argument("--repeat", type=int, default=3, help="runs per workload; the median counts")
+    parser.add_argument("--repeat", type=int, default=None, help="runs per workload; the median counts")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.workloads if name not in workloads]
     if unknown:
         parser.error(f"unknown workload {unknown[0]}; there are {', '.join(workloads)}")
-    reached = True
+    reached, measured = True, True
     for name in chosen.workloads or workloads:
         missing = workloads[name].missing()
         if missing is not None:
-            line: dict[str, object] = {"workload": name, "left_out": missing}
+            line: dict[str, object] = {"workload": name, "not_measured": missing}
+            measured = False
         else:
-            line = measure(name, workloads[name], chosen.dir, chosen.scale, chosen.repeat)
+            repeat = chosen.repeat or workloads[name].repeat
+            line = measure(name, workloads[name], chosen.dir, chosen.scale, repeat)
             reached = reached and bool(line["reached"])
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
+    if not measured:
+        return 3
     return 0 if reached else 1

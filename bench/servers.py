@@ -28,6 +28,11 @@ class Process:
         self._process = process
         self.address = address
 
+    def url(self, scheme: str = "http") -> str:
+        """Return its address as a client is given it."""
+        host, port = self.address
+        return f"{scheme}://{host}:{port}"
+
     def end(self, number: int) -> None:
         """Send it a signal, and wait until it is gone."""
         self._process.send_signal(number)
@@ -129,7 +134,7 @@ def missing_redis() -> str | None:
 def redis(parent: str | None = None, *, appendfsync: str) -> Iterator[Process]:
     """A fresh Redis with an append-only file on the same disk."""
     directory = tempfile.mkdtemp(prefix="driftq-bench-", dir=parent)
-    port = _free_port()
+    port = free_port()
     process = subprocess.Popen(
         [
             "redis-server",
@@ -139,7 +144,7 @@ def redis(parent: str | None = None, *, appendfsync: str) -> Iterator[Process]:
         stdout=subprocess.DEVNULL,
     )
     try:
-        _wait_for_port(process, port)
+        wait_for_port(process, port)
         yield Process(process, ("127.0.0.1", port))
     finally:
         process.send_signal(signal.SIGKILL)
@@ -147,17 +152,19 @@ def redis(parent: str | None = None, *, appendfsync: str) -> Iterator[Process]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback network that nobody listens on."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
 
 
-def _wait_for_port(process: "subprocess.Popen[bytes]", port: int) -> None:
+def wait_for_port(process: "subprocess.Popen[bytes]", port: int) -> None:
+    """Wait until a server that was started listens."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.02)
-    raise AssertionError("redis-server did not start")
+    raise AssertionError("a peer did not start")

@@ -208,11 +208,11 @@ def job(parent: str, scale: float) -> Result:
 
 WORKLOADS = {
     "source": Workload(
-        "rows/s", source, 2_500_000, bars={"of_parquet": 0.5, "all_columns": 1_200_000, "times_json": 5}, once=True
+        "rows/s", source, 2_500_000, bars={"of_parquet": 0.5, "all_columns": 1_200_000, "times_json": 5}, repeat=1
     ),
-    "cold": Workload("x", cold, 0.9, once=True),
-    "session": Workload("s", start, 3.0, least=False, once=True),
-    "job": Workload("s", job, 15.0, least=False, once=True),
+    "cold": Workload("x", cold, 0.9, repeat=1),
+    "session": Workload("s", start, 3.0, least=False, repeat=1),
+    "job": Workload("s", job, 15.0, least=False, repeat=1),
     **{f"sink_{name}": workload for name, workload in spark_sink.WORKLOADS.items()},
 }
 
