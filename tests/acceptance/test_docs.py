@@ -7,7 +7,7 @@ import pytest
 from tests.acceptance.doc_blocks import blocks_of, pages, run_page
 from tests.acceptance.process import serving
 
-SPARK_PAGES = {"docs/contract/spark.md", "docs/jobs.md", "docs/pipeline.md"}
+SPARK_PAGES = {"docs/pipeline.md", "docs/jobs.md"}
 """Their blocks need Spark: tests/pipeline runs them."""
 
 
