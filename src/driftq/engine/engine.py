@@ -165,7 +165,7 @@ class Engine:
         cold = ColdStore(layout) if settings.cold_dir is not None else None
         tag_bytes = settings.cache_bytes // _TAG_CACHE_SHARE
         self.blocks = Blocks(store, cold, settings.cache_bytes - tag_bytes)
-        self.indexes = TagIndexes(store, tag_bytes)
+        self.indexes = TagIndexes(store, cold, tag_bytes)
         self.catalog = Catalog(self.blocks, settings.limits.topics_max, self.time.timeline)
         self.catalog.features.extend(features)
         self._writes = FileThread(runtime, "driftq-blocks")

@@ -6,13 +6,15 @@ search over their tag bytes, which costs appends nothing.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from driftq.engine.log import Part
 from driftq.engine.segment import Segment
 from driftq.engine.topic import Topic
-from driftq.storage.segment_store import SegmentStore
+from driftq.storage.cold_store import ColdStore
+from driftq.storage.segment_store import BlockDamagedError, SegmentStore
+from driftq.storage.tag_codes import Column
 from driftq.storage.tag_index import TagIndex, tag_rows
 
 
@@ -32,8 +34,9 @@ class Match(NamedTuple):
 class TagIndexes:
     """The tag indexes of sealed segments that are in memory."""
 
-    def __init__(self, store: SegmentStore, budget: int) -> None:
+    def __init__(self, store: SegmentStore, cold: ColdStore | None, budget: int) -> None:
         self._store = store
+        self._cold = cold
         self._budget = budget
         self._kept: OrderedDict[int, TagIndex] = OrderedDict()
         self._kept_bytes = 0
@@ -66,6 +69,44 @@ class TagIndexes:
             index = self._rebuilt(topic, segment)
         self.keep(segment, index)
         return index
+
+    def numbered(
+        self, topic: Topic, segment: Segment, numbers: Mapping[bytes, int], *, wide: bool
+    ) -> "list[Column] | None":
+        """Return for each block of a sealed segment what `numbers` has for the tag of each row, read from no payload.
+
+        `wide` where numbers do not fit a byte. None where only the blocks can tell: some row has another tag or none,
+        or the index of tags is missing or damaged. Raises OSError when the segment is unavailable.
+        """
+        if segment.cold:
+            return self._numbered_cold(topic, segment, numbers, wide=wide)
+        content = self._store.read_tags(topic.id, segment.first_seq)
+        index = TagIndex.decode(content) if content is not None else None
+        size = segment.end_seq - segment.first_seq
+        found = None if index is None else index.numbered(size, numbers, wide=wide)
+        blocks = segment.index
+        if found is None or found[1] != sum(blocks.count(number) for number in range(len(blocks))):
+            return None
+        starts = [blocks.first_seq(number) - segment.first_seq for number in range(len(blocks))]
+        return [found[0][start : start + blocks.count(number)] for number, start in enumerate(starts)]
+
+    def _numbered_cold(
+        self, topic: Topic, segment: Segment, numbers: Mapping[bytes, int], *, wide: bool
+    ) -> "list[Column] | None":
+        assert self._cold is not None
+        try:
+            codes = self._cold.read_tags(topic.id, segment.first_seq)
+        except BlockDamagedError:
+            return None  # whoever reads its blocks says so
+        columns = []
+        for number in range(len(segment.index)):
+            group, _ = segment.index.place(number)
+            found = codes[group]
+            column = None if found is None else found.numbered(segment.index.count(number), numbers, wide=wide)
+            if column is None:
+                return None
+            columns.append(column)
+        return columns
 
     def _rebuilt(self, topic: Topic, segment: Segment) -> TagIndex:
         sources = []

@@ -37,7 +37,7 @@ from driftq.groups.frames import (
     encode,
 )
 from driftq.groups.group import Group
-from driftq.groups.index import Index, read_index
+from driftq.groups.index import Index, IndexReader
 from driftq.groups.ports import Ender, Listener, Produced, Registry, Scope
 from driftq.model.envelope import Message
 from driftq.model.names import broker_topic
@@ -95,7 +95,8 @@ class Book:
             if topic.log.name != broker_topic(topic.name):
                 # Directories of an earlier format call it `v1:NAME`, or `v1:id-HASH`.
                 engine.catalog.rename(topic.log, broker_topic(topic.name))
-            read_index(topic.index, topic.log, topic.known, topic.totals, self._heard(topic.name))
+            reader = IndexReader(topic.index, topic.log, engine.indexes, topic.known, self._heard(topic.name))
+            reader.read(topic.totals)
             for group in topic.groups.values():
                 for lane in group.lanes.values():
                     lane.settle()

@@ -1,8 +1,9 @@
 """Which messages a topic has, per partition: their offsets in order, how many and how large they are.
 
 Offsets are the topic's: message `n` of the log is offset `n - 1`. A topic of one partition stores nothing per message;
-one of several keeps the partition of each message, packed (`Spread`), found again at a start in the blocks' tags, which
-hold it as `p<k>`.
+one of several keeps the partition of each message, packed (`Spread`). A start finds it again in the tags of records,
+which hold it as `p<k>`: for a sealed segment in its index of tags, without reading a payload (`TagIndexes.numbered`);
+for the rest, and where that index is missing or damaged, in the blocks.
 
 Below `start` there is nothing: retention has taken it. While a trim is being logged what it will take is not handed out
 any more (`leave`), and if it comes to nothing it is again.
@@ -10,14 +11,17 @@ any more (`leave`), and if it comes to nothing it is again.
 `incoming` is what has been sent to the log and is not committed: it counts for backpressure and for nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import json
 
+from driftq.engine.log import Part
+from driftq.engine.tags import TagIndexes
 from driftq.engine.topic import Topic
 from driftq.groups.frames import Trimmed
-from driftq.groups.spread import Spread
+from driftq.groups.spread import NARROW_MAX, Spread
 from driftq.model.envelope import Message
+from driftq.storage.tag_codes import Column
 
 _decode = json.Decoder(list[Message]).decode
 
@@ -64,7 +68,7 @@ class Index:
             self._spread.add(partition, offset)
         self.head = max(self.head, offset + 1)
 
-    def place(self, offset: int, partitions: list[int]) -> None:
+    def place(self, offset: int, partitions: Sequence[int]) -> None:
         """Messages that follow one another from an offset on, and are counted already."""
         if self._spread is not None:
             self._spread.extend(offset, partitions)
@@ -112,46 +116,74 @@ class Index:
                 del part.retired[offset]
 
 
-def read_index(
-    index: Index,
-    topic: Topic,
-    known: int,
-    totals: list[tuple[int, int]],
-    heard: Callable[[int, int, int, Message], None],
-) -> None:
-    """Fill the index of a topic that recovery has brought back.
+class IndexReader:
+    """Fills the index of a topic that recovery has brought back.
 
-    Up to offset `known` the totals are those of a checkpoint; what came behind is read, and messages with an envelope
-    are told: nobody keeps anything of the others. Raises OSError.
+    Up to offset `known` the totals are those of a checkpoint. What came behind is read, and messages with an envelope
+    are passed to `heard`: nobody keeps anything of the others.
     """
-    for partition, (count, size) in zip(index.parts, totals, strict=False):
-        partition.count, partition.size = count, size
-    single = len(index.parts) == 1
-    places: dict[bytes | None, int] = {tag_of(number).encode(): number for number in range(len(index.parts))}
-    places[None] = 0
-    known = max(known, index.start)
-    for part in list(topic.parts(known + 1 if single else index.start + 1)):
-        source = topic.source(part)
+
+    def __init__(
+        self, index: Index, topic: Topic, tags: TagIndexes, known: int, heard: Callable[[int, int, int, Message], None]
+    ) -> None:
+        self._index = index
+        self._topic = topic
+        self._tags = tags
+        self._known = max(known, index.start)
+        self._heard = heard
+        self._single = len(index.parts) == 1
+        self._numbers = {tag_of(number).encode(): number for number in range(len(index.parts))}
+        self._columns: tuple[int, list[Column] | None] = (0, None)
+        """The partitions in each block of one segment, by its uid."""
+
+    def read(self, totals: list[tuple[int, int]]) -> None:
+        """Fill the index. Raises OSError."""
+        index, topic = self._index, self._topic
+        for partition, (count, size) in zip(index.parts, totals, strict=False):
+            partition.count, partition.size = count, size
+        for part in list(topic.parts(self._known + 1 if self._single else index.start + 1)):
+            column = self._column(part)
+            if column is None:
+                self._read_block(part)
+            elif part.segment.live_in(part.number)[0]:
+                begin = max(index.start - part.first_seq + 1, 0)
+                index.place(part.first_seq + begin - 1, column[begin:])
+        index.head = max(index.head, topic.head)
+
+    def _column(self, part: Part) -> "Column | None":
+        """Return the partition of each row of a part; None where its block has to be read."""
+        segment = part.segment
+        if self._single or not segment.sealed or segment.resident or part.end_seq - 1 > self._known:
+            return None
+        if self._columns[0] != segment.uid:
+            wide = len(self._index.parts) > NARROW_MAX
+            self._columns = (segment.uid, self._tags.numbered(self._topic, segment, self._numbers, wide=wide))
+        columns = self._columns[1]
+        return None if columns is None else columns[part.number]
+
+    def _read_block(self, part: Part) -> None:
+        index, known = self._index, self._known
+        source = self._topic.source(part)
         if source is None:
-            continue
+            return
         begin = min(max(index.start - part.first_seq + 1, 0), part.count)
         first = min(max(known - part.first_seq + 1, 0), part.count)
         numbers: list[int] = []
-        if not single:
-            numbers = [places[tag] for tag in source.tags(begin, part.count) or [None] * (part.count - begin)]
+        if not self._single:
+            tags = source.tags(begin, part.count) or [None] * (part.count - begin)
+            numbers = [0 if tag is None else self._numbers[tag] for tag in tags]
         index.place(part.first_seq + begin - 1, numbers)
         if first < part.count:
             # One call for all of a part: at a start there may be a million messages.
             messages = _decode(b"[%b]" % b",".join(source.data(first, part.count)))
             offset = part.first_seq + first - 1
-            numbers = [0] * len(messages) if single else numbers[first - begin :]
+            numbers = [0] * len(messages) if self._single else numbers[first - begin :]
             _count(index, numbers, messages)
             index.head = max(index.head, offset + len(messages))
             times = source.times(first, part.count)
             for row, message in enumerate(messages):
                 if message.envelope is not None:
-                    heard(numbers[row], offset + row, times if isinstance(times, int) else times[row], message)
-    index.head = max(index.head, topic.head)
+                    self._heard(numbers[row], offset + row, times if isinstance(times, int) else times[row], message)
 
 
 def _count(index: Index, numbers: list[int], messages: list[Message]) -> None:

@@ -14,18 +14,18 @@ Invariants
 
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+
+from driftq.storage.tag_codes import Column
 
 CHUNK = 4096
 _SPAN = 256
 """Chunks whose partitions are summed up, so that a long way without a message of one is quick."""
-_BYTE_MAX = 255
+NARROW_MAX = 255
+"""The number of so many partitions fits one byte, and there is one left for `nobody`."""
 _UNPACKED_MAX = 256
 _FASTEST = 1
-
-Column: TypeAlias = "bytearray | array[int]"
 
 
 class Spread:
@@ -34,8 +34,8 @@ class Spread:
     __slots__ = ("_first", "_lasts", "_masks", "_sealed", "_spans", "_tail", "_wide", "nobody")
 
     def __init__(self, partitions: int) -> None:
-        self._wide = partitions > _BYTE_MAX
-        self.nobody = (1 << 16) - 1 if self._wide else _BYTE_MAX
+        self._wide = partitions > NARROW_MAX
+        self.nobody = (1 << 16) - 1 if self._wide else NARROW_MAX
         self._sealed: list[bytes] = []
         self._masks: list[int] = []
         """Which partitions are in each sealed chunk, as bits."""
@@ -67,15 +67,26 @@ class Spread:
         if len(self._tail) == CHUNK:
             self._seal()
 
-    def extend(self, offset: int, partitions: Iterable[int]) -> None:
-        """Messages that follow one another from an offset on."""
+    def extend(self, offset: int, partitions: Sequence[int]) -> None:
+        """Messages that follow one another from an offset on, a chunk at a time: at a start there may be a million."""
         if offset > self.head:
             self._skip_to(offset)
-        for at, partition in enumerate(partitions, offset):
-            self._tail.append(partition)
-            self._lasts[partition] = at
+        done = 0
+        while done < len(partitions):
+            piece = partitions[done : done + CHUNK - len(self._tail)]
+            for partition, place in self._places(piece):
+                self._lasts[partition] = offset + done + place
+            self._tail.extend(piece)
+            done += len(piece)
             if len(self._tail) == CHUNK:
                 self._seal()
+
+    def _places(self, piece: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """Yield each partition of some messages, with the place of its last message among them."""
+        if self._wide:
+            return {partition: place for place, partition in enumerate(piece)}.items()
+        column = bytes(piece)
+        return [(partition, column.rindex(partition)) for partition in set(column)]
 
     def _skip_to(self, offset: int) -> None:
         """Offsets without message."""

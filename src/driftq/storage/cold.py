@@ -4,8 +4,9 @@
 rows or 8 MiB. A row group ends where seqs jump, so each is contiguous and comes back as one `Block`. The footer's
 key-value metadata says whose records these are and, per row group, what an index needs and a checksum of its bytes:
 
-    driftq.format "1"      driftq.topic_id      driftq.first_seq      driftq.groups: JSON, one array per row group
+    driftq.format "2"      driftq.topic_id      driftq.first_seq      driftq.groups: JSON, one array per row group
     [first_seq, count, first_ts, last_ts, payload bytes, first byte, byte behind the last, XXH3-64 of these bytes]
+    driftq.tags: JSON, the tags of each row group (`storage.tag_codes`); files of format 1 do not have it
 
 `.del`, one flag byte per row in the order of the file, by the rule of frames (0xD5 = deleted, anything else = live):
 
@@ -36,6 +37,7 @@ from driftq.seam.disk import Disk, File
 from driftq.storage.arrow import Array, Batch, block_batch, record_schema
 from driftq.storage.block import Block, encode_block
 from driftq.storage.rows import Rows, Texts
+from driftq.storage.tag_codes import TagCodes, decode_codes, tag_codes
 from driftq.storage.versions import newer
 
 # long: one format, written and read and salvaged, to be read beside its page
@@ -44,7 +46,9 @@ GROUP_ROWS_MAX = 16_384
 GROUP_BYTES_MAX = 8 << 20
 DEL_MAGIC = b"DQD\x01"
 DEL_HEADER_BYTES = 24
-FORMAT = 1
+FORMAT = 2
+_READ = (1, FORMAT)
+_TAGS_SINCE = 2
 _DEL = Layoutter("<4sIQ")
 _SUM = Layoutter("<Q")
 _PARQUET_MAGIC = b"PAR1"
@@ -84,8 +88,11 @@ class _Metadata(Protocol):
 _groups = json.Decoder(list[Group], strict=True)
 
 
-def encode_parquet(blocks: Sequence[Block], *, topic_id: int) -> bytes:
-    """The `.parquet` file of a segment's blocks, in order of their seqs. Takes long, mostly without the GIL."""
+def encode_parquet(blocks: Sequence[Block], *, topic_id: int, version: int = FORMAT) -> bytes:
+    """Return the `.parquet` file of a segment's blocks, in order of their seqs. Takes long, mostly without the GIL.
+
+    `version` is another than today's only where a file is compared with what an earlier version wrote.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -100,19 +107,20 @@ def encode_parquet(blocks: Sequence[Block], *, topic_id: int) -> bytes:
         store_schema=False,
     )
     groups = []
+    tags = []
     for pieces in _plan(blocks):
         start = sink.tell()
         table = pa.Table.from_batches([piece.batch() for piece in pieces], schema=record_schema())
         writer.write_table(table, row_group_size=table.num_rows)
         groups.append(_group(pieces, sink, start))
-    writer.add_key_value_metadata(
-        {
-            "driftq.format": str(FORMAT),
-            "driftq.topic_id": str(topic_id),
-            "driftq.first_seq": str(blocks[0].first_seq),
-            "driftq.groups": json.encode(groups),
-        }
-    )
+        tags.append(tag_codes(chain.from_iterable(piece.tags() for piece in pieces)))
+    described = {
+        "driftq.format": str(version),
+        "driftq.topic_id": str(topic_id),
+        "driftq.first_seq": str(blocks[0].first_seq),
+        "driftq.groups": json.encode(groups),
+    }
+    writer.add_key_value_metadata(described | ({"driftq.tags": json.encode(tags)} if version >= _TAGS_SINCE else {}))
     writer.close()
     return sink.getvalue()
 
@@ -131,6 +139,10 @@ class _Piece:
     def batch(self) -> Batch:
         """These rows as Arrow."""
         return block_batch(self.block).slice(self.first, self.last - self.first)
+
+    def tags(self) -> Sequence[bytes | None]:
+        """The tags of these rows."""
+        return self.block.tags(self.first, self.last) or [None] * (self.last - self.first)
 
     def ts(self, row: int) -> int:
         """The commit time of a row."""
@@ -283,7 +295,8 @@ class ColdFile:
             blocks = [self.read_group(number) for number in range(len(self.groups))]
         except (ColdDamagedError, OSError):
             return None
-        return _named_footer(encode_del(b"", encode_parquet(blocks, topic_id=self.topic_id)))
+        version = int((self._metadata.metadata or {})[b"driftq.format"])
+        return _named_footer(encode_del(b"", encode_parquet(blocks, topic_id=self.topic_id, version=version)))
 
     @property
     def first_seq(self) -> int:
@@ -293,6 +306,12 @@ class ColdFile:
     def flags(self) -> bytes:
         """The delete flags of all rows as `.del` had them when it was opened."""
         return self._flags
+
+    def tag_codes(self) -> list[TagCodes | None]:
+        """Return the tags of each row group as the footer has them; None for a group of which it has none."""
+        content = (self._metadata.metadata or {}).get(b"driftq.tags")
+        found = None if content is None else decode_codes(content)
+        return found if found is not None and len(found) == len(self.groups) else [None] * len(self.groups)
 
     def read_group(self, number: int) -> Block:
         """The rows of one group as a block. May wait for the device. Raises ColdDamagedError or OSError."""
@@ -341,7 +360,7 @@ def _described(metadata: _Metadata) -> tuple[int, list[Group]]:
     said = metadata.metadata or {}
     try:
         version = int(said[b"driftq.format"])
-        if version != FORMAT:
+        if version not in _READ:
             raise newer(f"a cold segment of format version {version}", "")
         topic_id = int(said[b"driftq.topic_id"])
         groups = _groups.decode(said[b"driftq.groups"])

@@ -21,6 +21,7 @@ from driftq.storage.layout import Layout
 from driftq.storage.segment import BlockIndex
 from driftq.storage.segment_store import BlockDamagedError
 from driftq.storage.server_id import carries_mark, mark_cold_tier
+from driftq.storage.tag_codes import TagCodes
 
 _FLAG = bytes([DELETED])
 _OPENED_MAX = 64
@@ -99,6 +100,10 @@ class ColdStore:
             return self._open(topic_id, first_seq).read_group(number)
         except ColdDamagedError as error:
             raise self._damaged(str(error)) from error
+
+    def read_tags(self, topic_id: int, first_seq: int) -> list[TagCodes | None]:
+        """Return the tags of each row group, where the footer has them. Raises OSError or BlockDamagedError."""
+        return self._open(topic_id, first_seq).tag_codes()
 
     def read_flags(self, topic_id: int, first_seq: int, index: BlockIndex) -> list[bytes]:
         """The delete flags of every row group."""

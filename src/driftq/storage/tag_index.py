@@ -18,7 +18,7 @@ as good as absent, and no sync protects it. `docs/formats/tags.md`.
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from driftq.storage.block import RowSource
+from driftq.storage.tag_codes import Column
 
 MAGIC = b"DQT\x01"
 _PREAMBLE = Struct("<4s4xQ")
@@ -169,6 +170,23 @@ class TagIndex:
         # follows, unless what looks like padding may be zeros of a tag's own.
         doubt = self._bits & LONG or padded if size >= KEY_BYTES else self._bits & AMBIGUOUS
         return Candidates(self._rows[start : bisect_right(keys, key, start)], not doubt)
+
+    def numbered(self, size: int, numbers: Mapping[bytes, int], *, wide: bool) -> "tuple[Column, int] | None":
+        """Return for each of `size` rows what `numbers` has for its tag, 0 for rows without one, and how many have one.
+
+        None where some row has another tag, or where the index alone does not prove the tag of a row.
+        """
+        column: Column = array("H", bytes(2 * size)) if wide else bytearray(size)
+        left = len(self._keys)
+        for tag, number in numbers.items():
+            rows, certain = self.exact(tag)
+            if not certain or (rows and rows[-1] >= size):
+                return None
+            left -= len(rows)
+            if number:
+                for row in rows:
+                    column[row] = number
+        return None if left else (column, len(self._keys))
 
     def prefix(self, prefix: bytes) -> Candidates:
         """The rows whose tag begins so, in the order of their tags."""

@@ -16,7 +16,7 @@ from driftq.seam.disk import write_fully
 from driftq.storage import cold
 from driftq.storage.arrow import record_schema
 from driftq.storage.block import Block, encode_block
-from driftq.storage.cold import DEL_HEADER_BYTES, ColdDamagedError, ColdFile, encode_del, encode_parquet
+from driftq.storage.cold import DEL_HEADER_BYTES, FORMAT, ColdDamagedError, ColdFile, encode_del, encode_parquet
 from driftq.storage.frame import DELETED
 from driftq.testing import SimDisk
 from tests.unit.storage import samples
@@ -201,12 +201,42 @@ def test_newer_formats_are_told_from_damage() -> None:
         ColdFile.open(stored(parquet), PATH, bytes(newer))
 
 
-def test_a_newer_parquet_is_told_from_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold, "FORMAT", 2)
-    parquet = encode_parquet([block_of(1)], topic_id=1)
-    monkeypatch.undo()
-    with pytest.raises(NewerFormatError, match="version 2"):
+def test_a_newer_parquet_is_told_from_damage() -> None:
+    parquet = encode_parquet([block_of(1)], topic_id=1, version=FORMAT + 1)
+    with pytest.raises(NewerFormatError, match=f"version {FORMAT + 1}"):
         ColdFile.open(stored(parquet), PATH, encode_del(bytes(1), parquet))
+
+
+@given(segments())
+def test_the_footer_has_the_tag_of_every_row(blocks: list[Block]) -> None:
+    file = opened(encode_parquet(blocks, topic_id=1), records=sum(block.count for block in blocks))
+    for number, codes in enumerate(file.tag_codes()):
+        tags = file.read_group(number).tags(0, file.groups[number].count) or [None] * file.groups[number].count
+        names = sorted({tag for tag in tags if tag is not None})
+        numbers = {name: place for place, name in enumerate(names)}
+        assert codes is not None
+        for wide in (False, True):
+            found = codes.numbered(len(tags), numbers, wide=wide)
+            if None in tags:
+                assert found is None
+            else:
+                assert found is not None
+                assert [names[place] for place in found] == tags
+        assert codes.numbered(len(tags) + 1, numbers, wide=False) is None
+
+
+def test_files_of_version_1_have_no_tags_in_their_footer() -> None:
+    assert opened(encode_parquet([block_of(10)], topic_id=1, version=1), records=10).tag_codes() == [None]
+
+
+@pytest.mark.parametrize("version", [1, FORMAT])
+def test_a_repair_knows_the_flags_of_a_file_of_any_version_whose_footer_is_damaged(version: int) -> None:
+    parquet = encode_parquet([block_of(10)], topic_id=1, version=version)
+    flags = encode_del(bytes(4) + bytes([DELETED]) + bytes(5), parquet)
+    damaged = parquet.replace(b"parquet-cpp-arrow", b"parquet-cpp-arrox")
+    assert damaged != parquet
+    assert ColdFile.open(stored(damaged), PATH, flags) is None
+    assert ColdFile.open_alone(stored(damaged), PATH, flags).flags() == flags[DEL_HEADER_BYTES:]
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1PAR1", bytes(100), b"PAR1" + b"\xff" * 4 + b"PAR1"])

@@ -163,3 +163,22 @@ def test_any_bytes_behind_a_right_checksum_raise_nothing(body: bytes) -> None:
     index = TagIndex.decode(content)
     assert index is None or len(index) == array("I", body[:4])[0]
     assert TagIndex.decode(body) is None or body[:3] == b"DQT"
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("partitions", [1, 3, 12, 200])
+def test_rows_are_numbered_by_their_tags(partitions: int, *, wide: bool) -> None:
+    rng = random.Random(partitions)
+    numbers = {b"p%d" % number: number for number in range(partitions)}
+    names = [rng.choice(list(numbers)) for _ in range(500)]
+    entries = [(name, row) for row, name in enumerate(names)]
+    found = TagIndex.build(entries).numbered(500, numbers, wide=wide)
+    assert found is not None
+    assert (list(found[0]), found[1]) == ([numbers[name] for name in names], 500)
+    assert TagIndex.build([*entries, (b"another", 500)]).numbered(501, numbers, wide=wide) is None
+    assert TagIndex.build(entries).numbered(499, numbers, wide=wide) is None
+
+
+def test_rows_are_not_numbered_where_a_key_does_not_prove_the_tag() -> None:
+    index = TagIndex.build([(b"a" * 9, 0), (b"b" * 20, 1)])
+    assert index.numbered(2, {b"a" * 9: 0, b"b" * 20: 1}, wide=False) is None
