@@ -376,6 +376,28 @@ def test_a_stop_gives_back_what_was_taken_ahead(client: Client, max_deliveries: 
     assert sorted(left) == [n for n in range(5) if n not in handled]
 
 
+def test_a_stop_gives_back_what_was_taken_ahead_while_handlers_still_run(client: Client) -> None:
+    queue = client.topic("at-once")
+    queue.create(type="queue")
+    for n in range(4):
+        queue.push(n)
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(_: Job) -> None:
+        begun.set()
+        go.wait(PATIENCE_S)
+
+    worker = Worker.queue(client, "at-once", handle, concurrency=1, lease_ms=60_000)
+    with working(worker):
+        assert begun.wait(PATIENCE_S)
+        until(lambda: _in_flight(client, "at-once"), lambda count: count == 2)
+        worker.stop()
+        until(lambda: _in_flight(client, "at-once"), lambda count: count == 1)
+        assert sorted(job.data for job in queue.claim(5).claimed) == [1, 2, 3]
+        go.set()
+    assert worker.stats.acked == 1
+
+
 def _in_flight(client: Client, name: str) -> int:
     counts = client.topic(name).info(touch=False).queue
     assert counts is not None

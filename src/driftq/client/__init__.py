@@ -40,9 +40,10 @@ from driftq.client.producer import Appended, AsyncAppended
 from driftq.client.producers import AsyncMessageProducer, AsyncTopicProducer, MessageProducer, TopicProducer
 from driftq.client.records import NewRecord
 from driftq.client.retry import Retries
+from driftq.client.threaded import Worker
 from driftq.client.topics import AsyncTopic, Topic
 from driftq.client.watch import CaughtUp, Start, TopicGone
-from driftq.client.worker import AsyncWorker, Worker, WorkerStats
+from driftq.client.worker import AsyncWorker, WorkerStats
 from driftq.model.answers import Job, Record
 from driftq.model.envelope import Envelope, RetryPolicy
 from driftq.model.tombstone import Tombstone

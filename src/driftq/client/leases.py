@@ -78,6 +78,10 @@ class Held(Protocol[Item_co]):
         """It failed, and comes again."""
         ...
 
+    async def release(self) -> None:
+        """Let it go back, not worked on; called where it `may_return`."""
+        ...
+
     async def give_up(self, reason: str) -> None:
         """It goes to the dead letters."""
         ...
@@ -126,6 +130,10 @@ class HeldMessage:
     def may_return(self) -> bool:
         """Whether it may go back: not a message, because that counts as an attempt of its retry policy."""
         return False
+
+    async def release(self) -> None:
+        """Fail: a message does not go back."""
+        raise NotImplementedError
 
     async def give_up(self, reason: str) -> None:
         """It goes to the topic of dead letters."""
@@ -192,6 +200,10 @@ class HeldJob:
         backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S * (1 << min(self.item.deliveries - 1, 16)))
         delay_ms = round((backoff_s if after_s is None else after_s) * _MS_PER_S)
         self._check((await self._queue.topic.nack(self.item, delay_ms=delay_ms, node=self._queue.owner)).skipped)
+
+    async def release(self) -> None:
+        """Let the job go back at once."""
+        await self.nack("", 0.0)
 
     async def give_up(self, reason: str) -> None:
         """A copy is written to the queue's dead letters, once, as the server would; then the job is acked."""

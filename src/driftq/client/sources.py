@@ -38,6 +38,10 @@ class Source(Protocol[Item_co]):
         """What is taken, as there is room; ends when `room` says 0."""
         ...
 
+    async def leave(self) -> None:
+        """Make sure that what goes back after this is not given to this worker again. Never raises ClientError."""
+        ...
+
 
 class Effects:
     """Where it is kept which work is done."""
@@ -99,6 +103,9 @@ class GroupSource:
             async for delivery in stream:
                 yield HeldMessage(self._broker, delivery)
 
+    async def leave(self) -> None:
+        """Do nothing: a message does not go back."""
+
     async def extend(self, held: list[HeldMessage], lease_ms: int) -> None:
         """Hold these longer."""
         failed: list[BaseException | None] = await asyncio.gather(
@@ -142,6 +149,9 @@ class QueueSource:
             await self._client.broker.create_topic(self._effects_topic)
         letters = None if name is None else self._client.topic(name)
         return Queue(self._topic, manifest.epoch, letters, most, self._owner)
+
+    async def leave(self) -> None:
+        """Do nothing: jobs are claimed one call at a time, and a worker that stops claims no more."""
 
     async def extend(self, held: list[HeldJob], lease_ms: int) -> None:
         """Hold these longer, in one request."""

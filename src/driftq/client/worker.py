@@ -2,28 +2,35 @@
 
     take → keep the lease → begin → handler → commit → ack
 
-Every third of a lease, all leases are extended, in one request where the source can. A handler that returns is acked;
-one that raises is nacked with what it raised, and `Retry` and `DeadLetter` are more precise. A handler that returns
-work instead of a result (`client.handlers`) is nacked too. With effects, the key of a message is begun before its
-handler runs and committed after it: a message whose effect has happened is acked without being handled.
+    taken → waiting → started (holds a slot) → decided → settled
+               └── the worker stops ──► given back
 
-A slot is held while a handler runs. Jobs of a queue are taken ahead, at most one round of slots, so that a slot that is
-free finds the next job there; settling does not hold a slot.
+Invariants
+- At most `concurrency` items are started and not decided. At most that times the rounds of their source are taken
+  and not decided: so one round waits while another is handled, and a slot that is free finds the next item there.
+- Nothing is taken while 200 items are decided and not settled.
+- What is taken and neither settled nor given back has its lease extended every third of it, in one request where the
+  source can.
 
-To stop is to drain: nothing more is taken, what was started is finished and settled, and jobs that were taken ahead go
-back at once, for another worker. (A job at its last delivery is handled instead: going back would give it up.)
+A handler that returns is acked; one that raises is nacked with what it raised, and `Retry` and `DeadLetter` are more
+precise. A handler that returns work instead of a result (`client.handlers`) is nacked too. With effects, the key of a
+message is begun before its handler runs and committed after it: a message whose effect has happened is acked without
+being handled.
+
+To stop is to drain: nothing more is taken, what was started is finished and settled, and what waits goes back at once,
+for another worker. (A job at its last delivery is handled instead: going back would give it up.)
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from inspect import isawaitable
-from typing import Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 from msgspec import Struct
 
-from driftq.client.client import AsyncClient, Client
+from driftq.client.client import AsyncClient
 from driftq.client.consume import Delivery
 from driftq.client.errors import ClientError, ConflictError, LeaseLostError
 from driftq.client.handlers import (
@@ -32,15 +39,12 @@ from driftq.client.handlers import (
     check_awaitable,
     check_options,
     check_outcome,
-    check_plain,
-    run_plain,
 )
 from driftq.client.leases import DeadLetter, Decision, Held, Retry
 from driftq.client.signals import StopSignals
 from driftq.client.sources import GroupSource, QueueSource, Source
 from driftq.model.answers import Job
 from driftq.seam.entropy import SystemEntropy
-from driftq.seam.threads import Threads
 
 Item = TypeVar("Item")
 """What a handler gets."""
@@ -50,6 +54,7 @@ _log = logging.getLogger(__name__)
 CONCURRENCY = 8
 _BUSY_S = 1.0
 _REASON_MAX = 500
+_SETTLING_MAX = 200
 
 
 class WorkerStats(Struct):
@@ -82,14 +87,18 @@ class AsyncWorker(Generic[Item]):
         self._concurrency = options.get("concurrency", CONCURRENCY)
         self._lease_ms = options.get("lease_ms", 30_000)
         self._drain_s = options.get("drain_s", 30.0)
-        self._slots = asyncio.Semaphore(self._concurrency)
+        self._busy = 0
+        """Slots in use."""
         self._stopping = asyncio.Event()
         self._left = asyncio.Event()
+        self._has_left = False
+        """Whether the source gives this worker nothing more, so that what goes back is another worker's."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running: dict[tuple[int, int], Held[Item]] = {}
+        self._waiting: deque[Held[Item]] = deque()
+        self._undecided: dict[tuple[int, int], Held[Item]] = {}
         """What was taken and has no decision yet, by its place: the next delivery of it is the same work."""
         self._leased: set[Held[Item]] = set()
-        """What was taken and is not settled."""
+        """What was taken and is neither settled nor given back."""
         self._begun: set[Held[Item]] = set()
         """What has begun its effect and not ended it."""
 
@@ -136,8 +145,7 @@ class AsyncWorker(Generic[Item]):
             feeding = loop.create_task(self._feed())
             stopping = loop.create_task(self._stopping.wait())
             await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            self._stopping.set()
-            self._left.set()
+            self.stop()
             try:
                 await self._drained(feeding)
             finally:
@@ -149,59 +157,85 @@ class AsyncWorker(Generic[Item]):
         self._left.set()
 
     async def _drained(self, feeding: asyncio.Task[None]) -> None:
-        """Everything finished, or called off when patience ends; its lease ends then, and somebody else has it."""
+        """Wait until all is finished or given back; call off what takes too long, so that its lease ends."""
+        await self._source.leave()
+        self._has_left = True
+        self._go_on()
         await asyncio.wait({feeding}, timeout=self._source.quit_s)
         feeding.cancel()
         ended = await asyncio.gather(feeding, return_exceptions=True)
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=self._drain_s)
-            for task in late:
-                _log.warning("a handler takes longer than the %g s that a worker waits when it stops", self._drain_s)
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._drain_s
+        while self._tasks and (left_s := deadline - now()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left_s)
+        for task in (late := set(self._tasks)):
+            _log.warning("a handler takes longer than the %g s that a worker waits when it stops", self._drain_s)
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
         if isinstance(ended[0], Exception):
             raise ended[0]
 
     async def _feed(self) -> None:
         async for held in self._source.taken(self._room, self._lease_ms):
-            running = self._running.get(held.place)
-            if running is not None:
-                running.adopt(held)
+            known = self._undecided.get(held.place)
+            if known is not None:
+                known.adopt(held)
                 continue
-            self._running[held.place] = held
-            task = asyncio.get_running_loop().create_task(self._work(held))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            self._undecided[held.place] = held
+            self._leased.add(held)
+            self._waiting.append(held)
+            self._go_on()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._left.set()
+    def _go_on(self) -> None:
+        """Start what waits, as slots are free. A worker that stops gives back what may go back, and starts the rest."""
+        waiting = self._waiting
+        if self._stopping.is_set():
+            if not self._has_left:
+                return
+            for held in [held for held in waiting if held.may_return]:
+                waiting.remove(held)
+                self._spawn(self._give_back(held))
+        while waiting and self._busy < self._concurrency:
+            self._busy += 1
+            self._spawn(self._work(waiting.popleft()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _room(self) -> int:
-        """How many more may be taken, once that is at least one; 0 when no more are to be."""
+        """Return how many more may be taken, once that is at least one; 0 when no more are to be."""
         while not self._stopping.is_set():
-            most = self._concurrency * self._source.rounds
-            if len(self._tasks) < most:
-                return most - len(self._tasks)
+            undecided = len(self._undecided)
+            free = self._concurrency * self._source.rounds - undecided
+            if free > 0 and len(self._leased) - undecided < _SETTLING_MAX:
+                return free
             self._left.clear()
             await self._left.wait()
         return 0
 
-    async def _work(self, held: Held[Item]) -> None:
-        self._leased.add(held)
+    async def _give_back(self, held: Held[Item]) -> None:
+        """Let another worker have what no handler has seen."""
         try:
-            async with self._slots:
-                if self._stopping.is_set() and held.may_return:
-                    said: object = None
-                    unstarted = True
-                else:
-                    said, unstarted = await self._decided(held), False
-            # What comes after the settling is another delivery, even if it overtakes the answer.
-            self._running.pop(held.place, None)
-            if unstarted:
-                await held.nack("the worker stops", 0.0)
-            else:
-                await self._settle(held, said)
+            await held.release()
+        except ClientError as error:
+            _log.warning("what was taken ahead could not be given back, and waits for the end of its lease: %s", error)
+        finally:
+            self._undecided.pop(held.place, None)
+            self._leased.discard(held)
+
+    async def _work(self, held: Held[Item]) -> None:
+        try:
+            try:
+                said = await self._decided(held)
+            finally:
+                # What comes after the settling is another delivery, even if it overtakes the answer.
+                self._undecided.pop(held.place, None)
+                self._busy -= 1
+                self._go_on()
+                self._left.set()
+            await self._settle(held, said)
         except LeaseLostError as error:
             self.stats.lost += 1
             _log.warning("what was handled is not this worker's any more, and is handled again: %s", error)
@@ -211,7 +245,7 @@ class AsyncWorker(Generic[Item]):
         finally:
             self._leased.discard(held)
             self._begun.discard(held)
-            self._running.pop(held.place, None)
+            self._left.set()
 
     async def _keep(self) -> None:
         """Extend all leases, again and again; a try that fails is followed by the next one."""
@@ -280,97 +314,6 @@ class AsyncWorker(Generic[Item]):
         else:
             await held.ack()
             self.stats.acked += 1
-
-
-class Worker(Generic[Item]):
-    """Handles messages or jobs with a plain function, in threads. Make one with `group` or `queue`; `run` it.
-
-    It runs an `AsyncWorker` on a loop of its own.
-    """
-
-    def __init__(
-        self, client: Client, make: Callable[[AsyncClient, Threads], AsyncWorker[Item]], concurrency: int
-    ) -> None:
-        self.stats = WorkerStats()
-        self._client = client
-        self._make = make
-        self._concurrency = concurrency
-        self._stopped = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._worker: AsyncWorker[Item] | None = None
-
-    @staticmethod
-    def group(
-        client: Client,
-        topic: str,
-        group: str,
-        handle: Callable[[Delivery], Outcome],
-        *,
-        effects: bool = False,
-        **options: Unpack[WorkerOptions],
-    ) -> "Worker[Delivery]":
-        """Return a worker for the messages of a group; with `effects`, each key is handled at most once.
-
-        Raise TypeError for an unknown option, a coroutine function or a generator function.
-        """
-        check_options(options)
-        check_plain(handle)
-
-        def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Delivery]:
-            return AsyncWorker.group(
-                twin, topic, group, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
-            )
-
-        return Worker(client, make, options.get("concurrency", CONCURRENCY))
-
-    @staticmethod
-    def queue(
-        client: Client,
-        name: str,
-        handle: Callable[[Job], Outcome],
-        *,
-        effects: str | None = None,
-        **options: Unpack[WorkerOptions],
-    ) -> "Worker[Job]":
-        """Return a worker for the jobs of a queue; `effects` names a topic of the broker that keeps which are done.
-
-        Raise TypeError for an unknown option, a coroutine function or a generator function.
-        """
-        check_options(options)
-        check_plain(handle)
-
-        def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Job]:
-            return AsyncWorker.queue(
-                twin, name, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
-            )
-
-        return Worker(client, make, options.get("concurrency", CONCURRENCY))
-
-    def run(self) -> None:
-        """Work until `stop`, or in the main thread SIGTERM or SIGINT; then finish what was taken."""
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        threads = Threads(self._concurrency, "driftq-worker")
-        try:
-            async with self._client.asynchronous() as twin:
-                self._worker = self._make(twin, threads)
-                self._worker.stats = self.stats
-                self._loop = asyncio.get_running_loop()
-                if self._stopped:
-                    self._worker.stop()
-                await self._worker.run()
-        finally:
-            self._loop = None
-            threads.close()
-
-    def stop(self) -> None:
-        """Take nothing more; `run` returns when what was taken is settled. May be called from any thread."""
-        self._stopped = True
-        loop, worker = self._loop, self._worker
-        if loop is not None and worker is not None:
-            with suppress(RuntimeError):  # the loop has just ended, and so has the worker
-                loop.call_soon_threadsafe(worker.stop)
 
 
 def _own_name(client: AsyncClient) -> str:

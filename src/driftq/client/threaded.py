@@ -1,0 +1,104 @@
+"""A worker for plain functions: it runs them in threads, around an `AsyncWorker` on a loop of its own."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, Unpack
+
+from driftq.client.client import AsyncClient, Client
+from driftq.client.consume import Delivery
+from driftq.client.handlers import Item, Outcome, WorkerOptions, check_options, check_plain, run_plain
+from driftq.client.worker import CONCURRENCY, AsyncWorker, WorkerStats
+from driftq.model.answers import Job
+from driftq.seam.threads import Threads
+
+
+class Worker(Generic[Item]):
+    """Handles messages or jobs with a plain function, in threads. Make one with `group` or `queue`; `run` it.
+
+    It runs an `AsyncWorker` on a loop of its own.
+    """
+
+    def __init__(
+        self, client: Client, make: Callable[[AsyncClient, Threads], AsyncWorker[Item]], concurrency: int
+    ) -> None:
+        self.stats = WorkerStats()
+        self._client = client
+        self._make = make
+        self._concurrency = concurrency
+        self._stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._worker: AsyncWorker[Item] | None = None
+
+    @staticmethod
+    def group(
+        client: Client,
+        topic: str,
+        group: str,
+        handle: Callable[[Delivery], Outcome],
+        *,
+        effects: bool = False,
+        **options: Unpack[WorkerOptions],
+    ) -> "Worker[Delivery]":
+        """Return a worker for the messages of a group; with `effects`, each key is handled at most once.
+
+        Raise TypeError for an unknown option, a coroutine function or a generator function.
+        """
+        check_options(options)
+        check_plain(handle)
+
+        def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Delivery]:
+            return AsyncWorker.group(
+                twin, topic, group, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
+            )
+
+        return Worker(client, make, options.get("concurrency", CONCURRENCY))
+
+    @staticmethod
+    def queue(
+        client: Client,
+        name: str,
+        handle: Callable[[Job], Outcome],
+        *,
+        effects: str | None = None,
+        **options: Unpack[WorkerOptions],
+    ) -> "Worker[Job]":
+        """Return a worker for the jobs of a queue; `effects` names a topic of the broker that keeps which are done.
+
+        Raise TypeError for an unknown option, a coroutine function or a generator function.
+        """
+        check_options(options)
+        check_plain(handle)
+
+        def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Job]:
+            return AsyncWorker.queue(
+                twin, name, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
+            )
+
+        return Worker(client, make, options.get("concurrency", CONCURRENCY))
+
+    def run(self) -> None:
+        """Work until `stop`, or in the main thread SIGTERM or SIGINT; then finish what was taken."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        threads = Threads(self._concurrency, "driftq-worker")
+        try:
+            async with self._client.asynchronous() as twin:
+                self._worker = self._make(twin, threads)
+                self._worker.stats = self.stats
+                self._loop = asyncio.get_running_loop()
+                if self._stopped:
+                    self._worker.stop()
+                await self._worker.run()
+        finally:
+            self._loop = None
+            threads.close()
+
+    def stop(self) -> None:
+        """Take nothing more; `run` returns when what was taken is settled. May be called from any thread."""
+        self._stopped = True
+        loop, worker = self._loop, self._worker
+        if loop is not None and worker is not None:
+            with suppress(RuntimeError):  # the loop has just ended, and so has the worker
+                loop.call_soon_threadsafe(worker.stop)
