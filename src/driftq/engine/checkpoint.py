@@ -24,11 +24,11 @@ from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint_record import CheckpointRecord
 from driftq.engine.filing import Filing
 from driftq.engine.filing_thread import FileThread
-from driftq.engine.frames import ClockBody
 from driftq.engine.losses import Losses
 from driftq.engine.segment import Segment
 from driftq.engine.space import Space
 from driftq.engine.time import EngineTime
+from driftq.engine.timeline import ClockBody
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError
 from driftq.model.limits import MIB

@@ -11,7 +11,8 @@ from typing import TypeVar
 from driftq.config import Settings
 from driftq.engine.append import Appended, Appender, Write
 from driftq.engine.blocks import Blocks
-from driftq.engine.catalog import Catalog, CatalogWriter
+from driftq.engine.catalog import Catalog
+from driftq.engine.catalog_writer import CatalogWriter
 from driftq.engine.checkpoint import Checkpointer
 from driftq.engine.checkpoint_record import CheckpointRecord
 from driftq.engine.copying import Copier

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from msgspec import Struct, msgpack
 
-from driftq.engine.timeline import Bend
 from driftq.model.tombstone import Reason
 from driftq.model.topic import TopicConfig
 
@@ -61,18 +60,6 @@ class TimeSeenBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """Kind TIME_SEEN: expiry has been judged at this moment of engine time, or is about to be."""
 
     moment: int
-
-
-class ClockBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind CLOCK, and in checkpoints: how engine time, the wall clock and stamps relate (`engine.time`)."""
-
-    moment: int
-    """Engine time when this was noted."""
-    offset: int
-    """Engine time minus wall time."""
-    stamp: int
-    """The last stamp that was given."""
-    bends: list[Bend]
 
 
 COMMIT = 81

@@ -31,7 +31,6 @@ from driftq.engine.deferred import Deferred
 from driftq.engine.filing import Filing
 from driftq.engine.frames import (
     COMMIT,
-    ClockBody,
     CommitBody,
     DeleteBody,
     FloorsBody,
@@ -46,6 +45,7 @@ from driftq.engine.held import Held, HeldFrame, commit_of
 from driftq.engine.runs import Runs
 from driftq.engine.tags import TagIndexes
 from driftq.engine.time import AHEAD_MS, EngineTime
+from driftq.engine.timeline import ClockBody
 from driftq.engine.topic import Topic
 from driftq.engine.upstream import Deriver
 from driftq.model.limits import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS

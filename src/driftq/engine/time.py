@@ -30,8 +30,7 @@ Invariants
 import logging
 from collections.abc import Callable
 
-from driftq.engine.frames import ClockBody
-from driftq.engine.timeline import CREEPS, FOLLOWS, STOPPED, Bend, Timeline
+from driftq.engine.timeline import CREEPS, FOLLOWS, STOPPED, Bend, ClockBody, Timeline
 from driftq.seam.clock import Clock
 
 AHEAD_MS = 2000

@@ -34,6 +34,18 @@ class Bend(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     pace: int
 
 
+class ClockBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Body of a CLOCK frame, and part of checkpoints: how engine time, wall clock and stamps relate."""
+
+    moment: int
+    """Engine time when this was noted."""
+    offset: int
+    """Engine time minus wall time."""
+    stamp: int
+    """The last stamp that was given."""
+    bends: list[Bend]
+
+
 class Timeline:
     """The bends, oldest first; none is where stamps have always been moments."""
 
