@@ -121,10 +121,9 @@ def _cold(manifest: Manifest, start: int, end: int) -> _Cold | None:
         assert manifest.cold_root is not None
         path = Path(manifest.cold_root, segment.file)
         try:
-            file, flags = in_place.cold_flags(path, segment, manifest.earliest)
-        except (in_place.Elsewhere, *in_place.UNREADABLE):
+            dead += in_place.dead_seqs(path, segment, manifest.earliest)
+        except in_place.Elsewhere:
             break
-        dead += in_place.dead_seqs(file, flags)
         files.append(str(path))
         whole = whole and segment.first >= at and segment.last <= end
         at = segment.last + 1
