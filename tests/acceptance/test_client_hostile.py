@@ -6,8 +6,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +14,11 @@ import pytest
 from driftq.client import AsyncClient, Client, ClientError, ProtocolError, TransportError
 from driftq.client.drivers import Stream
 from driftq.client.errors import ClosedError
+from tests.acceptance.hostile_server import Play, heard, hostile, reply, says
 
 TIMEOUT_S = 1.5
 CERTIFICATE = str(Path(__file__).parent / "tls" / "loopback.pem")
 """For 127.0.0.1, signed by itself, with its key."""
-
-Play = Callable[[socket.socket, int], None]
-"""What a server does on its n-th connection, from 0."""
-
-
-@contextmanager
-def hostile(play: Play, listener: socket.socket | None = None) -> Iterator[str]:
-    """A server that does as it likes; the address of it."""
-    listener = listener or socket.create_server(("127.0.0.1", 0))
-    gone = threading.Event()
-
-    def one(connection: socket.socket, number: int) -> None:
-        with connection, suppress(OSError):
-            play(connection, number)
-
-    def accept() -> None:
-        number = 0
-        while not gone.is_set():
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=one, args=(connection, number), daemon=True).start()
-            number += 1
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        name = listener.getsockname()
-        yield f"http://127.0.0.1:{name[1]}" if isinstance(name, tuple) else "http+unix://" + name.replace("/", "%2F")
-    finally:
-        gone.set()
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
 
 
 def call(kind: str, url: str, times: int = 1, **options: Any) -> list[bytes]:
@@ -67,35 +32,6 @@ def call(kind: str, url: str, times: int = 1, **options: Any) -> list[bytes]:
             return [(await client.request("GET", "/v0/health")).content for _ in range(times)]
 
     return asyncio.run(use())
-
-
-def heard(connection: socket.socket) -> bytes:
-    """The head of a request."""
-    text = b""
-    while b"\r\n\r\n" not in text:
-        chunk = connection.recv(65536)
-        if not chunk:
-            raise OSError("gone")
-        text += chunk
-    return text
-
-
-def says(*pieces: bytes, pause_s: float = 0.0, linger: bool = False) -> Play:
-    """A server that says this to every request, and hangs up."""
-
-    def play(connection: socket.socket, _: int) -> None:
-        heard(connection)
-        for piece in pieces:
-            connection.sendall(piece)
-            time.sleep(pause_s)
-        if linger:
-            connection.recv(1)
-
-    return play
-
-
-def reply(body: bytes, *more: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%s\r\n" % (len(body), b"".join(more)) + body
 
 
 def endless_head(connection: socket.socket, _: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, Record, StoredMessage
 from driftq.client.retry import Retries
+from tests.acceptance.hostile_server import heard, hostile, reply
 from tests.acceptance.restarting import PATIENT, restarting
-from tests.acceptance.test_client_hostile import heard, hostile, reply
 
 
 def out_of(client: Client, topic: str) -> list[Record]:

@@ -6,18 +6,21 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from msgspec import MsgspecError, structs
-from msgspec.json import decode, encode
+from msgspec.json import Decoder, encode
 
 from driftq.client.errors import ClientError, ProtocolError, api_error
 from driftq.client.plan import Emit, Flow, Pause, Plan, Request, Response
 from driftq.client.retry import Repeat, Retries, asked_s, may_retry
 from driftq.model.answers import Listing
 from driftq.seam.entropy import Entropy
+from driftq.seam.http_body import Body
 
 T = TypeVar("T")
 Page = TypeVar("Page", bound=Listing)
 
 JSON = {"content-type": "application/json"}
+_decoders: dict[Any, Decoder[Any]] = {}
+"""By the type of an answer; making one costs more than using it."""
 
 Query = Mapping[str, str | int | bool | None]
 
@@ -62,7 +65,7 @@ class Calls:
                     return response
                 raise api_error(response.status, response.headers, response.content)
             except ClientError as error:
-                if attempt >= self.retries.count or not may_retry(error, repeat):
+                if attempt >= self.retries.count or not may_retry(error, repeat) or _is_spent(request):
                     raise
                 if asked_s(error) > self.patience_s:
                     raise
@@ -97,14 +100,23 @@ class Calls:
             cursor = page.next_cursor
 
 
+def _is_spent(request: Request) -> bool:
+    """Whether a part of the body is gone that a second try would need."""
+    return isinstance(request.content, Body) and request.content.spent
+
+
 def decoded(response: Response, answer: type[T]) -> T:
     """The body as what it should be. Raises ProtocolError."""
     if answer is type(None):
         return None
     try:
-        return decode(response.content, type=answer)
+        decoder = _decoders.get(answer)
+        if decoder is None:
+            decoder = _decoders[answer] = Decoder(answer)
+        value: T = decoder.decode(response.content)
     except MsgspecError as error:
         raise ProtocolError(f"the answer is none of a DriftQ server's: {error}; is the address right?") from None
+    return value
 
 
 def present(members: Mapping[str, Any]) -> dict[str, Any]:

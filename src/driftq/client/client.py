@@ -4,7 +4,7 @@ its topics and its broker.
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -35,6 +35,7 @@ from driftq.model.answers import (
 )
 from driftq.model.router import Filter, Guarantee
 from driftq.seam.entropy import SystemEntropy
+from driftq.seam.http_body import Body
 
 DEFAULT_URL = "http://127.0.0.1:4000"
 _TIMEOUT_S = 30.0
@@ -110,7 +111,8 @@ class _ClientOperations(Operations):
         *,
         query: Mapping[str, str | int | bool | None] | None = None,
         json: Any = None,
-        content: bytes | None = None,
+        content: bytes | Iterable[bytes] | AsyncIterable[bytes] | None = None,
+        content_length: int | None = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool | None = None,
         wait_s: float = 0.0,
@@ -118,12 +120,17 @@ class _ClientOperations(Operations):
         """Any call, for what has no method here: a success as it came. Raises ApiError or TransportError.
 
         It is made again where that may help; whether it may take effect twice is `repeatable`, by default what its
-        method says.
+        method says. `content` that is an iterable of bytes is sent piece by piece, in chunks or as `content_length`
+        bytes; only an AsyncClient takes an asynchronous one. An iterator, such as a generator, can be read once: such a
+        call is not made again after the first piece was taken. A list, or an object with an `__iter__` of its own, is
+        read from the beginning for another try. With the header `expect: 100-continue` the body waits until the server
+        asks for it, for a second at most. Raises ValueError if the pieces are not `content_length` bytes.
         """
         given = dict(headers or {})
         if json is not None:
             content, given = encode(json), {**JSON, **given}
-        request = Request(method, path, query_of(query or {}), given, content, wait_s)
+        body = Body(content, content_length) if content is not None and not isinstance(content, bytes) else content
+        request = Request(method, path, query_of(query or {}), given, body, wait_s)
         safe = method in _SAFE if repeatable is None else repeatable
         return self._calls.response(request, Repeat.SAME if safe else Repeat.AGAIN)
 

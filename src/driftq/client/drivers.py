@@ -6,13 +6,12 @@ after a failure. A stream has no such limit; what is bounded there is how long t
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
 from driftq.client.address import Address
 from driftq.client.closing import AsyncClosing, Closing
 from driftq.client.errors import ClientError, ClosedError, TransportError
-from driftq.client.plan import Action, Emit, Flow, Open, Pause, Plan, Pull, Request, Response, Shut
+from driftq.client.plan import Action, Emit, Flow, Open, Pause, Plan, Pull, Request, Response
 from driftq.seam import http_async, http_blocking
 from driftq.seam.http1 import HttpError
 
@@ -39,25 +38,6 @@ def _failed(address: Address, error: HttpError, *, closed: bool) -> ClientError:
     return failure
 
 
-class _CallTime:
-    """The time that the call of one plan has left."""
-
-    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self._deadline = 0.0
-
-    def deadline(self, request: Request) -> float:
-        """Return when an answer to this request must be there."""
-        if not request.again:
-            self._deadline = self._clock() + self._timeout_s + request.wait_s
-        return self._deadline
-
-    def has_room(self, pause: Pause) -> bool:
-        """Whether there is time left after a pause."""
-        return not pause.in_call or self._clock() + pause.seconds < self._deadline
-
-
 class Driver:
     """Performs plans by blocking. May be used by many threads."""
 
@@ -67,10 +47,11 @@ class Driver:
 
     def run(self, plan: Plan[T]) -> T:
         """Return the answer of a plan."""
-        line, outcome = _Line(self), None
+        line = _Line(self)
         try:
+            action = plan.send(None)
             while True:
-                outcome = line.perform(_next(plan, outcome))
+                action = _next(plan, line.perform(action))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
@@ -88,9 +69,12 @@ class Driver:
 class _Line:
     """What one plan does on the network: calls, and one stream at a time."""
 
+    __slots__ = ("_address", "_deadline", "_ended", "_pausing", "_pool", "_silence_s", "_stream")
+
     def __init__(self, driver: Driver) -> None:
         self._pool, self._address = driver.pool, driver.address
-        self._time = _CallTime(driver.address.timeout_s, http_blocking.now)
+        self._deadline = 0.0
+        """When the call of the last request must be over."""
         self._stream: http_blocking.Connection | None = None
         self._silence_s = 0.0
         self._ended = False
@@ -99,21 +83,20 @@ class _Line:
     def perform(self, action: Action) -> object:
         """Return what came of an action."""
         try:
-            match action:
-                case Request():
-                    deadline = self._time.deadline(action)
-                    reply = self._pool.exchange(action.method, _head(self._address, action), action.content, deadline)
-                    return Response(*reply)
-                case Open():
-                    return self._open(action)
-                case Pull():
-                    return b"" if self._stream is None else self._stream.pull(http_blocking.now() + self._silence_s)
-                case Pause():
-                    return self._pause(action)
-                case Shut():
-                    self.shut()
+            if isinstance(action, Request):
+                if not action.again:
+                    self._deadline = http_blocking.now() + self._address.timeout_s + action.wait_s
+                head = _head(self._address, action)
+                return Response(*self._pool.exchange(action.method, head, action.content, self._deadline))
+            if isinstance(action, Pull):
+                return b"" if self._stream is None else self._stream.pull(http_blocking.now() + self._silence_s)
+            if isinstance(action, Open):
+                return self._open(action)
+            if isinstance(action, Pause):
+                return self._pause(action)
         except HttpError as error:
             return _failed(self._address, error, closed=self._pool.closed)
+        self.shut()
         return None
 
     def _open(self, action: Open) -> Response:
@@ -131,7 +114,7 @@ class _Line:
         return Response(status, headers, content)
 
     def _pause(self, pause: Pause) -> bool:
-        if not self._time.has_room(pause):
+        if pause.in_call and http_blocking.now() + pause.seconds >= self._deadline:
             return False
         self._pausing = threading.Event()
         if not self._ended:
@@ -203,10 +186,11 @@ class AsyncDriver:
 
     async def run(self, plan: Plan[T]) -> T:
         """Return the answer of a plan."""
-        line, outcome = _AsyncLine(self), None
+        line = _AsyncLine(self)
         try:
+            action = plan.send(None)
             while True:
-                outcome = await line.perform(_next(plan, outcome))
+                action = _next(plan, await line.perform(action))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
@@ -225,10 +209,13 @@ class AsyncDriver:
 class _AsyncLine:
     """What one plan does on the network: calls, and one stream at a time."""
 
+    __slots__ = ("_address", "_deadline", "_now", "_pool", "_silence_s", "_stream")
+
     def __init__(self, driver: AsyncDriver) -> None:
         self._pool, self._address = driver.pool, driver.address
         self._now = asyncio.get_running_loop().time
-        self._time = _CallTime(driver.address.timeout_s, self._now)
+        self._deadline = 0.0
+        """When the call of the last request must be over."""
         self._stream: http_async.Connection | None = None
         self._silence_s = 0.0
 
@@ -236,7 +223,10 @@ class _AsyncLine:
         """Return what came of an action."""
         try:
             if isinstance(action, Request):
-                return await self._call(action)
+                if not action.again:
+                    self._deadline = self._now() + self._address.timeout_s + action.wait_s
+                head = _head(self._address, action)
+                return Response(*await self._pool.exchange(action.method, head, action.content, self._deadline))
             if isinstance(action, Pull):
                 return b"" if self._stream is None else await self._stream.pull(self._now() + self._silence_s)
             if isinstance(action, Open):
@@ -248,18 +238,13 @@ class _AsyncLine:
         self.shut()
         return None
 
-    async def _call(self, request: Request) -> Response:
-        message = _head(self._address, request) + (request.content or b"")
-        reply = await self._pool.exchange(request.method, message, self._time.deadline(request))
-        return Response(*reply)
-
     async def _open(self, action: Open) -> Response:
         self.shut()
         request, deadline = action.request, self._now() + action.silence_s
-        message = _head(self._address, request) + (request.content or b"")
+        head = _head(self._address, request)
         self._silence_s = action.silence_s
         stream = self._stream = await self._pool.take(deadline)
-        status, headers = await stream.begin(request.method, message, deadline)
+        status, headers = await stream.begin(request.method, head, request.content, deadline)
         if status < 300:
             return Response(status, headers, b"")
         content = b""
@@ -268,7 +253,7 @@ class _AsyncLine:
         return Response(status, headers, content)
 
     async def _pause(self, pause: Pause) -> bool:
-        if not self._time.has_room(pause):
+        if pause.in_call and self._now() + pause.seconds >= self._deadline:
             return False
         await asyncio.sleep(pause.seconds)
         return True

@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.json import decode
 
+from driftq.seam.http_body import Body
+
 T = TypeVar("T")
 
 
@@ -24,7 +26,7 @@ class Request(Struct, frozen=True):
     """Percent-encoded where it needs to be."""
     query: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
-    content: bytes | None = None
+    content: bytes | Body | None = None
     wait_s: float = 0.0
     """How long the server is asked to hold its answer back, beyond the client's own timeout."""
     again: bool = False

@@ -7,6 +7,7 @@ from msgspec import MsgspecError, Raw, Struct
 from msgspec.json import Decoder, encode
 
 from driftq.client.calls import present
+from driftq.model.topic import TopicConfig
 
 LINES_MAX = 10_000
 """Records of one write, unless the server is told otherwise."""
@@ -24,9 +25,20 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     meta: Mapping[str, str] | None = None
 
 
+class _Write(Struct, omit_defaults=True):
+    """The members of a write."""
+
+    records: list[NewRecord | Mapping[str, Any]]
+    idempotency_key: str | None = None
+    node: str | None = None
+    create: bool | None = None
+    config: TopicConfig | None = None
+    disable_backpressure: bool | None = None
+
+
 def write_body(records: Iterable[NewRecord | Mapping[str, Any]], **fields: Any) -> bytes:
     """A write of these records; a mapping has the members of a `NewRecord`."""
-    return encode({"records": list(records), **present(fields)})
+    return encode(_Write(list(records), **fields))
 
 
 def encoded_body(records: list[bytes], **fields: Any) -> bytes:

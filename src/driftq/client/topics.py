@@ -21,6 +21,8 @@ from driftq.model.limits import PAGE_BYTES_MAX
 from driftq.model.tombstone import Tombstone
 from driftq.model.topic import TopicConfig
 
+_SEQS = {wanted: query_of({"return_seqs": wanted}) for wanted in (False, True)}
+
 
 class TopicOperations(Queues, Additions, Arrow, Operations):
     """What can be done with one topic."""
@@ -134,7 +136,7 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
         return range(written.first_seq, written.last_seq + 1)
 
     def _posted(self, body: bytes, key: str | None, return_seqs: bool) -> Plan[Written]:
-        request = Request("POST", self._path, query_of({"return_seqs": return_seqs}), JSON, body)
+        request = Request("POST", self._path, _SEQS[return_seqs], JSON, body)
         response = yield from self._calls.response(request, Repeat.SAME if key else Repeat.AGAIN)
         return decoded(response, Written)
 

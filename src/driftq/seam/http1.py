@@ -10,15 +10,18 @@ Invariants
 - A connection may carry another request only if the response was complete, had a length of its own, did not ask to
   close, and nothing came after it. Everything else would let one answer be taken for another.
 - A head is at most 64 KiB. A response that ends early, or breaks a rule of HTTP, is an `HttpError`, not a short answer.
+- A response that comes in one piece, with the head that a DriftQ server gives a success, is read by one regular
+  expression. It matches nothing that the parser would read in another way; everything else goes to the parser.
 """
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from driftq.seam.http_body import Body
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +32,12 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[!-~]+")
 _FIELD_VALUE = re.compile(r"[\t -~\x80-\xff]*")
 _PATH_SAFE = "/%:@!$&'()*+,;=~?-._>"
+_OF_THE_BODY = frozenset(("content-length", "transfer-encoding"))
+_HEADS_KEPT_MAX = 512
+_PLAIN = re.compile(
+    rb"HTTP/1\.1 200 OK\r\ncontent-type: ([!-~]+)\r\nx-request-id: ([!-~]+)\r\ncontent-length: ([0-9]{1,15})\r\n\r\n"
+)
+"""The head of nearly all answers: a success with a length, and a connection that goes on."""
 
 
 class HttpError(Exception):
@@ -65,7 +74,7 @@ class Endpoint(NamedTuple):
         """Return the request that makes a proxy connect to the server; None if none is needed."""
         if self.proxy is None or self.tls is None:
             return None
-        place = f"{self.host}:{self.port}"
+        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         return f"CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n{_fields(tuple(self.proxy.headers.items()))}\r\n".encode(
             "latin-1"
         )
@@ -88,30 +97,39 @@ class Head:
     def __init__(self, host: str, headers: Mapping[str, str], prefix: str = "") -> None:
         self._prefix = prefix
         self._fixed = _fields((("host", host), *headers.items()))
+        self._known: dict[tuple[object, ...], bytes] = {}
+        """All but the lines about the body, by what they are made of."""
 
     def request(
-        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | Body | None
     ) -> bytes:
         """Return the head of a request, up to and including its empty line. Raises ValueError."""
+        made_of = (method, path, len(query), *query.items(), *headers.items())
+        begin = self._known.get(made_of)
+        if begin is None:
+            begin = self._begin(method, path, query, headers)
+            if len(self._known) >= _HEADS_KEPT_MAX:
+                self._known.clear()
+            self._known[made_of] = begin
+        if body is None:
+            return begin + (b"content-length: 0\r\n\r\n" if method in ("POST", "PUT", "PATCH") else b"\r\n")
+        length = body.length if isinstance(body, Body) else len(body)
+        if length is None:
+            return begin + b"transfer-encoding: chunked\r\n\r\n"
+        return b"%bcontent-length: %d\r\n\r\n" % (begin, length)
+
+    def _begin(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
         if not _TOKEN.fullmatch(method):
             raise ValueError(f"{method!r} is not a method of HTTP")
         target = self._prefix + (path if _TARGET.fullmatch(path) else quote(path, safe=_PATH_SAFE))
+        for name in headers:
+            if name.lower() in _OF_THE_BODY:
+                raise ValueError(f"the header {name!r} of HTTP follows from the body of a request and cannot be set")
         if query:
-            target += ("&" if "?" in target else "?") + _query(tuple(query.items()))
-        lines = f"{method} {target} HTTP/1.1\r\n{self._fixed}{_fields(tuple(headers.items())) if headers else ''}"
-        if body is not None:
-            return f"{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
-        if method in ("POST", "PUT", "PATCH"):
-            return f"{lines}content-length: 0\r\n\r\n".encode("latin-1")
-        return f"{lines}\r\n".encode("latin-1")
+            target += ("&" if "?" in target else "?") + urlencode(query, quote_via=quote)
+        return f"{method} {target} HTTP/1.1\r\n{self._fixed}{_fields(tuple(headers.items()))}".encode("latin-1")
 
 
-@lru_cache(256)
-def _query(query: tuple[tuple[str, str], ...]) -> str:
-    return urlencode(query, quote_via=quote)
-
-
-@lru_cache(256)
 def _fields(headers: tuple[tuple[str, str], ...]) -> str:
     for name, value in headers:
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
@@ -130,7 +148,9 @@ class ResponseReader:
         "_length_known",
         "_parser",
         "_surplus",
+        "_untouched",
         "complete",
+        "continued",
         "head_complete",
         "headers",
         "status",
@@ -147,6 +167,9 @@ class ResponseReader:
         self.head_complete = False
         """Whether `status` and `headers` are those of the response."""
         self.complete = False
+        self.continued = False
+        """Whether the server has asked for the body (`100 Continue`)."""
+        self._untouched = True
         self._is_head = method in ("HEAD", "CONNECT")
         self._body: list[bytes] = []
         self._head_bytes = 0
@@ -156,6 +179,10 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the connection. Raises HttpError for what is not a response."""
+        if self._untouched:
+            self._untouched = False
+            if not self._is_head and self._feed_whole(data):
+                return
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
@@ -166,6 +193,25 @@ class ResponseReader:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 raise HttpError(f"the head of the response is longer than {HEAD_BYTES_MAX} bytes", sent=True)
+
+    def _feed_whole(self, data: bytes) -> bool:
+        """Take a whole response with the usual head; return False, having done nothing, for any other."""
+        head = _PLAIN.match(data)
+        if head is None:
+            return False
+        begin = head.end()
+        kind, request_id, length = head.groups()
+        if len(data) - begin != int(length):
+            return False
+        self.status = 200
+        self.headers = {
+            "content-type": kind.decode("ascii"),
+            "x-request-id": request_id.decode("ascii"),
+            "content-length": length.decode("ascii"),
+        }
+        self._body = [data[begin:]]
+        self.head_complete = self.complete = self._length_known = self._keep_alive = True
+        return True
 
     def end(self) -> None:
         """Take note that the connection has ended. Raises HttpError if a part of the response is missing."""
@@ -193,8 +239,15 @@ class ResponseReader:
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection may carry another request."""
-        return self.complete and self._length_known and not self._surplus and not self._is_head and self._keep_alive
+        """Whether the connection may carry another request: the response was whole, and all of it was taken."""
+        return (
+            self.complete
+            and self._keep_alive
+            and self._length_known
+            and not self._surplus
+            and not self._is_head
+            and not self._body
+        )
 
     # What the parser calls
 
@@ -217,6 +270,7 @@ class ResponseReader:
             return
         status = self._parser.get_status_code()
         if status < 200:
+            self.continued = self.continued or status == 100
             self.headers = {}
             return
         self.status = status

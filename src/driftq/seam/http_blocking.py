@@ -13,31 +13,38 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, cast
 from weakref import WeakSet
 
 from driftq.seam.http1 import Endpoint, HttpError, ResponseReader
+from driftq.seam.http_body import Body
+from driftq.seam.http_dial import connected, reason_of
+
+if TYPE_CHECKING:
+    import ssl
 
 IDLE_S = 30.0
-CONNECT_S_MAX = 10.0
+CONTINUE_S_MAX = 1.0
+"""How long a request that expects `100 Continue` waits for it before it sends its body."""
 
 now = time.monotonic
 """The clock of deadlines, in seconds."""
 
-_READ_BYTES = 256 << 10
-_JOINED_BYTES_MAX = 64 << 10
-"""A body up to this size is copied behind its head; a longer one is sent from where it is."""
+_READ_BYTES = 64 << 10
+"""What is read at once: a larger buffer is new memory for each read, whose pages cost more than the read."""
+_LONG_READ_BYTES = 1 << 20
+"""Of an answer that fills the smaller one."""
+_SHORT_BYTES_MAX = 64 << 10
+"""A body up to this size is sent together with its head."""
+_BLOCK_BYTES = 256 << 10
+"""A longer one is sent in blocks of this size, and stops if the server answers meanwhile."""
 _SLACK_S = 0.05
 """The timeout of a socket is set again only if it is wrong by more than this: setting it costs a system call."""
 
-
-class Reply(NamedTuple):
-    """A whole response. The names of headers are in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
+Reply = tuple[int, dict[str, str], bytes]
+"""A whole response: its status, its headers with names in lower case, and its body."""
 
 
 class Connection:
@@ -46,35 +53,51 @@ class Connection:
     def __init__(self, endpoint: Endpoint, deadline: float) -> None:
         self._reader = ResponseReader()
         self._timeout = -1.0
-        self._is_tls = endpoint.tls is not None
+        self._read_bytes = _READ_BYTES
+        self._is_cut = False
+        """Whether the last request was not sent to its end."""
         self.idle_since = 0.0
-        self._socket = _connected(endpoint, deadline)
+        self._socket = connected(endpoint, deadline)
+        self._tls = cast("ssl.SSLSocket", self._socket) if endpoint.tls is not None else None
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
-    def is_alive(self, now: float) -> bool:
+    def is_alive(self, moment: float) -> bool:
         """Whether another request may be sent: an idle connection on which something arrives is one that ends."""
-        return now - self.idle_since < IDLE_S and not self._poll.poll(0)
+        if moment - self.idle_since >= IDLE_S or self._poll.poll(0):
+            return False
+        return self._tls is None or not self._tls.pending()
 
-    def exchange(self, method: str, head: bytes, body: bytes | None, deadline: float) -> Reply:
-        """Send a request and return the whole response. Raises HttpError."""
-        self.begin(method, head, body, deadline)
+    def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
+        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
+        status, headers = self.begin(method, head, body, deadline)
         reader = self._reader
         while not reader.complete:
             self._receive(deadline)
-        return Reply(reader.status, reader.headers, reader.take())
+        return status, headers, reader.take()
 
-    def begin(self, method: str, head: bytes, body: bytes | None, deadline: float) -> tuple[int, dict[str, str]]:
-        """Send a request and wait for the head of the response. Raises HttpError."""
+    def begin(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> tuple[int, dict[str, str]]:
+        """Send a request, wait for the head of the response. Raises HttpError, and what the pieces of a body raise."""
         reader = self._reader
         reader.expect(method)
-        unsent = self._send(head, body, deadline)
+        unsent: HttpError | None = None
+        self._is_cut = False
+        self._read_bytes = _READ_BYTES
+        try:
+            if body is None:
+                self._send(head, deadline, sent=False)
+            elif not isinstance(body, Body) and len(body) <= _SHORT_BYTES_MAX:
+                self._send(head + body, deadline, sent=False)
+            else:
+                self._send_pieces(head, body, deadline)
+        except _UnsentError as error:
+            # A server may answer and hang up before it has read the whole request: its answer counts.
+            unsent = error
         while not reader.head_complete:
             try:
                 self._receive(deadline)
             except HttpError as error:
-                # A server may answer and hang up before it has read the whole request: its answer counts.
-                raise (error if unsent is None else unsent) from error
+                raise unsent or error from (unsent or error).__cause__
         return reader.status, reader.headers
 
     def pull(self, deadline: float) -> bytes:
@@ -87,7 +110,7 @@ class Connection:
     @property
     def reusable(self) -> bool:
         """Whether the response was read to its end, and the connection may carry another request."""
-        return self._reader.reusable and not self._reader.buffered
+        return self._reader.reusable and not self._is_cut
 
     def interrupt(self) -> None:
         """End what another thread waits for on this connection."""
@@ -104,42 +127,91 @@ class Connection:
         if "_socket" in self.__dict__:
             self._socket.close()
 
-    def _send(self, head: bytes, body: bytes | None, deadline: float) -> HttpError | None:
-        """Send a request, and return why a part of it could not be."""
+    def _send(self, data: bytes | memoryview, deadline: float, *, sent: bool) -> None:
+        """Send bytes. Raises HttpError at the deadline, and _UnsentError if the connection does not take them."""
+        self._wait_until(deadline, sent=sent)
         try:
-            self._wait_until(deadline, sent=False)
-            if body is None:
-                self._socket.sendall(head)
-            elif len(body) <= _JOINED_BYTES_MAX:
-                self._socket.sendall(head + body)
-            else:
-                self._send_both(head, body, deadline)
+            self._socket.sendall(data)
         except TimeoutError as error:
             raise HttpError("the request could not be sent in time", sent=True) from error
         except OSError as error:
-            failed = HttpError(f"the request could not be sent: {_reason(error)}", sent=True)
-            failed.__cause__ = error
-            return failed
-        return None
+            raise _UnsentError(f"the request could not be sent: {reason_of(error)}", sent=True) from error
 
-    def _send_both(self, head: bytes, body: bytes, deadline: float) -> None:
-        rest = memoryview(body)
-        if self._is_tls:  # TLS has no sendmsg
-            self._socket.sendall(head)
-        else:
-            rest = rest[max(0, self._socket.sendmsg([head, body]) - len(head)) :]
-        while rest:
-            self._wait_until(deadline, sent=True)
-            rest = rest[self._socket.send(rest[:_READ_BYTES]) :]
+    def _send_pieces(self, head: bytes, body: bytes | Body, deadline: float) -> None:
+        """Send a request with a long body, until its end or until the server has answered.
+
+        Raises HttpError, and what the pieces raise.
+        """
+        self._is_cut = True
+        begun = False
+        if expects_continue(head):
+            self._send(head, deadline, sent=False)
+            if not self._is_continued(deadline):
+                return
+            begun, head = True, b""
+        for block in _blocks(head, body.sent() if isinstance(body, Body) else (body,)):
+            if begun and self._is_answered(deadline):
+                return
+            self._send(block, deadline, sent=begun)
+            begun = True
+        self._is_cut = False
+
+    def _is_continued(self, deadline: float) -> bool:
+        """Wait until the server asks for the body, or for a second; return False if it has answered instead."""
+        reader, until = self._reader, min(deadline, now() + CONTINUE_S_MAX)
+        while not reader.continued and not reader.head_complete and now() < until:
+            if self._poll.poll(max(0.0, until - now()) * 1000):
+                self._receive(deadline)
+        return not reader.head_complete
+
+    def _is_answered(self, deadline: float) -> bool:
+        """Wait until more can be sent; return True if the server has answered before that."""
+        reader = self._reader
+        if self._tls is not None:
+            return self._is_answered_tls(self._tls)
+        both = select.poll()
+        both.register(self._socket, select.POLLIN | select.POLLOUT)
+        while True:
+            ready = both.poll(max(0.0, deadline - now()) * 1000)
+            if not ready:
+                raise HttpError("the request could not be sent in time", sent=True)
+            if not ready[0][1] & ~select.POLLOUT:
+                return False
+            self._receive(deadline)
+            if reader.head_complete:
+                return True
+
+    def _is_answered_tls(self, tls: "ssl.SSLSocket") -> bool:
+        """Whether an answer is there. TLS may have to read before it can write, so this does not wait."""
+        import ssl  # only those who use TLS pay for it
+
+        reader = self._reader
+        while not reader.head_complete and (tls.pending() or self._poll.poll(0)):
+            tls.settimeout(0)
+            self._timeout = 0.0
+            try:
+                data = tls.recv(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                return False  # not a part of an answer
+            except OSError as error:
+                raise HttpError(f"the connection broke: {reason_of(error)}", sent=True) from error
+            self._take(data)
+        return reader.head_complete
 
     def _receive(self, deadline: float) -> None:
         self._wait_until(deadline, sent=True)
+        size = self._read_bytes
         try:
-            data = self._socket.recv(_READ_BYTES)
+            data = self._socket.recv(size)
         except TimeoutError as error:
             raise HttpError("the server did not answer in time", sent=True) from error
         except OSError as error:
-            raise HttpError(f"the connection broke: {_reason(error)}", sent=True) from error
+            raise HttpError(f"the connection broke: {reason_of(error)}", sent=True) from error
+        if len(data) == size:
+            self._read_bytes = _LONG_READ_BYTES
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         if data:
             self._reader.feed(data)
         else:
@@ -147,92 +219,33 @@ class Connection:
 
     def _wait_until(self, deadline: float, *, sent: bool) -> None:
         """Let the next operation of the socket wait until the deadline. Raises HttpError when that has passed."""
-        left = deadline - time.monotonic()
+        left = deadline - now()
         if left <= 0:
             raise HttpError("the server did not answer in time", sent=sent)
-        if abs(left - self._timeout) > _SLACK_S:
+        if not -_SLACK_S < left - self._timeout < _SLACK_S:
             self._socket.settimeout(left)
             self._timeout = left
 
 
-def _connected(endpoint: Endpoint, deadline: float) -> socket.socket:
-    """Return a socket that is connected to the server, through a proxy and TLS if there are. Raises HttpError."""
-    deadline = min(deadline, time.monotonic() + CONNECT_S_MAX)
-    raw: socket.socket | None = None
-    try:
-        raw = _dialled(endpoint, deadline)
-        if (tunnel := endpoint.tunnel()) is not None:
-            _open_tunnel(raw, tunnel, deadline)
-        if endpoint.tls is None:
-            return raw
-        raw.settimeout(_left(deadline))
-        return endpoint.tls.wrap_socket(raw, server_hostname=endpoint.host)
-    except (OSError, ValueError) as error:
-        if raw is not None:
-            raw.close()
-        raise HttpError(f"{endpoint.name} cannot be reached: {_reason(error)}", sent=False) from error
-    except HttpError:
-        if raw is not None:
-            raw.close()
-        raise
+class _UnsentError(HttpError):
+    """The connection has not taken the whole request; an answer may be there."""
 
 
-def _dialled(endpoint: Endpoint, deadline: float) -> socket.socket:
-    if endpoint.unix_path is not None:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(_left(deadline))
-            made.connect(endpoint.unix_path)
-        except BaseException:
-            made.close()
-            raise
-        return made
-    host, port = endpoint.dialled
-    failed: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        made = socket.socket(family, kind, protocol)
-        try:
-            made.settimeout(_left(deadline))
-            made.connect(address)
-        except OSError as error:
-            made.close()
-            failed = error
-        except BaseException:
-            made.close()
-            raise
-        else:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return made
-    raise failed or OSError(f"{host} has no address")
+def _blocks(head: bytes, pieces: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """Yield what goes out with one send each; the first block has the head in it."""
+    for piece in pieces:
+        view = memoryview(piece)
+        for at in range(0, len(view), _BLOCK_BYTES):
+            block = view[at : at + _BLOCK_BYTES]
+            yield b"".join((head, block)) if head else block
+            head = b""
+    if head:
+        yield head
 
 
-def _open_tunnel(raw: socket.socket, tunnel: bytes, deadline: float) -> None:
-    reader = ResponseReader()
-    reader.expect("CONNECT")
-    raw.settimeout(_left(deadline))
-    raw.sendall(tunnel)
-    while not reader.complete:
-        raw.settimeout(_left(deadline))
-        # One byte at a time: what follows the head belongs to TLS.
-        data = raw.recv(1)
-        if not data:
-            raise OSError("the proxy closed the connection")
-        reader.feed(data)
-    if not 200 <= reader.status < 300:
-        raise OSError(f"the proxy answered with status {reader.status}")
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    return left
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)) or type(error).__name__
+def expects_continue(head: bytes) -> bool:
+    """Whether the head of a request asks the server to say that it wants the body."""
+    return b"\r\nexpect: 100-continue\r\n" in head.lower()
 
 
 class Pool:
@@ -243,30 +256,31 @@ class Pool:
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
         self.closed = False
+        self._expiry_at = now() + IDLE_S
+        """When to look for connections that were idle for too long."""
         _pools.add(self)
 
     def take(self, deadline: float) -> Connection:
         """Return a connection for one exchange; it must be given back. Raises HttpError."""
         if self.closed:
             raise HttpError("the client is closed", sent=False)
-        now = time.monotonic()
+        moment = now()
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 connection = Connection(self._endpoint, deadline)
                 break
-            if connection.is_alive(now):
+            if connection.is_alive(moment):
                 break
             connection.close()
         self._busy.add(connection)
-        self._interrupt_if_closed(connection)
+        if self._is_closed():  # by another thread, since the first look
+            connection.interrupt()
         return connection
 
-    def _interrupt_if_closed(self, connection: Connection) -> None:
-        """End a connection that was taken while another thread closed the pool."""
-        if self.closed:
-            connection.interrupt()
+    def _is_closed(self) -> bool:
+        return self.closed
 
     def give_back(self, connection: Connection) -> None:
         """Keep a connection for the next exchange if its response was read to the end; close it otherwise."""
@@ -274,11 +288,29 @@ class Pool:
         if self.closed or not connection.reusable:
             connection.close()
             return
-        connection.idle_since = time.monotonic()
+        connection.idle_since = moment = now()
         self._idle.append(connection)
+        if moment >= self._expiry_at:
+            self._expire(moment)
+        if self._is_closed():
+            self._close_idle()
 
-    def exchange(self, method: str, head: bytes, body: bytes | None, deadline: float) -> Reply:
-        """Send a request and return the whole response. Raises HttpError."""
+    def _expire(self, moment: float) -> None:
+        """Close connections that were idle for too long, from the bottom, where those used longest ago are."""
+        self._expiry_at = moment + IDLE_S
+        while self._idle:
+            try:
+                oldest = self._idle.popleft()
+            except IndexError:  # another thread took it
+                return
+            if moment - oldest.idle_since < IDLE_S:
+                self._idle.appendleft(oldest)
+                self._expiry_at = oldest.idle_since + IDLE_S
+                return
+            oldest.close()
+
+    def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
+        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
         connection = self.take(deadline)
         try:
             return connection.exchange(method, head, body, deadline)
@@ -300,8 +332,9 @@ class Pool:
         self._close_idle()
 
     def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        with suppress(IndexError):  # another thread may close them too
+            while self._idle:
+                self._idle.pop().close()
 
 
 _pools: WeakSet[Pool] = WeakSet()

@@ -54,8 +54,8 @@ class Poster:
         except HttpError as error:
             raise PostError(str(error)) from error
         try:
-            message = self._head.request("POST", self._path, {}, {}, body) + body
-            status, _ = await connection.begin("POST", message, deadline)
+            head = self._head.request("POST", self._path, {}, {}, body)
+            status, _ = await connection.begin("POST", head, body, deadline)
             return Reply(status, await _body(connection, deadline))
         except HttpError as error:
             raise PostError(f"the answer of {self._name} broke off: {error}") from error

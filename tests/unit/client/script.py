@@ -81,7 +81,7 @@ class Script:
 
     def bodies(self) -> Iterable[Any]:
         """What was sent, decoded."""
-        return [None if one.content is None else decode(one.content) for one in self.asked]
+        return [decode(one.content) if isinstance(one.content, bytes) else None for one in self.asked]
 
     @staticmethod
     def _next(plan: Any, outcome: Any) -> Any:

@@ -1,8 +1,13 @@
 """Requests as bytes, and responses from bytes: what is taken, what is refused, and when a connection may go on."""
 
-import pytest
+import ssl
 
-from driftq.seam.http1 import HEAD_BYTES_MAX, Head, HttpError, ResponseReader
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftq.seam.http1 import HEAD_BYTES_MAX, Endpoint, Head, HttpError, Proxy, ResponseReader
+from driftq.seam.http_body import Body
 
 HEAD = Head("here:4000", {"user-agent": "test"})
 
@@ -25,9 +30,59 @@ def test_a_request_is_its_head() -> None:
     assert b"content-length: 0\r\n" in HEAD.request("PUT", "/a", {}, {}, None)
 
 
+def test_a_body_in_pieces_says_how_it_ends() -> None:
+    assert HEAD.request("POST", "/a", {}, {}, Body([])).endswith(
+        b"user-agent: test\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    assert HEAD.request("POST", "/a", {}, {}, Body([], 7)).endswith(b"user-agent: test\r\ncontent-length: 7\r\n\r\n")
+
+
+def test_heads_that_are_kept_are_not_mixed_up() -> None:
+    made = [
+        HEAD.request("GET", "/a", {"b": "c"}, {}, None),
+        HEAD.request("GET", "/a", {}, {"b": "c"}, None),
+        HEAD.request("GET", "/a", {}, {"b": "c"}, b"1"),
+        HEAD.request("POST", "/a", {}, {"b": "c"}, None),
+    ]
+    assert len(set(made)) == len(made)
+    for number in range(2000):
+        HEAD.request("GET", f"/{number}", {}, {}, None)
+    assert HEAD.request("GET", "/a", {"b": "c"}, {}, None) == made[0]
+
+
+def test_a_tunnel_names_an_address_of_version_6_in_brackets() -> None:
+    proxy = Proxy("proxy", 80, {})
+    tls = ssl.create_default_context()
+    assert (Endpoint("::1", 443, tls, proxy=proxy).tunnel() or b"").startswith(b"CONNECT [::1]:443 HTTP/1.1\r\n")
+    assert (Endpoint("here", 443, tls, proxy=proxy).tunnel() or b"").startswith(b"CONNECT here:443 HTTP/1.1\r\n")
+
+
+PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: a1\r\ncontent-length: %d\r\n\r\n"
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), st.binary(max_size=3), st.integers(1, 200))
+def test_the_usual_head_is_read_as_the_parser_reads_it(body: bytes, length: int, surplus: bytes, cut: int) -> None:
+    """In one piece an answer takes the short way, in two it goes to the parser."""
+    for announced in (len(body), length):
+        whole = PLAIN % announced + body + surplus
+        seen = []
+        for pieces in ([whole], [whole[:cut], whole[cut:]]):
+            reader = read(*filter(None, pieces))
+            seen.append((reader.status, reader.headers, reader.complete, reader.take(), reader.reusable))
+        assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize(
     ("method", "headers"),
-    [("GET", {"a": "b\r\nevil: 1"}), ("GET", {"a b": "c"}), ("GET", {"a": "\x00"}), ("GE T", {}), ("", {})],
+    [
+        ("GET", {"a": "b\r\nevil: 1"}),
+        ("PUT", {"Content-Length": "3"}),
+        ("PUT", {"transfer-encoding": "chunked"}),
+        ("GET", {"a b": "c"}),
+        ("GET", {"a": "\x00"}),
+        ("GE T", {}),
+        ("", {}),
+    ],
 )
 def test_what_would_change_the_request_is_refused(method: str, headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="HTTP"):

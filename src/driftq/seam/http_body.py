@@ -1,0 +1,84 @@
+"""Bodies of requests that are sent piece by piece, without I/O: which bytes go out, and whether they can go out again.
+
+A body has a length that is known, or goes out in chunks. Pieces that come from an iterator can be had once; those of
+any other iterable, such as a list or an object with an `__iter__` that opens a file, once for each try.
+
+Invariants
+- `spent` is true as soon as a piece was asked for that cannot be had again. Such a request is not sent a second time.
+- With a length, exactly so many bytes are sent or the request ends with a ValueError: never more, and never a shorter
+  body that a server would take for whole.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Body:
+    """The body of a request, from an iterable of bytes; an AsyncClient takes asynchronous ones too.
+
+    `length` is the number of all bytes, if it is known.
+    """
+
+    def __init__(self, pieces: Iterable[bytes] | AsyncIterable[bytes], length: int | None = None) -> None:
+        if isinstance(pieces, str | bytes | bytearray | memoryview):
+            raise TypeError(f"a body in pieces is an iterable of bytes, not {type(pieces).__name__}")
+        if length is not None and length < 0:
+            raise ValueError("the length of a body is at least 0")
+        self._pieces = pieces
+        self.length = length
+        self.spent = False
+        """Whether a part of it was taken that cannot be had again."""
+
+    def sent(self) -> Iterator[bytes]:
+        """Yield what goes out, from the beginning. Raise ValueError for a length that is wrong."""
+        if not isinstance(self._pieces, Iterable):
+            raise TypeError("only an AsyncClient can send an asynchronous body")
+        pieces = iter(self._pieces)
+        self.spent = pieces is self._pieces
+        framing = _Framing(self.length)
+        for piece in pieces:
+            if piece:
+                yield framing.piece(piece)
+        if last := framing.last():
+            yield last
+
+    async def sent_async(self) -> AsyncGenerator[bytes, None]:
+        """Yield what goes out, from the beginning. Raise ValueError for a length that is wrong."""
+        if isinstance(self._pieces, Iterable):
+            for message in self.sent():
+                yield message
+            return
+        pieces = aiter(self._pieces)
+        self.spent = pieces is self._pieces
+        framing = _Framing(self.length)
+        async for piece in pieces:
+            if piece:
+                yield framing.piece(piece)
+        if last := framing.last():
+            yield last
+
+
+class _Framing:
+    """How the pieces of one body stand in the stream of a connection."""
+
+    def __init__(self, length: int | None) -> None:
+        self._length = length
+        self._size = 0
+
+    def piece(self, piece: bytes) -> bytes:
+        """Return the bytes that carry a piece. Raise ValueError if it exceeds the length."""
+        self._size += len(piece)
+        if self._length is None:
+            return b"%x\r\n%b\r\n" % (len(piece), piece)
+        if self._size > self._length:
+            raise ValueError(f"the body has more than the {self._length} bytes of its length")
+        return piece
+
+    def last(self) -> bytes:
+        """Return the bytes after the last piece. Raise ValueError if some are missing."""
+        if self._length is None:
+            return _LAST_CHUNK
+        if self._size != self._length:
+            raise ValueError(f"the body has {self._size} bytes and not the {self._length} of its length")
+        return b""
