@@ -6,7 +6,8 @@ A refused start raises `StartError`; a directory that another server has open is
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -307,16 +308,21 @@ class Server:
 
 
 def _make_directories(disk: Disk, settings: Settings) -> None:
-    """The data directory. The cold one is made behind recovery, which has to see whether it is missing."""
-    paths = [path for path in (settings.data_dir, settings.cold_dir) if path is not None]
-    if len({os.path.realpath(path) for path in paths}) < len(paths):
-        raise StartError(f"{settings.cold_dir} is the data directory; the cold directory must be another one")
-    for path in paths:
-        try:
-            if path == settings.data_dir:
-                make_directory(disk, path)
-            disk.names(path)
-        except NotADirectoryError:
-            raise StartError(f"{path} cannot be used: it is not a directory") from None
-        except OSError as error:
-            raise StartError(f"{path} cannot be used: {error.strerror}") from error
+    """Make the data directory. The cold one is made after recovery, which has to see whether it is missing."""
+    if settings.cold_dir is not None:
+        # The first call on it, through `disk`: a cold directory that hangs refuses the start in time.
+        _use(settings.cold_dir, disk.names)
+        if os.path.realpath(settings.cold_dir) == os.path.realpath(settings.data_dir):
+            raise StartError(f"{settings.cold_dir} is the data directory; the cold directory must be another one")
+    _use(settings.data_dir, partial(make_directory, disk))
+    _use(settings.data_dir, disk.names)
+
+
+def _use(path: str, work: Callable[[str], object]) -> None:
+    """Do something with a directory. Raise StartError if it cannot be used."""
+    try:
+        work(path)
+    except NotADirectoryError:
+        raise StartError(f"{path} cannot be used: it is not a directory") from None
+    except OSError as error:
+        raise StartError(f"{path} cannot be used: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from msgspec import json
 
 from driftq.config import Settings
+from driftq.errors import StartError
 from driftq.http.app import App
 from driftq.http.keys import Keys
 from driftq.http.request import Request
@@ -181,3 +183,26 @@ def test_a_server_stops_while_its_cold_tier_hangs(tmp_path: Path) -> None:
         await again.stop()
 
     asyncio.run(play())
+
+
+def test_a_start_on_a_hung_cold_tier_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """proves: G-IO-12; row: F-START-5"""
+    rig = Rig(tmp_path)
+    resolve = os.path.realpath
+
+    def resolved(path: str) -> str:
+        assert not path.startswith(str(rig.settings.cold_dir)), "this call would hang, and nobody would give up on it"
+        return resolve(path)
+
+    async def play() -> None:
+        rig.hanging.hang()
+        runtime = AsyncioRuntime(asyncio.get_running_loop())
+        disk = PatientDisk(rig.hanging, str(rig.settings.cold_dir), rig.patience)
+        with monkeypatch.context() as patch:
+            patch.setattr(os.path, "realpath", resolved)
+            with pytest.raises(StartError, match="cold cannot be used: the file system does not answer"):
+                Server(rig.settings, disk, SystemClock(), runtime)
+        rig.hanging.release()
+
+    asyncio.run(play())
+    assert not (tmp_path / "data").exists(), "a refused start has made nothing"
