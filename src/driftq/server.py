@@ -128,6 +128,8 @@ class Server:
         self.staging = Staging(settings.stage_ttl_ms)
         self.hot_root = os.path.abspath(settings.data_dir)
         self.cold_root = None if settings.cold_dir is None else os.path.abspath(settings.cold_dir)
+        self.real_roots = [os.path.realpath(root) for root in (self.hot_root, self.cold_root) if root is not None]
+        """The directories of the server without symbolic links, as they were at its start."""
         self.server_id = ""
         """Known once it has recovered."""
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)

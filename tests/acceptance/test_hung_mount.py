@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec import json
 
+from driftq.backup import backups
 from driftq.config import Settings
 from driftq.errors import StartError
 from driftq.http.app import App
@@ -206,3 +208,55 @@ def test_a_start_on_a_hung_cold_tier_is_refused_in_time(tmp_path: Path, monkeypa
 
     asyncio.run(play())
     assert not (tmp_path / "data").exists(), "a refused start has made nothing"
+
+
+@pytest.mark.parametrize("where", ["cold", "backups"])
+def test_a_request_for_a_backup_never_waits_for_a_mount_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """proves: G-IO-12"""
+    hung, release, resolve = str(tmp_path / where), threading.Event(), os.path.realpath
+
+    def resolved(path: str) -> str:
+        if path.startswith(hung):
+            assert threading.current_thread() is not threading.main_thread(), "the loop would hang"
+            release.wait()
+        return resolve(path)
+
+    async def story(rig: Rig) -> None:
+        monkeypatch.setattr(os.path, "realpath", resolved)
+        for _ in range(2):
+            status, body = await rig.ask("POST", "/v0/backups", {"to": rig.backups})
+            if where == "cold":
+                assert status in (202, 429), "whether the backup works is found out on its thread"
+            else:
+                assert (status, body["error"]["code"]) == (500, "internal")
+                assert body["error"]["message"] == f"{rig.backups} cannot be used: the file system does not answer"
+        release.set()
+
+    played(tmp_path, story)
+
+
+def test_a_backup_directory_that_hangs_at_the_start_delays_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """proves: G-IO-12"""
+    release = threading.Event()
+
+    def newest_ts(*_: object) -> None:
+        release.wait()
+
+    monkeypatch.setattr(backups, "newest_ts", newest_ts)
+
+    async def play() -> None:
+        runtime = AsyncioRuntime(asyncio.get_running_loop())
+        settings = Settings(data_dir=str(tmp_path / "data"), backup_dir=str(tmp_path / "backups"))
+        server = Server(settings, OsDisk(), SystemClock(), runtime)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await runtime.future(server.engine.checkpointer.run())
+            await runtime.future(server.close())
+
+    try:
+        asyncio.run(play())
+    finally:
+        release.set()

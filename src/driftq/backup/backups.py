@@ -23,11 +23,14 @@ from driftq.errors import NotFoundError, ThrottledError
 from driftq.seam.clock import Clock
 from driftq.seam.entropy import Entropy
 from driftq.seam.log import facts
+from driftq.seam.patience import Patience
 from driftq.seam.runtime import Pending, Runtime, Worker
 from driftq.storage.layout import Layout
 
 _KEPT = 100
 _RETRY_MS = 1000
+_LOOK_S = 5.0
+"""So long a look at the backups of earlier runs may take. A stop waits for it, and has 9.5 s."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,15 +67,23 @@ class Backups:
         """When the state of the newest backup that is known was taken."""
 
     def look_for_last(self, directory: str | None) -> None:
-        """Find out, on the thread for files, when an earlier run of the server took its last backup to a directory."""
+        """Find out, on the thread for backups, when an earlier run of the server took its last one to a directory."""
         if directory is not None:
-            self._engine.filing.in_background(partial(self._find_last, directory))
+            self._put(partial(self._find_last, directory))
 
     def _find_last(self, directory: str) -> None:
         with suppress(OSError):
-            found = newest_ts(self._layout.disk, directory)
+            found = Patience(_LOOK_S).call(partial(newest_ts, self._layout.disk, directory), directory)
             if found is not None:
-                self.last_ts = max(found, self.last_ts or 0)
+                self._runtime.from_thread(lambda: self._found_last(found))
+
+    def _found_last(self, found: int) -> None:
+        self.last_ts = max(found, self.last_ts or 0)
+
+    def _put(self, work: Callable[[], None]) -> None:
+        if self._worker is None:
+            self._worker = self._runtime.worker("driftq-backup", _run_all)
+        self._worker.put(work)
 
     def begin(self, to: str, server_id: str) -> Backup:
         """Begin a backup into a directory. Raises ThrottledError while another is under way, and ShuttingDownError."""
@@ -125,9 +136,7 @@ class Backups:
             backup.figures,
             lambda: self._closing,
         )
-        if self._worker is None:
-            self._worker = self._runtime.worker("driftq-backup", _run_all)
-        self._worker.put(partial(self._copy, backup, copying))
+        self._put(partial(self._copy, backup, copying))
 
     def _copy(self, backup: Backup, copying: Copying) -> None:
         """On the thread."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.backup.backups import Backup
-from driftq.errors import ForbiddenError, InvalidRequestError
+from driftq.errors import ForbiddenError, InternalError, InvalidRequestError
 from driftq.http.access import Scope
 from driftq.http.body import decode_body
 from driftq.http.reply import Reply, json_reply
@@ -20,9 +20,12 @@ from driftq.http.routes import Route
 from driftq.http.timing import since_ms
 from driftq.model.additions import BackupList, BackupRow, BackupState
 from driftq.model.answers import Performance
+from driftq.seam.patience import Patience
 from driftq.server import Server
 
 _BACKUPS = "/v0/backups"
+_LOOP_PATIENCE_S = 0.5
+"""So long the loop waits for a path to be resolved, once: until that call returns it does not wait again."""
 
 
 class BackupBegin(Struct):
@@ -42,6 +45,7 @@ class Backups:
         self._server = server
         self._backups = server.backups
         self._body_bytes_max = server.settings.limits.body_bytes_max
+        self._patience = Patience(_LOOP_PATIENCE_S)
 
     def routes(self) -> list[Route]:
         """Three."""
@@ -55,7 +59,11 @@ class Backups:
         """Begin one; how far it is can be asked for."""
         _check_whole(request)
         body = decode_body(_BEGIN, request, body_bytes_max=self._body_bytes_max, optional=True)
-        backup = self._backups.begin(self._directory(body.to), self._server.server_id)
+        try:
+            directory = self._patience.call(lambda: self._directory(body.to), body.to or "the backup directory")
+        except TimeoutError as error:
+            raise InternalError(f"{error.filename} cannot be used: {error.strerror}") from error
+        backup = self._backups.begin(directory, self._server.server_id)
         return json_reply(202, BackupState(_row(backup), self._figures(request)))
 
     def list(self, request: Request) -> Reply:
@@ -85,7 +93,7 @@ class Backups:
                 raise ForbiddenError("others can reach this server: it takes backups to --backup-dir alone")
         elif os.path.commonpath([path, os.path.realpath(root)]) != os.path.realpath(root):
             raise ForbiddenError("backups go below the server's --backup-dir")
-        if any(_is_below(path, own) for own in (self._server.hot_root, self._server.cold_root) if own is not None):
+        if any(os.path.commonpath([path, own]) == own for own in self._server.real_roots):
             raise InvalidRequestError("a backup does not go into the server's own directories")
         return path
 
@@ -104,11 +112,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return False
-
-
-def _is_below(path: str, root: str) -> bool:
-    real = os.path.realpath(root)
-    return os.path.commonpath([path, real]) == real
 
 
 def _row(backup: Backup) -> BackupRow:
