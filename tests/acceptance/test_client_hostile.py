@@ -1,12 +1,16 @@
 """Both clients against servers that break every rule: a clear error in time, never a hang, never a wrong answer."""
 
 import asyncio
+import json
 import os
 import socket
 import ssl
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ import pytest
 from driftq.client import AsyncClient, Client, ClientError, ProtocolError, TransportError
 from driftq.client.drivers import Stream
 from driftq.client.errors import ClosedError
+from driftq.seam import http_async, http_blocking
 from tests.acceptance.hostile_server import Play, heard, hostile, reply, says
 
 TIMEOUT_S = 1.5
@@ -284,6 +289,125 @@ def test_a_forked_child_has_connections_and_a_name_of_its_own() -> None:
         assert node.decode() != client.node
         os.close(reading)
         os.close(writing)
+
+
+def test_handles_made_before_a_fork_have_the_childs_name_in_the_child() -> None:
+    """A lease that the child takes is not the parent's."""
+    asked: list[str] = []
+
+    def play(connection: socket.socket, _: int) -> None:
+        text = heard(connection)
+        asked.append(json.loads(text.partition(b"\r\n\r\n")[2])["node"])
+        connection.sendall(reply(b'{"topic":"t","claimed":[],"count":0,"performance":{}}'))
+
+    with hostile(play) as url, Client(url, timeout=TIMEOUT_S, retries=0) as client:
+        topic, named = client.topic("t"), Client(url, retries=0, node="given").topic("t")
+        child = os.fork()
+        if child == 0:
+            with suppress(ClientError):
+                topic.claim()
+            with suppress(ClientError):
+                named.claim()
+            os._exit(0)
+        os.waitpid(child, 0)
+        with suppress(ClientError):
+            topic.claim()
+        assert asked[1:] == ["given", client.node]
+        assert asked[0] != client.node
+        assert f"-{child}-" in asked[0]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_the_environment_names_no_proxy(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with hostile(says(reply(b"straight"))) as url:
+        assert call(kind, url) == [b"straight"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_what_came_before_a_request_is_never_its_answer(kind: str) -> None:
+    """Also if the loop has not read it yet: the server plants an answer, and the next call follows at once."""
+    answered, planted = threading.Event(), threading.Event()
+
+    def play(connection: socket.socket, number: int) -> None:
+        heard(connection)
+        connection.sendall(reply(b"%d" % number))
+        if number == 0:
+            answered.wait()
+            connection.sendall(reply(b"planted"))
+            planted.set()
+        heard(connection)
+
+    async def twice_async() -> list[bytes]:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=0) as client:
+            first = (await client.request("GET", "/")).content
+            answered.set()
+            planted.wait()  # the loop does not run meanwhile
+            return [first, (await client.request("GET", "/")).content]
+
+    def twice() -> list[bytes]:
+        with Client(url, timeout=TIMEOUT_S, retries=0) as client:
+            first = client.request("GET", "/").content
+            answered.set()
+            planted.wait()
+            return [first, client.request("GET", "/").content]
+
+    with hostile(play) as url:
+        assert (twice() if kind == "blocking" else asyncio.run(twice_async())) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_burst_leaves_no_connections_that_are_idle_for_ever(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections at the bottom of the pool expire, although calls only use the one on top."""
+    count = 4
+    together = threading.Barrier(count)
+    ended: Queue[int] = Queue()
+
+    def play(connection: socket.socket, number: int) -> None:
+        heard(connection)
+        if number < count:
+            together.wait(5)
+        connection.sendall(reply(b""))
+        while connection.recv(65536):
+            connection.sendall(reply(b""))
+        ended.put(number)
+
+    monkeypatch.setattr(http_blocking, "IDLE_S", 0.3)
+    monkeypatch.setattr(http_async, "IDLE_S", 0.3)
+
+    def burst() -> set[int]:
+        with Client(url, timeout=TIMEOUT_S, retries=0) as client:
+            with ThreadPoolExecutor(count) as pool:
+                list(pool.map(lambda _: client.request("GET", "/"), range(count)))
+            closed: set[int] = set()
+            until = time.monotonic() + 10
+            while len(closed) < count - 1 and time.monotonic() < until:
+                client.request("GET", "/")
+                with suppress(Empty):
+                    closed.add(ended.get(timeout=0.02))
+            return closed
+
+    async def burst_async() -> set[int]:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=0) as client:
+            await asyncio.gather(*(client.request("GET", "/") for _ in range(count)))
+            closed: set[int] = set()
+            until = time.monotonic() + 10
+            while len(closed) < count - 1 and time.monotonic() < until:
+                await client.request("GET", "/")
+                with suppress(Empty):
+                    closed.add(await asyncio.to_thread(ended.get, timeout=0.02))
+            return closed
+
+    with hostile(play) as url:
+        assert len(burst() if kind == "blocking" else asyncio.run(burst_async())) >= count - 1
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_proxy_that_is_no_proxy_has_kept_the_request_from_the_server(kind: str) -> None:
+    with hostile(says(b"220 mail.example ESMTP\r\n", linger=True)) as proxy, pytest.raises(TransportError) as failed:
+        call(kind, "https://127.0.0.1:1", proxy=proxy)
+    assert not failed.value.sent
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asynchronous"])

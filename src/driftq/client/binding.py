@@ -25,6 +25,11 @@ class Operations:
         self._calls = calls
         self._driver = driver
 
+    @property
+    def _node(self) -> str:
+        """The name of the client. Not kept: in a forked child it is another."""
+        return self._calls.node.current()
+
 
 class Blocking(Operations):
     """Bound to the blocking driver."""

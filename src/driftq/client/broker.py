@@ -10,7 +10,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
-from driftq.client.calls import JSON, Calls, decoded, path_of
+from driftq.client.calls import JSON, decoded, path_of
 from driftq.client.consume import Consuming, Delivery
 from driftq.client.messages import StoredMessage, stored_messages
 from driftq.client.plan import Flow, Plan, Request
@@ -88,10 +88,6 @@ class Holding(TypedDict, total=False):
 class IdempotencyOperations(Operations):
     """The keys of a group's work: begin, do it, commit, ack. `owner` is the client's own name unless given."""
 
-    def __init__(self, calls: Calls, driver: Any, *, node: str) -> None:
-        super().__init__(calls, driver)
-        self._node = node
-
     @operation
     def begin(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
         """Take a key, unless its work is done. Raises ConflictError while somebody else has it."""
@@ -147,10 +143,6 @@ class AsyncIdempotency(IdempotencyOperations, Async):
 
 class BrokerOperations(Operations):
     """What can be done with the broker. `owner` is the client's own name unless given."""
-
-    def __init__(self, calls: Calls, driver: Any, *, node: str) -> None:
-        super().__init__(calls, driver)
-        self._node = node
 
     @operation
     def version(self) -> Plan[Build]:
@@ -337,7 +329,7 @@ class Broker(BrokerOperations, Blocking):
     @property
     def idempotency(self) -> Idempotency:
         """The keys of work."""
-        return Idempotency(self._calls, self._driver, node=self._node)
+        return Idempotency(self._calls, self._driver)
 
 
 class AsyncBroker(BrokerOperations, Async):
@@ -358,7 +350,7 @@ class AsyncBroker(BrokerOperations, Async):
     @property
     def idempotency(self) -> AsyncIdempotency:
         """The keys of work."""
-        return AsyncIdempotency(self._calls, self._driver, node=self._node)
+        return AsyncIdempotency(self._calls, self._driver)
 
 
 def _repeat(messages: Iterable[NewMessage]) -> Repeat:

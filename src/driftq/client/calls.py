@@ -9,6 +9,7 @@ from msgspec import MsgspecError, structs
 from msgspec.json import Decoder, encode
 
 from driftq.client.errors import ClientError, ProtocolError, api_error
+from driftq.client.node import NodeName
 from driftq.client.plan import Emit, Flow, Pause, Plan, Request, Response
 from driftq.client.retry import Repeat, Retries, asked_s, may_retry
 from driftq.model.answers import Listing
@@ -28,9 +29,10 @@ Query = Mapping[str, str | int | bool | None]
 class Calls:
     """How one client makes its calls. It never waits longer than `patience_s` because a server asks for it."""
 
-    def __init__(self, retries: Retries, entropy: Entropy, patience_s: float) -> None:
+    def __init__(self, retries: Retries, entropy: Entropy, patience_s: float, node: NodeName | None = None) -> None:
         self.retries = retries
         self.patience_s = patience_s
+        self.node = node or NodeName(None, entropy)
         self._entropy = entropy
 
     def json(

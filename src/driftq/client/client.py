@@ -3,7 +3,6 @@ its topics and its broker.
 """
 
 import os
-import socket
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from driftq.client.broker import AsyncBroker, Broker
 from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
 from driftq.client.closing import AsyncClosing, Closing
 from driftq.client.drivers import AsyncDriver, Driver
+from driftq.client.node import NodeName
 from driftq.client.plan import Flow, Plan, Request, Response
 from driftq.client.reading import Nodes
 from driftq.client.retry import Repeat, Retries
@@ -77,28 +77,23 @@ class _ClientOperations(Operations):
         proxy: str | None = None,
     ) -> None:
         entropy = SystemEntropy()
-        self._given_node, self._entropy = node, entropy
-        self._made_node = (0, "")
         given = url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL
         key = api_key or os.environ.get("DRIFTQ_API_KEY")
         self._address = Address(given, key, timeout, Tls(ca_file, client_cert), proxy)
         self.url = self._address.url
         self.has_key = self._address.api_key is not None
         calls = Calls(
-            Retries(count=retries) if isinstance(retries, int) else retries, entropy, min(timeout, _PATIENCE_S)
+            Retries(count=retries) if isinstance(retries, int) else retries,
+            entropy,
+            min(timeout, _PATIENCE_S),
+            NodeName(node or None, entropy),
         )
         super().__init__(calls, self._make_driver(self._address))
 
     @property
     def node(self) -> str:
         """Return the name of this client for queues and groups. A forked child has another than its parent."""
-        process, made = self._made_node
-        if self._given_node is None and process != os.getpid():
-            process, made = self._made_node = (
-                os.getpid(),
-                f"{socket.gethostname()[:64]}-{os.getpid()}-{self._entropy.token(4).hex()}",
-            )
-        return self._given_node or made
+        return self._node
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -227,11 +222,11 @@ class Client(_ClientOperations, Blocking, Closing):
     @property
     def broker(self) -> Broker:
         """The broker API of the same server."""
-        return Broker(self._calls, self._driver, node=self.node)
+        return Broker(self._calls, self._driver)
 
     def topic(self, name: str) -> Topic:
         """A handle; nothing is asked yet."""
-        return Topic(name, self._calls, self._driver, node=self.node)
+        return Topic(name, self._calls, self._driver)
 
     def asynchronous(self) -> "AsyncClient":
         """A client of the same server, with the same key and name, for an event loop."""
@@ -261,11 +256,11 @@ class AsyncClient(_ClientOperations, Async, AsyncClosing):
     @property
     def broker(self) -> AsyncBroker:
         """The broker API of the same server."""
-        return AsyncBroker(self._calls, self._driver, node=self.node)
+        return AsyncBroker(self._calls, self._driver)
 
     def topic(self, name: str) -> AsyncTopic:
         """A handle; nothing is asked yet."""
-        return AsyncTopic(name, self._calls, self._driver, node=self.node)
+        return AsyncTopic(name, self._calls, self._driver)
 
     async def close(self) -> None:
         """Let go of all connections."""

@@ -22,7 +22,6 @@ class Queues(Operations):
 
     name: str
     _path: str
-    _node: str
 
     @operation
     def claim(self, max: int = 1, *, lease_ms: int | None = None, node: str | None = None) -> Plan[Claimed]:  # noqa: A002

@@ -27,11 +27,10 @@ _SEQS = {wanted: query_of({"return_seqs": wanted}) for wanted in (False, True)}
 class TopicOperations(Queues, Additions, Arrow, Operations):
     """What can be done with one topic."""
 
-    def __init__(self, name: str, calls: Calls, driver: Any, *, node: str) -> None:
+    def __init__(self, name: str, calls: Calls, driver: Any) -> None:
         super().__init__(calls, driver)
         self.name = name
         self._path = path_of("v0", "topics", name)
-        self._node = node
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
