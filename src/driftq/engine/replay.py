@@ -369,8 +369,20 @@ class Replay:
         self._reading_several = False
         self.runs.all_read = True
         deriver = self._deriver
-        if deriver is not None:
-            self._deferred.apply(lambda: [topic.id for topic in deriver.order()], self._apply_late)
+        if deriver is not None and self._deferred.topics:
+            # A router whose frame waits itself counts as well: the frames of its dest may wait for its source.
+            feeds = [
+                (frame.topic_id, dest_id)
+                for buffer, frame in self._deferred.frames()
+                if frame.kind in self._features
+                and (dest_id := deriver.feeds(frame.kind, control_body(buffer, frame))) is not None
+            ]
+
+            def order() -> list[int]:
+                known = [topic.id for topic in deriver.order(feeds)]
+                return [*sorted(self._deferred.topics.keys() - set(known)), *known]
+
+            self._deferred.apply(order, self._apply_late)
         self._deferred.open = False
 
     def _apply_late(self, buffer: bytes, frame: Frame, force: bool) -> bool:

@@ -45,8 +45,15 @@ class Deriver(Protocol):
         """Copy until the head is there, or as far as it goes. `reach`: may a topic further up be filled for it?"""
         ...
 
-    def order(self) -> Sequence[Topic]:
-        """Topics with copies, each behind those it is copied from."""
+    def feeds(self, kind: int, body: bytes) -> int | None:
+        """Return the id of the topic that a frame lets its own topic be copied into; None for any other frame."""
+        ...
+
+    def order(self, feeds: Sequence[tuple[int, int]] = ()) -> Sequence[Topic]:
+        """Return the topics with copies and their sources, each after those that it is copied from.
+
+        `feeds` are more pairs of source and dest, by id, of routers that are not known yet.
+        """
         ...
 
     def finish(self, topic: Topic, now: int) -> None:

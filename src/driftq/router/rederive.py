@@ -15,8 +15,8 @@ A record that was not copied when it might have been, because it was deleted or 
 (`frames.RouterMarkBody`), and so has every other move of a cursor that does not follow from the log.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from driftq.engine.apply import apply_append
@@ -245,8 +245,13 @@ class Rederiver:
 
     # The end
 
-    def order(self) -> list[Topic]:
-        """Topics with copies, sources first; a cycle is cut somewhere."""
+    def order(self, feeds: Sequence[tuple[int, int]] = ()) -> list[Topic]:
+        """Return the topics with copies and their sources, sources first; a cycle is cut somewhere."""
+        sources: dict[int, list[int]] = defaultdict(list)
+        for topic_id in {*self._table.inflows, *self._ended}:
+            sources[topic_id] += [inflow.source.id for inflow in self._inflows_of(topic_id)]
+        for source_id, dest_id in feeds:
+            sources[dest_id].append(source_id)
         ordered: dict[int, Topic] = {}
         seen: set[int] = set()
 
@@ -254,13 +259,13 @@ class Rederiver:
             if topic_id in seen:
                 return
             seen.add(topic_id)
-            for inflow in self._inflows_of(topic_id):
-                visit(inflow.source.id)
+            for source_id in sources.get(topic_id, ()):
+                visit(source_id)
             topic = self._table.topic(topic_id)
             if topic is not None:
                 ordered[topic_id] = topic
 
-        for topic_id in sorted({*self._table.inflows, *self._ended}):
+        for topic_id in sorted(sources):
             visit(topic_id)
         return list(ordered.values())
 

@@ -91,9 +91,13 @@ class Routers:
         """Copy until the head is there, or as far as it goes."""
         self._rederiver.derive(topic, head, ts, reach=reach)
 
-    def order(self) -> Sequence[Topic]:
-        """Topics with copies, each behind those it is copied from."""
-        return self._rederiver.order()
+    def feeds(self, kind: int, body: bytes) -> int | None:
+        """Return the id of the dest that a ROUTER frame names."""
+        return decode_body(RouterBody, body).dest_id if kind == ROUTER else None
+
+    def order(self, feeds: Sequence[tuple[int, int]] = ()) -> Sequence[Topic]:
+        """Return the topics with copies and their sources, each after those that it is copied from."""
+        return self._rederiver.order(feeds)
 
     def finish(self, topic: Topic, now: int) -> None:
         """Copy what is left."""
