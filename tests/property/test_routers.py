@@ -4,7 +4,10 @@ import pytest
 
 from tests.property.routed import Routed
 
-FOUND = (pytest.param(47, id="47-a-mark-waits-for-a-router-whose-frame-waits"),)
+FOUND = (
+    pytest.param(47, id="47-a-mark-waits-for-a-router-whose-frame-waits"),
+    pytest.param(114, id="114-records-of-an-ephemeral-source-end-in-silence"),
+)
 """Seeds of the second test that failed once, and what they found."""
 
 

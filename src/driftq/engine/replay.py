@@ -15,7 +15,7 @@ those that its copies are made from: then they wait (`engine.deferred`) until ev
 
 from collections.abc import Iterator
 
-from msgspec import DecodeError, Struct
+from msgspec import DecodeError
 
 from driftq.engine.apply import (
     apply_append,
@@ -42,6 +42,7 @@ from driftq.engine.frames import (
     encode_body,
 )
 from driftq.engine.held import Held, HeldFrame, commit_of
+from driftq.engine.recovery_report import Report
 from driftq.engine.runs import Runs
 from driftq.engine.tags import TagIndexes
 from driftq.engine.time import AHEAD_MS, EngineTime
@@ -66,20 +67,6 @@ _OWN_KINDS = frozenset(map(int, Kind))
 _APPEND = int(Kind.APPEND)
 _OUT_OF_ORDER = frozenset((Kind.HEAD_WATERMARK, Kind.FLOORS))
 """A checkpoint may show a frame behind one of these and not the frame itself; to apply one again does no harm."""
-
-
-class Report(Struct):
-    """What a start found."""
-
-    snapshot: int = 0
-    refused_snapshots: list[str] = []
-    files: int = 0
-    frames: int = 0
-    torn: int = 0
-    damaged: int = 0
-    control_lost: int = 0
-    """Damaged control frames: counted and said, never guessed."""
-    jumps_refused: int = 0
 
 
 class Replay:
@@ -301,7 +288,10 @@ class Replay:
         op, ts = frame.seq, frame.ts
         match frame.kind:
             case Kind.TOPIC:
-                apply_topic(topic, decode_body(TopicBody, body), op, ts, at_most=self.runs.may_be_raised(topic))
+                changed = decode_body(TopicBody, body)
+                if self._deriver is not None and topic.durability is Durability.EPHEMERAL:
+                    self._deriver.forget_unlogged(topic, changed.head)
+                apply_topic(topic, changed, op, ts, at_most=self.runs.may_be_raised(topic))
                 self.runs.reserved(topic)
                 if topic.config.ttl_ms:
                     self._time.found_note(self._time.timeline.moment(ts) + AHEAD_MS)

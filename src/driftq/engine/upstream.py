@@ -45,6 +45,10 @@ class Deriver(Protocol):
         """Copy until the head is there, or as far as it goes. `reach`: may a topic further up be filled for it?"""
         ...
 
+    def forget_unlogged(self, topic: Topic, head: int) -> None:
+        """Records of an `ephemeral` topic up to this seq are in no log: nobody misses them after a restart."""
+        ...
+
     def feeds(self, kind: int, body: bytes) -> int | None:
         """Return the id of the topic that a frame lets its own topic be copied into; None for any other frame."""
         ...

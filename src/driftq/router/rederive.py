@@ -119,6 +119,18 @@ class Rederiver:
         for inflow in list(self._table.out.get(topic.id, ())):
             self._take_upto(inflow, topic.head)
 
+    def forget_unlogged(self, source: Topic, head: int) -> None:
+        """Let the routers out of an `ephemeral` source stand at a head that a frame of it names.
+
+        What they copied of the records that the log does not have is logged with a mark. The rest ended with the
+        process, in silence: to the floors that the frame names too, those records would be lost ones.
+        """
+        if head > source.head:
+            for inflow in list(self._table.out.get(source.id, ())):
+                self._take_upto(inflow, source.head)
+                for router in inflow.routers:
+                    router.cursor = max(router.cursor, head)
+
     def _take_upto(self, inflow: Inflow, seq: int) -> None:
         while inflow.routers and inflow.low < seq and self._take(inflow, seq):
             pass

@@ -91,6 +91,10 @@ class Routers:
         """Copy until the head is there, or as far as it goes."""
         self._rederiver.derive(topic, head, ts, reach=reach)
 
+    def forget_unlogged(self, topic: Topic, head: int) -> None:
+        """Records of an `ephemeral` topic up to this seq are in no log: no router waits for them."""
+        self._rederiver.forget_unlogged(topic, head)
+
     def feeds(self, kind: int, body: bytes) -> int | None:
         """Return the id of the dest that a ROUTER frame names."""
         return decode_body(RouterBody, body).dest_id if kind == ROUTER else None
