@@ -7,6 +7,7 @@ from tests.property.routed import Routed
 FOUND = (
     pytest.param(47, id="47-a-mark-waits-for-a-router-whose-frame-waits"),
     pytest.param(114, id="114-records-of-an-ephemeral-source-end-in-silence"),
+    pytest.param(195, id="195-copies-that-a-crash-took-are-no-loss-of-the-next-source"),
 )
 """Seeds of the second test that failed once, and what they found."""
 

@@ -8,7 +8,7 @@ because those frames may be what the others wait for.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from driftq.storage.frame import Frame
+from driftq.storage.frame import Frame, Kind, control_body
 
 Try = Callable[[bytes, Frame, bool], bool]
 """Apply a frame, if it can be or must; says whether it was."""
@@ -35,19 +35,26 @@ class Deferred:
         waiting.append(_cut(buffer, frame))
         return True
 
-    def frames(self) -> Iterator[tuple[bytes, Frame]]:
-        """Yield every frame that waits."""
+    def controls(self) -> Iterator[tuple[Frame, bytes]]:
+        """Yield every control frame that waits, and its body."""
         for waiting in self.topics.values():
-            yield from waiting
+            for buffer, frame in waiting:
+                if frame.kind != Kind.APPEND:
+                    yield frame, control_body(buffer, frame)
 
     def apply(self, order: Callable[[], Sequence[int]], attempt: Try) -> None:
-        """Apply all of them. `order` returns the ids of topics, each after those that it is copied from."""
+        """Apply all of them. `order` returns the ids of topics, each after those that it is copied from.
+
+        A topic that is not among them is copied from none.
+        """
         while self.topics:
             moved = False
             for topic_id in sorted(self.topics):
                 moved = self._apply_some(topic_id, attempt, force=False) or moved
             if not moved:
-                first = next(topic_id for topic_id in order() if topic_id in self.topics)
+                known = order()
+                ordered = [*sorted(self.topics.keys() - set(known)), *known]
+                first = next(topic_id for topic_id in ordered if topic_id in self.topics)
                 self._apply_some(first, attempt, force=True)
 
     def _apply_some(self, topic_id: int, attempt: Try, *, force: bool) -> bool:

@@ -197,12 +197,23 @@ class Replay:
             topic.skip_to(head, Reason.CORRUPTION, at_most=at_most)
         elif self._deriver is not None and self._deriver.derives(topic, head):
             # Copies were there. Where a start raised the head to its reservation, the log has said so.
-            topic.skip_to(head, Reason.SOURCE_TRIM)
+            self._skip_copies(topic, head)
         elif topic.durability is Durability.DISK and head <= topic.reserved:
             topic.skip_to(head, Reason.CRASH, at_most=at_most)
         else:
             return False
         return True
+
+    def _skip_copies(self, topic: Topic, head: int) -> None:
+        """Make a hole of the copies up to `head` that cannot be made again.
+
+        An `fsync` topic is copied only what is synced, so its source has lost the records since. To any other the crash
+        did this: it took the records of the source and left a later frame of the topic.
+        """
+        if topic.durability is Durability.FSYNC:
+            topic.skip_to(head, Reason.SOURCE_TRIM)
+        else:
+            topic.skip_to(head, Reason.CRASH, at_most=True)
 
     def _reach(self, topic: Topic, head: int, buffer: bytes, frame: Frame) -> bool:
         """A frame was made at this head: bring the topic there with copies. Returns whether it may be applied now."""
@@ -267,7 +278,7 @@ class Replay:
         if not self._reach(topic, head, buffer, frame):
             return
         if head > topic.head and self._deriver is not None and self._deriver.derives(topic, head):
-            topic.skip_to(head, Reason.SOURCE_TRIM)
+            self._skip_copies(topic, head)
         if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
             if not self._defer_behind([], buffer, frame):
                 topic.op = frame.seq
@@ -363,16 +374,10 @@ class Replay:
             # A router whose frame waits itself counts as well: the frames of its dest may wait for its source.
             feeds = [
                 (frame.topic_id, dest_id)
-                for buffer, frame in self._deferred.frames()
-                if frame.kind in self._features
-                and (dest_id := deriver.feeds(frame.kind, control_body(buffer, frame))) is not None
+                for frame, body in self._deferred.controls()
+                if (dest_id := deriver.feeds(frame.kind, body)) is not None
             ]
-
-            def order() -> list[int]:
-                known = [topic.id for topic in deriver.order(feeds)]
-                return [*sorted(self._deferred.topics.keys() - set(known)), *known]
-
-            self._deferred.apply(order, self._apply_late)
+            self._deferred.apply(lambda: [topic.id for topic in deriver.order(feeds)], self._apply_late)
         self._deferred.open = False
 
     def _apply_late(self, buffer: bytes, frame: Frame, force: bool) -> bool:
@@ -385,13 +390,9 @@ class Replay:
         return self._deferred.topics.pop(frame.topic_id, None) is None
 
     def derive_rest(self) -> None:
-        """Copies that no frame asked for. Those that readers may have seen come before the reserved seqs."""
+        """Make the copies that no frame asked for."""
         if self._deriver is None:
             return
         ts = self._time.stamp()
         for topic in self._deriver.order():
-            self._deriver.finish(topic, ts)
-            before = topic.head
-            self.runs.settle(topic)
-            if topic.head > before:
-                self._deriver.raised(topic, before)
+            self._deriver.finish(topic, ts, self.runs.settle)

@@ -60,10 +60,10 @@ class Deriver(Protocol):
         """
         ...
 
-    def finish(self, topic: Topic, now: int) -> None:
-        """The log is at its end: copy what is left, as far as there is room."""
-        ...
+    def finish(self, topic: Topic, now: int, settle: Callable[[Topic], None]) -> None:
+        """Copy what is left at the end of the log, as far as there is room.
 
-    def raised(self, topic: Topic, before: int) -> None:
-        """Behind that, the head of a topic was raised to its reservation; before, it was here."""
+        `settle` raises the head to the seqs that readers may have seen. Copies at seqs that readers saw come before
+        that, all others after it.
+        """
         ...

@@ -103,13 +103,9 @@ class Routers:
         """Return the topics with copies and their sources, each after those that it is copied from."""
         return self._rederiver.order(feeds)
 
-    def finish(self, topic: Topic, now: int) -> None:
-        """Copy what is left."""
-        self._rederiver.finish(topic, now)
-
-    def raised(self, topic: Topic, before: int) -> None:
-        """The head of a topic was raised to its reservation."""
-        self._rederiver.raised.append((topic, before))
+    def finish(self, topic: Topic, now: int, settle: Callable[[Topic], None]) -> None:
+        """Copy what is left at the end of the log."""
+        self._rederiver.finish(topic, now, settle)
 
     @property
     def _rederiver(self) -> Rederiver:
@@ -129,11 +125,8 @@ class Routers:
         engine.upstreams.append(self)
         engine.writer.before_delete.append(self._before_delete)
         engine.writer.before_update.append(self._before_update)
-        for topic, before in replay.raised:
-            inflow = self._table.inflow(topic.id)
-            if inflow is not None:
-                cursors = [(router.number, router.cursor) for router in inflow.routers]
-                self._forward.log_mark(inflow, topic, RouterMarkBody(before, cursors, raised=topic.head))
+        for inflow, topic, mark in replay.marks:
+            self._forward.log_mark(inflow, topic, mark)
         for inflow in self._table.all_inflows():
             self._forward.wake(inflow)
 
