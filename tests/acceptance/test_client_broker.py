@@ -3,13 +3,18 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from driftq.client import (
     AsyncClient,
     BadRequestError,
+    Begun,
     Client,
     ConflictError,
     Envelope,
+    Key,
+    LeaseLostError,
+    Nack,
     NewMessage,
     NotFoundError,
     RedriveFilter,
@@ -17,6 +22,7 @@ from driftq.client import (
     SeekTo,
     StoredMessage,
 )
+from driftq.model.broker_answers import Extended
 from tests.acceptance.waiting import until
 
 
@@ -109,6 +115,48 @@ def test_a_key_stands_for_work_that_is_done_once(client: Client) -> None:
         keys.get("keys", "g", "k3")
 
 
+def test_messages_are_settled_in_batches(client: Client) -> None:
+    broker = client.broker
+    broker.create_topic("batches")
+    broker.produce_batch("batches", [NewMessage(str(n)) for n in range(6)])
+    with broker.consume("batches", "g", owner="me", lease_ms=60_000, max_in_flight=6) as stream:
+        got = [next(stream) for _ in range(6)]
+    assert broker.ack_batch(got[:2]) == [None, None]
+    extended = broker.extend_batch(got[1:3], lease_ms=90_000)
+    assert isinstance(extended[0], LeaseLostError)
+    assert isinstance(extended[1], Extended)
+    assert broker.nack_batch([Nack(got[3], "no", delay_ms=0), Nack(got[4], "never", dead_letter=True)]) == [None, None]
+    (missing,) = broker.nack_batch([Nack(got[0])])
+    assert isinstance(missing, LeaseLostError)
+    assert broker.release_batch(got[5:]) == [None]
+    with broker.consume("batches", "g", owner="other", lease_ms=60_000) as stream:
+        again = sorted((one.offset, one.attempts, one.last_error) for one in (next(stream), next(stream)))
+    assert again == [(3, 2, "no"), (5, 1, "")]
+    (lost,) = broker.ack_batch([got[3]])
+    assert isinstance(lost, LeaseLostError)
+    assert broker.ack_batch([]) == []
+    with pytest.raises(ValueError, match="one topic, group and owner"):
+        broker.ack_batch([got[0], structs.replace(got[1], group="h")])
+
+
+def test_keys_are_kept_in_batches(client: Client) -> None:
+    client.broker.create_topic("keys.batch")
+    keys = client.broker.idempotency
+    place = ("keys.batch", "g")
+    keys.begin(*place, "held", owner="other")
+    begun = keys.begin_batch(*place, [Key("a"), Key("held"), Key("a", "tenant")], lease_ms=30_000)
+    assert [one.status for one in begun] == ["PENDING", 409, "PENDING"]
+    assert all(isinstance(one, Begun) for one in keys.renew_batch(*place, [Key("a"), Key("a", "tenant")]))
+    committed = keys.commit_batch(*place, [Key("a", result=b"\x00done"), Key("never begun")])
+    assert [one.status for one in committed] == ["COMMITTED", 404]
+    (failed,) = keys.fail_batch(*place, [Key("a", "tenant", error="no luck")])
+    assert failed.status == "FAILED"
+    assert keys.get(*place, "a", tenant_id="tenant").last_error == "no luck"
+    (done,) = keys.begin_batch(*place, [Key("a")], owner="other")
+    assert isinstance(done, Begun)
+    assert (done.already_done, done.result) == (True, b"\x00done")
+
+
 def test_what_cannot_be_done_is_said(client: Client) -> None:
     with pytest.raises(BadRequestError, match="create it first"):
         client.broker.produce("absent", "x")
@@ -138,6 +186,11 @@ def test_the_asynchronous_broker_does_the_same(url: str) -> None:
                     if len(seen) == 10:
                         break
             assert (await broker.idempotency.begin("async", "h", "k")).status == "PENDING"
+            (again,) = await broker.idempotency.begin_batch("async", "h", [Key("k")])
+            assert again.status == "PENDING"
+            await broker.produce("async", "more")
+            async with broker.consume("async", "g", lease_ms=30_000) as stream:
+                assert await broker.ack_batch([await anext(stream)]) == [None]
             return seen
 
     assert sorted(asyncio.run(use())) == [str(n) for n in range(10)]

@@ -21,6 +21,7 @@ from driftq.client import (
     Delivery,
     Envelope,
     Job,
+    NewMessage,
     NotFoundError,
     Record,
     Retry,
@@ -396,6 +397,58 @@ def test_a_stop_gives_back_what_was_taken_ahead_while_handlers_still_run(client:
         assert sorted(job.data for job in queue.claim(5).claimed) == [1, 2, 3]
         go.set()
     assert worker.stats.acked == 1
+
+
+def test_a_stop_gives_messages_back_at_once_and_uses_up_no_attempt(client: Client) -> None:
+    client.broker.create_topic("back")
+    once = Envelope(retry_policy=RetryPolicy(max_attempts=1))
+    for n in range(4):
+        client.broker.produce("back", str(n), envelope=once)
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(_: Delivery) -> None:
+        begun.set()
+        go.wait(PATIENCE_S)
+
+    worker = Worker.group(client, "back", "g", handle, concurrency=1, lease_ms=60_000)
+    with working(worker):
+        assert begun.wait(PATIENCE_S)
+        until(lambda: _leased(client, "back"), lambda count: count == 2)
+        worker.stop()
+        until(lambda: _leased(client, "back"), lambda count: count == 1)
+        with client.broker.consume("back", "g", owner="another", lease_ms=60_000) as stream:
+            got = [next(stream) for _ in range(3)]
+        assert [(one.value, one.attempts, one.last_error) for one in got] == [(n, 1, "") for n in "123"]
+        go.set()
+    assert worker.stats.acked == 1
+    assert client.broker.ack_batch(got) == [None] * 3
+    assert lag(client, "back", "g") == 0
+    assert list(client.broker.dlq("back")) == []
+
+
+def test_workers_that_stop_under_load_keep_nothing_back(client: Client) -> None:
+    """Whatever was on its way to a worker that stops is with another one at once, long before any lease ends."""
+    client.broker.create_topic("relay", 3)
+    for at in range(0, 3000, 1000):
+        client.broker.produce_batch("relay", [NewMessage(str(n), str(n)) for n in range(at, at + 1000)])
+    seen: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def handle(message: Delivery) -> None:
+        with lock:
+            seen[message.value] += 1
+
+    for stop_at in (200, 700, 1500, 3000):
+        worker = Worker.group(client, "relay", "g", handle, concurrency=5, lease_ms=600_000)
+        with working(worker):
+            until(lambda: len(seen), lambda count, stop_at=stop_at: count >= stop_at)  # type: ignore[misc]
+        assert _leased(client, "relay") == 0
+    assert seen == Counter(str(n) for n in range(3000))
+    assert lag(client, "relay", "g") == 0
+
+
+def _leased(client: Client, topic: str) -> int:
+    return sum(row.in_flight for one in client.broker.groups(topic, "g") for row in one.partitions)
 
 
 def _in_flight(client: Client, name: str) -> int:

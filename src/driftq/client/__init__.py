@@ -10,7 +10,7 @@ Every operation is a plan without I/O (`client.plan`) that a driver performs (`c
 """
 
 from driftq.client.additions import Part
-from driftq.client.broker import AsyncBroker, Begun, Broker, NewMessage, RedriveFilter, SeekTo
+from driftq.client.broker import AsyncBroker, Broker, Nack, NewMessage, RedriveFilter, SeekTo
 from driftq.client.client import AsyncClient, Client, WatchEvent
 from driftq.client.consume import Delivery
 from driftq.client.drivers import AsyncStream, Stream
@@ -33,6 +33,7 @@ from driftq.client.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from driftq.client.idempotency import AsyncIdempotency, Begun, Idempotency, Key
 from driftq.client.leases import DeadLetter, Retry
 from driftq.client.messages import StoredMessage
 from driftq.client.plan import Response
@@ -55,6 +56,7 @@ __all__ = [
     "AsyncAppended",
     "AsyncBroker",
     "AsyncClient",
+    "AsyncIdempotency",
     "AsyncMessageProducer",
     "AsyncStream",
     "AsyncTopic",
@@ -74,9 +76,12 @@ __all__ = [
     "DiskFullError",
     "Envelope",
     "ForbiddenError",
+    "Idempotency",
     "Job",
+    "Key",
     "LeaseLostError",
     "MessageProducer",
+    "Nack",
     "NewMessage",
     "NewRecord",
     "NotFoundError",

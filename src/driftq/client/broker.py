@@ -1,17 +1,19 @@
 """The broker API (http-v1): topics with partitions, messages, groups, runs, dead letters, idempotency keys."""
 
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
+from driftq.client.batches import each
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
-from driftq.client.calls import JSON, decoded, path_of
+from driftq.client.calls import JSON, decoded, path_of, present
 from driftq.client.consume import Consuming, Delivery
+from driftq.client.errors import ApiError
+from driftq.client.idempotency import AsyncIdempotency, Idempotency
 from driftq.client.messages import StoredMessage, stored_messages
 from driftq.client.plan import Flow, Plan, Request
 from driftq.client.producer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS, MakePlan
@@ -22,12 +24,13 @@ from driftq.model.broker_answers import (
     BatchProduced,
     BatchResult,
     Build,
+    EntryResults,
     Extended,
+    ExtendResults,
+    GroupLeft,
     GroupList,
     GroupMoved,
     GroupRow,
-    KeyEntry,
-    KeyStanding,
     MessageProduced,
     PartitionMoved,
     RedriveAsked,
@@ -51,6 +54,15 @@ class NewMessage(Struct, frozen=True, omit_defaults=True):
     envelope: Envelope = Envelope()
 
 
+class Nack(Struct, frozen=True):
+    """A delivery that failed, for `nack_batch`; the fields are those of `nack`."""
+
+    delivery: Delivery
+    reason: str = ""
+    delay_ms: int | None = None
+    dead_letter: bool = False
+
+
 class SeekTo(Struct, frozen=True, omit_defaults=True):
     """Where a group is to go on: at an offset, or at a time in Unix milliseconds."""
 
@@ -66,79 +78,6 @@ class RedriveFilter(Struct, frozen=True, omit_defaults=True):
     run_id: str | None = None
     before_ms: int | None = None
     after_ms: int | None = None
-
-
-class Begun(Struct, frozen=True):
-    """How a key stands; `already_done` with the result of whoever did it."""
-
-    status: Literal["PENDING", "COMMITTED", "FAILED"]
-    already_done: bool
-    result: bytes
-    lease_until_ms: int
-
-
-class Holding(TypedDict, total=False):
-    """Who takes a key, whose it is, and for how long; 30 seconds unless said."""
-
-    owner: str | None
-    tenant_id: str | None
-    lease_ms: int | None
-
-
-class IdempotencyOperations(Operations):
-    """The keys of a group's work: begin, do it, commit, ack. `owner` is the client's own name unless given."""
-
-    @operation
-    def begin(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
-        """Take a key, unless its work is done. Raises ConflictError while somebody else has it."""
-        return self._said("begin", topic, group, key, **named)
-
-    @operation
-    def renew(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
-        """Keep a key, and the delivery it came with. Raises LeaseLostError when it is lost."""
-        return self._said("renew", topic, group, key, **named)
-
-    @operation
-    def commit(
-        self,
-        topic: str,
-        group: str,
-        key: str,
-        *,
-        result: bytes = b"",
-        owner: str | None = None,
-        tenant_id: str | None = None,
-    ) -> Plan[Begun]:
-        """The work of a key is done, with this result, of at most 64 KiB."""
-        text = b64encode(result).decode() or None
-        return self._said("commit", topic, group, key, owner=owner, tenant_id=tenant_id, result=text)
-
-    @operation
-    def fail(
-        self, topic: str, group: str, key: str, *, error: str, owner: str | None = None, tenant_id: str | None = None
-    ) -> Plan[Begun]:
-        """The work of a key failed; whoever begins next may try it."""
-        return self._said("fail", topic, group, key, owner=owner, tenant_id=tenant_id, error=error)
-
-    def _said(self, verb: str, topic: str, group: str, key: str, **more: Any) -> Plan[Begun]:
-        body = {"topic": topic, "group": group, "idempotency_key": key, **more}
-        body["owner"] = body.get("owner") or self._node
-        found = yield from self._calls.json("POST", f"/v1/idempotency/{verb}", KeyStanding, body=body)
-        return Begun(found.status, found.already_done, b64decode(found.result), found.lease_until_ms)
-
-    @operation
-    def get(self, topic: str, group: str, key: str, *, tenant_id: str | None = None) -> Plan[KeyEntry]:
-        """What is known of a key. Raises NotFoundError."""
-        query = {"topic": topic, "group": group, "idempotency_key": key, "tenant_id": tenant_id}
-        return self._calls.json("GET", "/v1/idempotency", KeyEntry, query=query)
-
-
-class Idempotency(IdempotencyOperations, Blocking):
-    """Keys, for callers that block."""
-
-
-class AsyncIdempotency(IdempotencyOperations, Async):
-    """Keys, for callers that await."""
 
 
 class BrokerOperations(Operations):
@@ -228,6 +167,17 @@ class BrokerOperations(Operations):
         line = Consuming(topic, group, owner or self._node, lease_ms=lease_ms, max_in_flight=max_in_flight)
         return kept_open(self._calls, line)
 
+    @flow
+    def messages_of(self, line: Consuming) -> Flow[Delivery]:
+        """The messages of a place in a group, until the server ends its stream after `line.leave` and `leave`."""
+        return kept_open(self._calls, line)
+
+    @operation
+    def leave(self, topic: str, group: str, stream: str, *, owner: str | None = None) -> Plan[int]:
+        """End the streams that this owner calls so, after what was delivered on them; return how many there were."""
+        body = {"topic": topic, "group": group, "owner": owner or self._node, "stream": stream}
+        return (yield from self._calls.json("POST", "/v1/leave", GroupLeft, body=body)).streams
+
     @operation
     def ack(self, delivery: Delivery) -> Plan[None]:
         """A message is done. Raises LeaseLostError when it is not this owner's any more; then it comes again."""
@@ -238,14 +188,54 @@ class BrokerOperations(Operations):
         self, delivery: Delivery, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
     ) -> Plan[None]:
         """A message failed: it comes again as its retry policy says, or after `delay_ms`, or becomes a dead letter."""
-        cut = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
-        body = {**_place(delivery), "reason": cut or None, "delay_ms": delay_ms, "dead_letter": dead_letter or None}
+        failed = _failed(Nack(delivery, reason, delay_ms, dead_letter))
+        body = {**_place(delivery), **failed}
         return self._calls.json("POST", "/v1/nack", type(None), body=body, repeat=Repeat.AGAIN)
 
     @operation
     def extend(self, delivery: Delivery, *, lease_ms: int) -> Plan[Extended]:
         """A message takes longer: its lease ends `lease_ms` from here."""
         return self._calls.json("POST", "/v1/extend", Extended, body={**_place(delivery), "lease_ms": lease_ms})
+
+    @operation
+    def ack_batch(self, deliveries: Sequence[Delivery]) -> Plan[list[ApiError | None]]:
+        """Ack up to 1000 messages that one owner holds, in one call; return None or the error of each, in order.
+
+        Raise ValueError if they are not all of one topic, group and owner.
+        """
+        results = yield from each(
+            self._calls, "/v1/ack/batch", _holder(deliveries), [_at(one) for one in deliveries], EntryResults
+        )
+        return [one if isinstance(one, ApiError) else None for one in results]
+
+    @operation
+    def nack_batch(self, failed: Sequence[Nack]) -> Plan[list[ApiError | None]]:
+        """Nack up to 1000 messages, as `ack_batch` does."""
+        holder = _holder([one.delivery for one in failed])
+        entries = [{**_at(one.delivery), **present(_failed(one))} for one in failed]
+        results = yield from each(self._calls, "/v1/nack/batch", holder, entries, EntryResults, repeat=Repeat.AGAIN)
+        return [one if isinstance(one, ApiError) else None for one in results]
+
+    @operation
+    def extend_batch(self, deliveries: Sequence[Delivery], *, lease_ms: int) -> Plan[list[Extended | ApiError]]:
+        """Give up to 1000 messages a lease that ends `lease_ms` from here, as `ack_batch` does."""
+        holder = {**_holder(deliveries), "lease_ms": lease_ms}
+        results = yield from each(
+            self._calls, "/v1/extend/batch", holder, [_at(one) for one in deliveries], ExtendResults
+        )
+        return [one if isinstance(one, ApiError) else Extended(one.deadline_ms) for one in results]
+
+    @operation
+    def release_batch(self, deliveries: Sequence[Delivery]) -> Plan[list[ApiError | None]]:
+        """Give back up to 1000 messages that were not worked on, as `ack_batch` does: this uses up no attempt.
+
+        They are ready at once, for any stream. Close your own stream first, else they may come back on it.
+        """
+        entries = [_at(one) for one in deliveries]
+        results = yield from each(
+            self._calls, "/v1/release/batch", _holder(deliveries), entries, EntryResults, repeat=Repeat.AGAIN
+        )
+        return [one if isinstance(one, ApiError) else None for one in results]
 
     @operation
     def groups(self, topic: str | None = None, group: str | None = None) -> Plan[list[GroupRow]]:
@@ -359,3 +349,20 @@ def _repeat(messages: Iterable[NewMessage]) -> Repeat:
 
 def _place(delivery: Delivery) -> dict[str, Any]:
     return {name: getattr(delivery, name) for name in ("topic", "group", "owner", "partition", "offset")}
+
+
+def _holder(deliveries: Sequence[Delivery]) -> dict[str, Any]:
+    """Return what the deliveries of a batch share."""
+    holders = {(one.topic, one.group, one.owner) for one in deliveries}
+    if len(holders) > 1:
+        raise ValueError("the deliveries of a batch are of one topic, group and owner")
+    return dict(zip(("topic", "group", "owner"), *holders, strict=True)) if holders else {}
+
+
+def _at(delivery: Delivery) -> dict[str, Any]:
+    return {"partition": delivery.partition, "offset": delivery.offset}
+
+
+def _failed(nack: Nack) -> dict[str, Any]:
+    cut = nack.reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+    return {"reason": cut or None, "delay_ms": nack.delay_ms, "dead_letter": nack.dead_letter or None}

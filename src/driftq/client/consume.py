@@ -42,12 +42,21 @@ class Delivery(Struct):
 class Consuming(Rejoining):
     """A place in a group."""
 
-    def __init__(self, topic: str, group: str, owner: str, **asked: int | None) -> None:
+    def __init__(self, topic: str, group: str, owner: str, **asked: int | str | None) -> None:
         self._place = topic, group, owner
         query: Query = {"topic": topic, "group": group, "owner": owner, **asked}
         headers = {"accept": "application/x-ndjson"}
         super().__init__(Open(Request("GET", "/v1/consume", query_of(query), headers), _SILENCE_S))
         self._rest = b""
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Do not open the stream again when it ends."""
+        self._leaving = True
+
+    def reopens(self) -> bool:
+        """Whether a stream that has ended is opened again."""
+        return not self._leaving
 
     def opening(self) -> Plan[Open]:
         """As it was; half a line is forgotten."""

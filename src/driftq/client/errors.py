@@ -27,6 +27,8 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.json import decode
 
+from driftq.model.broker_answers import EntryResult
+
 _MS_PER_S = 1000
 
 
@@ -157,10 +159,25 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: d
         detail = {name: value for name, value in body.items() if name not in ("error", "message")}
     else:
         code, message = "unknown", content[:200].decode(errors="replace") or "an answer without a body"
-    kind = _KINDS.get(status, ServerError if status >= 500 else BadRequestError)
+    return _kind(status, message)(
+        status, code, message, detail=detail, retry_after=_retry_after(headers, detail or {}, now)
+    )
+
+
+def refused(result: EntryResult) -> ApiError:
+    """Return the error that one entry of a batch got."""
+    detail = {"reason": result.reason, "retry_after_ms": result.retry_after_ms, "limit": result.limit}
+    after_s = result.retry_after_ms / _MS_PER_S if result.retry_after_ms else None
+    known = {name: value for name, value in detail.items() if value}
+    return _kind(result.code, result.message)(
+        result.code, result.error, result.message, detail=known, retry_after=after_s
+    )
+
+
+def _kind(status: int, message: str) -> type[ApiError]:
     if message in _LOST:
-        kind = LeaseLostError
-    return kind(status, code, message, detail=detail, retry_after=_retry_after(headers, detail or {}, now))
+        return LeaseLostError
+    return _KINDS.get(status, ServerError if status >= 500 else BadRequestError)
 
 
 def _retry_after(headers: Mapping[str, str], detail: Mapping[str, Any], now: datetime | None) -> float | None:

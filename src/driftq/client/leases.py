@@ -4,9 +4,9 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from driftq.client.broker import AsyncBroker
+from driftq.client.broker import AsyncBroker, Nack
 from driftq.client.consume import Delivery
-from driftq.client.errors import ConflictError, LeaseLostError
+from driftq.client.errors import ApiError, ConflictError, LeaseLostError
 from driftq.client.gathering import Gathering
 from driftq.client.topics import AsyncTopic
 from driftq.model.answers import Job
@@ -66,10 +66,6 @@ class Held(Protocol[Item_co]):
         """It was delivered again to the same owner: that delivery counts from here on."""
         ...
 
-    async def extend(self, lease_ms: int) -> None:
-        """Hold it longer."""
-        ...
-
     async def ack(self) -> None:
         """It is done."""
         ...
@@ -92,11 +88,20 @@ class Held(Protocol[Item_co]):
         ...
 
 
+class Membership:
+    """How a worker settles the messages of its group: what finishes together goes in one request."""
+
+    def __init__(self, broker: AsyncBroker) -> None:
+        self.acks: Gathering[Delivery, ApiError | None] = Gathering(broker.ack_batch)
+        self.nacks: Gathering[Nack, ApiError | None] = Gathering(broker.nack_batch)
+        self.releases: Gathering[Delivery, ApiError | None] = Gathering(broker.release_batch)
+
+
 class HeldMessage:
     """A message of a group."""
 
-    def __init__(self, broker: AsyncBroker, delivery: Delivery) -> None:
-        self._broker = broker
+    def __init__(self, membership: Membership, delivery: Delivery) -> None:
+        self._membership = membership
         self.item = delivery
 
     @property
@@ -114,30 +119,32 @@ class HeldMessage:
         """The last delivery is the one that counts."""
         self.item = again.item
 
-    async def extend(self, lease_ms: int) -> None:
-        """Hold it longer."""
-        await self._broker.extend(self.item, lease_ms=lease_ms)
-
     async def ack(self) -> None:
         """It is done."""
-        await self._broker.ack(self.item)
+        _check(await self._membership.acks.call(self.item))
 
     async def nack(self, reason: str, after_s: float | None) -> None:
         """It comes again as its policy says, unless the handler knows better."""
-        await self._broker.nack(self.item, reason, delay_ms=None if after_s is None else round(after_s * _MS_PER_S))
+        delay_ms = None if after_s is None else round(after_s * _MS_PER_S)
+        _check(await self._membership.nacks.call(Nack(self.item, reason, delay_ms)))
 
     @property
     def may_return(self) -> bool:
-        """Whether it may go back: not a message, because that counts as an attempt of its retry policy."""
-        return False
+        """Whether the message may go back: always, because that is not an attempt."""
+        return True
 
     async def release(self) -> None:
-        """Fail: a message does not go back."""
-        raise NotImplementedError
+        """Let the message go back at once; one that is not this worker's any more has."""
+        _check(await self._membership.releases.call(self.item))
 
     async def give_up(self, reason: str) -> None:
         """It goes to the topic of dead letters."""
-        await self._broker.nack(self.item, reason, dead_letter=True)
+        _check(await self._membership.nacks.call(Nack(self.item, reason, dead_letter=True)))
+
+
+def _check(error: ApiError | None) -> None:
+    if error is not None:
+        raise error
 
 
 class Queue:
@@ -152,11 +159,11 @@ class Queue:
         self.deliveries_max = deliveries_max
         """After this many deliveries the server gives a job up; 0 is no limit."""
         self.owner = owner
-        self.acks: Gathering[Job] = Gathering(self._ack)
+        self.acks: Gathering[Job, bool] = Gathering(self._ack)
 
-    async def _ack(self, jobs: list[Job]) -> set[int]:
+    async def _ack(self, jobs: list[Job]) -> list[bool]:
         skipped = set((await self.topic.ack(jobs, node=self.owner)).skipped)
-        return {place for place, job in enumerate(jobs) if job.seq in skipped}
+        return [job.seq not in skipped for job in jobs]
 
 
 class HeldJob:
@@ -180,13 +187,9 @@ class HeldJob:
         """The last lease is the one that counts."""
         self.item = again.item
 
-    async def extend(self, lease_ms: int) -> None:
-        """Hold it longer."""
-        self._check((await self._queue.topic.extend(self.item, lease_ms=lease_ms, node=self._queue.owner)).skipped)
-
     async def ack(self) -> None:
         """It is done. Jobs that are done at the same time are acked by one request."""
-        if not await self._queue.acks.settle(self.item):
+        if not await self._queue.acks.call(self.item):
             self._check([self.item.seq])
 
     @property

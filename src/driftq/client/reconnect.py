@@ -29,6 +29,10 @@ class Line(Protocol[T_co]):
         """How to go on from here."""
         ...
 
+    def reopens(self) -> bool:
+        """Whether a stream that has ended is opened again."""
+        ...
+
     def is_stale(self, response: Response) -> bool:
         """Is what was opened gone, so that `opening` has to begin anew?"""
         ...
@@ -53,6 +57,10 @@ class Rejoining:
         yield from ()
         return self._opening
 
+    def reopens(self) -> bool:
+        """Whether a stream that has ended is opened again: always."""
+        return True
+
     def is_stale(self, _: Response) -> bool:
         """There is nothing that could be."""
         return False
@@ -61,7 +69,7 @@ class Rejoining:
 def kept_open(calls: Calls, line: Line[T]) -> Flow[T]:
     """All that a line says, until it is over. Raises ClientError."""
     failures, was_open = 0, False
-    while not line.is_over():
+    while not line.is_over() and line.reopens():
         lost: ClientError | None = None
         try:
             response: Response = yield (yield from line.opening())
@@ -76,7 +84,7 @@ def kept_open(calls: Calls, line: Line[T]) -> Flow[T]:
                 raise
             lost = error
         yield Shut()
-        if not line.is_over():
+        if not line.is_over() and line.reopens():
             _log.info("the stream has ended and is opened again: %s", lost or "the server closed it")
             yield calls.pause(failures, lost)
             failures += 1

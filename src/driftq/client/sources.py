@@ -2,23 +2,28 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from driftq.client.broker import AsyncIdempotency
 from driftq.client.client import AsyncClient
-from driftq.client.consume import Delivery
-from driftq.client.errors import ClientError, LeaseLostError, NotFoundError
-from driftq.client.leases import Held, HeldJob, HeldMessage, Queue, Work
+from driftq.client.consume import Consuming, Delivery
+from driftq.client.errors import ApiError, ClientError, LeaseLostError, NotFoundError
+from driftq.client.gathering import Gathering
+from driftq.client.idempotency import AsyncIdempotency, Begun, Key
+from driftq.client.leases import Held, HeldJob, HeldMessage, Membership, Queue, Work
 from driftq.client.retry import Repeat, may_retry
 from driftq.model.answers import Job
+from driftq.seam.entropy import SystemEntropy
 
+T = TypeVar("T")
 Item_co = TypeVar("Item_co", covariant=True)
 
 _log = logging.getLogger(__name__)
 
 _IDLE_MS = 1000
+_ENTRIES_MAX = 1000
 
 
 class Source(Protocol[Item_co]):
@@ -44,76 +49,115 @@ class Source(Protocol[Item_co]):
 
 
 class Effects:
-    """Where it is kept which work is done."""
+    """Where it is kept which work is done; calls that come together go in one request."""
 
     def __init__(self, keys: AsyncIdempotency, topic: str, group: str, owner: str) -> None:
         self._keys = keys
         self._place = topic, group
         self._owner = owner
+        self._lease_ms = 0
+        self._begins: Gathering[Key, Begun | ApiError] = Gathering(self._begin)
+        self._commits: Gathering[Key, Begun | ApiError] = Gathering(
+            partial(keys.commit_batch, topic, group, owner=owner)
+        )
+        self._fails: Gathering[Key, Begun | ApiError] = Gathering(partial(keys.fail_batch, topic, group, owner=owner))
+
+    async def _begin(self, keys: list[Key]) -> list[Begun | ApiError]:
+        return await self._keys.begin_batch(*self._place, keys, owner=self._owner, lease_ms=self._lease_ms)
 
     async def begin(self, work: Work, lease_ms: int) -> bool:
-        """Take it, or say that it is done."""
-        begun = await self._keys.begin(
-            *self._place, work.key, owner=self._owner, tenant_id=work.tenant_id, lease_ms=lease_ms
-        )
-        return begun.already_done
+        """Take work, unless it is done; return whether it is. Every work of a worker has the same lease."""
+        self._lease_ms = lease_ms
+        return _checked(await self._begins.call(Key(work.key, work.tenant_id))).already_done
 
-    async def renew(self, work: Work, lease_ms: int) -> None:
-        """Keep it."""
-        await self._keys.renew(*self._place, work.key, owner=self._owner, tenant_id=work.tenant_id, lease_ms=lease_ms)
+    async def renew(self, works: list[Work], lease_ms: int) -> None:
+        """Keep all of these, in one request for every 1000 of them. Raise ClientError."""
+        for some in _split([Key(work.key, work.tenant_id) for work in works]):
+            for renewed in await self._keys.renew_batch(*self._place, some, owner=self._owner, lease_ms=lease_ms):
+                if isinstance(renewed, ApiError):  # what is being committed at this moment is among them
+                    _log.info("the key of an effect could not be renewed: %s", renewed)
 
     async def commit(self, work: Work, result: bytes, lease_ms: int) -> None:
         """It is done. A key that was lost meanwhile, as in a restart, is taken again if nobody else has it: the effect
         has happened, and is not to happen again.
         """
+        key = Key(work.key, work.tenant_id, result)
         try:
-            await self._commit(work, result)
+            _checked(await self._commits.call(key))
         except (LeaseLostError, NotFoundError):
             if not await self.begin(work, lease_ms):
-                await self._commit(work, result)
-
-    async def _commit(self, work: Work, result: bytes) -> None:
-        await self._keys.commit(*self._place, work.key, owner=self._owner, tenant_id=work.tenant_id, result=result)
+                _checked(await self._commits.call(key))
 
     async def fail(self, work: Work, error: str) -> None:
         """It is not. A key that cannot be reached lapses by itself."""
         with suppress(ClientError):
-            await self._keys.fail(*self._place, work.key, owner=self._owner, tenant_id=work.tenant_id, error=error)
+            await self._fails.call(Key(work.key, work.tenant_id, error=error))
+
+
+def _split(items: list[T]) -> Iterator[list[T]]:
+    """Return the items in lists that one request takes."""
+    return (items[at : at + _ENTRIES_MAX] for at in range(0, len(items), _ENTRIES_MAX))
+
+
+def _checked(found: Begun | ApiError) -> Begun:
+    if isinstance(found, ApiError):
+        raise found
+    return found
 
 
 class GroupSource:
-    """The messages of a group; the server keeps to as many as there are handlers."""
+    """The messages of a group, pushed by the server: at most two rounds, one of which waits.
 
-    quit_s = 0.0
-    rounds = 1
+    To leave is to ask the server to end the stream, and to read it to its end: so all that was delivered is known, and
+    goes back or is handled.
+    """
+
+    quit_s = 2.0
+    rounds = 2
 
     def __init__(self, client: AsyncClient, topic: str, group: str, owner: str, *, effects: bool) -> None:
         self._broker = client.broker
         self._place = topic, group
         self._owner = owner
+        self._membership = Membership(client.broker)
+        self._line: Consuming | None = None
+        self._stream = SystemEntropy().token(8).hex()
+        self._early = False
         keys = client.broker.idempotency
         self.effects = Effects(keys, topic, group, owner) if effects else None
 
     async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Delivery]]:
         """Messages as they come."""
-        stream = self._broker.consume(
-            *self._place, owner=self._owner, lease_ms=lease_ms, max_in_flight=await room() or 1
+        credit = await room()
+        if not credit:
+            return
+        line = self._line = Consuming(
+            *self._place, self._owner, lease_ms=lease_ms, max_in_flight=credit, stream=self._stream
         )
-        async with stream:
+        async with self._broker.messages_of(line) as stream:
             async for delivery in stream:
-                yield HeldMessage(self._broker, delivery)
+                yield HeldMessage(self._membership, delivery)
+                if self._early:  # it was left while it was being opened
+                    await self.leave()
 
     async def leave(self) -> None:
-        """Do nothing: a message does not go back."""
+        """Ask the server to end the stream. Never raises ClientError."""
+        if self._line is None:
+            return
+        self._line.leave()
+        try:
+            async with asyncio.timeout(self.quit_s):
+                ended = await self._broker.leave(*self._place, self._stream, owner=self._owner)
+            self._early = not ended
+        except (ClientError, TimeoutError) as error:
+            _log.warning("the server did not end the stream of this worker, and may deliver to it: %s", error)
 
     async def extend(self, held: list[HeldMessage], lease_ms: int) -> None:
-        """Hold these longer."""
-        failed: list[BaseException | None] = await asyncio.gather(
-            *(one.extend(lease_ms) for one in held), return_exceptions=True
-        )
-        for error in failed:
-            if error is not None:
-                raise error
+        """Hold these longer, in one request for every 1000 of them. Raise ClientError."""
+        for some in _split(held):
+            for extended in await self._broker.extend_batch([one.item for one in some], lease_ms=lease_ms):
+                if isinstance(extended, ApiError):  # what is being acked at this moment is among them
+                    _log.info("the lease of a message could not be extended: %s", extended)
 
 
 class QueueSource:

@@ -129,6 +129,10 @@ class _Watch(Generic[T]):
         self._starts = {name: self._starts[name] for name in begun.topics}
         self._wid, self._last_id, self._resumed = begun.wid, None, True
 
+    def reopens(self) -> bool:
+        """Whether a stream that has ended is opened again: always."""
+        return True
+
     def is_stale(self, response: Response) -> bool:
         """Sessions end with their server, and some time after their last stream."""
         if response.status == 404:

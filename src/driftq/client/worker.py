@@ -259,14 +259,12 @@ class AsyncWorker(Generic[Item]):
             except ClientError as error:
                 _log.warning("leases could not be extended: %s", error)
             effects = self._source.effects
-            if effects is not None:
-                begun = [one.work for one in held if one in self._begun]
-                renewed = await asyncio.gather(
-                    *(effects.renew(work, self._lease_ms) for work in begun), return_exceptions=True
-                )
-                for failed in renewed:
-                    if failed is not None:
-                        _log.warning("the key of an effect could not be renewed: %s", failed)
+            begun = [one.work for one in held if one in self._begun]
+            if effects is not None and begun:
+                try:
+                    await effects.renew(begun, self._lease_ms)
+                except ClientError as error:
+                    _log.warning("keys of effects could not be renewed: %s", error)
 
     async def _decided(self, held: Held[Item]) -> object:
         """What the handler says, its effect begun before and committed behind; None where it has happened before."""

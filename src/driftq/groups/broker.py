@@ -8,13 +8,17 @@ from driftq.groups.batch import store_batch
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.dispatch import Dispatcher
 from driftq.groups.figures import figures
-from driftq.groups.group import Group, Stream
+from driftq.groups.group import Group
+from driftq.groups.group import Stream as Stream
 from driftq.groups.lane import Open, State
-from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Place, Produced, Registry
+from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Registry
+from driftq.groups.ports import Place as Place
+from driftq.groups.ports import Produced as Produced
 from driftq.groups.produce import Producer
 from driftq.groups.recent import Recent
 from driftq.groups.retention import Retention
-from driftq.groups.seek import Moved, seek
+from driftq.groups.seek import Moved as Moved
+from driftq.groups.seek import seek
 from driftq.groups.settle import Settler, Verdict
 from driftq.groups.standing import GroupStanding, standings
 from driftq.model.broker import BrokerSettings
@@ -127,17 +131,30 @@ class Broker:
         return run(store_batch(self.producer, topic, messages, atomic=atomic))
 
     def attach(
-        self, topic: str, group: str, owner: str, outlet: Outlet, *, lease_ms: int = 0, credit: int | None = None
+        self,
+        topic: str,
+        group: str,
+        owner: str,
+        outlet: Outlet,
+        *,
+        lease_ms: int = 0,
+        credit: int | None = None,
+        name: str = "",
     ) -> Stream:
         """Join a group: messages go to `outlet` from the next turn on. Raises InvalidRequestError."""
         found = self.book.find(topic)
         settings = self.settings
         lease = min(lease_ms or settings.default_lease_ms, settings.lease_ms_max)
         joined = self.book.group(found, group)
-        stream = Stream(joined, owner, outlet, lease, settings.stream_credit if credit is None else credit)
+        stream = Stream(joined, owner, outlet, lease, settings.stream_credit if credit is None else credit, name)
         joined.join(stream)
         self.producer.note_member(found, joined)
         return stream
+
+    def leave(self, topic: str, group: str, owner: str, name: str) -> int:
+        """End the streams of this owner and name; return how many there were (http-v1 §22)."""
+        known = self.book.find(topic).groups.get(group)
+        return 0 if known is None else known.end(owner, name)
 
     def ack(self, place: Place, owner: str) -> Pending[None]:
         """A message is done (http-v1 §3.7, from check 6 on)."""

@@ -16,9 +16,11 @@ from driftq.groups.ports import Outlet
 class Stream:
     """A consumer's connection in its group."""
 
-    def __init__(self, group: "Group", owner: str, outlet: Outlet, lease_ms: int, credit: int) -> None:
+    def __init__(self, group: "Group", owner: str, outlet: Outlet, lease_ms: int, credit: int, name: str = "") -> None:
         self.group = group
         self.owner = owner
+        self.name = name
+        """What its client calls it; "" is no name."""
         self.outlet = outlet
         self.lease_ms = lease_ms
         self.held = 0
@@ -97,6 +99,14 @@ class Group:
         if not self.streams:
             self.left_at = self._now()
             self.round.clear()
+
+    def end(self, owner: str, name: str) -> int:
+        """Let the streams of this owner and name leave, and end; return how many there were."""
+        ending = [stream for stream in self.streams if (stream.owner, stream.name) == (owner, name)]
+        for stream in ending:
+            self.leave(stream)
+            stream.outlet.end()
+        return len(ending)
 
     def next_stream(self, owner: str | None = None) -> Stream | None:
         """Whose turn it is among those that take a message, and, where it is somebody's alone, are of that owner."""

@@ -74,6 +74,10 @@ class Outlet(Protocol):
         """Hand one line to the socket."""
         ...
 
+    def end(self) -> None:
+        """End after the lines that were handed over: the stream has left its group."""
+        ...
+
 
 class Scope(NamedTuple):
     """Whose key it is, on the consuming side."""

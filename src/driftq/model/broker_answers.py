@@ -67,6 +67,12 @@ class BatchProduced(Struct):
     results: list[BatchResult]
 
 
+class GroupLeft(Struct):
+    """How many streams are ended."""
+
+    streams: int
+
+
 class Extended(Struct):
     """Until when it is held."""
 

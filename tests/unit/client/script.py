@@ -1,6 +1,6 @@
 """A scripted server for plans: what it answers is a list, what it was asked is kept."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from msgspec.json import decode, encode
@@ -65,19 +65,21 @@ class Script:
 
     def items(self, flow: Flow[T]) -> list[T]:
         """The items of a flow, until it ends or the script does."""
-        found: list[T] = []
+        return list(self.each(flow))
+
+    def each(self, flow: Flow[T]) -> Iterator[T]:
+        """The same, one by one."""
         outcome: Any = None
         try:
             while True:
                 action = self._next(flow, outcome)
                 if isinstance(action, Emit):
-                    found.append(action.item)
+                    yield action.item
                     outcome = None
                 else:
                     outcome = self._perform(action)
         except (StopIteration, IndexError):
             flow.close()
-            return found
 
     def bodies(self) -> Iterable[Any]:
         """What was sent, decoded."""

@@ -4,7 +4,7 @@ import pytest
 from msgspec.json import encode
 
 from driftq.client.consume import Consuming
-from driftq.client.errors import BadRequestError
+from driftq.client.errors import BadRequestError, TransportError
 from driftq.client.plan import Response
 from driftq.client.pushed import Pushed
 from driftq.client.reconnect import kept_open
@@ -43,6 +43,19 @@ def test_a_consumer_comes_back_and_half_a_line_is_forgotten() -> None:
     assert {tuple(sorted(one.query.items())) for one in script.asked} == {
         (("group", "g"), ("lease_ms", "500"), ("owner", "me"), ("topic", "t"))
     }
+
+
+@pytest.mark.parametrize("end", [b"", CUT])
+def test_a_consumer_that_leaves_reads_its_stream_to_the_end_and_does_not_come_back(end: bytes | TransportError) -> None:
+    place = Consuming("t", "g", "me", stream="mine")
+    script = Script(OPEN, line(0), line(1) + line(2)[:9], line(2)[9:], end)
+    found = []
+    for one in script.each(kept_open(calls(), place)):
+        found.append(one.offset)
+        place.leave()
+    assert found == [0, 1, 2]
+    assert (len(script.asked), script.pauses) == (1, [])
+    assert script.asked[0].query["stream"] == "mine"
 
 
 def test_a_topic_that_is_not_there_is_an_error_and_not_waited_for() -> None:

@@ -5,9 +5,8 @@ from typing import Any, TypeVar
 
 from driftq.config import Settings
 from driftq.engine.durable import DurableState
-from driftq.groups.broker import Broker
-from driftq.groups.group import Stream
-from driftq.groups.ports import Delivery, Hook, Place, Produced, Registry
+from driftq.groups.broker import Broker, Place, Produced, Stream
+from driftq.groups.ports import Delivery, Hook, Registry
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, RetryPolicy
@@ -22,18 +21,24 @@ T = TypeVar("T")
 class Consumer:
     """One stream, and what came over it."""
 
-    def __init__(self, rig: "BrokerRig", topic: str, group: str, owner: str, lease_ms: int, credit: int | None) -> None:
+    def __init__(
+        self, rig: "BrokerRig", topic: str, group: str, owner: str, lease_ms: int, credit: int | None, name: str
+    ) -> None:
         self.rig = rig
         self.topic, self.group, self.owner = topic, group, owner
         self.got: list[Delivery] = []
         self.open = True
-        self.stream: Stream = rig.broker.attach(topic, group, owner, self, lease_ms=lease_ms, credit=credit)
+        self.ended = False
+        self.stream: Stream = rig.broker.attach(topic, group, owner, self, lease_ms=lease_ms, credit=credit, name=name)
 
     def ready(self) -> bool:
         return self.open
 
     def deliver(self, delivery: Delivery) -> None:
         self.got.append(delivery)
+
+    def end(self) -> None:
+        self.ended = True
 
     def take(self) -> list[Delivery]:
         """What came since the last time."""
@@ -107,9 +112,16 @@ class BrokerRig:
         return [self.run(self.broker.produce(topic, message(value, key=key, **envelope))) for value in values]
 
     def consume(
-        self, topic: str = "t", group: str = "g", owner: str = "a", *, lease_ms: int = 0, credit: int | None = None
+        self,
+        topic: str = "t",
+        group: str = "g",
+        owner: str = "a",
+        *,
+        lease_ms: int = 0,
+        credit: int | None = None,
+        name: str = "",
     ) -> Consumer:
-        return Consumer(self, topic, group, owner, lease_ms, credit)
+        return Consumer(self, topic, group, owner, lease_ms, credit, name)
 
     def restart(self) -> None:
         self.broker.close()

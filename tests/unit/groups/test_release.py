@@ -101,6 +101,23 @@ def test_the_stream_that_stays_has_its_credit_back(rig: BrokerRig) -> None:
     assert consumer.offsets() == [1]
 
 
+def test_a_stream_that_leaves_by_its_name_ends_and_gets_no_more(rig: BrokerRig) -> None:
+    leaving = rig.consume(name="one", lease_ms=LONG_MS, credit=2)
+    others = [rig.consume(name=name, owner=owner, credit=0) for name, owner in (("two", "a"), ("one", "b"), ("", "a"))]
+    rig.run_all()
+    assert rig.broker.leave("t", "g", "a", "one") == 1
+    assert [leaving.ended, *(one.ended for one in others)] == [True, False, False, False]
+    held = leaving.offsets()
+    rig.produce(*"defghi")
+    assert leaving.take() == []
+    assert sorted(offset for one in others for offset in one.offsets()) == sorted(set(range(9)) - set(held))
+    leaving.ack(held[0])
+    assert rig.broker.leave("t", "g", "a", "one") == 0
+    assert rig.broker.leave("t", "nobody", "a", "one") == 0
+    with pytest.raises(InvalidRequestError, match="topic does not exist"):
+        rig.broker.leave("nope", "g", "a", "one")
+
+
 def test_the_key_of_a_message_is_given_back_with_it() -> None:
     rig = RegisteredRig()
     rig.create()

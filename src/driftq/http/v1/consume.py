@@ -11,16 +11,18 @@ from msgspec.json import Decoder
 
 from driftq.admission import Slot
 from driftq.errors import InvalidRequestError
-from driftq.groups.group import Stream as GroupStream
+from driftq.groups.broker import Stream as GroupStream
 from driftq.groups.ports import Delivery
 from driftq.http.access import Scope
 from driftq.http.answer import Sink, Stream
+from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.sse import HEADERS, Heartbeat
+from driftq.http.v1.form import json_reply
 from driftq.http.v1.lines import line_of
 from driftq.http.v1.names import check_name
-from driftq.http.v1.params import I32_MAX, I64_MAX, body_of, query_of, stripped, whole_number
+from driftq.http.v1.params import I32_MAX, I64_MAX, body_of, only_body, query_of, stripped, whole_number
 from driftq.seam.runtime import Timer
 from driftq.server import Server
 
@@ -38,6 +40,15 @@ class _Given(Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: Any = None
 
 
+class LeaveBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which streams are to end."""
+
+    topic: str | None = None
+    group: str | None = None
+    owner: str | None = None
+    stream: str | None = None
+
+
 class Member(Struct, frozen=True):
     """Who consumes, and how."""
 
@@ -47,6 +58,8 @@ class Member(Struct, frozen=True):
     lease_ms: int
     credit: int | None
     """Messages it holds at one time, if it says so itself."""
+    stream: str = ""
+    """What the client calls this stream, if it has a name for it."""
 
 
 class Consuming:
@@ -56,10 +69,24 @@ class Consuming:
         self._server = server
         self._body_bytes_max = server.settings.limits.body_bytes_max
         self._decoder = Decoder(_Given)
+        self._leaves = Decoder(LeaveBody)
 
     def routes(self) -> list[Route]:
-        """One."""
-        return [Route("GET", "/v1/consume", self.consume, Scope.READ | Scope.WRITE, stream=True)]
+        """Return the two routes."""
+        scopes = Scope.READ | Scope.WRITE
+        return [
+            Route("GET", "/v1/consume", self.consume, scopes, stream=True),
+            Route("POST", "/v1/leave", self.leave, scopes),
+        ]
+
+    def leave(self, request: Request) -> Reply:
+        """End the streams that an owner calls so, after the messages that were delivered on them."""
+        given = only_body(self._leaves, request, self._body_bytes_max)
+        names = stripped(given.topic), stripped(given.group), stripped(given.owner), stripped(given.stream)
+        if not all(names):
+            raise InvalidRequestError("topic, group, owner, and stream are required")
+        check_name(request, names[0])
+        return json_reply(200, {"streams": self._server.broker.leave(*names)})
 
     def consume(self, request: Request) -> Stream:
         """Join a group. The topic must be there: what is wrong is said before the stream begins."""
@@ -72,12 +99,14 @@ class Consuming:
     def _member(self, request: Request) -> Member:
         given = body_of(self._decoder, request, self._body_bytes_max)
         credit: int | None = None
+        stream = ""
         lease_ms: object
         if given is None:
             query = query_of(request)
             names = _names(query.get("topic"), query.get("group"), query.get("owner"))
             lease_ms = whole_number(query, "lease_ms", 0, I64_MAX)
             credit = request.number("max_in_flight", 0) or None
+            stream = stripped(query.get("stream"))
         else:
             names = _names(given.topic, given.group, given.owner)
             lease_ms = given.lease_ms
@@ -85,7 +114,7 @@ class Consuming:
             lease_ms = 0
         if type(lease_ms) is not int or not 0 <= lease_ms <= I64_MAX:
             raise InvalidRequestError("invalid lease_ms")
-        return Member(*names, lease_ms, credit if credit is None or credit <= I32_MAX else None)
+        return Member(*names, lease_ms, credit if credit is None or credit <= I32_MAX else None, stream)
 
 
 def _names(topic: str | None, group: str | None, owner: str | None) -> tuple[str, str, str]:
@@ -122,7 +151,13 @@ class ConsumeStream:
             self._heartbeat.start()
         member = self._member
         self._stream = self._server.broker.attach(
-            member.topic, member.group, member.owner, self, lease_ms=member.lease_ms, credit=member.credit
+            member.topic,
+            member.group,
+            member.owner,
+            self,
+            lease_ms=member.lease_ms,
+            credit=member.credit,
+            name=member.stream,
         )
 
     def room(self) -> None:
@@ -156,6 +191,10 @@ class ConsumeStream:
     def deliver(self, delivery: Delivery) -> None:
         """One line."""
         self._write(line_of(delivery))
+
+    def end(self) -> None:
+        """End the stream: its client asked for that, and gets no more messages on it."""
+        self.goodbye()
 
     # The rest
 

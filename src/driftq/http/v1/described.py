@@ -1,7 +1,7 @@
 """Every operation of the broker API as the OpenAPI document tells it; the query form of a call is left out."""
 
 from driftq.http.openapi import Operation
-from driftq.http.v1 import batch, groups, idempotency, produce, redrive, settle, settle_batch, topics
+from driftq.http.v1 import batch, consume, groups, idempotency, produce, redrive, settle, settle_batch, topics
 from driftq.model import broker_answers
 
 _KEY = "/v1/idempotency"
@@ -42,9 +42,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/consume"): _operation(
         "Join a group, and get messages.",
         errors=(400,),
-        query={"topic": str, "group": str, "owner": str, "lease_ms": int, "max_in_flight": int},
+        query={"topic": str, "group": str, "owner": str, "lease_ms": int, "max_in_flight": int, "stream": str},
         required_query=frozenset({"topic", "group", "owner"}),
         other_media=_NDJSON,
+    ),
+    ("POST", "/v1/leave"): _operation(
+        "End streams of a group.", body=consume.LeaveBody, reply=broker_answers.GroupLeft
     ),
     ("POST", "/v1/ack"): _operation("A message is done.", body=settle.AckBody, statuses=(204,), errors=(409,)),
     ("POST", "/v1/nack"): _operation("A message failed.", body=settle.NackBody, statuses=(204,), errors=(409,)),

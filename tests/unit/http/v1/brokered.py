@@ -5,9 +5,8 @@ from typing import Any
 from msgspec import json
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.broker import Broker
-from driftq.groups.group import Stream
-from driftq.groups.ports import Outlet, Place, Produced
+from driftq.groups.broker import Broker, Place, Produced, Stream
+from driftq.groups.ports import Outlet
 from driftq.http.app import App
 from driftq.http.reply import Reply
 from driftq.model.broker import BrokerSettings
@@ -69,7 +68,15 @@ class NotingBroker(Broker):
         return done(Produced(topic, 0, 0, 0))
 
     def attach(
-        self, topic: str, group: str, owner: str, outlet: Outlet, *, lease_ms: int = 0, credit: int | None = None
+        self,
+        topic: str,
+        group: str,
+        owner: str,
+        outlet: Outlet,
+        *,
+        lease_ms: int = 0,
+        credit: int | None = None,
+        name: str = "",
     ) -> Stream:
         self.attached.append((topic, group, owner, lease_ms, credit))
         self.outlets.append(outlet)

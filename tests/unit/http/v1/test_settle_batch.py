@@ -248,6 +248,28 @@ def test_a_bug_in_one_entry_is_its_own_result(client: Client, monkeypatch: pytes
     assert [one["code"] for one in batch(client, "/v1/ack", [at(0), at(1), at(2)])] == [204, 500, 204]
 
 
+def test_a_stream_is_ended_by_its_name_after_what_was_delivered_on_it() -> None:
+    client = Client()
+    client.create()
+    client.produce("0", "1")
+    _, named = client.stream("/v1/consume?topic=t&group=g&owner=a&stream=%20mine&max_in_flight=1000")
+    _, other = client.stream("/v1/consume?topic=t&group=h&owner=a")
+    client.run()
+    body = HELD | {"stream": "mine "}
+    assert client.ask("POST", "/v1/leave", body) == (200, {"streams": 1})
+    assert client.ask("POST", "/v1/leave", body) == (200, {"streams": 0})
+    assert len(named.taken().splitlines()) == 2
+    assert (named.ended, other.ended) == (True, False)
+    assert batch(client, "/v1/release", [at(0), at(1)]) == [{"code": 204}] * 2
+    client.produce("2")
+    assert [item["attempts"] for item in client.consume(owner="b").take()] == [1, 1, 1]
+    for missing in ("topic", "group", "owner", "stream"):
+        status, found = client.ask("POST", "/v1/leave", body | {missing: " "})
+        assert (status, found["message"]) == (400, "topic, group, owner, and stream are required")
+    assert client.ask("POST", "/v1/leave", body | {"topic": "nope"}).status == 400
+    assert client.ask("POST", "/v1/leave", body | {"extra": 1}).status == 400
+
+
 def test_a_batch_needs_what_a_single_call_needs() -> None:
     rig = ServerRig(keys="reader:r,other:w:@x,writer:w:@t,admin:rw+a")
     for path in SETTLING + KEYS:

@@ -1,0 +1,156 @@
+"""Idempotency keys of the broker (http-v1 §13, §22), one by one and in batches."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+from msgspec import Struct
+
+from driftq.client.batches import each
+from driftq.client.binding import Async, Blocking, Operations, operation
+from driftq.client.calls import present
+from driftq.client.errors import ApiError
+from driftq.client.plan import Plan
+from driftq.model.broker_answers import KeyEntry, KeyResult, KeyResults, KeyStanding
+
+Status = Literal["PENDING", "COMMITTED", "FAILED"]
+
+
+class Key(Struct, frozen=True):
+    """One key of a batch; the result is for a commit, the error for a failure."""
+
+    key: str
+    tenant_id: str | None = None
+    result: bytes = b""
+    error: str = ""
+
+
+class Begun(Struct, frozen=True):
+    """How a key stands; `already_done` with the result of whoever did it."""
+
+    status: Status
+    already_done: bool
+    result: bytes
+    lease_until_ms: int
+
+
+class Holding(TypedDict, total=False):
+    """Who takes a key, whose it is, and for how long; 30 seconds unless said."""
+
+    owner: str | None
+    tenant_id: str | None
+    lease_ms: int | None
+
+
+class IdempotencyOperations(Operations):
+    """The keys of a group's work: begin, do it, commit, ack. `owner` is the client's own name unless given."""
+
+    @operation
+    def begin(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
+        """Take a key, unless its work is done. Raises ConflictError while somebody else has it."""
+        return self._said("begin", topic, group, key, **named)
+
+    @operation
+    def renew(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
+        """Keep a key, and the delivery it came with. Raises LeaseLostError when it is lost."""
+        return self._said("renew", topic, group, key, **named)
+
+    @operation
+    def commit(
+        self,
+        topic: str,
+        group: str,
+        key: str,
+        *,
+        result: bytes = b"",
+        owner: str | None = None,
+        tenant_id: str | None = None,
+    ) -> Plan[Begun]:
+        """The work of a key is done, with this result, of at most 64 KiB."""
+        text = b64encode(result).decode() or None
+        return self._said("commit", topic, group, key, owner=owner, tenant_id=tenant_id, result=text)
+
+    @operation
+    def fail(
+        self, topic: str, group: str, key: str, *, error: str, owner: str | None = None, tenant_id: str | None = None
+    ) -> Plan[Begun]:
+        """The work of a key failed; whoever begins next may try it."""
+        return self._said("fail", topic, group, key, owner=owner, tenant_id=tenant_id, error=error)
+
+    @operation
+    def begin_batch(
+        self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None, lease_ms: int | None = None
+    ) -> Plan[list[Begun | ApiError]]:
+        """Take up to 1000 keys in one call, each unless its work is done; return how each stands, in order."""
+        return self._each("begin", topic, group, keys, owner, lease_ms)
+
+    @operation
+    def renew_batch(
+        self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None, lease_ms: int | None = None
+    ) -> Plan[list[Begun | ApiError]]:
+        """Keep up to 1000 keys, as `begin_batch` takes them."""
+        return self._each("renew", topic, group, keys, owner, lease_ms)
+
+    @operation
+    def commit_batch(
+        self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None
+    ) -> Plan[list[Begun | ApiError]]:
+        """Commit up to 1000 keys, each with its result."""
+        return self._each("commit", topic, group, keys, owner)
+
+    @operation
+    def fail_batch(
+        self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None
+    ) -> Plan[list[Begun | ApiError]]:
+        """Note that the work of up to 1000 keys failed, each with its error."""
+        return self._each("fail", topic, group, keys, owner)
+
+    def _each(
+        self,
+        verb: str,
+        topic: str,
+        group: str,
+        keys: Sequence[Key],
+        owner: str | None,
+        lease_ms: int | None = None,
+    ) -> Plan[list[Begun | ApiError]]:
+        shared = present({"topic": topic, "group": group, "owner": owner or self._node, "lease_ms": lease_ms})
+        entries = [_entry(key) for key in keys]
+        results = yield from each(self._calls, f"/v1/idempotency/{verb}/batch", shared, entries, KeyResults)
+        return [one if isinstance(one, ApiError) else _begun(one) for one in results]
+
+    def _said(self, verb: str, topic: str, group: str, key: str, **more: Any) -> Plan[Begun]:
+        body = {"topic": topic, "group": group, "idempotency_key": key, **more}
+        body["owner"] = body.get("owner") or self._node
+        found = yield from self._calls.json("POST", f"/v1/idempotency/{verb}", KeyStanding, body=body)
+        return _begun(found)
+
+    @operation
+    def get(self, topic: str, group: str, key: str, *, tenant_id: str | None = None) -> Plan[KeyEntry]:
+        """What is known of a key. Raises NotFoundError."""
+        query = {"topic": topic, "group": group, "idempotency_key": key, "tenant_id": tenant_id}
+        return self._calls.json("GET", "/v1/idempotency", KeyEntry, query=query)
+
+
+class Idempotency(IdempotencyOperations, Blocking):
+    """Keys, for callers that block."""
+
+
+class AsyncIdempotency(IdempotencyOperations, Async):
+    """Keys, for callers that await."""
+
+
+def _begun(found: KeyStanding | KeyResult) -> Begun:
+    result = b64decode(found.result) if found.result else b""
+    return Begun(cast("Status", found.status), found.already_done, result, found.lease_until_ms)
+
+
+def _entry(key: Key) -> dict[str, Any]:
+    return present(
+        {
+            "idempotency_key": key.key,
+            "tenant_id": key.tenant_id,
+            "result": b64encode(key.result).decode() if key.result else None,
+            "error": key.error or None,
+        }
+    )
