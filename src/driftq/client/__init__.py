@@ -33,6 +33,7 @@ from driftq.client.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from driftq.client.handling import WorkerStats
 from driftq.client.idempotency import AsyncIdempotency, Begun, Idempotency, Key
 from driftq.client.leases import DeadLetter, Retry
 from driftq.client.messages import StoredMessage
@@ -44,7 +45,7 @@ from driftq.client.retry import Retries
 from driftq.client.threaded import Worker
 from driftq.client.topics import AsyncTopic, Topic
 from driftq.client.watch import CaughtUp, Start, TopicGone
-from driftq.client.worker import AsyncWorker, WorkerStats
+from driftq.client.worker import AsyncWorker
 from driftq.model.answers import Job, Record
 from driftq.model.envelope import Envelope, RetryPolicy
 from driftq.model.tombstone import Tombstone

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -17,25 +19,43 @@ _GATHER_S = 0.002
 _ITEMS_MAX = 100
 
 
+class Raised(Struct, frozen=True):
+    """What the request for many items raised. An error that is the result of one item is not this."""
+
+    error: BaseException
+
+
 class Gathering(Generic[T, R]):
     """Makes calls about items through `send`, which gets many and returns the result of each, in order."""
 
     def __init__(self, send: Callable[[list[T]], Awaitable[Sequence[R]]]) -> None:
         self._send = send
-        self._gathered: list[tuple[T, asyncio.Future[R]]] = []
+        self._gathered: list[tuple[T, Callable[[R | Raised], object]]] = []
         self._timer: asyncio.Handle | None = None
         self._on_their_way: set[asyncio.Task[None]] = set()
 
-    async def call(self, item: T) -> R:
-        """Return the result of one item. Raise what the request for it raises."""
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[R] = loop.create_future()
+    def add(self, item: T, answered: Callable[[R | Raised], object]) -> None:
+        """Make the call about one item; `answered` is called on the loop with its result."""
         self._gathered.append((item, answered))
         if len(self._gathered) >= _ITEMS_MAX:
             self._flush()
         elif self._timer is None:
+            loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_GATHER_S, self._flush) if self._on_their_way else loop.call_soon(self._flush)
-        return await answered
+
+    async def call(self, item: T) -> R:
+        """Return the result of one item. Raise what the request for it raises."""
+        waiting: asyncio.Future[R | Raised] = asyncio.get_running_loop().create_future()
+
+        def answered(result: R | Raised) -> None:
+            if not waiting.done():
+                waiting.set_result(result)
+
+        self.add(item, answered)
+        result = await waiting
+        if isinstance(result, Raised):
+            raise result.error
+        return result
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -52,14 +72,13 @@ class Gathering(Generic[T, R]):
         if not self._on_their_way:
             self._flush()
 
-    async def _sent(self, gathered: list[tuple[T, asyncio.Future[R]]]) -> None:
+    async def _sent(self, gathered: list[tuple[T, Callable[[R | Raised], object]]]) -> None:
         try:
             results = await self._send([item for item, _ in gathered])
         except BaseException as error:  # noqa: BLE001  # it belongs to those who wait
+            raised = Raised(error)
             for _, answered in gathered:
-                if not answered.done():
-                    answered.set_exception(error)
+                answered(raised)
             return
         for (_, answered), result in zip(gathered, results, strict=True):
-            if not answered.done():
-                answered.set_result(result)
+            answered(result)

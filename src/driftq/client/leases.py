@@ -1,5 +1,6 @@
 """What a worker holds: a job of a queue or a message of a group, and how it is kept, settled and given up."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -7,7 +8,7 @@ from msgspec import Struct
 from driftq.client.broker import AsyncBroker, Nack
 from driftq.client.consume import Delivery
 from driftq.client.errors import ApiError, ConflictError, LeaseLostError
-from driftq.client.gathering import Gathering
+from driftq.client.gathering import Gathering, Raised
 from driftq.client.topics import AsyncTopic
 from driftq.model.answers import Job
 
@@ -66,8 +67,8 @@ class Held(Protocol[Item_co]):
         """It was delivered again to the same owner: that delivery counts from here on."""
         ...
 
-    async def ack(self) -> None:
-        """It is done."""
+    def ack_then(self, settled: Callable[[BaseException | None], object]) -> None:
+        """Ack it with others, and call `settled` when the server has answered, with what went wrong if anything did."""
         ...
 
     async def nack(self, reason: str, after_s: float | None) -> None:
@@ -119,9 +120,13 @@ class HeldMessage:
         """The last delivery is the one that counts."""
         self.item = again.item
 
-    async def ack(self) -> None:
-        """It is done."""
-        _check(await self._membership.acks.call(self.item))
+    def ack_then(self, settled: Callable[[BaseException | None], object]) -> None:
+        """It is done. Messages that are done at the same time are acked by one request."""
+
+        def answered(result: ApiError | Raised | None) -> None:
+            settled(result.error if isinstance(result, Raised) else result)
+
+        self._membership.acks.add(self.item, answered)
 
     async def nack(self, reason: str, after_s: float | None) -> None:
         """It comes again as its policy says, unless the handler knows better."""
@@ -160,9 +165,14 @@ class Queue:
         """After this many deliveries the server gives a job up; 0 is no limit."""
         self.owner = owner
         self.acks: Gathering[Job, bool] = Gathering(self._ack)
+        self.releases: Gathering[Job, bool] = Gathering(self._release)
 
     async def _ack(self, jobs: list[Job]) -> list[bool]:
         skipped = set((await self.topic.ack(jobs, node=self.owner)).skipped)
+        return [job.seq not in skipped for job in jobs]
+
+    async def _release(self, jobs: list[Job]) -> list[bool]:
+        skipped = set((await self.topic.nack(jobs, node=self.owner)).skipped)
         return [job.seq not in skipped for job in jobs]
 
 
@@ -187,10 +197,16 @@ class HeldJob:
         """The last lease is the one that counts."""
         self.item = again.item
 
-    async def ack(self) -> None:
+    def ack_then(self, settled: Callable[[BaseException | None], object]) -> None:
         """It is done. Jobs that are done at the same time are acked by one request."""
-        if not await self._queue.acks.call(self.item):
-            self._check([self.item.seq])
+
+        def answered(acked: bool | Raised) -> None:
+            if isinstance(acked, Raised):
+                settled(acked.error)
+            else:
+                settled(None if acked else self._lost())
+
+        self._queue.acks.add(self.item, answered)
 
     @property
     def may_return(self) -> bool:
@@ -205,8 +221,9 @@ class HeldJob:
         self._check((await self._queue.topic.nack(self.item, delay_ms=delay_ms, node=self._queue.owner)).skipped)
 
     async def release(self) -> None:
-        """Let the job go back at once."""
-        await self.nack("", 0.0)
+        """Let the job go back at once. Jobs that go back at the same time do so by one request."""
+        if not await self._queue.releases.call(self.item):
+            raise self._lost()
 
     async def give_up(self, reason: str) -> None:
         """A copy is written to the queue's dead letters, once, as the server would; then the job is acked."""
@@ -217,8 +234,12 @@ class HeldJob:
         facts = {"from": name, "deliveries": str(job.deliveries), "src_seq": str(job.seq), "reason": reason}
         meta = {**(job.meta or {}), **{f"$dead_letter_{fact}": value for fact, value in facts.items()}}
         await letters.append(job.data, tag=job.tag, meta=meta, idempotency_key=f"dead:{self.work.key}")
-        await self.ack()
+        if not await self._queue.acks.call(job):
+            raise self._lost()
 
     def _check(self, skipped: list[int]) -> None:
         if skipped:
-            raise LeaseLostError(409, "lease_lost", f"job {self.item.seq} is not this worker's any more")
+            raise self._lost()
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(409, "lease_lost", f"job {self.item.seq} is not this worker's any more")

@@ -7,10 +7,11 @@ from typing import Generic, Unpack
 
 from driftq.client.client import AsyncClient, Client
 from driftq.client.consume import Delivery
-from driftq.client.handlers import Item, Outcome, WorkerOptions, check_options, check_plain, run_plain
-from driftq.client.worker import CONCURRENCY, AsyncWorker, WorkerStats
+from driftq.client.handlers import Item, Outcome, WorkerOptions, check_options, check_plain
+from driftq.client.handling import WorkerStats
+from driftq.client.sources import GroupSource, QueueSource
+from driftq.client.worker import AsyncWorker, own_name
 from driftq.model.answers import Job
-from driftq.seam.threads import Threads
 
 
 class Worker(Generic[Item]):
@@ -19,13 +20,10 @@ class Worker(Generic[Item]):
     It runs an `AsyncWorker` on a loop of its own.
     """
 
-    def __init__(
-        self, client: Client, make: Callable[[AsyncClient, Threads], AsyncWorker[Item]], concurrency: int
-    ) -> None:
+    def __init__(self, client: Client, make: Callable[[AsyncClient, WorkerStats], AsyncWorker[Item]]) -> None:
         self.stats = WorkerStats()
         self._client = client
         self._make = make
-        self._concurrency = concurrency
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: AsyncWorker[Item] | None = None
@@ -47,12 +45,11 @@ class Worker(Generic[Item]):
         check_options(options)
         check_plain(handle)
 
-        def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Delivery]:
-            return AsyncWorker.group(
-                twin, topic, group, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
-            )
+        def make(twin: AsyncClient, stats: WorkerStats) -> AsyncWorker[Delivery]:
+            source = GroupSource(twin, topic, group, options.get("owner") or own_name(twin), effects=effects)
+            return AsyncWorker(source, handle, options, in_threads=True, stats=stats)
 
-        return Worker(client, make, options.get("concurrency", CONCURRENCY))
+        return Worker(client, make)
 
     @staticmethod
     def queue(
@@ -70,35 +67,32 @@ class Worker(Generic[Item]):
         check_options(options)
         check_plain(handle)
 
-        def make(twin: AsyncClient, threads: Threads) -> AsyncWorker[Job]:
-            return AsyncWorker.queue(
-                twin, name, lambda item: threads.call(run_plain, handle, item), effects=effects, **options
-            )
+        def make(twin: AsyncClient, stats: WorkerStats) -> AsyncWorker[Job]:
+            source = QueueSource(twin, name, options.get("owner") or own_name(twin), effects=effects)
+            return AsyncWorker(source, handle, options, in_threads=True, stats=stats)
 
-        return Worker(client, make, options.get("concurrency", CONCURRENCY))
+        return Worker(client, make)
 
     def run(self) -> None:
         """Work until `stop`, or in the main thread SIGTERM or SIGINT; then finish what was taken."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        threads = Threads(self._concurrency, "driftq-worker")
         try:
             async with self._client.asynchronous() as twin:
-                self._worker = self._make(twin, threads)
-                self._worker.stats = self.stats
+                self._worker = self._make(twin, self.stats)
                 self._loop = asyncio.get_running_loop()
                 if self._stopped:
                     self._worker.stop()
                 await self._worker.run()
         finally:
             self._loop = None
-            threads.close()
 
     def stop(self) -> None:
         """Take nothing more; `run` returns when what was taken is settled. May be called from any thread."""
         self._stopped = True
         loop, worker = self._loop, self._worker
         if loop is not None and worker is not None:
+            worker.handling.begin_no_more()
             with suppress(RuntimeError):  # the loop has just ended, and so has the worker
                 loop.call_soon_threadsafe(worker.stop)

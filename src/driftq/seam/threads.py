@@ -1,28 +1,76 @@
-"""Threads for calls that block: a pool for a process that awaits them, or one of its own."""
+"""Threads for calls that block: a crew for an event loop that hands them out, or one of its own."""
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
-P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Threads:
-    """So many calls at a time, each in a thread; more wait their turn."""
+class Crew(Generic[T, R]):
+    """Threads that call one function, each with one item at a time, and give what it returned to the running loop.
 
-    def __init__(self, count: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        put → waits → in a thread → returned → `done` is called on the loop
 
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What it returns or raises. To be called off does not end a call that has begun."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+    A thread that has returned takes the next item without waiting for the loop. The loop is woken once for all calls
+    that have returned by the time it looks. Every item that is put comes back exactly once, with what the function
+    returned or the exception that it raised, unless the crew is closed before.
+    """
+
+    def __init__(
+        self, count: int, name: str, function: Callable[[T], R], done: Callable[[T, R | BaseException], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._function, self._done = function, done
+        self._waiting: SimpleQueue[tuple[T] | None] = SimpleQueue()
+        self._returned: deque[tuple[T, R | BaseException]] = deque()
+        self._is_woken = False
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._run, name=f"{name}-{number}").start()
+
+    def put(self, item: T) -> None:
+        """Have the function called with an item as soon as a thread is free."""
+        self._waiting.put((item,))
+
+    def _run(self) -> None:
+        while (next_ := self._waiting.get()) is not None:
+            (item,) = next_
+            try:
+                returned: R | BaseException = self._function(item)
+            except BaseException as error:  # noqa: BLE001  # it belongs to whoever put the item
+                returned = error
+            self._returned.append((item, returned))
+            # The loop clears the mark before it looks: what was added before a mark that is still set will be seen.
+            if not self._is_woken:
+                self._is_woken = True
+                with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                    self._loop.call_soon_threadsafe(self._deliver)
+            del item, next_, returned
+
+    def _deliver(self) -> None:
+        self._is_woken = False
+        while self._returned:
+            self._done(*self._returned.popleft())
+
+    def withdraw(self) -> list[T]:
+        """Take back the items that wait for a thread, in their order."""
+        items: list[T] = []
+        with suppress(Empty):
+            while (next_ := self._waiting.get_nowait()) is not None:
+                items += next_
+        return items
 
     def close(self) -> None:
-        """Begin no more calls; those that run are not waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Begin no more calls; those that run are not waited for. To be called once."""
+        self.withdraw()
+        for _ in range(self._count):
+            self._waiting.put(None)
 
 
 def start_thread(name: str, run: Callable[[], None]) -> threading.Thread:

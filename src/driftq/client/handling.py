@@ -1,0 +1,416 @@
+"""What becomes of the items that a worker takes: each is handled in a slot, decided on, and settled.
+
+    taken → (ahead) → handled → decided → settling → settled
+
+What always holds:
+
+- At most `concurrency` handlers run at a time. At most that times the rounds of their source are taken and not decided:
+  so one round is ahead while another is handled, and a slot that is free finds the next item there.
+- Nothing is taken while 200 items are decided and not settled.
+- `_undecided` has an item from the moment it is taken until its handler has decided, by its place: another delivery of
+  it meanwhile is the same work. `_leased` has it until it is settled or given back: so long its lease is extended,
+  every third of it.
+- An item is acked only after its handler has returned, and with effects after its effect is committed.
+- Settling holds no slot. Acks are gathered (`client.gathering`); everything else is settled by a task of its own.
+- After `stop`, no handler begins, except for an item that must not go back. Items ahead go back when the source gives
+  this worker nothing more (`release_ahead`), so that they go to another.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from driftq.client.errors import ClientError, ConflictError, LeaseLostError
+from driftq.client.handlers import check_outcome, run_plain
+from driftq.client.leases import DeadLetter, Decision, Held, Retry
+from driftq.client.sources import Effects, Source
+from driftq.seam.threads import Crew
+
+Item = TypeVar("Item")
+"""What a handler gets."""
+
+Decided = Callable[[Any, object], None]
+"""Called on the loop with what is held, and with what its handler returned or raised."""
+
+_log = logging.getLogger(__name__)
+
+_BUSY_S = 1.0
+_REASON_MAX = 500
+_SETTLING_MAX = 200
+_UNSTARTED = object()
+
+
+class WorkerStats(Struct):
+    """What a worker has done."""
+
+    acked: int = 0
+    retried: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    skipped: int = 0
+    """Acked without a handler, for their effect had happened."""
+    lost: int = 0
+    """Handled, and somebody else's by then."""
+
+
+class Runner(Protocol):
+    """How handlers are run."""
+
+    rounds: int
+    """How many rounds of slots it can be given; with 2, it keeps what is ahead itself."""
+
+    def start(self, held: Any, decided: Decided) -> None:
+        """Have one handled."""
+        ...
+
+    def withdraw(self) -> None:
+        """Decide that what waits for a thread was not started."""
+        ...
+
+    async def close(self) -> None:
+        """Call off what runs, where that is possible."""
+        ...
+
+
+class LoopRunner(Generic[Item]):
+    """Runs a coroutine function, each call in a task of its own."""
+
+    rounds = 1
+
+    def __init__(self, handle: Callable[[Item], Awaitable[object]]) -> None:
+        self._handle = handle
+        self._warned = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, held: Held[Item], decided: Decided) -> None:
+        """Begin a task."""
+        task = asyncio.get_running_loop().create_task(self._run(held, decided))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, held: Held[Item], decided: Decided) -> None:
+        decided(held, await self._said(held.item))
+
+    async def _said(self, item: Item) -> object:
+        try:
+            returned: object = self._handle(item)
+            if isawaitable(returned):
+                returned = await returned
+            elif not self._warned:
+                self._warned = True
+                _log.warning("a handler of AsyncWorker is a plain function and blocks the loop; give it to Worker")
+            return check_outcome(self._handle, returned)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
+            return _raised(error)
+
+    def withdraw(self) -> None:
+        """Do nothing: every task has begun."""
+
+    async def close(self) -> None:
+        """Cancel the tasks."""
+        await _cancelled(self._tasks)
+
+
+class ThreadRunner(Generic[Item]):
+    """Runs a plain function in threads, which take what is ahead by themselves."""
+
+    rounds = 2
+
+    def __init__(self, handle: Callable[[Item], object], concurrency: int, is_wanted: Callable[[Any], bool]) -> None:
+        self._handle = handle
+        self._is_wanted = is_wanted
+        self._crew: Crew[tuple[Held[Item], Decided], object] = Crew(
+            concurrency, "driftq-worker", self._said, self._returned
+        )
+
+    def start(self, held: Held[Item], decided: Decided) -> None:
+        """Give it to the next thread that is free."""
+        self._crew.put((held, decided))
+
+    def _said(self, started: tuple[Held[Item], Decided]) -> object:
+        """Run in a thread."""
+        held, _ = started
+        if not self._is_wanted(held):
+            return _UNSTARTED
+        try:
+            return run_plain(self._handle, held.item)  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
+            return _raised(error)
+
+    def _returned(self, started: tuple[Held[Item], Decided], said: object) -> None:
+        held, decided = started
+        decided(held, said)
+
+    def withdraw(self) -> None:
+        """Decide that what waits for a thread was not started."""
+        for held, decided in reversed(self._crew.withdraw()):
+            decided(held, _UNSTARTED)
+
+    async def close(self) -> None:
+        """Begin no more calls; those that run cannot be called off."""
+        self._crew.close()
+
+
+class Handling(Generic[Item]):
+    """Handles and settles what it is given."""
+
+    def __init__(self, source: Source[Item], stats: WorkerStats, concurrency: int, lease_ms: int) -> None:
+        self._source = source
+        self._stats = stats
+        self._concurrency = concurrency
+        self._lease_ms = lease_ms
+        self._runner: Runner
+        self._slots = 0
+        self._ahead: deque[Held[Item]] = deque()
+        self._stopping = False
+        self._may_release = False
+        self.failure: BaseException | None = None
+        """What a handler raised to end the worker, as SystemExit."""
+        self._left = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._undecided: dict[tuple[int, int], Held[Item]] = {}
+        self._leased: set[Held[Item]] = set()
+        self._begun: set[Held[Item]] = set()
+        """What has begun its effect and not ended it."""
+
+    def run_by(self, runner: Runner) -> None:
+        """Have handlers run. To be called on the loop, before anything is taken."""
+        self._runner = runner
+        self._slots = self._concurrency * (1 if self._source.effects is not None else runner.rounds)
+
+    def begin_no_more(self) -> None:
+        """Begin no more handlers, from here on. May be called from any thread; `stop` on the loop is to follow."""
+        self._stopping = True
+
+    def stop(self) -> None:
+        """Begin no more handlers."""
+        self._stopping = True
+        self._left.set()
+
+    def release_ahead(self) -> None:
+        """Give back what is ahead. To be called after `stop`, when the source gives this worker nothing more."""
+        self._runner.withdraw()
+        self._may_release = True
+        self._go_on()
+
+    def is_wanted(self, held: Held[Item]) -> bool:
+        """Whether a handler is to run. May be called from any thread."""
+        return not (self._stopping and held.may_return)
+
+    def take(self, held: Held[Item]) -> None:
+        """Have an item handled, or note that one that is being handled was delivered again."""
+        same = self._undecided.setdefault(held.place, held)
+        if same is not held:
+            same.adopt(held)
+            return
+        self._leased.add(held)
+        self._ahead.append(held)
+        self._go_on()
+
+    async def room(self) -> int:
+        """Return how many more may be taken, once that is worth a request; 0 when no more are to be."""
+        most = self._concurrency * self._source.rounds
+        enough = self._concurrency - self._concurrency // 2
+        while not self._stopping:
+            undecided = len(self._undecided)
+            if most - undecided >= enough and len(self._leased) - undecided < _SETTLING_MAX:
+                return most - undecided
+            self._left.clear()
+            await self._left.wait()
+            await asyncio.sleep(0)  # handlers that end at once leave room for more
+        return 0
+
+    def _go_on(self) -> None:
+        """Start what is ahead, as slots are free. After a stop, give back what may go back, and start the rest."""
+        ahead = self._ahead
+        if self._stopping:
+            if not self._may_release:
+                return
+            for held in [held for held in ahead if held.may_return]:
+                ahead.remove(held)
+                self._task(self._release(held))
+        while ahead and self._slots:
+            self._slots -= 1
+            self._start(ahead.popleft())
+
+    def _start(self, held: Held[Item]) -> None:
+        effects = self._source.effects
+        if effects is None:
+            self._runner.start(held, self._decided)
+        else:
+            self._task(self._with_effect(effects, held))
+
+    def _decided(self, held: Held[Item], said: object) -> None:
+        """Settle what a handler has decided, and give its slot to the next."""
+        self._slots += 1
+        if said is _UNSTARTED:
+            self._ahead.appendleft(held)
+            self._go_on()
+            return
+        # What comes after the settling is another delivery, even if it overtakes the answer.
+        self._undecided.pop(held.place, None)
+        self._left.set()
+        self._go_on()
+        if isinstance(said, BaseException) and not isinstance(said, Exception):
+            self.failure = self.failure or said
+            self._settled(held)
+            self.stop()
+        elif isinstance(said, Exception):
+            self._task(self._settle(held, said))
+        else:
+            held.ack_then(partial(self._acked, held))
+
+    def _acked(self, held: Held[Item], error: BaseException | None) -> None:
+        if error is None:
+            self._stats.acked += 1
+        else:
+            self._lost(error)
+        self._settled(held)
+
+    async def _release(self, held: Held[Item]) -> None:
+        """Let another worker have what no handler has seen."""
+        try:
+            await held.release()
+        except ClientError as error:
+            _log.warning("what was taken ahead could not be given back, and waits for the end of its lease: %s", error)
+        finally:
+            self._undecided.pop(held.place, None)
+            self._settled(held)
+
+    async def _settle(self, held: Held[Item], said: Exception) -> None:
+        try:
+            if isinstance(said, DeadLetter):
+                await held.give_up(_reason(said))
+                self._stats.dead_lettered += 1
+            elif isinstance(said, Retry):
+                await held.nack(_reason(said), said.after)
+                self._stats.retried += 1
+            else:
+                await held.nack(_reason(said), None)
+                self._stats.failed += 1
+        except ClientError as error:
+            self._lost(error)
+        finally:
+            self._settled(held)
+
+    def _settled(self, held: Held[Item]) -> None:
+        self._leased.discard(held)
+        self._begun.discard(held)
+        self._left.set()
+
+    def _lost(self, error: BaseException) -> None:
+        self._stats.lost += 1
+        if isinstance(error, LeaseLostError):
+            _log.warning("what was handled is not this worker's any more, and is handled again: %s", error)
+        else:
+            _log.warning("what was handled could not be settled, and is handled again: %s", error)
+
+    async def _with_effect(self, effects: Effects, held: Held[Item]) -> None:
+        """Begin the effect, run the handler, commit; an effect that has happened before is acked without a handler."""
+        try:
+            said = await self._effect(effects, held)
+        except ClientError as error:
+            self._lost(error)
+            self._undecided.pop(held.place, None)
+            self._slots += 1
+            self._go_on()
+            self._settled(held)
+        else:
+            self._decided(held, said)
+
+    async def _effect(self, effects: Effects, held: Held[Item]) -> object:
+        try:
+            if await effects.begin(held.work, self._lease_ms):
+                self._stats.skipped += 1
+                return None
+            self._begun.add(held)
+        except ConflictError as error:
+            return Retry(after=_BUSY_S, reason=error.message)
+        decision: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def decided(_: object, said: object) -> None:
+            if not decision.done():
+                decision.set_result(said)
+
+        self._runner.start(held, decided)
+        said = await decision
+        if said is _UNSTARTED:
+            self._begun.discard(held)
+            await effects.fail(held.work, "the worker stops")
+        elif isinstance(said, BaseException):
+            await effects.fail(held.work, _reason(said))
+        else:
+            await effects.commit(held.work, _result(said), self._lease_ms)
+        return said
+
+    def _task(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def keep(self) -> None:
+        """Extend all leases, every third of one; a try that fails is followed by the next one."""
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            held = list(self._leased)
+            if not held:
+                continue
+            try:
+                await self._source.extend(held, self._lease_ms)
+            except ClientError as error:
+                _log.warning("leases could not be extended: %s", error)
+            effects = self._source.effects
+            begun = [one.work for one in held if one in self._begun]
+            if effects is not None and begun:
+                try:
+                    await effects.renew(begun, self._lease_ms)
+                except ClientError as error:
+                    _log.warning("keys of effects could not be renewed: %s", error)
+
+    async def drained(self, drain_s: float) -> None:
+        """Wait until everything is settled; what takes longer than `drain_s` is called off, and its lease ends."""
+        try:
+            async with asyncio.timeout(drain_s):
+                while self._leased:
+                    self._left.clear()
+                    await self._left.wait()
+        except TimeoutError:
+            for _ in self._leased:
+                _log.warning("a handler takes longer than the %g s that a worker waits when it stops", drain_s)
+
+    async def close(self) -> None:
+        """Call off what runs."""
+        await self._runner.close()
+        await _cancelled(self._tasks)
+
+
+async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+def _raised(error: Exception) -> Exception:
+    """Return what a handler raised; log it unless it is a decision."""
+    if not isinstance(error, Decision):
+        _log.error("a handler failed, and its message is handed out again", exc_info=error)
+    return error
+
+
+def _reason(said: object) -> str:
+    text = str(said)
+    return (text if isinstance(said, Decision) else f"{type(said).__name__}: {text}")[:_REASON_MAX]
+
+
+def _result(said: object) -> bytes:
+    """What a handler returns as the result of its work: text and bytes as they are, anything else is not kept."""
+    if isinstance(said, str):
+        return said.encode()
+    return said if isinstance(said, bytes) else b""

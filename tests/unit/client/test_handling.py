@@ -1,0 +1,205 @@
+"""`client.handling` with a source of its own: how much is taken ahead, what is acked when, and what a stop does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from driftq.client.errors import LeaseLostError
+from driftq.client.handling import Handling, LoopRunner, WorkerStats
+from driftq.client.leases import Retry, Work
+from driftq.client.sources import Effects
+
+
+class _Held:
+    """Notes what becomes of it; an ack is answered when the test says so."""
+
+    def __init__(self, number: int, *, may_return: bool = True) -> None:
+        self.item = number
+        self.place = (0, number)
+        self.work = Work(str(number))
+        self.may_return = may_return
+        self.became: list[str] = []
+        self.settled: Callable[[BaseException | None], object] = lambda _: None
+
+    def adopt(self, again: "_Held") -> None:
+        self.became.append(f"adopted {again.item}")
+
+    def ack_then(self, settled: Callable[[BaseException | None], object]) -> None:
+        self.became.append("ack")
+        self.settled = settled
+
+    async def nack(self, reason: str, after_s: float | None) -> None:
+        self.became.append(f"nack {reason} {after_s}")
+
+    async def release(self) -> None:
+        self.became.append("back")
+
+    async def give_up(self, reason: str) -> None:
+        self.became.append(f"dead {reason}")
+
+
+class _Source:
+    effects: Effects | None = None
+    quit_s = 0.0
+    rounds = 2
+
+    async def extend(self, held: list[Any], lease_ms: int) -> None:
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        raise NotImplementedError
+
+    def taken(self, room: Any, lease_ms: int) -> Any:
+        raise NotImplementedError
+
+
+def _handling(handle: Callable[[int], Awaitable[object]], concurrency: int) -> tuple[Handling[int], WorkerStats]:
+    stats = WorkerStats()
+    handling: Handling[int] = Handling(_Source(), stats, concurrency, 30_000)
+    handling.run_by(LoopRunner(handle))
+    return handling, stats
+
+
+async def _turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_handlers_keep_to_their_slots_and_one_round_is_taken_ahead() -> None:
+    async def use() -> None:
+        running: set[int] = set()
+        go = asyncio.Event()
+
+        async def handle(number: int) -> None:
+            running.add(number)
+            await go.wait()
+
+        handling, _ = _handling(handle, 2)
+        assert await handling.room() == 4
+        held = [_Held(number) for number in range(4)]
+        for one in held:
+            handling.take(one)
+        await _turns()
+        assert running == {0, 1}
+        more = asyncio.create_task(handling.room())
+        await _turns()
+        assert not more.done()
+        go.set()
+        assert await more >= 1
+        await _turns()
+        assert running == {0, 1, 2, 3}
+        await handling.close()
+
+    asyncio.run(use())
+
+
+def test_an_ack_follows_the_handler_and_counts_when_it_is_answered() -> None:
+    async def use() -> None:
+        go = asyncio.Event()
+
+        async def handle(_: int) -> None:
+            await go.wait()
+
+        handling, stats = _handling(handle, 3)
+        held = [_Held(number) for number in range(3)]
+        for one in held:
+            handling.take(one)
+        await _turns()
+        assert [one.became for one in held] == [[], [], []]
+        go.set()
+        await _turns()
+        assert ([one.became for one in held], stats.acked) == ([["ack"]] * 3, 0)
+        held[0].settled(None)
+        held[1].settled(LeaseLostError(409, "lease_lost", "another has it"))
+        held[2].settled(ConnectionError("gone"))
+        assert (stats.acked, stats.lost) == (1, 2)
+        await handling.drained(1.0)
+        await handling.close()
+
+    asyncio.run(use())
+
+
+def test_another_delivery_of_what_is_being_handled_is_the_same_work() -> None:
+    async def use() -> None:
+        calls: list[int] = []
+        go = asyncio.Event()
+
+        async def handle(number: int) -> None:
+            calls.append(number)
+            await go.wait()
+
+        handling, _ = _handling(handle, 2)
+        first, again = _Held(7), _Held(7)
+        handling.take(first)
+        handling.take(again)
+        await _turns()
+        go.set()
+        await _turns()
+        assert (calls, first.became, again.became) == ([7], ["adopted 7", "ack"], [])
+        third = _Held(7)
+        handling.take(third)
+        await _turns()
+        assert calls == [7, 7]
+        await handling.close()
+
+    asyncio.run(use())
+
+
+def test_a_stop_gives_back_what_is_ahead_and_handles_what_must_not_go_back() -> None:
+    async def use() -> None:
+        calls: list[int] = []
+        go = asyncio.Event()
+
+        async def handle(number: int) -> object:
+            calls.append(number)
+            await go.wait()
+            return Retry(after=0.5, reason="later") if number == 0 else None
+
+        handling, stats = _handling(handle, 1)
+        held = [_Held(0), _Held(1), _Held(2, may_return=False)]
+        for one in held:
+            handling.take(one)
+        await _turns()
+        handling.stop()
+        assert await handling.room() == 0
+        await _turns()
+        assert held[1].became == []
+        handling.release_ahead()
+        await _turns()
+        assert (held[1].became, held[2].became) == (["back"], [])
+        go.set()
+        await _turns()
+        assert held[2].became == ["ack"]
+        draining = asyncio.create_task(handling.drained(10.0))
+        await _turns()
+        assert not draining.done()
+        held[2].settled(None)
+        await draining
+        assert (calls, held[0].became) == ([0, 2], ["nack later 0.5"])
+        assert (stats.acked, stats.retried, stats.lost) == (1, 1, 0)
+        await handling.close()
+
+    asyncio.run(use())
+
+
+def test_a_handler_that_takes_longer_than_the_drain_is_cancelled() -> None:
+    async def use() -> None:
+        ended: list[str] = []
+
+        async def handle(_: int) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        handling, stats = _handling(handle, 1)
+        held = _Held(0)
+        handling.take(held)
+        await _turns()
+        handling.stop()
+        await handling.drained(0.0)
+        await handling.close()
+        assert (ended, held.became, stats.acked) == (["cancelled"], [], 0)
+
+    asyncio.run(use())
