@@ -218,7 +218,11 @@ class Server:
         return ready if writers is None else structs.replace(ready, writers=writers)
 
     def holes(self) -> Holes | None:
-        """Return how many ranges of seqs were lost that nobody asked to lose, by reason; None where there are none."""
+        """Return how many ranges of seqs were lost that nobody asked to lose, by reason; None where there are none.
+
+        Records whose write failed after their ack count as a range that may be lost: a crash before the next checkpoint
+        would take them, and until then they can be read.
+        """
         topics = list(self.engine.catalog.visible())
         reasons = [hole.reason for topic in topics for hole in topic.holes.all]
         lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in topics)
@@ -226,7 +230,7 @@ class Server:
             corruption=reasons.count(Reason.CORRUPTION),
             crash=reasons.count(Reason.CRASH) + lost,
             control=self.engine.recovered.control_lost,
-            at_most=sum(hole.at_most for topic in topics for hole in topic.holes.all),
+            at_most=sum(hole.at_most for topic in topics for hole in topic.holes.all) + lost,
         )
         return None if holes == Holes(0, 0, 0) else holes
 

@@ -150,16 +150,15 @@ def _classes(topics: Iterable[Topic]) -> Counter[Durability]:
 
 def _holes(figures: Figures) -> Iterator[Family]:
     found = Counter(hole.reason for topic in figures.topics for hole in topic.holes.all)
-    found[Reason.CRASH] += sum(
-        topic.lost_from is not None and topic.durability is Durability.DISK for topic in figures.topics
-    )
+    lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in figures.topics)
+    found[Reason.CRASH] += lost
     samples = [
         Sample(found[reason], {"reason": reason}) for reason in (Reason.CORRUPTION, Reason.CRASH, Reason.SOURCE_TRIM)
     ]
     samples.append(Sample(figures.control_lost, {"reason": "control"}))
     yield gauge("driftq_lost_files", "Files of segments that were given up, kept in lost/.", figures.lost_files)
     yield Family("driftq_holes", "gauge", "Ranges that hold no record through no wish of anybody.", samples)
-    at_most = sum(hole.at_most for topic in figures.topics for hole in topic.holes.all)
+    at_most = sum(hole.at_most for topic in figures.topics for hole in topic.holes.all) + lost
     yield Family(
         "driftq_holes_at_most", "gauge", "Those of driftq_holes that may have lost no record.", [Sample(at_most)]
     )

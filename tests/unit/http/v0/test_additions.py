@@ -127,7 +127,12 @@ def test_a_failed_write_holds_readers_of_what_is_synced_until_a_checkpoint_and_n
     assert settled(waiting) is None
     assert [record["data"] for record in rig.diff("copies")["records"]] == [1]
     assert watcher.events() == []
-    assert rig.ok("GET", "/v0/ready")["holes"]["crash"] == 1
+    assert [record["data"] for record in rig.diff("t")["records"]] == [1, 2, 3], "nothing is missing yet"
+    holes = rig.ok("GET", "/v0/ready")["holes"]
+    assert (holes["crash"], holes["at_most"]) == (1, 1)
+    metrics = rig.reply("GET", "/metrics").whole.decode()
+    assert '\ndriftq_holes{reason="crash"} 1\n' in metrics
+    assert "\ndriftq_holes_at_most 1\n" in metrics
     rig.server.engine.upkeep.checkpoint()
     rig.advance(100)
     reply = settled(waiting)
