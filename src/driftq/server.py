@@ -117,6 +117,8 @@ class Server:
         self.clock = clock
         self._began_ns = clock.monotonic_ns()
         self._closing: Pending[bool] | None = None
+        self.on_close: list[Callable[[], None]] = []
+        """Called once, when the server begins to close."""
         self._finished = False
         _make_directories(disk, settings)
         self.runtime = runtime
@@ -285,6 +287,8 @@ class Server:
         """Take nothing more, copy what is due, take a last checkpoint; the answer says whether it was taken."""
         if self._closing is None:
             self._closing = Pending()
+            for ending in self.on_close:
+                ending()
             self.backups.close()
             self.broker.close()
             if self.hook is not None:

@@ -57,6 +57,7 @@ class Sockets:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._repeats = Repeats(server.runtime, _log)
+        server.on_close.append(self._repeats.flush)
 
     def routes(self) -> list[Route]:
         """One."""

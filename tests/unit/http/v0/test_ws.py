@@ -72,6 +72,19 @@ def test_refused_commands_are_in_the_log_by_reason(rig: ServerRig, caplog: pytes
     assert [getattr(record, FACTS)["count"] for record in caplog.records if record.name == "driftq.http"] == [3, 3]
 
 
+def test_the_count_of_refused_commands_is_logged_when_the_server_stops(
+    rig: ServerRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    peer = Peer(rig)
+    for _ in range(4):
+        assert peer.code("subscribe", topic="none") == "topic_not_found"
+    caplog.clear()
+    rig.close()
+    found = [getattr(record, FACTS) for record in caplog.records if record.message == "commands refused"]
+    assert [(line["reason"], line["count"]) for line in found] == [("topic_not_found", 3)]
+
+
 def test_publish_is_a_write_and_its_seqs_reach_the_subscriber(rig: ServerRig) -> None:
     """inv: 62"""
     subscriber, publisher = Peer(rig), Peer(rig)
