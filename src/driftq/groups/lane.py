@@ -100,6 +100,12 @@ class Open:
             self.stream.held -= 1
             self.stream = None
 
+    def take_credit(self, stream: Holder) -> None:
+        """Hold it again, unless it is not this lane's any more."""
+        if not self.void:
+            self.stream = stream
+            stream.held += 1
+
 
 class Lane:
     """One group in one partition."""

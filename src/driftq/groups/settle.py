@@ -193,6 +193,8 @@ class Settler:
                 lane.close(entry)
                 self._producer.note_progress(lane)
             else:
+                if stream is not None:
+                    entry.take_credit(stream)
                 self._look_again(spot, entry)
             _settled(entry)
             group.stir(lane.partition)
@@ -201,7 +203,13 @@ class Settler:
             else:
                 answer.fail(done.error)
 
-        self._held(lambda: self._book.log_done(topic, body), entry, scope).then(settle)
+        logged = self._held(lambda: self._book.log_done(topic, body), entry, scope)
+        stream = entry.stream
+        if stream is not None:
+            # Its worker is through with it: the next message need not wait for the disk.
+            entry.free_credit()
+            group.stir(lane.partition)
+        logged.then(settle)
         return answer
 
     def skip(self, spot: Spot, entry: Open) -> None:

@@ -9,6 +9,7 @@ from driftq.groups.frames import GroupKind
 from driftq.groups.recent import Recent
 from driftq.groups.stored import Read
 from driftq.model.envelope import Envelope, Message
+from driftq.seam.runtime import Pending
 from tests.unit.groups.rig import BrokerRig
 
 
@@ -131,3 +132,33 @@ def test_a_backlog_is_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     rig.produce("fresh", partition_override=1)
     rig.run_all()
     assert reads == [], "the newest is at hand"
+
+
+def test_a_message_that_is_being_acked_takes_no_credit(rig: BrokerRig) -> None:
+    consumer = rig.consume(credit=1)
+    assert consumer.offsets() == [0]
+    acked = rig.broker.ack(consumer.place(0), "a")
+    rig.engine_rig.runtime.run_loop_only()
+    assert not acked.settled, "the log has not written it yet"
+    assert [delivery.offset for delivery in consumer.got] == [1]
+    rig.run_all()
+    assert acked.error is None
+    assert [delivery.offset for delivery in consumer.got] == [1]
+
+
+def test_a_message_whose_ack_cannot_be_logged_takes_its_credit_again(
+    rig: BrokerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = rig.consume(credit=2, lease_ms=60_000)
+    assert consumer.offsets() == [0, 1]
+    failing: Pending[None] = Pending()
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.engine_rig.engine, "log", lambda *_, **__: failing)
+        acked = rig.broker.ack(consumer.place(0), "a")
+        assert consumer.offsets() == [2]
+        failing.fail(DriftQError("no"))
+    assert isinstance(acked.error, DriftQError)
+    consumer.ack(1)
+    assert consumer.offsets() == [], "messages 0 and 2 are held"
+    consumer.ack(0)
+    assert consumer.offsets() == [3]
