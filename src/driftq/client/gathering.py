@@ -2,7 +2,7 @@
 
     gathering → on its way → answered, each item for itself
 
-While no request is on its way, items are gathered for one turn of the loop: those that come together go together.
+While no request is on its way, items are gathered for two turns of the loop: those that come together go together.
 While one is, the next are gathered until its answer is there, for 2 ms, or until there are 100.
 """
 
@@ -41,7 +41,7 @@ class Gathering(Generic[T, R]):
             self._flush()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_GATHER_S, self._flush) if self._on_their_way else loop.call_soon(self._flush)
+            self._timer = loop.call_later(_GATHER_S, self._flush) if self._on_their_way else loop.call_soon(self._soon)
 
     async def call(self, item: T) -> R:
         """Return the result of one item. Raise what the request for it raises."""
@@ -56,6 +56,10 @@ class Gathering(Generic[T, R]):
         if isinstance(result, Raised):
             raise result.error
         return result
+
+    def _soon(self) -> None:
+        """Wait for one more turn: what was waiting for a slot may be ending at this moment."""
+        self._timer = asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._timer is not None:

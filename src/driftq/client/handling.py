@@ -19,31 +19,25 @@ What always holds:
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
 from functools import partial
-from inspect import isawaitable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from driftq.client.errors import ClientError, ConflictError, LeaseLostError
-from driftq.client.handlers import check_outcome, run_plain
 from driftq.client.leases import DeadLetter, Decision, Held, Retry
+from driftq.client.runners import UNSTARTED, Runner, cancel_all
 from driftq.client.sources import Effects, Source
-from driftq.seam.threads import Crew
 
 Item = TypeVar("Item")
 """What a handler gets."""
-
-Decided = Callable[[Any, object], None]
-"""Called on the loop with what is held, and with what its handler returned or raised."""
 
 _log = logging.getLogger(__name__)
 
 _BUSY_S = 1.0
 _REASON_MAX = 500
 _SETTLING_MAX = 200
-_UNSTARTED = object()
 
 
 class WorkerStats(Struct):
@@ -57,104 +51,6 @@ class WorkerStats(Struct):
     """Acked without a handler, for their effect had happened."""
     lost: int = 0
     """Handled, and somebody else's by then."""
-
-
-class Runner(Protocol):
-    """How handlers are run."""
-
-    rounds: int
-    """How many rounds of slots it can be given; with 2, it keeps what is ahead itself."""
-
-    def start(self, held: Any, decided: Decided) -> None:
-        """Have one handled."""
-        ...
-
-    def withdraw(self) -> None:
-        """Decide that what waits for a thread was not started."""
-        ...
-
-    async def close(self) -> None:
-        """Call off what runs, where that is possible."""
-        ...
-
-
-class LoopRunner(Generic[Item]):
-    """Runs a coroutine function, each call in a task of its own."""
-
-    rounds = 1
-
-    def __init__(self, handle: Callable[[Item], Awaitable[object]]) -> None:
-        self._handle = handle
-        self._warned = False
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, held: Held[Item], decided: Decided) -> None:
-        """Begin a task."""
-        task = asyncio.get_running_loop().create_task(self._run(held, decided))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, held: Held[Item], decided: Decided) -> None:
-        decided(held, await self._said(held.item))
-
-    async def _said(self, item: Item) -> object:
-        try:
-            returned: object = self._handle(item)
-            if isawaitable(returned):
-                returned = await returned
-            elif not self._warned:
-                self._warned = True
-                _log.warning("a handler of AsyncWorker is a plain function and blocks the loop; give it to Worker")
-            return check_outcome(self._handle, returned)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
-            return _raised(error)
-
-    def withdraw(self) -> None:
-        """Do nothing: every task has begun."""
-
-    async def close(self) -> None:
-        """Cancel the tasks."""
-        await _cancelled(self._tasks)
-
-
-class ThreadRunner(Generic[Item]):
-    """Runs a plain function in threads, which take what is ahead by themselves."""
-
-    rounds = 2
-
-    def __init__(self, handle: Callable[[Item], object], concurrency: int, is_wanted: Callable[[Any], bool]) -> None:
-        self._handle = handle
-        self._is_wanted = is_wanted
-        self._crew: Crew[tuple[Held[Item], Decided], object] = Crew(
-            concurrency, "driftq-worker", self._said, self._returned
-        )
-
-    def start(self, held: Held[Item], decided: Decided) -> None:
-        """Give it to the next thread that is free."""
-        self._crew.put((held, decided))
-
-    def _said(self, started: tuple[Held[Item], Decided]) -> object:
-        """Run in a thread."""
-        held, _ = started
-        if not self._is_wanted(held):
-            return _UNSTARTED
-        try:
-            return run_plain(self._handle, held.item)  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
-            return _raised(error)
-
-    def _returned(self, started: tuple[Held[Item], Decided], said: object) -> None:
-        held, decided = started
-        decided(held, said)
-
-    def withdraw(self) -> None:
-        """Decide that what waits for a thread was not started."""
-        for held, decided in reversed(self._crew.withdraw()):
-            decided(held, _UNSTARTED)
-
-    async def close(self) -> None:
-        """Begin no more calls; those that run cannot be called off."""
-        self._crew.close()
 
 
 class Handling(Generic[Item]):
@@ -249,7 +145,7 @@ class Handling(Generic[Item]):
     def _decided(self, held: Held[Item], said: object) -> None:
         """Settle what a handler has decided, and give its slot to the next."""
         self._slots += 1
-        if said is _UNSTARTED:
+        if said is UNSTARTED:
             self._ahead.appendleft(held)
             self._go_on()
             return
@@ -340,7 +236,7 @@ class Handling(Generic[Item]):
 
         self._runner.start(held, decided)
         said = await decision
-        if said is _UNSTARTED:
+        if said is UNSTARTED:
             self._begun.discard(held)
             await effects.fail(held.work, "the worker stops")
         elif isinstance(said, BaseException):
@@ -349,7 +245,7 @@ class Handling(Generic[Item]):
             await effects.commit(held.work, _result(said), self._lease_ms)
         return said
 
-    def _task(self, work: Any) -> None:
+    def _task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -387,21 +283,7 @@ class Handling(Generic[Item]):
     async def close(self) -> None:
         """Call off what runs."""
         await self._runner.close()
-        await _cancelled(self._tasks)
-
-
-async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)
-
-
-def _raised(error: Exception) -> Exception:
-    """Return what a handler raised; log it unless it is a decision."""
-    if not isinstance(error, Decision):
-        _log.error("a handler failed, and its message is handed out again", exc_info=error)
-    return error
+        await cancel_all(self._tasks)
 
 
 def _reason(said: object) -> str:

@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar, Unpack
 from driftq.client.client import AsyncClient
 from driftq.client.consume import Delivery
 from driftq.client.handlers import Outcome, WorkerOptions, check_awaitable, check_options
-from driftq.client.handling import Handling, LoopRunner, Runner, ThreadRunner, WorkerStats
+from driftq.client.handling import Handling, WorkerStats
+from driftq.client.runners import LoopRunner, Runner, ThreadRunner
 from driftq.client.signals import StopSignals
 from driftq.client.sources import GroupSource, QueueSource, Source
 from driftq.model.answers import Job

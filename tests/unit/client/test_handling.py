@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from driftq.client.errors import LeaseLostError
-from driftq.client.handling import Handling, LoopRunner, WorkerStats
+from driftq.client.handling import Handling, WorkerStats
 from driftq.client.leases import Retry, Work
+from driftq.client.runners import LoopRunner
 from driftq.client.sources import Effects
 
 
