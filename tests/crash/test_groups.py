@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from driftq.groups.broker import Place, Produced
+from driftq.groups.ports import Place, Produced
 from driftq.seam.runtime import Pending
 from tests.crash.brokered import KeptByBroker
 from tests.crash.noted import SETTINGS, Image, Noting, try_all

@@ -10,9 +10,8 @@ import pytest
 from msgspec import to_builtins
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.broker import Place, Produced
 from driftq.groups.consume_scope import Status
-from driftq.groups.ports import Scope
+from driftq.groups.ports import Place, Produced, Scope
 from driftq.seam.runtime import Pending
 from driftq.testing import CrashMode
 from tests.crash.brokered import KeptByBroker

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from driftq.config import Settings
 from driftq.errors import InvalidRequestError, NotOwnerError, PreconditionError
-from driftq.groups.broker import Place
+from driftq.groups.ports import Place
 from driftq.testing import CrashMode
 from tests.property.histories import HISTORIES
 from tests.unit.groups.rig import BrokerRig, Consumer

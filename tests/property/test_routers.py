@@ -4,6 +4,13 @@ import pytest
 
 from tests.property.routed import Routed
 
+FOUND = (
+    pytest.param(47, id="47-a-mark-waits-for-a-router-whose-frame-waits"),
+    pytest.param(114, id="114-records-of-an-ephemeral-source-end-in-silence"),
+    pytest.param(195, id="195-copies-that-a-crash-took-are-no-loss-of-the-next-source"),
+)
+"""Seeds of the second test that failed once, and what they found."""
+
 
 @pytest.mark.parametrize("seed", range(30))
 def test_copies_are_the_same_after_any_crash(seed: int) -> None:
@@ -18,7 +25,7 @@ def test_copies_are_the_same_after_any_crash(seed: int) -> None:
         assert world.picture() == before
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(30), *FOUND])
 def test_an_fsync_dest_is_the_same_whatever_its_source_promises(seed: int) -> None:
     """inv: 46, 53; copies from sources of every class, of which a crash takes what they do not promise."""
     world = Routed(seed, classes=("fsync", "fsync", "disk", "memory", "ephemeral"), shards=1 + seed % 2)

@@ -1,12 +1,14 @@
 """Frames that replay met too early: with several shards, before those that their topic's copies are made from.
 
 A topic that has one has all its later frames here, so that they stay in order. They are applied when every file has
-been read: a topic's frames as far as they go, then another's, and when none goes further, one that nothing can help.
+been read: a topic's frames as far as they go, then another's. When none goes further, the first frame of one topic is
+applied as it is: what it waits for is lost. That is a topic which gets copies from no other topic that has frames here,
+because those frames may be what the others wait for.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from driftq.storage.frame import Frame
+from driftq.storage.frame import Frame, Kind, control_body
 
 Try = Callable[[bytes, Frame, bool], bool]
 """Apply a frame, if it can be or must; says whether it was."""
@@ -33,15 +35,27 @@ class Deferred:
         waiting.append(_cut(buffer, frame))
         return True
 
+    def controls(self) -> Iterator[tuple[Frame, bytes]]:
+        """Yield every control frame that waits, and its body."""
+        for waiting in self.topics.values():
+            for buffer, frame in waiting:
+                if frame.kind != Kind.APPEND:
+                    yield frame, control_body(buffer, frame)
+
     def apply(self, order: Callable[[], Sequence[int]], attempt: Try) -> None:
-        """All of them. `order` says which topics are copied from others, those behind the others."""
+        """Apply all of them. `order` returns the ids of topics, each after those that it is copied from.
+
+        A topic that is not among them is copied from none.
+        """
         while self.topics:
             moved = False
             for topic_id in sorted(self.topics):
                 moved = self._apply_some(topic_id, attempt, force=False) or moved
             if not moved:
-                known = [topic_id for topic_id in order() if topic_id in self.topics]
-                self._apply_some((known or sorted(self.topics))[0], attempt, force=True)
+                known = order()
+                ordered = [*sorted(self.topics.keys() - set(known)), *known]
+                first = next(topic_id for topic_id in ordered if topic_id in self.topics)
+                self._apply_some(first, attempt, force=True)
 
     def _apply_some(self, topic_id: int, attempt: Try, *, force: bool) -> bool:
         """The frames of a topic, as far as they go. Returns whether any did."""

@@ -32,8 +32,8 @@ from driftq.engine.pressure import Level, Pressure
 from driftq.engine.publication import Publisher
 from driftq.engine.quota import Quota
 from driftq.engine.recovery import Recovery
+from driftq.engine.recovery_report import Report
 from driftq.engine.relocation import Relocation
-from driftq.engine.replay import Report
 from driftq.engine.seek import cursor_at
 from driftq.engine.space import Space
 from driftq.engine.space_watch import SpaceWatch

@@ -15,7 +15,7 @@ those that its copies are made from: then they wait (`engine.deferred`) until ev
 
 from collections.abc import Iterator
 
-from msgspec import DecodeError, Struct
+from msgspec import DecodeError
 
 from driftq.engine.apply import (
     apply_append,
@@ -42,6 +42,7 @@ from driftq.engine.frames import (
     encode_body,
 )
 from driftq.engine.held import Held, HeldFrame, commit_of
+from driftq.engine.recovery_report import Report
 from driftq.engine.runs import Runs
 from driftq.engine.tags import TagIndexes
 from driftq.engine.time import AHEAD_MS, EngineTime
@@ -66,20 +67,6 @@ _OWN_KINDS = frozenset(map(int, Kind))
 _APPEND = int(Kind.APPEND)
 _OUT_OF_ORDER = frozenset((Kind.HEAD_WATERMARK, Kind.FLOORS))
 """A checkpoint may show a frame behind one of these and not the frame itself; to apply one again does no harm."""
-
-
-class Report(Struct):
-    """What a start found."""
-
-    snapshot: int = 0
-    refused_snapshots: list[str] = []
-    files: int = 0
-    frames: int = 0
-    torn: int = 0
-    damaged: int = 0
-    control_lost: int = 0
-    """Damaged control frames: counted and said, never guessed."""
-    jumps_refused: int = 0
 
 
 class Replay:
@@ -210,12 +197,23 @@ class Replay:
             topic.skip_to(head, Reason.CORRUPTION, at_most=at_most)
         elif self._deriver is not None and self._deriver.derives(topic, head):
             # Copies were there. Where a start raised the head to its reservation, the log has said so.
-            topic.skip_to(head, Reason.SOURCE_TRIM)
+            self._skip_copies(topic, head)
         elif topic.durability is Durability.DISK and head <= topic.reserved:
             topic.skip_to(head, Reason.CRASH, at_most=at_most)
         else:
             return False
         return True
+
+    def _skip_copies(self, topic: Topic, head: int) -> None:
+        """Make a hole of the copies up to `head` that cannot be made again.
+
+        An `fsync` topic is copied only what is synced, so its source has lost the records since. To any other the crash
+        did this: it took the records of the source and left a later frame of the topic.
+        """
+        if topic.durability is Durability.FSYNC:
+            topic.skip_to(head, Reason.SOURCE_TRIM)
+        else:
+            topic.skip_to(head, Reason.CRASH, at_most=True)
 
     def _reach(self, topic: Topic, head: int, buffer: bytes, frame: Frame) -> bool:
         """A frame was made at this head: bring the topic there with copies. Returns whether it may be applied now."""
@@ -280,7 +278,7 @@ class Replay:
         if not self._reach(topic, head, buffer, frame):
             return
         if head > topic.head and self._deriver is not None and self._deriver.derives(topic, head):
-            topic.skip_to(head, Reason.SOURCE_TRIM)
+            self._skip_copies(topic, head)
         if frame.kind == COMMIT and not self._publish(topic, held, decode_body(CommitBody, body).last):
             if not self._defer_behind([], buffer, frame):
                 topic.op = frame.seq
@@ -301,7 +299,10 @@ class Replay:
         op, ts = frame.seq, frame.ts
         match frame.kind:
             case Kind.TOPIC:
-                apply_topic(topic, decode_body(TopicBody, body), op, ts, at_most=self.runs.may_be_raised(topic))
+                changed = decode_body(TopicBody, body)
+                if self._deriver is not None and topic.durability is Durability.EPHEMERAL:
+                    self._deriver.forget_unlogged(topic, changed.head)
+                apply_topic(topic, changed, op, ts, at_most=self.runs.may_be_raised(topic))
                 self.runs.reserved(topic)
                 if topic.config.ttl_ms:
                     self._time.found_note(self._time.timeline.moment(ts) + AHEAD_MS)
@@ -369,8 +370,14 @@ class Replay:
         self._reading_several = False
         self.runs.all_read = True
         deriver = self._deriver
-        if deriver is not None:
-            self._deferred.apply(lambda: [topic.id for topic in deriver.order()], self._apply_late)
+        if deriver is not None and self._deferred.topics:
+            # A router whose frame waits itself counts as well: the frames of its dest may wait for its source.
+            feeds = [
+                (frame.topic_id, dest_id)
+                for frame, body in self._deferred.controls()
+                if (dest_id := deriver.feeds(frame.kind, body)) is not None
+            ]
+            self._deferred.apply(lambda: [topic.id for topic in deriver.order(feeds)], self._apply_late)
         self._deferred.open = False
 
     def _apply_late(self, buffer: bytes, frame: Frame, force: bool) -> bool:
@@ -383,13 +390,9 @@ class Replay:
         return self._deferred.topics.pop(frame.topic_id, None) is None
 
     def derive_rest(self) -> None:
-        """Copies that no frame asked for. Those that readers may have seen come before the reserved seqs."""
+        """Make the copies that no frame asked for."""
         if self._deriver is None:
             return
         ts = self._time.stamp()
         for topic in self._deriver.order():
-            self._deriver.finish(topic, ts)
-            before = topic.head
-            self.runs.settle(topic)
-            if topic.head > before:
-                self._deriver.raised(topic, before)
+            self._deriver.finish(topic, ts, self.runs.settle)

@@ -45,14 +45,25 @@ class Deriver(Protocol):
         """Copy until the head is there, or as far as it goes. `reach`: may a topic further up be filled for it?"""
         ...
 
-    def order(self) -> Sequence[Topic]:
-        """Topics with copies, each behind those it is copied from."""
+    def forget_unlogged(self, topic: Topic, head: int) -> None:
+        """Records of an `ephemeral` topic up to this seq are in no log: nobody misses them after a restart."""
         ...
 
-    def finish(self, topic: Topic, now: int) -> None:
-        """The log is at its end: copy what is left, as far as there is room."""
+    def feeds(self, kind: int, body: bytes) -> int | None:
+        """Return the id of the topic that a frame lets its own topic be copied into; None for any other frame."""
         ...
 
-    def raised(self, topic: Topic, before: int) -> None:
-        """Behind that, the head of a topic was raised to its reservation; before, it was here."""
+    def order(self, feeds: Sequence[tuple[int, int]] = ()) -> Sequence[Topic]:
+        """Return the topics with copies and their sources, each after those that it is copied from.
+
+        `feeds` are more pairs of source and dest, by id, of routers that are not known yet.
+        """
+        ...
+
+    def finish(self, topic: Topic, now: int, settle: Callable[[Topic], None]) -> None:
+        """Copy what is left at the end of the log, as far as there is room.
+
+        `settle` raises the head to the seqs that readers may have seen. Copies at seqs that readers saw come before
+        that, all others after it.
+        """
         ...

@@ -8,17 +8,13 @@ from driftq.groups.batch import store_batch
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.dispatch import Dispatcher
 from driftq.groups.figures import figures
-from driftq.groups.group import Group
-from driftq.groups.group import Stream as Stream
+from driftq.groups.group import Group, Stream
 from driftq.groups.lane import Open, State
-from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Registry
-from driftq.groups.ports import Place as Place
-from driftq.groups.ports import Produced as Produced
+from driftq.groups.ports import Counters, Hook, NoHook, NoRegistry, Outlet, Place, Produced, Registry
 from driftq.groups.produce import Producer
 from driftq.groups.recent import Recent
 from driftq.groups.retention import Retention
-from driftq.groups.seek import Moved as Moved
-from driftq.groups.seek import seek
+from driftq.groups.seek import Moved, seek
 from driftq.groups.settle import Settler, Verdict
 from driftq.groups.standing import GroupStanding, standings
 from driftq.model.broker import BrokerSettings

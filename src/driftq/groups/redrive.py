@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct, json, structs
 
 from driftq.errors import DriftQError, InvalidRequestError, NotFoundError, ShuttingDownError, ThrottledError
-from driftq.groups.broker import Produced
 from driftq.groups.names import DLQ
+from driftq.groups.ports import Produced
 from driftq.model.envelope import DlqNote, Envelope, Message, Routing
 from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Pending, Runtime, Timer, run

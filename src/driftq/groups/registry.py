@@ -18,9 +18,8 @@ from msgspec import Struct, msgpack
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError, InvalidRequestError, PayloadTooLargeError
-from driftq.groups.broker import Place
 from driftq.groups.consume_scope import ConsumeScope, Entry, Outcome, Status
-from driftq.groups.ports import Scope, Standing
+from driftq.groups.ports import Place, Scope, Standing
 from driftq.groups.produce_scope import Gate, Id, ProduceScope
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Message

@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from driftq.errors import DriftQError
-from driftq.groups.broker import Broker, Place
+from driftq.groups.broker import Broker
 from driftq.groups.consume_scope import LeaseHeldError, LeaseLostError
-from driftq.groups.ports import Delivery, Scope
+from driftq.groups.ports import Delivery, Place, Scope
 from driftq.groups.registry import LEASE_MS, IdempotencyRegistry, scope_of
 from driftq.model.envelope import Message
 from driftq.seam.runtime import Pending, Runtime, Timer, run

@@ -44,7 +44,6 @@ _SOON_MS = 1
 _STEPS_PER_TURN = 16
 _STEPS_PER_READ = 64
 _DEPTH_MAX = 8
-_LASTING = (Durability.DISK, Durability.FSYNC)
 _PASSING = (Durability.EPHEMERAL, Durability.MEMORY)
 
 
@@ -248,7 +247,7 @@ class Forwarder:
         copied = Counter(batch.owners[:fit])
         first = dest.next_seq
         note = None
-        if inflow.source.durability in _PASSING and dest.durability in _LASTING:
+        if inflow.logs_copies(dest):
             mark = RouterMarkBody(
                 first + fit - 1,
                 [(router.number, cursor) for router, cursor in cursors.items()],
@@ -299,7 +298,9 @@ class Forwarder:
         """Nothing to copy up to here. Unless replay finds the same by itself, it is logged first."""
         source = inflow.source
         rederived = source.durability is not Durability.EPHEMERAL and dest.durability is not Durability.EPHEMERAL
-        if not gap.lost and not (gap.deleted and rederived):
+        # What a crash took of a source was never copied into an `fsync` dest: it was not synced.
+        marked = gap.deleted or (gap.crash and dest.durability is not Durability.FSYNC)
+        if not gap.lost and not (marked and rederived):
             self._pass(inflow, {router: gap.last for router, _ in active}, {})
             return Outcome.MORE
         slots = gap.lost * len(active)
@@ -314,9 +315,7 @@ class Forwarder:
 
     def log_mark(self, inflow: Inflow, dest: Topic, body: RouterMarkBody) -> None:
         """Log a mark; the inflow goes on when it is committed. Raises and has changed nothing, or returns."""
-        logged = self._engine.log(
-            dest, ROUTER_MARK, encode_body(body), self._table.feature, sync=dest.durability in _LASTING
-        )
+        logged = self._engine.log(dest, ROUTER_MARK, encode_body(body), self._table.feature, sync=dest.keeps_head)
         dest.next_seq += body.slots
         inflow.busy = True
         inflow.planned = {

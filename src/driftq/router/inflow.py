@@ -17,6 +17,7 @@ from driftq.engine.tags import Match
 from driftq.engine.topic import Topic
 from driftq.model.router import Guarantee, RouterSpec
 from driftq.model.tombstone import Reason
+from driftq.model.topic import Durability
 from driftq.router.hops import Hops
 from driftq.seam.runtime import Pending, Timer
 from driftq.storage.block import RowSource
@@ -114,6 +115,8 @@ class Gap(NamedTuple):
     lost: int = 0
     deleted: bool = False
     """Was there a record that somebody deleted?"""
+    crash: bool = False
+    """Is it a hole that a crash left?"""
 
 
 def look(topic: Topic, cursor: int, upto: int, limit: int) -> Run | Gap | Missing | Damaged:
@@ -125,7 +128,8 @@ def look(topic: Topic, cursor: int, upto: int, limit: int) -> Run | Gap | Missin
     hole = topic.holes.at_or_after(first)
     if hole is not None and hole.first <= first:
         last = min(hole.last, upto)
-        return Gap(last, 0 if hole.reason is Reason.CRASH else last - cursor)
+        crash = hole.reason is Reason.CRASH
+        return Gap(last, 0 if crash else last - cursor, crash=crash)
     stop = upto + 1 if hole is None else min(upto + 1, hole.first)
     part = next(topic.parts(max(first, topic.earliest)), None)
     if part is None or part.first_seq >= stop:
@@ -178,6 +182,12 @@ class Inflow:
     def low(self) -> int:
         """What the router has passed that is furthest back."""
         return min(router.cursor for router in self.routers)
+
+    def logs_copies(self, dest: Topic) -> bool:
+        """Whether copies are logged as writes are, because the log of the source may not have what dest promises."""
+        if self.source.durability is Durability.EPHEMERAL:
+            return dest.durability is not Durability.EPHEMERAL
+        return self.source.durability is Durability.MEMORY and dest.keeps_head
 
     def heading(self, router: Router) -> int:
         """Where a router will stand when what is under way is through."""

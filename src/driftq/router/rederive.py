@@ -13,11 +13,19 @@ and at the end the cursors go back to what is placed; what is still queued is in
 
 A record that was not copied when it might have been, because it was deleted or lost first, has a mark in the log
 (`frames.RouterMarkBody`), and so has every other move of a cursor that does not follow from the log.
+
+The seqs of copies follow from the log only as far as the source has every record that was copied. A hole that a crash
+left in the source may hide records that were copied and records that never were. So in the queue it is a fence: replay
+places nothing that comes after it until a mark says that routers have passed it. At the end of the log
+
+    copies before the first fence → the head raised to the seqs that readers may have seen → a mark → the other copies
+
+and every other fence is passed with a mark of its own. What an `fsync` dest gets is synced, so no crash takes it from
+the source, and fences do not matter there.
 """
 
-from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from driftq.engine.apply import apply_append
 from driftq.engine.copying import fitting
@@ -30,57 +38,10 @@ from driftq.model.topic import Durability
 from driftq.router.copies import Batch, copies_of, first_too_large
 from driftq.router.frames import RouterMarkBody
 from driftq.router.inflow import Gap, Inflow, Router, Run, look
+from driftq.router.queue import Fence, Queue, Slots
 from driftq.router.table import Table
 from driftq.storage.block import Block, RowSource, encode_block
 from driftq.storage.rows import Rows
-
-
-class Slots(NamedTuple):
-    """Empty seqs, one for each of these routers and each lost record."""
-
-    owners: list[Router]
-    lost: int
-    first_seq: int
-    """The source seq of the first lost record."""
-
-
-class Queue:
-    """What has been taken for one dest, in order."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[Batch | Slots] = deque()
-        self.placed = 0
-        """So many of the first one are in dest already."""
-
-    def drop(self, gone: Callable[[int, Router], bool]) -> None:
-        """Take out the copies of some source seqs for some routers."""
-        kept: deque[Batch | Slots] = deque()
-        begun, self.placed = self.placed, 0
-        for number, entry in enumerate(self.waiting):
-            start = 0 if number else begun
-            if isinstance(entry, Slots):
-                if not all(gone(entry.first_seq, owner) for owner in entry.owners):
-                    kept.append(entry)
-                    self.placed = start or self.placed
-                continue
-            places = [place for place in range(start, entry.count) if not gone(entry.seqs[place], entry.owners[place])]
-            if places:
-                kept.append(entry.only(places))
-        self.waiting = kept
-
-    def back(self) -> dict[Router, int]:
-        """For each router the source seq before the first that is still here."""
-        cursors: dict[Router, int] = {}
-        start = self.placed
-        for entry in self.waiting:
-            if isinstance(entry, Slots):
-                for owner in entry.owners:
-                    cursors.setdefault(owner, entry.first_seq - 1)
-            else:
-                for place in range(start, entry.count):
-                    cursors.setdefault(entry.owners[place], entry.seqs[place] - 1)
-            start = 0
-        return cursors
 
 
 class Rederiver:
@@ -94,8 +55,8 @@ class Rederiver:
         self._ended: dict[int, list[Inflow]] = {}
         """Feeds without routers whose copies are not all placed, by the id of dest."""
         self._visiting: set[int] = set()
-        self.raised: list[tuple[Topic, int]] = []
-        """Topics whose head was raised to their reservation, and where it was before."""
+        self.marks: list[tuple[Inflow, Topic, RouterMarkBody]] = []
+        """What is to be logged about the end of replay before anything else is copied, in order."""
 
     def derives(self, topic: Topic, head: int | None = None) -> bool:
         """Has it copies that are made again? Those of an `ephemeral` topic end with the process."""
@@ -119,6 +80,18 @@ class Rederiver:
         for inflow in list(self._table.out.get(topic.id, ())):
             self._take_upto(inflow, topic.head)
 
+    def forget_unlogged(self, source: Topic, head: int) -> None:
+        """Let the routers out of an `ephemeral` source stand at a head that a frame of it names.
+
+        What they copied of the records that the log does not have is logged with a mark. The rest ended with the
+        process, in silence: to the floors that the frame names too, those records would be lost ones.
+        """
+        if head > source.head:
+            for inflow in list(self._table.out.get(source.id, ())):
+                self._take_upto(inflow, source.head)
+                for router in inflow.routers:
+                    router.cursor = max(router.cursor, head)
+
     def _take_upto(self, inflow: Inflow, seq: int) -> None:
         while inflow.routers and inflow.low < seq and self._take(inflow, seq):
             pass
@@ -135,8 +108,11 @@ class Rederiver:
         found = _look_now(source, low, upto)
         queue = self._queue(inflow)
         if isinstance(found, Gap):
+            owners = [router for router, _ in active]
             if found.lost:
-                queue.waiting.append(Slots([router for router, _ in active], found.lost, low + 1))
+                queue.waiting.append(Slots(owners, found.lost, low + 1))
+            elif found.crash:
+                queue.waiting.append(Fence(owners, low + 1, found.last))
             last = found.last
         else:
             batch = copies_of(found, source, active, made)
@@ -160,7 +136,7 @@ class Rederiver:
                     break  # it had not begun: no copy of it is missing
                 topic.skip_to(inflow.base, Reason.CRASH, at_most=True)
             queue = self._queue(inflow)
-            while topic.head < head:
+            while topic.head < head and not queue.is_fenced(topic):
                 if queue.waiting:
                     self._place(topic, queue, head - topic.head, ts)
                 elif not (self._take(inflow, inflow.source.head) or self._pull(inflow, ts, reach)):
@@ -189,8 +165,9 @@ class Rederiver:
         return inflow.source.head > before
 
     def _place(self, topic: Topic, queue: Queue, most: int, ts: int) -> None:
-        """Place some of the first that waits."""
+        """Place some of the first that waits, which is not a fence."""
         entry = queue.waiting[0]
+        assert not isinstance(entry, Fence)
         start = queue.placed
         if isinstance(entry, Slots):
             total = entry.lost * len(entry.owners)
@@ -245,8 +222,13 @@ class Rederiver:
 
     # The end
 
-    def order(self) -> list[Topic]:
-        """Topics with copies, sources first; a cycle is cut somewhere."""
+    def order(self, feeds: Sequence[tuple[int, int]] = ()) -> list[Topic]:
+        """Return the topics with copies and their sources, sources first; a cycle is cut somewhere."""
+        sources: dict[int, list[int]] = defaultdict(list)
+        for topic_id in {*self._table.inflows, *self._ended}:
+            sources[topic_id] += [inflow.source.id for inflow in self._inflows_of(topic_id)]
+        for source_id, dest_id in feeds:
+            sources[dest_id].append(source_id)
         ordered: dict[int, Topic] = {}
         seen: set[int] = set()
 
@@ -254,17 +236,17 @@ class Rederiver:
             if topic_id in seen:
                 return
             seen.add(topic_id)
-            for inflow in self._inflows_of(topic_id):
-                visit(inflow.source.id)
+            for source_id in sources.get(topic_id, ()):
+                visit(source_id)
             topic = self._table.topic(topic_id)
             if topic is not None:
                 ordered[topic_id] = topic
 
-        for topic_id in sorted({*self._table.inflows, *self._ended}):
+        for topic_id in sorted(sources):
             visit(topic_id)
         return list(ordered.values())
 
-    def finish(self, topic: Topic, now: int) -> None:
+    def finish(self, topic: Topic, now: int, settle: Callable[[Topic], None]) -> None:
         """Place what is left, as far as there is room; the rest is copied later, from the source."""
         blocked = topic.durability is Durability.EPHEMERAL
         for inflow in self._inflows_of(topic.id):
@@ -272,18 +254,33 @@ class Rederiver:
                 topic.skip_to(inflow.base, Reason.CRASH, at_most=True)
             queue = self._queue(inflow)
             while not blocked and (queue.waiting or self._refill(inflow, queue)):
-                if inflow.routers:
-                    blocked = not self._place_fitting(topic, queue, now)
-                else:
+                if queue.is_fenced(topic):
+                    queue.waiting.popleft()
+                    self._raise(topic, settle, passed_fence=True)
+                elif inflow.routers:
+                    blocked = bool(queue.waiting) and not self._place_fitting(topic, queue, now)
+                elif queue.waiting:
                     self._place(topic, queue, BLOCK_RECORDS_MAX, now)  # it was there, so there was room
-            back = queue.back()
-            for router in inflow.routers:
-                if topic.durability is Durability.EPHEMERAL:
-                    router.cursor = inflow.source.head
-                else:
-                    router.cursor = min(back.get(router, router.cursor), inflow.source.head)
+            for router, cursor in self._standing(inflow):
+                router.cursor = inflow.source.head if topic.durability is Durability.EPHEMERAL else cursor
             self._queues.pop(inflow, None)
         self._ended.pop(topic.id, None)
+        self._raise(topic, settle)
+
+    def _raise(self, topic: Topic, settle: Callable[[Topic], None], *, passed_fence: bool = False) -> None:
+        """Raise the head to the seqs that readers may have seen, and note a mark of it, and of a fence."""
+        before = topic.head
+        settle(topic)
+        inflow = self._table.inflow(topic.id)
+        if inflow is not None and (topic.head > before or passed_fence):
+            cursors = [(router.number, cursor) for router, cursor in self._standing(inflow)]
+            raised = topic.head if topic.head > before else 0
+            self.marks.append((inflow, topic, RouterMarkBody(before, cursors, raised=raised)))
+
+    def _standing(self, inflow: Inflow) -> list[tuple[Router, int]]:
+        """The routers of an inflow, and up to where everything of the source that they take is placed."""
+        back = self._queue(inflow).back()
+        return [(router, min(back.get(router, router.cursor), inflow.source.head)) for router in inflow.routers]
 
     def _refill(self, inflow: Inflow, queue: Queue) -> bool:
         while not queue.waiting and self._take(inflow, inflow.source.head):
@@ -293,7 +290,7 @@ class Rederiver:
     def _place_fitting(self, topic: Topic, queue: Queue, now: int) -> bool:
         """Place what there is room for of the first that waits. Returns whether that was all of it."""
         entry = queue.waiting[0]
-        if isinstance(entry, Slots):
+        if not isinstance(entry, Batch):
             return False  # what a live router finds lost it logs
         limits = self._limits
         quota = limits.total_bytes_max - topic.usage.payload if limits.total_bytes_max else None

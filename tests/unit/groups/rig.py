@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 
 from driftq.config import Settings
 from driftq.engine.durable import DurableState
-from driftq.groups.broker import Broker, Place, Produced, Stream
-from driftq.groups.ports import Delivery, Hook, Registry
+from driftq.groups.broker import Broker
+from driftq.groups.group import Stream
+from driftq.groups.ports import Delivery, Hook, Place, Produced, Registry
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message, RetryPolicy

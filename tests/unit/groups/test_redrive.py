@@ -7,7 +7,7 @@ import pytest
 from msgspec import json
 
 from driftq.errors import InternalError, InvalidRequestError, NotFoundError, ShuttingDownError, ThrottledError
-from driftq.groups.broker import Produced
+from driftq.groups.ports import Produced
 from driftq.groups.redrive import AUDIT, Filter, Job, Letter, Redriver, redriven
 from driftq.model.envelope import DlqNote, Envelope, Message, RetryPolicy, Routing
 from driftq.seam.runtime import Pending

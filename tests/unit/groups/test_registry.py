@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from driftq.errors import DriftQError, InvalidRequestError, PayloadTooLargeError, PreconditionError
-from driftq.groups.broker import Place
 from driftq.groups.consume_scope import LeaseHeldError, Status
-from driftq.groups.ports import Scope
+from driftq.groups.ports import Place, Scope
 from driftq.groups.registry import IdempotencyRegistry
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import Envelope, Message

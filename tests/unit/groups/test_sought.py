@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from driftq.errors import DriftQError, InvalidRequestError
-from driftq.groups.broker import Moved
+from driftq.groups.seek import Moved
 from driftq.seam.runtime import Pending
 from tests.unit.groups.rig import BrokerRig, Consumer, message
 

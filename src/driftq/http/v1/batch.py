@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.errors import DriftQError, InvalidRequestError
-from driftq.groups.broker import Produced
+from driftq.groups.ports import Produced
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request

@@ -11,7 +11,7 @@ from msgspec.json import Decoder
 
 from driftq.admission import Slot
 from driftq.errors import InvalidRequestError
-from driftq.groups.broker import Stream as GroupStream
+from driftq.groups.group import Stream as GroupStream
 from driftq.groups.ports import Delivery
 from driftq.http.access import Scope
 from driftq.http.answer import Sink, Stream

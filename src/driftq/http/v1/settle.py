@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.broker import Place
+from driftq.groups.ports import Place
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request

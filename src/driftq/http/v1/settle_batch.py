@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from driftq.groups.broker import Place
+from driftq.groups.ports import Place
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request

@@ -196,7 +196,7 @@ def rows_of(memory: Memory, detail: str) -> Rows:
 
 
 def _steps(memory: Memory) -> dict[str, _Step]:
-    letters = defaultdict(dict)  # type: dict[Place, dict[str, Letter]]
+    letters: dict[Place, dict[str, Letter]] = defaultdict(dict)
     for letter in memory.state.letters:
         letters[letter.topic, letter.offset][letter.group] = letter
     steps: dict[str, _Step] = {}

@@ -5,8 +5,9 @@ from typing import Any
 from msgspec import json
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.broker import Broker, Place, Produced, Stream
-from driftq.groups.ports import Outlet
+from driftq.groups.broker import Broker
+from driftq.groups.group import Stream
+from driftq.groups.ports import Outlet, Place, Produced
 from driftq.http.app import App
 from driftq.http.reply import Reply
 from driftq.model.broker import BrokerSettings

@@ -1,0 +1,17 @@
+"""What a start found in its data directory."""
+
+from msgspec import Struct
+
+
+class Report(Struct):
+    """Counts of one start."""
+
+    snapshot: int = 0
+    refused_snapshots: list[str] = []
+    files: int = 0
+    frames: int = 0
+    torn: int = 0
+    damaged: int = 0
+    control_lost: int = 0
+    """Damaged control frames: counted and said, never guessed."""
+    jumps_refused: int = 0
