@@ -128,7 +128,7 @@ class Settler:
         entry.state = State.LEASED
         entry.due = self._agenda.now() + lease_ms
         self._agenda.add(spot, entry)
-        if entry.scope is not None:
+        if entry.scope is not None and not self._is_committed(entry):  # work that is done is not taken up again
             self._registry.delivered(entry.scope, owner, entry.due, place.partition, place.offset)
         return self._engine.time.shown(entry.due)
 

@@ -6,6 +6,7 @@ from driftq.errors import PreconditionError
 from driftq.groups.consume_scope import Status
 from driftq.groups.frames import GroupKind, RetryBody, encode
 from driftq.groups.ports import Scope
+from driftq.groups.registry import Begun
 from tests.unit.groups.rig import RegisteredRig
 
 WORK = Scope("", "t", "g", "k")
@@ -60,6 +61,31 @@ def test_an_ack_is_refused_while_another_works_on_the_key(rig: RegisteredRig) ->
     rig.registry.begin_key(WORK, "other", 60_000)
     with pytest.raises(PreconditionError):
         consumer.ack(0)
+
+
+def test_an_extension_between_commit_and_ack_keeps_the_commit(rig: RegisteredRig) -> None:
+    """A worker extends all that it has not settled: work that is done stays done, with its result."""
+    consumer = rig.consume(lease_ms=500)
+    consumer.one()
+    rig.run(rig.registry.commit_key(WORK, "a", b"result"))
+    rig.broker.extend(consumer.place(0), "a", 1000)
+    assert rig.registry.begin_key(WORK, "a", 1000) == Begun(True, b"result", None)
+    consumer.ack(0)
+    entry = rig.registry.entry(WORK)
+    assert entry is not None
+    assert (entry.status, entry.result) == (Status.COMMITTED, b"result")
+
+
+def test_a_message_committed_and_extended_is_not_delivered_again(rig: RegisteredRig) -> None:
+    """inv1: 68"""
+    consumer = rig.consume(lease_ms=500)
+    consumer.one()
+    rig.run(rig.registry.commit_key(WORK, "a", b"result"))
+    rig.broker.extend(consumer.place(0), "a", 1000)
+    consumer.close()
+    rig.advance(2000)
+    assert rig.consume(owner="b").take() == []
+    assert rig.lag() == 0
 
 
 def test_a_message_committed_and_not_acked_is_skipped_also_after_a_long_time(rig: RegisteredRig) -> None:
