@@ -1,5 +1,6 @@
 """A cold directory that goes away under a real server and comes back: nothing is lost, and readers may retry."""
 
+import shlex
 import signal
 from http.client import HTTPConnection
 from pathlib import Path
@@ -87,11 +88,12 @@ def test_a_file_that_is_gone_refuses_the_start_until_its_loss_is_accepted(tmp_pa
     with serving(tmp_path, *flags) as server:
         code, errors = server.ended()
         assert code == 1
-        assert "driftq repair --accept-loss t 1..1000" in errors
+        printed = f"driftq repair --accept-loss t 1..1000 --data-dir {server.data_dir} --cold-dir {cold}"
+        assert f"`{printed}`" in errors
     directories = ("--data-dir", str(server.data_dir), "--cold-dir", str(cold))
     assert apart("repair", "--accept-loss", "t", "1..2000", *directories).code == 1
     assert apart("repair", "--accept-loss", "t", "all", *directories).code == 2
-    accepted = apart("repair", "--accept-loss", "t", "1..1000", "--by", "ada", "--json", *directories).json
+    accepted = apart(*shlex.split(printed)[1:], "--by", "ada", "--json").json
     assert (accepted["topic"], accepted["first_seq"], accepted["last_seq"], accepted["by"]) == ("t", 1, 1000, "ada")
     with serving(tmp_path, *flags) as server:
         server.wait_ready()

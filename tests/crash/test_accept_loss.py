@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from driftq.engine.missing import MissingSegment, refusal
 from driftq.errors import DriftQError, InvalidRequestError, StartError, TopicNotFoundError
 from driftq.model.tombstone import Hole, Reason
 from driftq.offline.accept_loss import AcceptedLoss, accept_loss, accepted_losses
@@ -50,6 +51,40 @@ def test_the_server_starts_with_the_hole_and_who_and_when_are_kept(*, cold: bool
     assert accepted_losses(Layout(rig.disk, "/data")) == [accepted]
     left = rig.disk.names("/cold/lost/topics/00000001" if cold else "/data/lost/topics/00000001")
     assert left == (["seg-0000000000000001.del"] if cold else ["seg-0000000000000001.idx", "seg-0000000000000001.tags"])
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
+def test_one_refusal_names_all_that_is_missing_with_commands_that_can_be_typed(*, cold: bool) -> None:
+    """proves: G-SEG-8; row: F-COLD-4"""
+    rig = filled(Fault(0), cold=cold)
+    assert rig.close()
+    suffix = "parquet" if cold else "data"
+    for first in (1, 9):
+        rig.disk.unlink(f"{rig.settings.cold_dir or '/data'}/topics/00000001/seg-{first:016}.{suffix}")
+    with pytest.raises(StartError) as refused:
+        rig.start()
+    directories = "--data-dir /data --cold-dir /cold" if cold else "--data-dir /data"
+    message = refused.value.message
+    assert message.startswith("records 1..16 of topic 't' cannot be read: ")
+    assert message.endswith(
+        "nothing was changed; bring the files back and start again, or, if they are gone for good, accept the loss with"
+        f" `driftq repair --accept-loss t 1..16 {directories}`"
+    )
+    accept(rig, rig.disk, 1, 16)
+    rig.start()
+    assert rig.seqs("t") == list(range(17, 25))
+
+
+def test_a_refusal_shows_a_few_ranges_and_counts_the_others() -> None:
+    """row: F-COLD-4"""
+    rig, gone = EngineRig(), FileNotFoundError("its file is not there")
+    rig.put("t")
+    topic = rig.topic("t")
+    missing = [MissingSegment(topic, first, first + 1, gone) for first in range(1, 60, 10)]
+    message = refusal(missing, Layout(SimDisk(), "/my data")).message
+    assert "31..32 of topic 't', and 2 more ranges cannot be read: its file is not there" in message
+    assert message.count("driftq repair --accept-loss t ") == 4
+    assert "t 31..32 --data-dir '/my data'`" in message
 
 
 @pytest.mark.parametrize(("first", "last"), [(9, 16), (1, 16), (1, 4), (3, 8), (30, 40)])

@@ -18,6 +18,7 @@ from errno import ENOENT
 from msgspec import Struct, msgpack
 
 from driftq.engine.frames import check_stored_config
+from driftq.engine.missing import MissingSegment
 from driftq.engine.segment import Dead, Segment
 from driftq.engine.topic import Topic
 from driftq.errors import UnrecoverableError
@@ -160,8 +161,8 @@ class Restorer:
 
         They are holes, unless the rest of the log passes them.
         """
-        self.unavailable: list[tuple[Topic, int, UnrecoverableError]] = []
-        """Segments whose files cannot be read now, by their last seq, and why the start cannot go on without them.
+        self.missing: list[MissingSegment] = []
+        """Segments whose files cannot be read now.
 
         The rest of the log may show that they are not needed: their topic was deleted, and its files with it.
         """
@@ -196,7 +197,7 @@ class Restorer:
             if self._missing_is_lost and isinstance(error, FileNotFoundError):
                 self._give_up(topic, state, earliest)
                 return
-            self.unavailable.append((topic, state.end_seq - 1, _refusal(topic, state, error)))
+            self.missing.append(MissingSegment(topic, state.first_seq, state.end_seq - 1, error))
             self.unreadable.add((topic.id, state.first_seq))
             topic.head = state.end_seq - 1
 
@@ -331,15 +332,6 @@ class Restorer:
             assert self._cold is not None
             return self._cold.read_flags(topic.id, segment.first_seq, segment.index)
         return self._store.read_flags(topic.id, segment.first_seq, segment.index)
-
-
-def _refusal(topic: Topic, state: SegmentState, error: OSError) -> UnrecoverableError:
-    """Return why a start cannot go on without a segment: what is unavailable is not lost."""
-    seqs = f"{state.first_seq}..{state.end_seq - 1}"
-    return UnrecoverableError(
-        f"records {seqs} of topic {topic.name!r} cannot be read: {error}; bring the file back and start again,"
-        f" or accept the loss with `driftq repair --accept-loss {topic.name} {seqs}`"
-    )
 
 
 def decode_topic(content: bytes) -> TopicState:

@@ -20,6 +20,7 @@ from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
 from driftq.engine.filing import Filing
 from driftq.engine.giving_up import is_given_up
+from driftq.engine.missing import MissingSegment, refusal
 from driftq.engine.replay import Replay
 from driftq.engine.segment import Segment
 from driftq.engine.tags import TagIndexes
@@ -342,11 +343,16 @@ class Recovery:
 
     # The end
 
+    def _needs(self, segment: MissingSegment) -> bool:
+        """Whether the rest of the log has left records in a segment."""
+        topic = segment.topic
+        return self._catalog.by_id.get(topic.id) is topic and topic.evict_floor <= segment.last_seq
+
     def _finish(self) -> None:
         self._frames.apply_deferred()
-        for topic, last, refusal in self._restorer.unavailable:
-            if self._catalog.by_id.get(topic.id) is topic and topic.evict_floor <= last:
-                raise refusal
+        missing = [one for one in self._restorer.missing if self._needs(one)]
+        if missing:
+            raise refusal(missing, self._layout)
         for topic, given_up, first, last in self._restorer.lost:
             topic.holes.add(max(first, topic.evict_floor), last, Reason.CORRUPTION)
             # Its files move to `lost/` behind the checkpoint that has the hole: until then they are named.
