@@ -10,8 +10,10 @@ What always holds:
 - `_undecided` has an item from the moment it is taken until its handler has decided, by its place: another delivery of
   it meanwhile is the same work. `_leased` has it until it is settled or given back: so long its lease is extended,
   every third of it.
-- An item is acked only after its handler has returned, and with effects after its effect is committed.
-- Settling holds no slot. Acks are gathered (`client.gathering`); everything else is settled by a task of its own.
+- An item is acked only after its handler has returned, and with effects after its effect is committed, or with it where
+  the ack commits the key in the same record. If such an ack fails, a commit follows, and then another ack.
+- Settling holds no slot, nor does the end of an effect, before which another delivery is the same work. Acks are
+  gathered (`client.gathering`); everything else is settled by a task of its own.
 - After `stop`, no handler begins, except for an item that must not go back. Items ahead go back when the source gives
   this worker nothing more (`release_ahead`), so that they go to another.
 """
@@ -145,6 +147,9 @@ class Handling(Generic[Item]):
     def _decided(self, held: Held[Item], said: object) -> None:
         """Settle what a handler has decided, and give its slot to the next."""
         self._slots += 1
+        self._conclude(held, said)
+
+    def _conclude(self, held: Held[Item], said: object) -> None:
         if said is UNSTARTED:
             self._ahead.appendleft(held)
             self._go_on()
@@ -168,6 +173,14 @@ class Handling(Generic[Item]):
         else:
             self._lost(error)
         self._settled(held)
+
+    def _acked_and_committed(self, effects: Effects, held: Held[Item], error: BaseException | None) -> None:
+        """Take the answer to an ack that was to commit the key of its work as well."""
+        if error is None:
+            self._undecided.pop(held.place, None)
+            self._acked(held, None)
+        else:
+            self._task(self._commit_first(effects, held))
 
     async def _release(self, held: Held[Item]) -> None:
         """Let another worker have what no handler has seen."""
@@ -210,24 +223,32 @@ class Handling(Generic[Item]):
     async def _with_effect(self, effects: Effects, held: Held[Item]) -> None:
         """Begin the effect, run the handler, commit; an effect that has happened before is acked without a handler."""
         try:
-            said = await self._effect(effects, held)
+            said = await self._handled_once(effects, held)
         except ClientError as error:
-            self._lost(error)
-            self._undecided.pop(held.place, None)
             self._slots += 1
-            self._go_on()
-            self._settled(held)
+            self._abandon(held, error)
+            return
+        self._slots += 1
+        self._go_on()
+        try:
+            ended = await self._end_effect(effects, held, said)
+        except ClientError as error:
+            self._abandon(held, error)
+            return
+        if ended:
+            self._conclude(held, said)
         else:
-            self._decided(held, said)
+            held.ack_then(partial(self._acked_and_committed, effects, held))
 
-    async def _effect(self, effects: Effects, held: Held[Item]) -> object:
+    async def _handled_once(self, effects: Effects, held: Held[Item]) -> object:
+        """Return what the handler decided, or what is decided without it. Raise ClientError."""
         try:
             if await effects.begin(held.work, self._lease_ms):
                 self._stats.skipped += 1
                 return None
-            self._begun.add(held)
         except ConflictError as error:
             return Retry(after=_BUSY_S, reason=error.message)
+        self._begun.add(held)
         decision: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
         def decided(_: object, said: object) -> None:
@@ -235,15 +256,38 @@ class Handling(Generic[Item]):
                 decision.set_result(said)
 
         self._runner.start(held, decided)
-        said = await decision
+        return await decision
+
+    async def _end_effect(self, effects: Effects, held: Held[Item], said: object) -> bool:
+        """Commit or fail the effect if it was begun; return False if the ack is to commit it. Raise ClientError."""
+        if held not in self._begun:
+            return True
         if said is UNSTARTED:
-            self._begun.discard(held)
             await effects.fail(held.work, "the worker stops")
         elif isinstance(said, BaseException):
             await effects.fail(held.work, _reason(said))
+        elif held.ack_commits and not _result(said):
+            return False
         else:
             await effects.commit(held.work, _result(said), self._lease_ms)
-        return said
+        self._begun.discard(held)
+        return True
+
+    async def _commit_first(self, effects: Effects, held: Held[Item]) -> None:
+        """Commit an effect whose ack was to do that and failed, then ack again: it is not to happen again."""
+        try:
+            await effects.commit(held.work, b"", self._lease_ms)
+        except ClientError as error:
+            self._abandon(held, error)
+        else:
+            self._begun.discard(held)
+            self._conclude(held, None)
+
+    def _abandon(self, held: Held[Item], error: ClientError) -> None:
+        self._lost(error)
+        self._undecided.pop(held.place, None)
+        self._go_on()
+        self._settled(held)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -88,6 +88,11 @@ class Held(Protocol[Item_co]):
         """Whether it may go back before a handler has seen it."""
         ...
 
+    @property
+    def ack_commits(self) -> bool:
+        """Whether its ack commits the key of its work, without a result."""
+        ...
+
 
 class Membership:
     """How a worker settles the messages of its group: what finishes together goes in one request."""
@@ -137,6 +142,12 @@ class HeldMessage:
     def may_return(self) -> bool:
         """Whether the message may go back: always, because that is not an attempt."""
         return True
+
+    @property
+    def ack_commits(self) -> bool:
+        """Whether its ack commits the key of its work: where that is its own key (http-v1 §13.3)."""
+        envelope = self.item.envelope
+        return bool(envelope.idempotency_key) and envelope.dlq is None
 
     async def release(self) -> None:
         """Let the message go back at once; one that is not this worker's any more has."""
@@ -207,6 +218,11 @@ class HeldJob:
                 settled(None if acked else self._lost())
 
         self._queue.acks.add(self.item, answered)
+
+    @property
+    def ack_commits(self) -> bool:
+        """Whether its ack commits the key of its work: the key of a job is kept elsewhere."""
+        return False
 
     @property
     def may_return(self) -> bool:

@@ -14,8 +14,9 @@ from driftq.client.sources import Effects
 class _Held:
     """Notes what becomes of it; an ack is answered when the test says so."""
 
-    def __init__(self, number: int, *, may_return: bool = True) -> None:
+    def __init__(self, number: int, *, may_return: bool = True, ack_commits: bool = False) -> None:
         self.item = number
+        self.ack_commits = ack_commits
         self.place = (0, number)
         self.work = Work(str(number))
         self.may_return = may_return
@@ -54,9 +55,29 @@ class _Source:
         raise NotImplementedError
 
 
-def _handling(handle: Callable[[int], Awaitable[object]], concurrency: int) -> tuple[Handling[int], WorkerStats]:
+class _Effects(Effects):
+    """Begins everything, and commits when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.go = asyncio.Event()
+
+    async def begin(self, work: Work, lease_ms: int) -> bool:
+        self.calls.append(f"begin {work.key}")
+        return False
+
+    async def commit(self, work: Work, result: bytes, lease_ms: int) -> None:
+        self.calls.append(f"commit {work.key} {result!r}")
+        await self.go.wait()
+
+
+def _handling(
+    handle: Callable[[int], Awaitable[object]], concurrency: int, effects: Effects | None = None
+) -> tuple[Handling[int], WorkerStats]:
     stats = WorkerStats()
-    handling: Handling[int] = Handling(_Source(), stats, concurrency, 30_000)
+    source = _Source()
+    source.effects = effects
+    handling: Handling[int] = Handling(source, stats, concurrency, 30_000)
     handling.run_by(LoopRunner(handle))
     return handling, stats
 
@@ -202,5 +223,67 @@ def test_a_handler_that_takes_longer_than_the_drain_is_cancelled() -> None:
         await handling.drained(0.0)
         await handling.close()
         assert (ended, held.became, stats.acked) == (["cancelled"], [], 0)
+
+    asyncio.run(use())
+
+
+def test_a_commit_holds_no_slot_and_another_delivery_meanwhile_is_the_same_work() -> None:
+    async def use() -> None:
+        effects = _Effects()
+        calls: list[int] = []
+
+        async def handle(number: int) -> bytes:
+            calls.append(number)
+            return b"x"
+
+        handling, stats = _handling(handle, 1, effects)
+        first, second, again = _Held(1), _Held(2), _Held(1)
+        handling.take(first)
+        handling.take(second)
+        await _turns(9)
+        assert (calls, first.became, second.became) == ([1, 2], [], [])
+        handling.take(again)
+        await _turns()
+        assert (calls, first.became) == ([1, 2], ["adopted 1"])
+        effects.go.set()
+        await _turns()
+        assert (first.became, second.became, again.became) == (["adopted 1", "ack"], ["ack"], [])
+        assert effects.calls == ["begin 1", "commit 1 b'x'", "begin 2", "commit 2 b'x'"]
+        first.settled(None)
+        second.settled(None)
+        assert stats.acked == 2
+        await handling.close()
+
+    asyncio.run(use())
+
+
+def test_an_ack_that_commits_the_key_is_enough_and_where_it_is_lost_the_commit_follows() -> None:
+    async def use() -> None:
+        effects = _Effects()
+        effects.go.set()
+
+        async def handle(number: int) -> bytes | None:
+            return b"result" if number == 3 else None
+
+        handling, stats = _handling(handle, 3, effects)
+        held = [_Held(number, ack_commits=True) for number in (1, 2, 3)]
+        for one in held:
+            handling.take(one)
+        await _turns(9)
+        assert [one.became for one in held] == [["ack"]] * 3
+        assert [call for call in effects.calls if "commit" in call] == ["commit 3 b'result'"]
+        again = _Held(2)
+        handling.take(again)
+        lost = LeaseLostError(400, "x", "message is not in-flight")
+        held[0].settled(None)
+        held[1].settled(lost)
+        held[2].settled(lost)
+        await _turns()
+        assert [call for call in effects.calls if "commit" in call] == ["commit 3 b'result'", "commit 2 b''"]
+        assert (held[1].became, again.became) == (["ack", "adopted 2", "ack"], [])
+        held[1].settled(None)
+        await handling.drained(1.0)
+        assert (stats.acked, stats.lost) == (2, 1)
+        await handling.close()
 
     asyncio.run(use())
