@@ -245,7 +245,7 @@ class Appender:
             records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
         sync = durability is _FSYNC or (
             durability is _DISK
-            and (self.reservations.must_wait(topic, first, last) or self._journal.between_shards(topic))
+            and (self.reservations.must_wait(topic, first, last) or self._journal.overtakes_copies(topic))
         )
         # While the log cannot be written, a write that would be acked when handed over is acked when it is in the file.
         ahead = topic.waiting - topic.handing if frames else topic.waiting

@@ -41,6 +41,8 @@ class Journal:
         self.shards = shards
         self.space = space
         space.watch(shards.all)
+        self.is_caught_up: Callable[[Topic], bool] = lambda _: True
+        """Says of a topic that routers copy into whether they have copied all that was submitted (`router.table`)."""
         self._runtime = runtime
         self._scheduled = False
         self._gathering = False
@@ -79,8 +81,16 @@ class Journal:
             self.space.check()
 
     def between_shards(self, topic: Topic) -> bool:
-        """May a power loss take a record of this topic and keep what a later one is copied from?"""
+        """Whether a power loss may take a frame of this topic and keep a later one that a copy in it is made from."""
         return topic.fed and len(self.shards.all) > 1
+
+    def overtakes_copies(self, topic: Topic) -> bool:
+        """Whether a crash may take the next write to this topic and keep what a copy that comes after it is made from.
+
+        A start would then make that copy again at the seq of the write. Frames of one shard are lost from the end, so
+        there this needs a record that is in the log and not copied yet.
+        """
+        return topic.fed and (len(self.shards.all) > 1 or not self.is_caught_up(topic))
 
     def submit(
         self,

@@ -174,7 +174,7 @@ class Publisher:
         topic.next_op = op + 1
         topic.waiting += 1
         # Beyond the reservation a `disk` topic's records have to be durable themselves before anybody hears of them.
-        first_seen = last > topic.reserved or self._journal.between_shards(topic)
+        first_seen = last > topic.reserved or self._journal.overtakes_copies(topic)
         sync = topic.durability is Durability.FSYNC or (topic.durability is Durability.DISK and first_seen)
         self._journal.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
 

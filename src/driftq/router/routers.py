@@ -123,6 +123,7 @@ class Routers:
         self._rules = Rules(self._table, engine, self._log_delete)
         self._forward = Forwarder(self._table, engine, self._runtime)
         engine.upstreams.append(self)
+        engine.journal.is_caught_up = self._table.is_caught_up
         engine.writer.before_delete.append(self._before_delete)
         engine.writer.before_update.append(self._before_update)
         for inflow, topic, mark in replay.marks:

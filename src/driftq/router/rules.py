@@ -181,6 +181,7 @@ class Rules:
         source, dest = engine.catalog.get(spec.source), engine.catalog.get(spec.dest)
         first = not dest.fed
         dest.fed = True  # from before its head is noted: what is behind that is in line with copies
+        self._table.making[dest.id] += 1
         try:
             if first and dest.durability is Durability.DISK and engine.journal.between_shards(dest):
                 await engine.sync_shard(dest)  # and what is before it shall not be lost while copies stay
@@ -196,6 +197,9 @@ class Rules:
             )
             await engine.log(source, ROUTER, encode_body(body), self._table.feature)
         finally:
+            self._table.making.subtract([dest.id])
+            if not self._table.making[dest.id]:
+                del self._table.making[dest.id]
             self._table.note_fed(dest.id)
         if number not in self._table.by_number:
             raise TopicNotFoundError(spec.dest)

@@ -4,6 +4,8 @@ Invariant: a router is in `by_name`, `by_number` and in the inflow of its dest, 
 router copies from has a guard, and no other has; one that some router copies into is `fed`, and no other is.
 """
 
+from collections import Counter
+
 from driftq.engine.catalog import Catalog
 from driftq.engine.durable import DurableState
 from driftq.engine.topic import Guard, Topic
@@ -28,6 +30,8 @@ class Table:
         self.out: dict[int, list[Inflow]] = {}
         """By the id of source."""
         self.hops: dict[int, Hops] = {}
+        self.making: Counter[int] = Counter()
+        """The dests of routers whose frames are under way, by id."""
 
     def topic(self, topic_id: int) -> Topic | None:
         """A topic that is there."""
@@ -42,6 +46,22 @@ class Table:
     def all_inflows(self) -> list[Inflow]:
         """Every inflow."""
         return [inflow for inflows in self.inflows.values() for inflow in inflows]
+
+    def is_caught_up(self, topic: Topic) -> bool:
+        """Whether every record that was submitted and is to be copied into a topic has been, through any chain."""
+        seen: set[int] = set()
+        topic_id = topic.id
+        while topic_id not in seen:
+            seen.add(topic_id)
+            if topic_id in self.making:
+                return False
+            inflow = self.inflow(topic_id)
+            if inflow is None:
+                return True
+            if inflow.busy or inflow.low < inflow.source.next_seq - 1:
+                return False
+            topic_id = inflow.source.id
+        return True
 
     def add(self, router: Router) -> None:
         """One more."""
