@@ -10,7 +10,7 @@ from driftq.client.pushed import Pushed
 from driftq.client.reading import as_it_is, read_pages
 from driftq.client.reconnect import kept_open
 from driftq.client.retry import Repeat
-from driftq.model.answers import AckAnswer, Claimed, ExtendAnswer, Job, NackAnswer, Record, TopicState
+from driftq.model.answers import AckAnswer, Claimed, ExtendAnswer, Job, LeaveAnswer, NackAnswer, Record, TopicState
 from driftq.model.tombstone import Tombstone
 
 T = TypeVar("T")
@@ -24,10 +24,24 @@ class Queues(Operations):
     _path: str
 
     @operation
-    def claim(self, max: int = 1, *, lease_ms: int | None = None, node: str | None = None) -> Plan[Claimed]:  # noqa: A002
-        """Take up to `max` jobs; each is this worker's until its deadline."""
-        body = {"node": node or self._node, "max": max, "lease_ms": lease_ms}
-        return self._calls.json("POST", f"{self._path}/claim", Claimed, body=body, repeat=Repeat.AGAIN)
+    def claim(
+        self,
+        max: int = 1,  # noqa: A002
+        *,
+        lease_ms: int | None = None,
+        node: str | None = None,
+        wait_ms: int = 0,
+    ) -> Plan[Claimed]:
+        """Take up to `max` jobs; each is this worker's until its deadline. With `wait_ms`, wait until there is one."""
+        body = {"node": node or self._node, "max": max, "lease_ms": lease_ms, "wait_ms": wait_ms or None}
+        return self._calls.json(
+            "POST", f"{self._path}/claim", Claimed, body=body, repeat=Repeat.AGAIN, wait_s=wait_ms / 1000
+        )
+
+    @operation
+    def leave(self, *, node: str | None = None) -> Plan[LeaveAnswer]:
+        """End the claims of this worker that wait; each is answered without jobs."""
+        return self._calls.json("POST", f"{self._path}/leave", LeaveAnswer, body={"node": node or self._node})
 
     @flow
     def work(self, max: int = 1, *, lease_ms: int | None = None, node: str | None = None) -> Flow[Job]:  # noqa: A002

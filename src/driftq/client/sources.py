@@ -22,7 +22,11 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 _log = logging.getLogger(__name__)
 
-_IDLE_MS = 1000
+_WAIT_MS = 10_000
+"""How long a claim waits at the server."""
+_AWAY_S, _UNWAITED_S = 1.0, 0.1
+"""Pauses before the next claim: after one that failed, and after one that a server answered without waiting."""
+_LEAVE_S, _LEAVE_AGAIN_S = 2.0, 0.05
 _ENTRIES_MAX = 1000
 
 
@@ -161,9 +165,10 @@ class GroupSource:
 
 
 class QueueSource:
-    """The jobs of a queue; claimed as there is room, and waited for on the queue's own log.
+    """The jobs of a queue: claimed as there is room, by calls that wait at the server until there is a job.
 
-    A claim is never called off, for its jobs would be held by nobody who knows.
+    A claim is never called off, because its jobs would be held by nobody who knows. To leave is to ask the server to
+    answer it.
     """
 
     quit_s = 10.0
@@ -174,17 +179,16 @@ class QueueSource:
         self._topic = client.topic(name)
         self._owner = owner
         self._effects_topic = effects
+        self._answered, self._leaving = asyncio.Event(), asyncio.Event()
+        self._answered.set()
         self.effects = None if effects is None else Effects(client.broker.idempotency, effects, f"queue:{name}", owner)
 
     async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Job]]:
         """Jobs as they come."""
         queue = await self._known()
         while count := await room():
-            jobs = await self._claimed(count, lease_ms)
-            for job in jobs:
+            for job in await self._claimed(count, lease_ms):
                 yield HeldJob(queue, job)
-            if not jobs:
-                await self._more()
 
     async def _known(self) -> Queue:
         state, manifest = await self._topic.info(touch=False), await self._topic.segments()
@@ -195,25 +199,43 @@ class QueueSource:
         return Queue(self._topic, manifest.epoch, letters, most, self._owner)
 
     async def leave(self) -> None:
-        """Do nothing: jobs are claimed one call at a time, and a worker that stops claims no more."""
+        """Have the claim that waits answered. Never raises ClientError."""
+        self._leaving.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                while not self._answered.is_set():
+                    with suppress(ClientError):
+                        await self._topic.leave(node=self._owner)
+                    # A claim may reach the server after the call that was to end it: then the next call does.
+                    await _set_within(self._answered, _LEAVE_AGAIN_S)
 
     async def extend(self, held: list[HeldJob], lease_ms: int) -> None:
         """Hold these longer, in one request."""
         await self._topic.extend([one.item for one in held], lease_ms=lease_ms, node=self._owner)
 
     async def _claimed(self, count: int, lease_ms: int) -> list[Job]:
-        """What can be had; nothing while the server is away, for whoever has seen it waits for it."""
+        """Return what can be had; nothing while the server is away, because it may come back."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        pause_s = _UNWAITED_S
+        self._answered.clear()
         try:
-            return (await self._topic.claim(count, lease_ms=lease_ms, node=self._owner)).claimed
+            jobs = (await self._topic.claim(count, lease_ms=lease_ms, node=self._owner, wait_ms=_WAIT_MS)).claimed
         except ClientError as error:
             if not may_retry(error, Repeat.SAME):
                 raise
             _log.info("no jobs can be claimed now: %s", error)
-            await asyncio.sleep(_IDLE_MS / 1000)
-            return []
+            jobs, pause_s = [], _AWAY_S
+        finally:
+            self._answered.set()
+        # An older server does not know `wait_ms`.
+        if not jobs and now() - began < _WAIT_MS / 2000:
+            await _set_within(self._leaving, pause_s)
+        return jobs
 
-    async def _more(self) -> None:
-        """Until something is written, or for a while: a job that comes back writes nothing."""
-        with suppress(ClientError):
-            head = (await self._topic.info(touch=False)).head_seq
-            await self._topic.diff(head, limit=1, wait_ms=_IDLE_MS)
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but not for longer than this."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

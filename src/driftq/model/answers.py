@@ -246,6 +246,14 @@ class NackAnswer(Struct):
     performance: Performance
 
 
+class LeaveAnswer(Struct):
+    """The answer to a leave: how many claims it ended."""
+
+    topic: str
+    ended: int
+    performance: Performance
+
+
 class ExtendAnswer(Struct):
     """The answer to an extend."""
 

@@ -7,6 +7,7 @@ from driftq.queue.backlog import Backlog, Counters
 from driftq.queue.claim import Claimer
 from driftq.queue.push import Pusher, Turns
 from driftq.queue.settle import Settler
+from driftq.queue.wait import Waits
 from driftq.seam.entropy import Entropy
 from driftq.seam.runtime import Runtime
 
@@ -14,7 +15,7 @@ _RUN_ID_BYTES = 4
 
 
 class Queues:
-    """Claim, settle, push, count. The engine has `book` as one of its features; all streams share `turns`."""
+    """Claim, wait, settle, push, count. The engine has `book` as one of its features; all streams share `turns`."""
 
     def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: Turns, book: LeaseBook) -> None:
         self._engine = engine
@@ -24,6 +25,7 @@ class Queues:
         run_id = int.from_bytes(entropy.token(_RUN_ID_BYTES)) >> 1
         self.claimer = Claimer(engine, runtime, self.backlog, run_id)
         self.settler = Settler(engine, self.backlog)
+        self.waits = Waits(engine, runtime, self.backlog, self.claimer, self.settler)
         self.pusher = Pusher(engine, runtime, turns, self.backlog, self.claimer, self.settler)
 
     def open(self) -> None:

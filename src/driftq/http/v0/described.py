@@ -122,6 +122,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", f"{_TOPIC}/claim"): Operation(
         summary="Take jobs under a lease.", body=queues.ClaimBody, reply=answers.Claimed, errors=(404, 409)
     ),
+    ("POST", f"{_TOPIC}/leave"): Operation(
+        summary="End the claims of a worker that wait.",
+        body=queues.LeaveBody,
+        reply=answers.LeaveAnswer,
+        errors=(404, 409),
+    ),
     ("POST", f"{_TOPIC}/ack"): Operation(
         summary="Jobs that are done.", body=queues.SettleBody, reply=answers.AckAnswer, errors=(404, 409)
     ),

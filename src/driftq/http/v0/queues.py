@@ -1,4 +1,7 @@
-"""Queues: claim, ack, nack, extend (http-v0 §14.2-§14.6). A claim's answer is spliced from the jobs' own bytes."""
+"""Queues: claim, leave, ack, nack, extend (http-v0 §14.2-§14.6, §22.7).
+
+A claim's answer is spliced from the jobs' own bytes.
+"""
 
 import re
 from collections.abc import Callable
@@ -7,6 +10,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.json import Decoder, encode
 
+from driftq.engine.topic import Topic
 from driftq.errors import BatchTooLargeError, InvalidRequestError
 from driftq.http.access import Scope
 from driftq.http.answer import Answer
@@ -15,16 +19,18 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.timing import since_ms
-from driftq.model.answers import AckAnswer, ExtendAnswer, NackAnswer, Performance
+from driftq.model.answers import AckAnswer, ExtendAnswer, LeaveAnswer, NackAnswer, Performance
 from driftq.model.limits import Limits
 from driftq.queue.claim import Claimed
 from driftq.queue.settle import Extended, Settled
+from driftq.queue.wait import WaitingClaim
 from driftq.seam.runtime import Pending
 from driftq.server import Server
 
 T = TypeVar("T")
 
 _TOPIC = "/v0/topics/:topic"
+_WAIT_MS_MAX = 30_000
 _LEASE_ID = re.compile(r"lease_[0-9a-f]+")
 
 
@@ -34,6 +40,13 @@ class ClaimBody(Struct):
     node: str
     max: U32 = 1
     lease_ms: U64 | None = None
+    wait_ms: U32 = 0
+
+
+class LeaveBody(Struct):
+    """Whose claims are not to wait any longer."""
+
+    node: str
 
 
 class SettleBody(Struct):
@@ -60,6 +73,7 @@ class ExtendBody(Struct):
 
 
 _CLAIM = Decoder(ClaimBody)
+_LEAVE = Decoder(LeaveBody)
 _ACK = Decoder(SettleBody)
 _NACK = Decoder(NackBody)
 _EXTEND = Decoder(ExtendBody)
@@ -80,9 +94,10 @@ class Queues:
         self._limits = server.settings.limits
 
     def routes(self) -> list[Route]:
-        """Four."""
+        """Five."""
         return [
             Route("POST", f"{_TOPIC}/claim", self.claim, Scope.READ | Scope.WRITE, guards_name=True),
+            Route("POST", f"{_TOPIC}/leave", self.leave, Scope.READ | Scope.WRITE, guards_name=True),
             Route("POST", f"{_TOPIC}/ack", self.ack, Scope.WRITE, guards_name=True),
             Route("POST", f"{_TOPIC}/nack", self.nack, Scope.WRITE, guards_name=True),
             Route("POST", f"{_TOPIC}/extend", self.extend, Scope.WRITE, guards_name=True),
@@ -97,8 +112,27 @@ class Queues:
         check_u64(body.lease_ms, "lease_ms")
         topic, _ = self._queues.backlog.look(request.params[0])
         check_node(body.node, self._limits)
-        claimed = self._queues.claimer.claim(topic, body.node, body.max, body.lease_ms)
+        if body.wait_ms:
+            claimed = self._waiting(request, topic, body)
+        else:
+            claimed = self._queues.claimer.claim(topic, body.node, body.max, body.lease_ms)
         return _answered(claimed, lambda result: self._claim_reply(request, topic.name, result))
+
+    def _waiting(self, request: Request, topic: Topic, body: ClaimBody) -> Pending[Claimed]:
+        wait_ms = min(body.wait_ms, _WAIT_MS_MAX)
+        claim = WaitingClaim(self._queues.waits, topic, body.node, body.max, body.lease_ms, wait_ms)
+        if not claim.answer.settled:
+            request.on_hang_up = claim.hang_up
+            request.waits = True
+        return claim.answer
+
+    def leave(self, request: Request) -> Answer:
+        """End the claims of a worker that wait."""
+        body = decode_body(_LEAVE, request, body_bytes_max=self._limits.body_bytes_max)
+        check_node(body.node, self._limits)
+        topic, _ = self._queues.backlog.look(request.params[0])
+        ended = self._queues.waits.leave(topic.name, body.node)
+        return json_reply(200, LeaveAnswer(topic.name, ended, self._figures(request)))
 
     def _claim_reply(self, request: Request, name: str, claimed: Claimed) -> Reply:
         # The name of a topic that exists has nothing to escape.

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from driftq.testing.wire import ServerRig
+from driftq.seam.runtime import Pending
+from driftq.testing.wire import ServerRig, decoded_reply, settled
 
 LONG_MS = 3_600_000
 SETTLING: list[tuple[str, dict[str, Any]]] = [("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})]
@@ -168,3 +169,67 @@ def test_scopes() -> None:
         for calls in [[("claim", {"node": "w"}), ("ack", {"node": "w", "seqs": []})]]
     }
     assert statuses == {"r": [403, 403], "w": [403, 200], "rw": [200, 200]}
+
+
+# Claims that wait
+
+
+def waiting(rig: ServerRig, **fields: Any) -> Pending[Any]:
+    answer = rig.send("POST", "/v0/topics/empty/claim", {"node": "w", "wait_ms": 1000, **fields})
+    rig.run()
+    assert isinstance(answer, Pending)
+    assert not answer.settled
+    return answer
+
+
+def seqs_of(answer: Pending[Any]) -> list[int]:
+    reply = settled(answer)
+    assert reply is not None
+    status, body = decoded_reply(reply)
+    assert status == 200
+    assert body["count"] == len(body["claimed"])
+    return [job["$seq"] for job in body["claimed"]]
+
+
+def test_a_claim_waits_for_a_job_and_no_longer_than_asked(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/empty", {"type": "queue"})
+    served, late = waiting(rig), waiting(rig)
+    rig.write("empty", "job")
+    assert seqs_of(served) == [1]
+    rig.advance(999)
+    assert not late.settled
+    rig.advance(1)
+    assert seqs_of(late) == []
+
+
+def test_a_wait_is_clamped_to_thirty_seconds(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/empty", {"type": "queue"})
+    claim = waiting(rig, wait_ms=90_000)
+    rig.advance(29_999)
+    assert not claim.settled
+    rig.advance(1)
+    assert seqs_of(claim) == []
+
+
+def test_a_worker_that_leaves_has_its_claims_answered(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/empty", {"type": "queue"})
+    claim, other = waiting(rig), waiting(rig, node="other")
+    body = rig.ok("POST", "/v0/topics/empty/leave", {"node": "w"})
+    assert (body["topic"], body["ended"]) == ("empty", 1)
+    assert (seqs_of(claim), other.settled) == ([], False)
+    rig.write("empty", "job")
+    assert seqs_of(other) == [1]
+    assert rig.ok("POST", "/v0/topics/empty/leave", {"node": "w"})["ended"] == 0
+
+
+@pytest.mark.parametrize("fields", [{"wait_ms": -1}, {"wait_ms": 1 << 32}, {"wait_ms": 1.5}, {"wait_ms": None}])
+def test_a_wait_is_a_u32(rig: ServerRig, fields: dict[str, Any]) -> None:
+    assert rig.code("POST", "/v0/topics/q/claim", {"node": "w", **fields}) == (400, "invalid_request")
+
+
+def test_a_leave_is_checked_like_a_claim(rig: ServerRig) -> None:
+    rig.ok("PUT", "/v0/topics/log", {})
+    assert rig.code("POST", "/v0/topics/q/leave", {"node": ""}) == (400, "invalid_request")
+    assert rig.code("POST", "/v0/topics/q/leave", {}) == (400, "invalid_request")
+    assert rig.code("POST", "/v0/topics/absent/leave", {"node": "w"}) == (404, "topic_not_found")
+    assert rig.code("POST", "/v0/topics/log/leave", {"node": "w"}) == (409, "not_a_queue")
