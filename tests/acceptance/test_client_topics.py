@@ -119,6 +119,24 @@ def test_a_repeated_write_has_no_second_effect(client: Client) -> None:
     assert not topic.append(1).deduped
 
 
+def test_a_cursor_above_the_head_is_said_with_its_numbers_and_is_never_called_a_loss(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = client.topic("above")
+    topic.append(1)
+    topic.append(2)
+    assert list(topic.read(999, epoch=topic.info().epoch)) == []
+    assert caplog.messages == ["topic above: cursor 999 is above the head 2"]
+    caplog.clear()
+    gap, *rest = list(topic.read(999))
+    assert caplog.messages == ["topic above: cursor 999 is above the head 2"]
+    assert isinstance(gap, Tombstone)
+    assert gap.text() == (
+        "the cursor is above the head 2, or the topic was deleted and created again since; reading starts at seq 1"
+    )
+    assert [item.data for item in rest if isinstance(item, Record)] == [1, 2]
+
+
 def test_reading_runs_over_many_pages_and_tells_of_gaps(client: Client) -> None:
     topic = client.topic("pages")
     topic.create(cap_records=2500)

@@ -49,7 +49,7 @@ def read_pages(
             return
         raise
     until = page.head_seq
-    if page.tombstone is None and from_seq is not None and from_seq > until:
+    if from_seq is not None and from_seq > until:
         _log.warning("topic %s: %s", page.topic, above_the_head(from_seq, until))
     while True:
         if page.tombstone is not None:

@@ -366,6 +366,7 @@ class Recovery:
         self._frames.derive_rest()
         for topic in sorted(self._catalog.by_id.values(), key=lambda topic: topic.id):
             self._frames.runs.settle(topic)
+            topic.recovered = True
             topic.next_seq = topic.head + 1
             topic.next_op = topic.op + 1
             topic.reserve_asked = topic.reserved

@@ -48,6 +48,8 @@ FloorMoved = Callable[["Topic"], None]
 class Topic(Log):
     """A named append-only log of records."""
 
+    recovered = False
+    """Whether an earlier run of the server has made it."""
     lost_to = 0
     """The last seq whose frame a failed write lost after its ack; meaningless while `lost_from` is None."""
     handing = 0
@@ -114,8 +116,8 @@ class Topic(Log):
 
     @property
     def keeps_head(self) -> bool:
-        """Whether no crash moves the head back: a seq that a reader saw is never given to another record."""
-        return self.durability in (Durability.DISK, Durability.FSYNC)
+        """Whether no crash has moved the head back: a seq that a reader saw was never given to another record."""
+        return not self.recovered or self.durability in (Durability.DISK, Durability.FSYNC)
 
     def is_resident(self) -> bool:
         """Records of an `ephemeral` topic are never on disk."""

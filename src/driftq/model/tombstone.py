@@ -54,7 +54,7 @@ class Tombstone(
         """Return what happened, in words."""
         if self.reason is Reason.RECREATED:
             return (
-                f"the cursor is not from this topic, whose head is {self.head_seq}: it was deleted and created again;"
+                f"the cursor is above the head {self.head_seq}, or the topic was deleted and created again since;"
                 f" reading starts at seq {self.earliest_seq}"
             )
         count = (
