@@ -3,7 +3,8 @@
     gathering → on its way → answered, each item for itself
 
 While no request is on its way, items are gathered for two turns of the loop: those that come together go together.
-While one is, the next are gathered until its answer is there, for 2 ms, or until there are 100.
+While one is, the next are gathered until its answer is there, for 2 ms, until there are 100, or until the caller says
+that nothing more is to come for now.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ class Gathering(Generic[T, R]):
         self._send = send
         self._gathered: list[tuple[T, Callable[[R | Raised], object]]] = []
         self._timer: asyncio.Handle | None = None
+        self._hurried = False
         self._on_their_way: set[asyncio.Task[None]] = set()
 
     def add(self, item: T, answered: Callable[[R | Raised], object]) -> None:
@@ -42,6 +44,14 @@ class Gathering(Generic[T, R]):
         elif self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_GATHER_S, self._flush) if self._on_their_way else loop.call_soon(self._soon)
+
+    def hurry(self) -> None:
+        """Send what is gathered in the next turn, for nothing more is to come for now."""
+        if self._gathered and self._on_their_way and not self._hurried:
+            self._hurried = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_soon(self._flush)
 
     async def call(self, item: T) -> R:
         """Return the result of one item. Raise what the request for it raises."""
@@ -65,6 +75,7 @@ class Gathering(Generic[T, R]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._hurried = False
         gathered, self._gathered = self._gathered, []
         if gathered:
             task = asyncio.get_running_loop().create_task(self._sent(gathered))

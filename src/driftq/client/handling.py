@@ -148,6 +148,8 @@ class Handling(Generic[Item]):
         """Settle what a handler has decided, and give its slot to the next."""
         self._slots += 1
         self._conclude(held, said)
+        if not self._undecided:
+            self._source.hurry()
 
     def _conclude(self, held: Held[Item], said: object) -> None:
         if said is UNSTARTED:

@@ -47,6 +47,10 @@ class Source(Protocol[Item_co]):
         """What is taken, as there is room; ends when `room` says 0."""
         ...
 
+    def hurry(self) -> None:
+        """Send the acks that are gathered: nothing more is being handled."""
+        ...
+
     async def leave(self) -> None:
         """Make sure that what goes back after this is not given to this worker again. Never raises ClientError."""
         ...
@@ -144,6 +148,10 @@ class GroupSource:
                 if self._early:  # it was left while it was being opened
                     await self.leave()
 
+    def hurry(self) -> None:
+        """Send the acks that are gathered."""
+        self._membership.acks.hurry()
+
     async def leave(self) -> None:
         """Ask the server to end the stream. Never raises ClientError."""
         if self._line is None:
@@ -197,6 +205,9 @@ class QueueSource:
             await self._client.broker.create_topic(self._effects_topic)
         letters = None if name is None else self._client.topic(name)
         return Queue(self._topic, manifest.epoch, letters, most, self._owner)
+
+    def hurry(self) -> None:
+        """Do nothing: the next claim is on its way, and what it brings is acked with these."""
 
     async def leave(self) -> None:
         """Have the claim that waits answered. Never raises ClientError."""

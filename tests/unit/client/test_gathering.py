@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from driftq.client import gathering
 from driftq.client.gathering import Gathering
 
 
@@ -63,6 +64,21 @@ def test_nothing_waits_longer_than_two_milliseconds_for_an_answer_of_others() ->
         assert await gathering.call(1)
 
     assert _with_one_on_its_way(then) == [[0], [1]]
+
+
+def test_nothing_waits_when_nothing_more_is_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "_GATHER_S", 3600.0)
+
+    async def then(gathering: Gathering[int, bool], answered: asyncio.Event) -> None:
+        calls = [asyncio.create_task(gathering.call(n)) for n in (1, 2)]
+        await asyncio.sleep(0)
+        gathering.hurry()
+        gathering.hurry()
+        assert await asyncio.gather(*calls) == [True, True]
+        assert not answered.is_set()
+        gathering.hurry()
+
+    assert _with_one_on_its_way(then) == [[0], [1, 2]]
 
 
 def test_a_hundred_do_not_wait() -> None:

@@ -44,9 +44,13 @@ class _Source:
     effects: Effects | None = None
     quit_s = 0.0
     rounds = 2
+    hurried = 0
 
     async def extend(self, held: list[Any], lease_ms: int) -> None:
         raise NotImplementedError
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     async def leave(self) -> None:
         raise NotImplementedError
@@ -223,6 +227,27 @@ def test_a_handler_that_takes_longer_than_the_drain_is_cancelled() -> None:
         await handling.drained(0.0)
         await handling.close()
         assert (ended, held.became, stats.acked) == (["cancelled"], [], 0)
+
+    asyncio.run(use())
+
+
+def test_acks_are_hurried_when_nothing_is_left_to_handle() -> None:
+    async def use() -> None:
+        go = {number: asyncio.Event() for number in range(3)}
+
+        async def handle(number: int) -> None:
+            await go[number].wait()
+
+        source = _Source()
+        handling: Handling[int] = Handling(source, WorkerStats(), 2, 30_000)
+        handling.run_by(LoopRunner(handle))
+        for number in range(3):
+            handling.take(_Held(number))
+        for number, hurried in ((0, 0), (1, 0), (2, 1)):
+            go[number].set()
+            await _turns()
+            assert (number, source.hurried) == (number, hurried)
+        await handling.close()
 
     asyncio.run(use())
 
