@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, Record, StoredMessage
+from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, NotFoundError, Record, StoredMessage
+from driftq.client.records import JsonLines
 from driftq.client.retry import Retries
 from tests.acceptance.hostile_server import heard, hostile, reply
 from tests.acceptance.restarting import PATIENT, restarting
@@ -32,6 +33,41 @@ def test_appends_keep_their_order_and_know_their_seqs(client: Client) -> None:
     assert records[4].meta == {"n": "4"}
     with pytest.raises(ClosedError):
         out.append(1)
+
+
+def test_lines_are_a_write_of_their_own_between_the_appends_around_them(client: Client) -> None:
+    topic = client.topic("producer-lines")
+    with topic.producer(linger_ms=10_000) as out:
+        before = out.append("before")
+        lines = out.append_lines(b'1\n{"n": 2}\n\n"three"', tag="line", node="here")
+        after = [out.append(n) for n in ("after", "last")]
+        checked = JsonLines(b"4\n5\n")
+        more = out.append_lines(checked)
+        assert list(lines.result(30)) == [2, 3, 4]
+        with pytest.raises(ValueError, match="line 2 is"):
+            out.append_lines(b"1\n{bad\n")
+    assert (before.result(0), [handle.result(0) for handle in after], list(more.result(0))) == (1, [5, 6], [7, 8])
+    assert data_of(client, "producer-lines") == ["before", 1, {"n": 2}, "three", "after", "last", 4, 5]
+    assert [(item.tag, item.node) for item in out_of(client, "producer-lines")][1:4] == [("line", "here")] * 3
+
+
+def test_lines_that_fail_fail_their_handle_and_no_other(client: Client) -> None:
+    with client.topic("producer-no-topic").producer() as out:
+        refused = out.append_lines(b"1\n2\n", create=False)
+        with pytest.raises(NotFoundError):
+            refused.result(30)
+        assert out.append(3).result(30) == 1
+    assert data_of(client, "producer-no-topic") == [3]
+
+
+def test_the_asynchronous_producer_takes_lines(url: str) -> None:
+    async def use() -> tuple[list[int], int]:
+        async with AsyncClient(url) as client, client.topic("producer-lines-async").producer() as out:
+            lines = await out.append_lines(b"1\n2\n", tag="x")
+            last = await out.append(3)
+            return list(await lines), await last
+
+    assert asyncio.run(use()) == ([1, 2], 3)
 
 
 def test_a_lone_append_waits_for_no_other(client: Client) -> None:

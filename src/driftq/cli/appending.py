@@ -1,11 +1,11 @@
 """`driftq append`: lines of JSON into a topic, as fast as the server takes them.
 
-    read ──► groups of lines ──► a body, checked and spliced ──► one write each, in order
-             (this thread)       (this thread)                    (another thread: the next body is made meanwhile)
+    read ──► groups of lines ──► checked and spliced ──► one write each, in order, by a producer of the client
+             (this thread)       (this thread)           (its thread: the next group is checked meanwhile)
 
 Lines are checked many at a time and never decoded into objects. Every write has its idempotency key, so one that is
 repeated is stored once. A line that cannot be stored ends the command with its number: all lines before it are written,
-and none behind it. So it can be mended and the rest appended.
+and none after it. So a group goes to the producer when the one before it is written.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -24,10 +24,11 @@ from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, note, progress, show
 from driftq.cli.remote import TopicName, served, translated
 from driftq.seam.clock import SystemClock
-from driftq.seam.entropy import SystemEntropy
 
 if TYPE_CHECKING:
     from driftq.client import Client
+    from driftq.client.producers import TopicProducer
+    from driftq.client.records import JsonLines
 
 _CHUNK_BYTES = 1 << 20
 """What is read at once, and so about the size of a write."""
@@ -60,10 +61,8 @@ def append(
         note("reading JSON lines from the terminal; end with Ctrl-D")
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
-    with _opened(file) as (source, size):
-        job = Appending(
-            client, name, {"tag": tag, "node": node, "create": None if create else False}, skip_bad=skip_bad
-        )
+    with _opened(file) as (source, size), client.topic(name).producer() as out:
+        job = Appending(out, tag, node, create=None if create else False, skip_bad=skip_bad)
         try:
             with progress(f"appending to {name}", size, in_bytes=True) as tell:
                 asyncio.run(job.run(source, batch, tell))
@@ -76,7 +75,7 @@ def append(
         except KeyboardInterrupt:
             so_far = f"interrupted; {job.records} records were written before"
             raise CommandError(so_far, ExitCode.INTERRUPTED) from None
-    show(job.report((clock.monotonic_ns() - began_ns) / 1e9), as_json=as_json)
+    show(job.report(name, (clock.monotonic_ns() - began_ns) / 1e9), as_json=as_json)
     if job.bad_lines:
         raise CommandError(job.failure or f"{job.bad_lines} lines were left out", ExitCode.BAD_INPUT)
 
@@ -163,25 +162,24 @@ def _cut(text: bytes, batch: int) -> Iterator[bytes]:
         yield b"\n".join(rows[at : at + batch]) + b"\n"
 
 
-class _Body(NamedTuple):
+class _Write(NamedTuple):
     """A write that is ready to go, and the lines it was made of: in place of those that were left out, empty ones."""
 
     lines: Lines
-    content: bytes
+    records: "JsonLines"
 
 
 class Appending:
     """One append: what has been written so far, and what could not be."""
 
-    def __init__(self, client: "Client", topic: str, fields: dict[str, Any], *, skip_bad: bool) -> None:
-        from driftq.client.calls import path_of
-
-        self._client = client
-        self._topic = topic
-        self._path = path_of("v0", "topics", topic)
-        self._fields = fields
+    def __init__(
+        self, out: "TopicProducer", tag: str | None, node: str | None, *, create: bool | None, skip_bad: bool
+    ) -> None:
+        self._out = out
+        self._tag = tag
+        self._node = node
+        self._create = create
         self._skip_bad = skip_bad
-        self._entropy = SystemEntropy()
         self._first_seq: int | None = None
         self._last_seq: int | None = None
         self.bad_lines = 0
@@ -212,23 +210,23 @@ class Appending:
         if writing is not None:
             await writing
 
-    def report(self, seconds: float) -> dict[str, object]:
+    def report(self, topic: str, seconds: float) -> dict[str, object]:
         """What was done."""
-        facts = {"topic": self._topic, "records": self.records, "first_seq": self._first_seq}
+        facts = {"topic": topic, "records": self.records, "first_seq": self._first_seq}
         facts |= {"last_seq": self._last_seq, "bad_lines": self.bad_lines, "seconds": round(seconds, 3)}
         return facts | {"records_per_s": round(self.records / seconds)}
 
     def _is_over(self) -> bool:
         return self.failure is not None
 
-    def _checked(self, lines: Lines) -> _Body | None:
+    def _checked(self, lines: Lines) -> _Write | None:
         """A body of those lines that are JSON."""
         try:
-            return _Body(lines, self._body(lines.text))
+            return _Write(lines, self._spliced(lines.text))
         except ValueError:
             return self._mended(lines)
 
-    def _mended(self, lines: Lines) -> _Body | None:
+    def _mended(self, lines: Lines) -> _Write | None:
         """The same without what is no JSON, or up to it."""
         from msgspec import MsgspecError, Raw, json
 
@@ -244,7 +242,7 @@ class Appending:
                     del rows[at:]
                     break
         text = b"\n".join(rows)
-        return _Body(Lines(lines.first, text), self._body(text)) if text.strip() else None
+        return _Write(Lines(lines.first, text), self._spliced(text)) if text.strip() else None
 
     def _go_on_after(self, number: int, why: str) -> bool:
         """One line cannot be stored; is that not the end?"""
@@ -255,17 +253,17 @@ class Appending:
             self.failure = f"line {number} {why}; every line before it is written, none behind it"
         return self._skip_bad
 
-    def _body(self, text: bytes) -> bytes:
-        from driftq.client.records import lines_body
+    def _spliced(self, text: bytes) -> "JsonLines":
+        from driftq.client.records import JsonLines
 
-        return lines_body(text, idempotency_key=self._entropy.token(16).hex(), **self._fields)
+        return JsonLines(text, tag=self._tag)
 
-    def _write(self, body: _Body) -> bool:
+    def _write(self, body: _Write) -> bool:
         """Write a body, or what the server takes of it; may the next one be written? Raises ClientError."""
         from driftq.client import BadRequestError
 
         try:
-            self._post(body.content)
+            self._post(body.records)
         except BadRequestError:
             rows = enumerate(body.lines.text.removesuffix(b"\n").split(b"\n"), body.lines.first)
             return self._write_by_halves([(number, row) for number, row in rows if row.strip()])
@@ -276,7 +274,7 @@ class Appending:
         from driftq.client import BadRequestError
 
         try:
-            self._post(self._body(b"\n".join(row for _, row in rows)))
+            self._post(self._spliced(b"\n".join(row for _, row in rows)))
         except BadRequestError as error:
             if len(rows) == 1:
                 return self._go_on_after(rows[0][0], f"is refused: {error.message}")
@@ -284,14 +282,8 @@ class Appending:
             return self._write_by_halves(rows[:middle]) and self._write_by_halves(rows[middle:])
         return True
 
-    def _post(self, content: bytes) -> None:
-        from driftq.client.calls import JSON, decoded
-        from driftq.model.answers import Written
-
-        reply = self._client.request(
-            "POST", self._path, query={"return_seqs": False}, content=content, headers=JSON, repeatable=True
-        )
-        written = decoded(reply, Written)
-        self.records += written.count
-        self._first_seq = written.first_seq if self._first_seq is None else self._first_seq
-        self._last_seq = written.last_seq
+    def _post(self, records: "JsonLines") -> None:
+        seqs = self._out.append_lines(records, node=self._node, create=self._create).result()
+        self.records += len(seqs)
+        self._first_seq = seqs[0] if self._first_seq is None else self._first_seq
+        self._last_seq = seqs[-1]

@@ -11,6 +11,7 @@ Every operation is a plan without I/O (`client.plan`) that a driver performs (`c
 
 from driftq.client.additions import Part
 from driftq.client.broker import AsyncBroker, Broker, Nack, NewMessage, RedriveFilter, SeekTo
+from driftq.client.buffer import Appended, AppendedLines, AsyncAppended, AsyncAppendedLines
 from driftq.client.client import AsyncClient, Client, WatchEvent
 from driftq.client.consume import Delivery
 from driftq.client.drivers import AsyncStream, Stream
@@ -38,7 +39,6 @@ from driftq.client.idempotency import AsyncIdempotency, Begun, Idempotency, Key
 from driftq.client.leases import DeadLetter, Retry
 from driftq.client.messages import StoredMessage
 from driftq.client.plan import Response
-from driftq.client.producer import Appended, AsyncAppended
 from driftq.client.producers import AsyncMessageProducer, AsyncTopicProducer, MessageProducer, TopicProducer
 from driftq.client.records import NewRecord
 from driftq.client.retry import Retries
@@ -54,7 +54,9 @@ from driftq.model.topic import TopicConfig
 __all__ = [
     "ApiError",
     "Appended",
+    "AppendedLines",
     "AsyncAppended",
+    "AsyncAppendedLines",
     "AsyncBroker",
     "AsyncClient",
     "AsyncIdempotency",

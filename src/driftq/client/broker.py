@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from driftq.client.batches import each
 from driftq.client.binding import Async, Blocking, Operations, flow, operation
+from driftq.client.buffer import MakePlan
 from driftq.client.calls import JSON, decoded, path_of, present
 from driftq.client.consume import Consuming, Delivery
 from driftq.client.errors import ApiError
 from driftq.client.idempotency import AsyncIdempotency, Idempotency
 from driftq.client.messages import StoredMessage, stored_messages
 from driftq.client.plan import Flow, Plan, Request
-from driftq.client.producer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS, MakePlan
+from driftq.client.producer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS
 from driftq.client.producers import AsyncMessageProducer, EncodeMessage, MessageProducer
 from driftq.client.reconnect import kept_open
 from driftq.client.retry import Repeat

@@ -47,16 +47,24 @@ def encoded_body(records: list[bytes], **fields: Any) -> bytes:
     return b'{"records":[' + b",".join(records) + (b"]" if rest == b"}" else b"],") + rest
 
 
-def lines_body(lines: bytes, *, tag: str | None = None, **fields: Any) -> bytes:
-    """A write with one record for each line, whose data is the JSON on that line.
+class JsonLines:
+    """Lines of JSON, each the data of one record, checked and ready to be sent.
 
     The lines are checked as one array, at the speed of the decoder, and spliced. Raises ValueError, with the number of
-    the line that is no JSON; blank lines do not count as records.
+    the line that is not JSON; blank lines do not count as records.
     """
-    ends = b"}" if tag is None else b',"tag":' + encode(tag) + b"}"
-    rest = encode(present(fields))[1:]
-    comma = b"" if rest == b"}" else b","
-    return b'{"records":[{"data":' + (ends + b',{"data":').join(_values(lines)) + ends + b"]" + comma + rest
+
+    __slots__ = ("records",)
+
+    def __init__(self, lines: bytes, *, tag: str | None = None) -> None:
+        ends = b"}" if tag is None else b',"tag":' + encode(tag) + b"}"
+        self.records = b'{"data":' + (ends + b',{"data":').join(_values(lines)) + ends
+        """As they are in a write, with commas between them."""
+
+
+def lines_body(lines: bytes, *, tag: str | None = None, **fields: Any) -> bytes:
+    """Return a write with one record for each line. Raises ValueError as `JsonLines`."""
+    return encoded_body([JsonLines(lines, tag=tag).records], **fields)
 
 
 def _values(lines: bytes) -> list[bytes]:

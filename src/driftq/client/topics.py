@@ -128,10 +128,13 @@ class TopicOperations(Queues, Additions, Arrow, Operations):
             body = lines_body(lines, tag=tag, node=node, idempotency_key=key)
             yield Emit((yield from self._posted(body, key, False)))
 
-    def _batch(self, records: list[bytes]) -> Plan[Sequence[int]]:
+    def _batch(
+        self, records: list[bytes], *, node: str | None = None, create: bool | None = None
+    ) -> Plan[Sequence[int]]:
         """Write encoded records, all or none, under a key: what a producer sends. The answer is their seqs."""
         key = self._calls.fresh_key()
-        written = yield from self._posted(encoded_body(records, idempotency_key=key), key, False)
+        body = encoded_body(records, idempotency_key=key, node=node, create=create)
+        written = yield from self._posted(body, key, False)
         return range(written.first_seq, written.last_seq + 1)
 
     def _posted(self, body: bytes, key: str | None, return_seqs: bool) -> Plan[Written]:
