@@ -108,7 +108,7 @@ def test_a_full_disk_is_emptied_by_calls_alone(small: Path, tmp_path: Path, way:
     """Deletes, cap changes and topic deletes work on a full disk, and writes work again because of them.
 
     row: F-DISK-1, F-DISK-2
-    proves: G-IO-12, G-IO-13
+    proves: G-IO-15, G-IO-13
     """
     with _started(tmp_path, small) as server:
         server.wait_ready()

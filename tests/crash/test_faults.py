@@ -383,7 +383,7 @@ def test_background_work_that_fails_keeps_serving_and_is_tried_again(place: str,
 def test_records_are_refused_while_segments_or_checkpoints_have_no_space_and_deletes_are_not(place: str) -> None:
     """Otherwise what only the log and memory have would grow until no checkpoint could hold it.
 
-    proves: G-IO-4, G-IO-5, G-CKPT-3, G-IO-12
+    proves: G-IO-4, G-IO-5, G-CKPT-3, G-IO-15
     """
     faulty = Faulty(error=errno.ENOSPC, forever=True, when=lambda _, path: path.startswith(f"{place}/"))
     world = faulty.world

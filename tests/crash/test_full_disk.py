@@ -78,7 +78,7 @@ WAYS: dict[str, Callable[[World], Pending[Any]]] = {
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_full_disk_is_emptied_from_inside(way: str, seed: int | None) -> None:
-    """proves: G-IO-12, G-IO-13"""
+    """proves: G-IO-15, G-IO-13"""
     world = _begin(seed=seed)
     _fill(world, "a", "b", "d")
     _take_the_rest(world)
@@ -102,7 +102,7 @@ def test_a_full_disk_is_emptied_from_inside(way: str, seed: int | None) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", ["stop", *MODES])
 def test_a_start_without_a_free_byte_is_ready_and_can_be_emptied(mode: str, way: str) -> None:
-    """proves: G-IO-14, G-IO-12"""
+    """proves: G-IO-14, G-IO-15"""
     world = _begin()
     _fill(world, "a", "b", "d")
     if mode == "stop":
@@ -149,7 +149,7 @@ def test_a_shard_without_a_file_is_covered_by_a_checkpoint_that_nothing_follows(
 def test_a_power_loss_at_any_call_on_a_full_disk_keeps_every_promise() -> None:
     """Filling, the checkpoints for lack of space, deletes in the reserve, and writes with space back.
 
-    proves: G-IO-12, G-IO-13, G-CKPT-1
+    proves: G-IO-15, G-IO-13, G-CKPT-1
     """
     swept = Swept()
     for seed in (None, 1, 2):

@@ -38,7 +38,7 @@ def kept(disk: SimDisk, *, cold: bool) -> bool:
 
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 def test_a_segment_that_is_given_up_keeps_its_files_in_lost(*, cold: bool) -> None:
-    """proves: G-SEG-7"""
+    """proves: G-SEG-9"""
     rig = damaged(cold=cold)
     path = f"{FIRST}.parquet" if cold else f"{FIRST}.data"
     root = "/cold" if cold else "/data"
@@ -57,7 +57,7 @@ def test_a_segment_that_is_given_up_keeps_its_files_in_lost(*, cold: bool) -> No
 
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 def test_a_segment_that_a_start_finds_damaged_keeps_its_files_in_lost(*, cold: bool) -> None:
-    """proves: G-SEG-7, G-SEG-6"""
+    """proves: G-SEG-9, G-SEG-6"""
     rig = filled(Fault(0), cold=cold)
     assert rig.close()
     path = f"/cold/{FIRST}.parquet" if cold else f"/data/{FIRST}.data"
@@ -74,7 +74,7 @@ def test_a_segment_that_a_start_finds_damaged_keeps_its_files_in_lost(*, cold: b
 
 
 def test_lost_files_go_when_retention_has_passed_them() -> None:
-    """proves: G-SEG-7"""
+    """proves: G-SEG-9"""
     rig = damaged(cap_records=24)
     rig.seqs("t")
     rig.runtime.advance(7000)
@@ -89,7 +89,7 @@ def test_lost_files_go_when_retention_has_passed_them() -> None:
 
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 def test_lost_files_go_with_their_topic(*, cold: bool) -> None:
-    """proves: G-SEG-7"""
+    """proves: G-SEG-9"""
     rig = damaged(cold=cold)
     rig.seqs("t")
     rig.runtime.advance(7000)
@@ -101,7 +101,7 @@ def test_lost_files_go_with_their_topic(*, cold: bool) -> None:
 
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
 def test_a_crash_at_any_call_loses_no_file(*, cold: bool) -> None:
-    """proves: G-SEG-7"""
+    """proves: G-SEG-9"""
     rig = damaged(cold=cold)
     images: list[SimDisk] = []
     rig.disk.on_call = lambda _, __: images.append(rig.disk.fork())

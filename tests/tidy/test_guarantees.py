@@ -4,12 +4,14 @@ The same for the failure table of docs/operating.md: a test cites the row that i
 """
 
 import re
+from collections import Counter
 
 from tests.tidy.tree import ROOT, modules
 
 PAGE = ROOT / "docs/guarantees.md"
 
 _ID = re.compile(r"G-[A-Z]+-\d+")
+_LISTED = re.compile(r"^\| (G-[A-Z]+-\d+) \|", re.MULTILINE)
 _PROVES = re.compile(r"proves:\s*((?:G-[A-Z]+-\d+[,;.\s]*)+)")
 
 FAILURES = ROOT / "docs/operating.md"
@@ -35,6 +37,12 @@ def _cited() -> dict[str, str]:
         for ids in _PROVES.findall(module.text)
         for cited in _ID.findall(ids)
     }
+
+
+def test_no_two_guarantees_have_the_same_id() -> None:
+    times = Counter(_LISTED.findall(PAGE.read_text(encoding="utf-8")))
+    assert times
+    assert max(times.values()) == 1, [listed for listed, count in times.items() if count > 1]
 
 
 def test_every_guarantee_is_proved_by_a_test() -> None:

@@ -70,7 +70,7 @@ def test_no_java_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_files_of_segments_that_were_given_up_are_listed(tmp_path: Path) -> None:
-    """proves: G-SEG-7; row: F-COLD-5"""
+    """proves: G-SEG-9; row: F-COLD-5"""
     data, cold = tmp_path / "data", tmp_path / "cold"
     assert [finding.status for finding in doctor._lost(data, cold)] == ["ok"]
     for root, suffix in ((data, "data"), (cold, "parquet")):
