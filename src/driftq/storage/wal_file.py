@@ -2,9 +2,9 @@
 
 States of a file: absent → made (zeros, entry durable) → current → full (synced, never written again) → trimmed.
 Invariant: before the first frame goes into a file, its directory entry is durable. `file_bytes` are the bytes of frames
-that it has room for, besides its head (`storage.wal_head`). The next file is made by a thread of
-its own while the current one fills; whoever comes first makes it, the other waits. A file that the writer has taken is
-never made again: the thread may come late, and find it full of frames.
+that it has room for, besides its head (`storage.wal_head`), rounded up to whole pages. A thread makes the next file
+while the current one fills; the writer makes it if it comes first, and the other of the two waits. A file that the
+writer has taken is never made again: the thread may come late, and find it full of frames.
 
 The last part of every file is kept for frames that must work on a full disk (`reserve_of`); `storage.wal_writer` says
 when others may have it. Where there is no room for a whole file, a small one (`take_small`) is all reserve.
@@ -72,7 +72,7 @@ class WalFiles:
         self._layout = layout
         self.data_dir = layout.data
         self.name = name
-        self.file_bytes = file_bytes
+        self.file_bytes = _round(file_bytes)
         self._lock = threading.Lock()
         self._ready: dict[int, WalFile] = {}
         self._taken = 0

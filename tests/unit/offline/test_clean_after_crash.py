@@ -111,3 +111,14 @@ def test_an_index_that_an_earlier_run_left_of_an_open_segment_counts_for_nothing
     assert cut.seqs("a") == [*range(1, 611)]
     assert cut.close()
     assert _findings(held) == []
+
+
+@pytest.mark.parametrize("file_bytes", [20_000, 4097, 65_535])
+def test_a_log_whose_files_are_no_round_number_of_bytes_has_not_lost_its_end(file_bytes: int) -> None:
+    """proves: G-SEG-7; whatever `--wal-file-bytes` is, also while the server is killed and not started again."""
+    rig = ServerRig(structs.replace(SMALL, wal_file_bytes=file_bytes), disk=SimDisk())
+    put_topic(rig, "a", durability="fsync")
+    for number in range(5):
+        rig.write("a", number)
+    rig.runtime.stop()
+    assert _findings(rig.disk) == []
