@@ -153,7 +153,7 @@ def _in_force(rig: ServerRig) -> dict[str, list[bool]]:
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_after_a_crash_a_prefix_of_each_batch_is_in_force(seed: int | None) -> None:
-    """proves: G-GROUP-1, G-GROUP-3"""
+    """proves: G-GROUP-1, G-GROUP-3, G-GROUP-7"""
     party = Party(seed)
     history(party)
     try_all(party.images, Kept(), seed, CrashMode.DROP, least=20)

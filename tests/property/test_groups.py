@@ -1,4 +1,4 @@
-"""The broker against a plain model: whatever is produced, delivered, acked, nacked, left alone and crashed, nothing
+"""The broker against a plain model: whatever is produced, delivered, acked, nacked, given back and crashed, nothing
 that was stored is lost, nothing that was acked comes back, what the broker counts is what there is, and retention takes
 nothing that some group has not done.
 """
@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from driftq.config import Settings
 from driftq.errors import InvalidRequestError, NotOwnerError, PreconditionError
+from driftq.groups.lane import State
 from driftq.groups.ports import Place
 from driftq.testing import CrashMode
 from tests.property.histories import HISTORIES
@@ -112,6 +113,26 @@ class World:
             self.done[group].add(offset)
         elif owner != "stranger":
             self.attempts[group, offset] = max(self.attempts[group, offset], 1)
+
+    def release(self, rng: random.Random) -> None:
+        """The last owner of a message, or somebody else, gives it back."""
+        self.look()
+        if not self.owners:
+            return
+        group, offset = rng.choice(sorted(self.owners))
+        owner = self.owners[group, offset] if rng.random() < 0.9 else "stranger"
+        partition = self.stored[offset][0]
+        entry = self.rig.broker.book.by_name["t"].groups[group].lanes[partition].open.get(offset)
+        leased = entry is not None and entry.state is State.LEASED
+        try:
+            self.rig.run(self.rig.broker.release(Place("t", group, partition, offset), owner))
+        except NotOwnerError:
+            assert owner == "stranger" or self._moved(group, offset, owner)
+        except InvalidRequestError:
+            assert offset in self.done[group] or self._dead(group, offset)
+        else:
+            if leased:
+                del self.owners[group, offset]
 
     def _moved(self, group: str, offset: int, owner: str) -> bool:
         """Has it been given to somebody else while nobody looked?"""
@@ -255,6 +276,11 @@ class BrokerModel(RuleBasedStateMachine):
         """A nack."""
         self.world.settle(random.Random(spice), ack=False)
 
+    @rule(spice=spices)
+    def release(self, spice: int) -> None:
+        """A release."""
+        self.world.release(random.Random(spice))
+
     @rule(ms=st.sampled_from((1, 99, 251, 1000, 5000)))
     def wait(self, ms: int) -> None:
         """Leases end."""
@@ -305,8 +331,10 @@ def test_a_long_walk_loses_nothing(seed: int) -> None:
             world.leave(rng)
         elif step < 0.65:
             world.settle(rng, ack=True)
-        elif step < 0.8:
+        elif step < 0.75:
             world.settle(rng, ack=False)
+        elif step < 0.82:
+            world.release(rng)
         elif step < 0.9:
             world.rig.advance(rng.choice((1, 99, 251, 1000, 5000)))
         elif step < 0.92:

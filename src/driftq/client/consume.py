@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
-from msgspec.json import decode
+from msgspec.json import Decoder, decode
 
 from driftq.client.calls import Query, query_of
 from driftq.client.plan import Open, Plan, Request
@@ -37,6 +37,9 @@ class Delivery(Struct):
     def json(self) -> Any:
         """The value, decoded. Raises msgspec.DecodeError if it is no JSON."""
         return decode(self.value)
+
+
+_delivery = Decoder(Delivery).decode
 
 
 class Consuming(Rejoining):
@@ -68,6 +71,6 @@ class Consuming(Rejoining):
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             if line:
-                delivery = decode(line, type=Delivery)
+                delivery = _delivery(line)
                 delivery.topic, delivery.group, delivery.owner = self._place
                 yield delivery

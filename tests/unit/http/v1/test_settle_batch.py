@@ -279,3 +279,5 @@ def test_a_batch_needs_what_a_single_call_needs() -> None:
             assert (path, key, asked.status) == (path, key, status)
         assert rig.ask("POST", f"{path}/batch", body | {"entries": [{}]}, key="writer").status in (200, 400)
         assert rig.ask("GET", f"{path}/batch", key="admin").status == 405
+    for key, status in (("reader", 403), ("writer", 403), ("other", 403), ("nobody", 401), ("admin", 400)):
+        assert rig.ask("POST", "/v1/leave", HELD | {"stream": "s"}, key=key).status == status
