@@ -1,4 +1,4 @@
-"""The paperwork agrees with the code: versions of Python, licence, version, commands that pages name."""
+"""The paperwork agrees with the code: versions of Python, licence, version, changelog, commands that pages name."""
 
 import re
 import tomllib
@@ -12,6 +12,7 @@ from tests.tidy.tree import ROOT, texts
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+_RELEASE = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def text(name: str) -> str:
@@ -31,6 +32,11 @@ def test_hosted_checks_run_make_test_on_every_python_that_is_supported() -> None
 def test_the_licence_is_named_by_its_id() -> None:
     assert f"SPDX-License-Identifier: {PROJECT['license']}\n" in text("LICENSE")
     assert PROJECT["license"] in text("README.md")
+
+
+def test_the_changelog_begins_with_unreleased_and_then_this_version() -> None:
+    released = _RELEASE.findall(text("CHANGELOG.md"))
+    assert [name.split()[0] for name in released[:2]] == ["Unreleased", driftq.__version__]
 
 
 def test_security_fixes_are_promised_for_this_version() -> None:
