@@ -5,6 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+
+CERTIFICATE = str(Path(__file__).parent / "tls" / "loopback.pem")
+"""For 127.0.0.1, signed by itself, with its key."""
 
 Play = Callable[[socket.socket, int], None]
 """What a server does on its n-th connection, from 0."""

@@ -19,11 +19,9 @@ from driftq.client import AsyncClient, Client, ClientError, ProtocolError, Trans
 from driftq.client.drivers import Stream
 from driftq.client.errors import ClosedError
 from driftq.seam import http_async, http_blocking
-from tests.acceptance.hostile_server import Play, heard, hostile, reply, says
+from tests.acceptance.hostile_server import CERTIFICATE, Play, heard, hostile, reply, says
 
 TIMEOUT_S = 1.5
-CERTIFICATE = str(Path(__file__).parent / "tls" / "loopback.pem")
-"""For 127.0.0.1, signed by itself, with its key."""
 
 
 def call(kind: str, url: str, times: int = 1, **options: Any) -> list[bytes]:
@@ -225,6 +223,49 @@ def test_close_from_another_thread_ends_a_call_that_waits() -> None:
         assert time.monotonic() - began < 5
         with pytest.raises(ClosedError):
             client.health()
+
+
+BUSY = b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\nretry-after: 20\r\n\r\n{}"
+
+
+def test_close_from_another_thread_ends_a_pause_between_two_tries() -> None:
+    asked = threading.Event()
+
+    def play(connection: socket.socket, _: int) -> None:
+        heard(connection)
+        connection.sendall(BUSY)
+        asked.set()
+
+    with hostile(play) as url:
+        client = Client(url, timeout=30, retries=3)
+        threading.Thread(target=close_after, args=(asked, client), daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(ClosedError):
+            client.health()
+        assert time.monotonic() - began < 5
+
+
+def test_close_in_another_task_ends_a_pause_between_two_tries() -> None:
+    async def use() -> float:
+        client = AsyncClient(url, timeout=30, retries=3)
+        call = asyncio.create_task(client.health())
+        await asyncio.to_thread(asked.wait)
+        began = time.monotonic()
+        await asyncio.sleep(0.1)  # the answer is taken
+        await client.close()
+        with pytest.raises(ClosedError):
+            await call
+        return time.monotonic() - began
+
+    asked = threading.Event()
+
+    def play(connection: socket.socket, _: int) -> None:
+        heard(connection)
+        connection.sendall(BUSY)
+        asked.set()
+
+    with hostile(play) as url:
+        assert asyncio.run(use()) < 5
 
 
 def test_close_from_another_thread_ends_a_stream_that_waits() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from driftq.client import AsyncClient, Client, ClientError, Retries, TransportError
-from tests.acceptance.hostile_server import heard, hostile, reply
+from tests.acceptance.hostile_server import CERTIFICATE, heard, hostile, reply
 from tests.acceptance.process import ServerProcess
 
 TIMEOUT_S = 3.0
@@ -19,16 +20,25 @@ KINDS = pytest.mark.parametrize("kind", ["blocking", "asynchronous", "asynchrono
 REFUSED = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}"
 
 
-def post(kind: str, url: str, pieces: Any, *, retries: int = 0, method: str = "PUT", **given: Any) -> bytes:
+def post(
+    kind: str,
+    url: str,
+    pieces: Any,
+    *,
+    retries: int = 0,
+    method: str = "PUT",
+    ca_file: str | None = None,
+    **given: Any,
+) -> bytes:
     """Send pieces by one of the clients; return the body of the answer."""
     often = Retries(count=retries, backoff_s=0.0)
     if kind == "blocking":
-        with Client(url, timeout=TIMEOUT_S, retries=often) as client:
+        with Client(url, timeout=TIMEOUT_S, retries=often, ca_file=ca_file) as client:
             return client.request(method, "/x", content=pieces, **given).content
 
     async def use() -> bytes:
         content = _asynchronous(pieces) if kind == "asynchronous pieces" else pieces
-        async with AsyncClient(url, timeout=TIMEOUT_S, retries=often) as client:
+        async with AsyncClient(url, timeout=TIMEOUT_S, retries=often, ca_file=ca_file) as client:
             return (await client.request(method, "/x", content=content, **given)).content
 
     return asyncio.run(use())
@@ -155,6 +165,38 @@ def test_an_answer_ends_the_sending(kind: str) -> None:
     ended.set()
     assert time.monotonic() - began < TIMEOUT_S
     assert given < 1000
+
+
+@KINDS
+def test_pieces_go_through_tls_and_an_answer_ends_them_there_too(kind: str) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATE)
+    size = 3 << 20
+    ended = threading.Event()
+
+    def play(connection: socket.socket, number: int) -> None:
+        with context.wrap_socket(connection, server_side=True) as secured:
+            if number == 0:
+                secured.sendall(reply(b"%d" % len(whole(secured))))
+                return
+            heard(secured)
+            secured.sendall(REFUSED)
+            ended.wait(TIMEOUT_S * 2)
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x" * 65536
+
+    with hostile(play) as url:
+        secure = url.replace("http:", "https:")
+        framing = 3 * len(b"100000\r\n\r\n") + len(b"0\r\n\r\n")
+        sent = post(kind, secure, [b"x" * (1 << 20)] * 3, ca_file=CERTIFICATE)
+        assert sent == b"%d" % (size + framing)
+        began = time.monotonic()
+        with pytest.raises(ClientError, match="413"):
+            post(kind, secure, endless(), ca_file=CERTIFICATE)
+        ended.set()
+        assert time.monotonic() - began < TIMEOUT_S
 
 
 def test_an_answer_ends_the_sending_of_a_long_body() -> None:

@@ -44,6 +44,8 @@ class Driver:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.pool = http_blocking.Pool(address.endpoint)
+        self.pausing: set[threading.Event] = set()
+        """Those who wait for their next try; each ends when its event is set."""
 
     def run(self, plan: Plan[T]) -> T:
         """Return the answer of a plan."""
@@ -64,15 +66,17 @@ class Driver:
     def close(self) -> None:
         """Close all connections. Calls and streams that wait in other threads end with a ClosedError."""
         self.pool.close()
+        for pause in list(self.pausing):
+            pause.set()
 
 
 class _Line:
     """What one plan does on the network: calls, and one stream at a time."""
 
-    __slots__ = ("_address", "_deadline", "_ended", "_pausing", "_pool", "_silence_s", "_stream")
+    __slots__ = ("_address", "_deadline", "_driver", "_ended", "_pausing", "_pool", "_silence_s", "_stream")
 
     def __init__(self, driver: Driver) -> None:
-        self._pool, self._address = driver.pool, driver.address
+        self._driver, self._pool, self._address = driver, driver.pool, driver.address
         self._deadline = 0.0
         """When the call of the last request must be over."""
         self._stream: http_blocking.Connection | None = None
@@ -116,9 +120,13 @@ class _Line:
     def _pause(self, pause: Pause) -> bool:
         if pause.in_call and http_blocking.now() + pause.seconds >= self._deadline:
             return False
-        self._pausing = threading.Event()
-        if not self._ended:
-            self._pausing.wait(pause.seconds)
+        waiting = self._pausing = threading.Event()
+        self._driver.pausing.add(waiting)
+        try:
+            if not self._ended and not self._pool.closed:
+                waiting.wait(pause.seconds)
+        finally:
+            self._driver.pausing.discard(waiting)
         return True
 
     def shut(self) -> None:
@@ -183,6 +191,8 @@ class AsyncDriver:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.pool = http_async.Pool(address.endpoint)
+        self.pausing: set[asyncio.Event] = set()
+        """Those who wait for their next try; each ends when its event is set."""
 
     async def run(self, plan: Plan[T]) -> T:
         """Return the answer of a plan."""
@@ -203,16 +213,18 @@ class AsyncDriver:
     async def close(self) -> None:
         """Close all connections. Calls and streams that wait in other tasks end with a ClosedError."""
         self.pool.close()
+        for pause in self.pausing:
+            pause.set()
         await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
 class _AsyncLine:
     """What one plan does on the network: calls, and one stream at a time."""
 
-    __slots__ = ("_address", "_deadline", "_now", "_pool", "_silence_s", "_stream")
+    __slots__ = ("_address", "_deadline", "_driver", "_now", "_pool", "_silence_s", "_stream")
 
     def __init__(self, driver: AsyncDriver) -> None:
-        self._pool, self._address = driver.pool, driver.address
+        self._driver, self._pool, self._address = driver, driver.pool, driver.address
         self._now = asyncio.get_running_loop().time
         self._deadline = 0.0
         """When the call of the last request must be over."""
@@ -255,7 +267,18 @@ class _AsyncLine:
     async def _pause(self, pause: Pause) -> bool:
         if pause.in_call and self._now() + pause.seconds >= self._deadline:
             return False
-        await asyncio.sleep(pause.seconds)
+        if pause.seconds <= 0 or self._pool.closed:
+            await asyncio.sleep(0)
+            return True
+        waiting = asyncio.Event()
+        self._driver.pausing.add(waiting)
+        try:
+            async with asyncio.timeout(pause.seconds):
+                await waiting.wait()
+        except TimeoutError:
+            pass  # the pause is over
+        finally:
+            self._driver.pausing.discard(waiting)
         return True
 
     def shut(self) -> None:

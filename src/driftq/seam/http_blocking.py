@@ -150,11 +150,38 @@ class Connection:
                 return
             begun, head = True, b""
         for block in _blocks(head, body.sent() if isinstance(body, Body) else (body,)):
-            if begun and self._is_answered(deadline):
+            self._wait_until(deadline, sent=begun)
+            if not self._send_unless_answered(block, deadline):
                 return
-            self._send(block, deadline, sent=begun)
             begun = True
         self._is_cut = False
+
+    def _send_unless_answered(self, block: bytes | memoryview, deadline: float) -> bool:
+        """Send bytes; return False if the server has answered before all of them were taken. Raises HttpError."""
+        rest = memoryview(block)
+        while rest:
+            if self._is_answered(deadline):
+                return False
+            try:
+                sent = self._socket.send(rest) if self._tls is None else self._send_tls(self._tls, rest, deadline)
+            except OSError as error:
+                raise _UnsentError(f"the request could not be sent: {reason_of(error)}", sent=True) from error
+            rest = rest[sent:]
+        return True
+
+    def _send_tls(self, tls: "ssl.SSLSocket", rest: memoryview, deadline: float) -> int:
+        """Send some bytes, or wait until that may work; return how many were taken."""
+        import ssl  # only those who use TLS pay for it
+
+        tls.settimeout(0)
+        self._timeout = 0.0
+        try:
+            return tls.send(rest)
+        except ssl.SSLWantWriteError:
+            self._ready(select.POLLIN | select.POLLOUT, deadline)
+        except ssl.SSLWantReadError:
+            self._ready(select.POLLIN, deadline)
+        return 0
 
     def _is_continued(self, deadline: float) -> bool:
         """Wait until the server asks for the body, or for a second; return False if it has answered instead."""
@@ -166,20 +193,22 @@ class Connection:
 
     def _is_answered(self, deadline: float) -> bool:
         """Wait until more can be sent; return True if the server has answered before that."""
-        reader = self._reader
         if self._tls is not None:
             return self._is_answered_tls(self._tls)
-        both = select.poll()
-        both.register(self._socket, select.POLLIN | select.POLLOUT)
-        while True:
-            ready = both.poll(max(0.0, deadline - now()) * 1000)
-            if not ready:
-                raise HttpError("the request could not be sent in time", sent=True)
-            if not ready[0][1] & ~select.POLLOUT:
-                return False
+        while self._ready(select.POLLIN | select.POLLOUT, deadline) & ~select.POLLOUT:
             self._receive(deadline)
-            if reader.head_complete:
+            if self._reader.head_complete:
                 return True
+        return False
+
+    def _ready(self, events: int, deadline: float) -> int:
+        """Wait until one of these events is there and return those that are. Raises HttpError."""
+        both = select.poll()
+        both.register(self._socket, events)
+        found = both.poll(max(0.0, deadline - now()) * 1000)
+        if not found:
+            raise HttpError("the request could not be sent in time", sent=True)
+        return found[0][1]
 
     def _is_answered_tls(self, tls: "ssl.SSLSocket") -> bool:
         """Whether an answer is there. TLS may have to read before it can write, so this does not wait."""
