@@ -207,6 +207,29 @@ def test_a_table_says_what_is_missing_from_it(client: Client) -> None:
     assert b'"gap_from":6' in table.schema.metadata[b"tombstones"]
 
 
+def test_a_reader_that_is_closed_gives_nothing_more_of_its_page(client: Client) -> None:
+    topic = client.topic("closed-reader")
+    topic.append_raw(b"1\n2\n3\n")
+    with topic.read() as records:
+        first = next(records)
+    assert isinstance(first, Record)
+    assert first.data == 1
+    assert list(records) == []
+
+
+def test_an_asynchronous_reader_that_is_closed_gives_nothing_more_of_its_page(url: str, client: Client) -> None:
+    client.topic("closed-reader-async").append_raw(b"1\n2\n3\n")
+
+    async def use() -> tuple[list[object], list[object]]:
+        async with AsyncClient(url) as other, other.topic("closed-reader-async").read() as records:
+            first: list[object] = [await anext(records)]
+            await records.close()
+            return first, [item async for item in records]
+
+    first, rest = asyncio.run(use())
+    assert (len(first), rest) == (1, [])
+
+
 def test_a_queue_hands_out_settles_and_gives_up(client: Client) -> None:
     queue = client.topic("jobs")
     queue.create(type="queue", max_deliveries=1, dead_letter="jobs.dead")

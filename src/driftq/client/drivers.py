@@ -6,12 +6,13 @@ after a failure. A stream has no such limit; what is bounded there is how long t
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from driftq.client.address import Address
 from driftq.client.closing import AsyncClosing, Closing
 from driftq.client.errors import ClientError, ClosedError, TransportError
-from driftq.client.plan import Action, Emit, Flow, Open, Pause, Plan, Pull, Request, Response
+from driftq.client.plan import Action, Emit, EmitAll, Flow, Open, Pause, Plan, Pull, Request, Response
 from driftq.seam import http_async, http_blocking
 from driftq.seam.http1 import HttpError
 
@@ -159,25 +160,35 @@ class Stream(Closing, Generic[T]):
     def __init__(self, driver: Driver, flow: Flow[T]) -> None:
         self._flow, self._line = flow, _Line(driver)
         self._outcome: object = None
+        self._items: Iterator[T] = iter(())
+        """What the flow has handed out and the caller has not got yet."""
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
+        for item in self._items:
+            return item
         try:
-            while not isinstance(action := _next(self._flow, self._outcome), Emit):
-                self._outcome = self._line.perform(action)
-                self._line.check()
+            while True:
+                action = _next(self._flow, self._outcome)
+                if isinstance(action, Emit | EmitAll):
+                    self._outcome = None
+                    self._items = items = iter((action.item,) if isinstance(action, Emit) else action.items)
+                    self._line.check()
+                    for item in items:
+                        return item
+                else:
+                    self._outcome = self._line.perform(action)
+                    self._line.check()
         except BaseException:
             self.close()
             raise
-        self._outcome = None
-        item: T = action.item
-        return item
 
     def close(self) -> None:
         """End the stream."""
         self._line.end()
+        self._items = iter(())
         try:
             self._flow.close()
         except ValueError:
@@ -295,27 +306,36 @@ class AsyncStream(AsyncClosing, Generic[T]):
         self._driver, self._flow = driver, flow
         self._line: _AsyncLine | None = None
         self._outcome: object = None
+        self._items: Iterator[T] = iter(())
+        """What the flow has handed out and the caller has not got yet."""
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
+        for item in self._items:
+            return item
         line = self._line = self._line or _AsyncLine(self._driver)
         try:
-            while not isinstance(action := _next(self._flow, self._outcome), Emit):
-                self._outcome = await line.perform(action)
+            while True:
+                action = _next(self._flow, self._outcome)
+                if isinstance(action, Emit | EmitAll):
+                    self._outcome = None
+                    self._items = iter((action.item,) if isinstance(action, Emit) else action.items)
+                    for item in self._items:
+                        return item
+                else:
+                    self._outcome = await line.perform(action)
         except StopIteration:
             await self.close()
             raise StopAsyncIteration from None
         except BaseException:
             await self.close()
             raise
-        self._outcome = None
-        item: T = action.item
-        return item
 
     async def close(self) -> None:
         """End the stream."""
+        self._items = iter(())
         self._flow.close()
         if self._line is not None:
             self._line.shut()

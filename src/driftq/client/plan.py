@@ -2,12 +2,12 @@
 
 An operation is a generator. It yields an `Action`, gets what came of it, and returns its typed answer; a driver
 performs the actions, blocking or not (`client.drivers`). An action that finds no answer is thrown back in as a
-`TransportError`. A flow is a plan for something without an end: it hands items out as `Emit` on its way.
+`TransportError`. A flow is a plan for something without an end: it hands items out as `Emit` or `EmitAll` on its way.
 
 No plan knows of sockets, threads, loops or clocks. So both clients do the same, and a test can play the server.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -75,9 +75,15 @@ class Emit(Struct, Generic[T], frozen=True):
     item: T
 
 
+class EmitAll(Struct, Generic[T], frozen=True):
+    """Many items for whoever iterates, who gets one after the other without a turn of the flow for each."""
+
+    items: Iterable[T]
+
+
 Action = Request | Pause | Open | Pull | Shut
 Plan = Generator[Action, Any, T]
-Flow = Generator[Action | Emit[T], Any, None]
+Flow = Generator[Action | Emit[T] | EmitAll[T], Any, None]
 
 
 def pulled() -> Plan[bytes]:

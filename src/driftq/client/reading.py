@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from driftq.client.calls import Calls
 from driftq.client.errors import NotFoundError
-from driftq.client.plan import Emit, Flow, Plan
+from driftq.client.plan import Emit, EmitAll, Flow, Plan
 from driftq.model.answers import DiffPage, Record
 from driftq.model.limits import PAGE_BYTES_MAX
 from driftq.model.tombstone import Tombstone
@@ -54,9 +54,10 @@ def read_pages(
     while True:
         if page.tombstone is not None:
             yield Emit(page.tombstone)
-        for record in page.records:
-            if record.seq <= until:
-                yield Emit(shape(record))
+        records = page.records
+        if records and records[-1].seq > until:
+            records = [record for record in records if record.seq <= until]
+        yield EmitAll(cast("list[T]", records) if shape is as_it_is else map(shape, records))
         if page.next_from_seq >= until:
             return
         page = yield from diff_page(calls, path, from_seq=page.next_from_seq, epoch=page.epoch, node=node)
