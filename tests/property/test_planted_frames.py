@@ -212,6 +212,56 @@ def test_repair_applies_no_planted_frame(kind: str, column: str) -> None:
         assert _violations(disk) == []
 
 
+def _checkpointed(frame: bytes) -> EngineRig:
+    """Return a server that was stopped, whose checkpoint has the frame in a key; a segment of the victim is lost."""
+    rig = EngineRig(wal_file_bytes=1 << 20, segment_max_events=4)
+    rig.put("victim")
+    rig.put("mine", Durability.DISK, idempotency_window_ms=1 << 40)
+    for number in range(8):
+        rig.write("victim", number)
+    rig.write("mine", 1)
+    # Straight into the state, and not by a write: which bytes a key takes is a matter of its checks, which may change.
+    rig.topic("mine").keys.remember(frame, rig.clock.wall_ms(), 1, 1)
+    assert rig.checkpoint()
+    assert rig.close()
+    path = "/data/topics/00000001/seg-0000000000000005.data"
+    file = rig.disk.open(path)
+    file.pwritev([bytes(file.size())], 0)
+    file.sync(Site.WAL_COMMIT)
+    return rig
+
+
+def _planted_block() -> bytes:
+    """Return a frame with records 5 to 8 of the victim."""
+    return encode_block(Rows(Texts.of([b"666"] * 4)), topic_id=VICTIM, first_seq=5, ts=0)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["sound", "damaged"])
+def test_repair_takes_no_key_in_a_checkpoint_for_a_frame(*, damaged: bool) -> None:
+    """A client of `mine` plants what would stand in for the lost records of the victim.
+
+    proves: G-REC-13
+    """
+    rig = _checkpointed(_planted_block())
+    (name,) = rig.disk.names("/data/meta")
+    content = read_file(rig.disk, f"/data/meta/{name}")
+    assert _planted_block() in content, "the control: a search by magic would find it"
+    if damaged:
+        file = rig.disk.open(f"/data/meta/{name}")
+        place = content.index(_planted_block()) + len(_planted_block()) - 1
+        file.pwritev([b"\x01"], place)  # inside the key, after the checksum of the frame: only the file's own fails
+        file.sync(Site.WAL_COMMIT)
+
+    def restart() -> None:
+        assert EngineRig(disk=rig.disk, wal_file_bytes=1 << 20, segment_max_events=4).close()
+
+    Repair(Layout(rig.disk, "/data"), ManualClock(), restart, wal_file_bytes=1 << 20).run()
+    again = EngineRig(disk=rig.disk, wal_file_bytes=1 << 20, segment_max_events=4)
+    names = [topic.name for topic in again.engine.catalog.visible() if topic.id == VICTIM]
+    records, _ = again.walk(names[0])
+    assert [record["data"] for record in records] == list(range(8)), "the log has the lost ones"
+
+
 def test_frames_of_another_file_are_not_accepted() -> None:
     """A file system may show old bytes in a new file: their salt is that of the file they were written to."""
     rig, start, end = _attacked(b"x" * 8, "tag")

@@ -7,8 +7,8 @@ number right, and where nobody can tell the record lives: a repair brings back r
 from collections.abc import Iterable
 
 from driftq.engine.capture import TopicState
+from driftq.offline.checkpoint_frames import frames_by_magic
 from driftq.offline.findings import Finding
-from driftq.offline.salvage import frames_of
 from driftq.seam.disk import Disk, Site, read_file, write_fully
 from driftq.storage.frame import DELETED
 from driftq.storage.layout import Layout
@@ -46,7 +46,7 @@ class Flags:
             self._cold(topic_id, first_seq, sum(said.values()), sure=sure)
             return
         content = read_file(self._disk, path)
-        for frame in frames_of(content):
+        for frame in frames_by_magic(content):
             start = frame.end - frame.count
             flags = _mended(content[start : frame.end], said.get(frame.seq, 0), sure=sure)
             overwrite(self._disk, path, flags, start)

@@ -29,13 +29,14 @@ from driftq.model.names import is_topic_name
 from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic import Durability, TopicConfig
 from driftq.offline.aside import Aside
+from driftq.offline.checkpoint_frames import checkpoint_frames
 from driftq.offline.findings import Finding, Report, Verdict
 from driftq.offline.flags import Flags, overwrite
 from driftq.offline.hold import held
 from driftq.offline.rebuild import Outcome, Rebuild
 from driftq.offline.remains import SEQ_MAX, Remains, read_remains
 from driftq.offline.resume import Resume
-from driftq.offline.salvage import frames_of, read_notes
+from driftq.offline.salvage import read_notes
 from driftq.offline.verify import verify
 from driftq.offline.wal import CUT, TORN, WalWalk, sound_frames, was_cut
 from driftq.seam.clock import Clock
@@ -240,7 +241,7 @@ class Repair:
         for source in self._aside.sources:
             for number in source.snapshots():
                 content = read_file(self._disk, source.snapshot_path(number))
-                held_by |= {frame.topic_id for frame in frames_of(content, step=1) if frame.kind == Kind.APPEND}
+                held_by |= {frame.topic_id for _, frame in checkpoint_frames(content) if frame.kind == Kind.APPEND}
         for topic_id in held_by - known.keys() - notes.created.keys() - notes.dropped:
             head = notes.first_seqs.get(topic_id, 1) - 1
             made[topic_id] = nameless(topic_id, head)

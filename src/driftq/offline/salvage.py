@@ -15,13 +15,14 @@ from msgspec import DecodeError
 
 from driftq.engine.frames import COMMIT, CommitBody, DeleteBody, TopicBody, decode_body
 from driftq.errors import NewerFormatError
+from driftq.offline.checkpoint_frames import checkpoint_frames, frames_by_magic
 from driftq.offline.ranges import Range, within, without
 from driftq.offline.wal import read_heads, sound_frames
 from driftq.seam.disk import Disk, read_file
 from driftq.storage.block import Block, encode_block
 from driftq.storage.cold import ColdDamagedError, ColdFile
 from driftq.storage.columns import WRITER
-from driftq.storage.frame import DELETED, MAGIC, Frame, Kind, control_body, read_frame
+from driftq.storage.frame import DELETED, Frame, Kind, control_body
 from driftq.storage.layout import Layout
 from driftq.storage.rows import Rows, Texts
 
@@ -36,18 +37,6 @@ class LogNotes(NamedTuple):
     first_seqs: dict[int, int]
     """The lowest seq of any Append frame."""
     last_seqs: dict[int, int]
-
-
-def frames_of(content: bytes, *, step: int = 8) -> Iterator[Frame]:
-    """Every sound frame, wherever one begins; `step` is what their places are multiples of."""
-    place = 0
-    while (place := content.find(MAGIC, place)) >= 0:
-        found = read_frame(content, place, len(content)) if not place % step else None
-        if isinstance(found, Frame):
-            yield found
-            place = found.end
-        else:
-            place += 1
 
 
 def read_notes(layouts: Sequence[Layout]) -> LogNotes:
@@ -111,7 +100,8 @@ class Salvage:
         for number in reversed(layout.snapshots()):
             if self.wanted:
                 content = read_file(layout.disk, layout.snapshot_path(number))
-                self.take(self._blocks(content, frames_of(content, step=1), logged=False))
+                for held, frame in checkpoint_frames(content):
+                    self.take(self._blocks(held, iter((frame,)), logged=False))
 
     def from_log(self, layout: Layout) -> None:
         """Look through the log."""
@@ -173,7 +163,7 @@ def _selects(delete: DeleteBody, seq: int, tag: bytes | None) -> bool:
 def hot_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block]:
     """Every sound block of a `.data` file, whatever stands between them."""
     content = _read(layout.disk, layout.segment_path(topic_id, first_seq, "data"))
-    for frame in frames_of(content):
+    for frame in frames_by_magic(content):
         if frame.kind == Kind.APPEND and frame.topic_id == topic_id:
             block = Block.read(content, frame)
             if isinstance(block, Block):

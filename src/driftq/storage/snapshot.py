@@ -64,6 +64,11 @@ def decode_snapshot(content: bytes) -> Snapshot | None:
     return structs.replace(snapshot, written_by="") if version == 1 else snapshot
 
 
+def body_of(content: bytes) -> bytes:
+    """Return the body of a file, whether or not its checksum fits: for whoever looks for what is left of one."""
+    return content[_HEADER.size :]
+
+
 class _Signed(Struct):
     """What can be read of a checkpoint of any version."""
 
