@@ -250,7 +250,8 @@ class Server:
         topics = list(engine.catalog.visible())
         now = engine.time.now()
         for topic in topics:
-            topic.expire(now)
+            if not topic.late:
+                topic.expire(now)
         return Figures(
             uptime_ms=self.health().uptime_ms,
             ready=self._closing is None and engine.writers.stopped is None,

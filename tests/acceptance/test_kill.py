@@ -79,3 +79,24 @@ def test_no_acked_seq_of_class_disk_is_given_again_after_a_kill(tmp_path: Path) 
                 assert answer["first_seq"] > acked
                 acked = answer["last_seq"]
             assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+
+
+def test_records_of_class_memory_are_loaded_after_a_kill_when_the_server_is_ready(tmp_path: Path) -> None:
+    """proves: G-REC-17, G-DUR-3"""
+    with serving(tmp_path) as server:
+        server.wait_ready()
+        ok(server, "PUT", "/v0/topics/m", {"durability": "memory"})
+        for number in range(200):
+            write(server, "m", *[{"data": f"{number}.{row}"} for row in range(5)])
+        ok(server, "PUT", "/v0/topics/f", {"durability": "fsync"})
+        write(server, "f", RECORD)
+        server.stop(signal.SIGKILL)
+    with serving(tmp_path) as server:
+        server.wait_ready()
+        assert len(records(server, "m")) == 1000
+        assert write(server, "m", RECORD)["first_seq"] == 1001
+        assert len(records(server, "f")) == 1
+        server.process.send_signal(signal.SIGTERM)
+        code, log = server.ended_with_log()
+        assert code == 0
+        assert " late=1 " in log

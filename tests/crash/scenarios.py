@@ -29,6 +29,39 @@ def append(world: World) -> None:
     world.advance(20)
 
 
+def late(world: World) -> None:
+    """Stretches of `memory` records, between others and over files, through crashes, deletes and a change of class."""
+    world.start(segment_max_events=8, wal_file_bytes=12 << 10)
+    names = ("memory", "other", "fsync", "disk")
+    for name in names:
+        world.put(name, "memory" if name == "other" else name)
+    world.settle()
+    for life, mode in enumerate((CrashMode.DROP, CrashMode.TORN, None)):
+        for turn in range(5):
+            world.append("memory", 1 + turn % 2, tags=_TAGS, key=f"k{life}.{turn}")
+            world.append("other", 1)
+            world.advance(20)
+        world.append("fsync", 1)
+        world.append("disk", 2)
+        world.settle()
+        world.append("memory", 3)
+        world.append("other", 2)
+        world.advance(20)
+        if mode is not None:
+            world.crash(mode, life)
+            world.runtime.turn()
+    world.delete("memory", before=4)
+    world.append("memory", 2)
+    world.checkpoint()
+    world.append("memory", 2)
+    world.append("other", 2)
+    world.put("other", "fsync")
+    world.settle()
+    world.append("other", 1)
+    world.append("memory", 1)
+    world.advance(20)
+
+
 def append_large(world: World) -> None:
     """Batches that are blocks of their own, and more than a file holds."""
     world.start()

@@ -33,6 +33,7 @@ Scenario = Callable[[World], None]
 SHARES = {
     "append": 650,
     "append_large": 450,
+    "late": 500,
     "rotate": 450,
     "seal": 850,
     "reseal": 350,

@@ -155,6 +155,14 @@ def test_a_drained_log_opens_without_a_hole_and_a_checkpoint_knows_upper_bounds(
     assert rig.topic("t.disk").holes.all == []
 
 
+@pytest.mark.parametrize("path", versions("spanned"), ids=lambda path: path.stem)
+def test_a_log_with_spans_opens_and_puts_them_off(path: Path) -> None:
+    expected = json.decode(path.read_bytes(), type=dict[str, directory.Found])
+    rig = EngineRig(directory.SETTINGS, disk=directory.loaded(path.with_suffix("")))
+    assert rig.engine.catalog.by_name["t.memory"].late
+    assert directory.picture(rig) == expected
+
+
 @pytest.mark.parametrize("path", versions("staged"), ids=lambda path: path.stem)
 def test_a_data_directory_with_staged_parts_and_cursors_opens(path: Path) -> None:
     """Sections of a checkpoint, frames behind it, and a part that waits, as an earlier version left them at a kill."""

@@ -16,7 +16,7 @@ from driftq.storage.cold import encode_del, encode_parquet
 from driftq.storage.segment import BlockIndex, encode_index
 from driftq.storage.tag_index import TagIndex, tag_rows
 from driftq.testing.build import EngineRig
-from tests.golden import brokered, clocked, directory, drained, leased, logged, routed, staged
+from tests.golden import brokered, clocked, directory, drained, leased, logged, routed, spanned, staged
 from tests.golden.described import Described, Row, encode
 
 HERE = Path(__file__).parent
@@ -156,6 +156,12 @@ def _write_drained(path: Path) -> None:
     path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
 
 
+def _write_spanned(path: Path) -> None:
+    _write_files(path, spanned.build())
+    expected = directory.picture(EngineRig(directory.SETTINGS, disk=directory.loaded(path)))
+    path.with_suffix(".json").write_bytes(json.format(json.encode(expected)))
+
+
 def _write_staged(path: Path) -> None:
     rig = staged.build()
     _write_files(path, rig)
@@ -197,6 +203,7 @@ FORMATS: dict[str, tuple[int, Callable[[Path], None]]] = {
     "cold": (cold.FORMAT, _write_cold),
     "directory": (snapshot.VERSION, _write_directory),
     "drained": (drained.FORMAT, _write_drained),
+    "spanned": (spanned.FORMAT, _write_spanned),
     "staged": (staged.FORMAT, _write_staged),
     "leased": (leased.FORMAT, _write_leased),
     "brokered": (brokered.FORMAT, _write_brokered),

@@ -219,6 +219,7 @@ def _tell_what_was_found(server: Server) -> None:
             files=found.files,
             ms=server.recovery_ms,
             topics=len(list(server.engine.catalog.visible())),
+            late=sum(topic.late for topic in server.engine.catalog.visible()),
             holes=0 if holes is None else holes.corruption + holes.crash + holes.control,
         ),
     )

@@ -37,7 +37,7 @@ from driftq.storage.commit import Submission
 from driftq.storage.rows import Row, Rows
 
 # A member of an enum takes as long to look up as it takes to call a function.
-_EPHEMERAL, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.DISK, Durability.FSYNC
+_EPHEMERAL, _MEMORY, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.MEMORY, Durability.DISK, Durability.FSYNC
 _REJECT = Discard.REJECT
 
 
@@ -256,7 +256,9 @@ class Appender:
             topic.handing += 1
             lost = partial(self.losses.note, topic, first, last)
             handed = partial(self._handed, topic, writes, records, ts, first)
-            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed)
+            # A start may load what is in class `memory` when it is ready.
+            late = (topic.id, ts) if durability is _MEMORY else None
+            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed, late=late)
         elif self._apply(topic, writes, records, ts):
             self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
 

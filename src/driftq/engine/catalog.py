@@ -33,13 +33,27 @@ class Catalog:
         self.features: list[DurableState] = []
         self.deleted: list[Topic] = []
         """Topics whose files wait to be removed."""
+        self.load_late: Callable[[], None] | None = None
+        """Loads every topic that is late (`engine.late`). Raises SegmentUnavailableError."""
         self._floor_moved: FloorMoved | None = None
         self._keyed: Callable[[Topic], None] | None = None
 
     def find(self, name: str) -> Topic | None:
-        """The topic of a name, if it is there for readers."""
-        topic = self.by_name.get(name)
+        """The topic of a name, if it is there for readers. Raises SegmentUnavailableError."""
+        topic = self.holder(name)
         return topic if topic is not None and topic.visible else None
+
+    def holder(self, name: str) -> Topic | None:
+        """Return the topic that holds a name, with all its records loaded. Raises SegmentUnavailableError."""
+        topic = self.by_name.get(name)
+        if topic is not None and topic.late:
+            self.load_all()
+        return topic
+
+    def load_all(self) -> None:
+        """Load what is late. Raises SegmentUnavailableError."""
+        if self.load_late is not None:
+            self.load_late()
 
     def get(self, name: str) -> Topic:
         """The topic of a name, or the error that there is none."""

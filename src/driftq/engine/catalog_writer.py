@@ -48,7 +48,7 @@ class CatalogWriter:
         check_stored_name(name)
         resolved = config.resolved(name)
         answer: Pending[bool] = Pending()
-        existing = self._catalog.by_name.get(name)
+        existing = self._catalog.holder(name)
         if existing is None:
             settle_with(self.create(name, resolved), answer, lambda _: True)
         elif (unsettled := self.unsettled(existing)) is not None:
@@ -63,7 +63,7 @@ class CatalogWriter:
 
         A patch waits for every change of its topic that is under way, so two of them never undo each other.
         """
-        topic = self._catalog.by_name.get(name)
+        topic = self._catalog.holder(name)
         if topic is None:
             raise TopicNotFoundError(name)
         answer: Pending[TopicConfig] = Pending()
@@ -79,7 +79,7 @@ class CatalogWriter:
     def ensure(self, name: str, config: TopicConfig = _DEFAULT) -> Pending[bool]:
         """Create a topic unless it is there; its config then stays. The answer says whether it was created."""
         answer: Pending[bool] = Pending()
-        existing = self._catalog.by_name.get(name)
+        existing = self._catalog.holder(name)
         if existing is None:
             settle_with(self.create(name, config.resolved(name)), answer, lambda _: True)
         elif (unsettled := self.unsettled(existing)) is not None:
@@ -191,7 +191,7 @@ class CatalogWriter:
     def delete(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
         """Delete a topic and everything that names it. The answer says whether it was there."""
         answer: Pending[bool] = Pending()
-        topic = self._catalog.by_name.get(name)
+        topic = self._catalog.holder(name)
         if topic is None:
             answer.resolve(False)
             return answer

@@ -7,7 +7,8 @@ replayed over the capture: an Append at or below the captured head and a control
 skipped, so each frame counts once. A step that fails ends the checkpoint, and the one before it stays the truth; a
 block that has to be copied and cannot be read is such a failure.
 
-Invariant: no state is captured while a shard is stopped, for it may lack what the log has.
+Invariant: no state is captured while a shard is stopped, for it may lack what the log has. Topics that are late
+(`engine.late`) are loaded first.
 
 On a full disk a mark that has no room is left out: its place in the log is what counts (`storage.wal_writer`). A
 snapshot that has no room gets that of the ballast (`storage.ballast`).
@@ -115,6 +116,11 @@ class Checkpointer:
             return self._clean_behind(self._running) if clean else self._running
         answer = self._running = Pending()
         self.record.begin()
+        try:
+            self._catalog.load_all()
+        except DriftQError as error:
+            self._fail(answer, error.message)
+            return answer
         if self._any_stopped():
             self._fail(answer, _STOPPED)
         else:

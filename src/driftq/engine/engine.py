@@ -26,6 +26,7 @@ from driftq.engine.floors import FloorLog
 from driftq.engine.idle import IdleTopics
 from driftq.engine.journal import Journal, forward
 from driftq.engine.key_windows import KeyWindows
+from driftq.engine.late import Loading
 from driftq.engine.mending import Mending
 from driftq.engine.places import rows_of
 from driftq.engine.pressure import Level, Pressure
@@ -225,6 +226,8 @@ class Engine:
         self.key_windows = KeyWindows(self.catalog)
         self._deleter = Deleter(self.journal, self.indexes)
         self._make_upkeep(layout, clock)
+        self.loading = Loading(runtime, self._recovery.late, self.filing.changed, self._loaded)
+        self.catalog.load_late = self.loading.finish
         self._closing: Pending[bool] | None = None
         for topic in self.catalog.visible():
             self.filing.deleted_rows(topic)
@@ -232,6 +235,7 @@ class Engine:
         Mending(self.filing, self.blocks.store, self._recovery.unsure).go_on()
         self.upkeep.start()
         self.pressure.start()
+        self.loading.start()
 
     def _make_upkeep(self, layout: Layout, clock: Clock) -> None:
         """What is done from time to time: checkpoints above all."""
@@ -317,7 +321,7 @@ class Engine:
             self.check_open()
         raw_key = None if key is None else key.encode()
         assert raw_key is None or len(raw_key) <= KEY_BYTES_MAX
-        topic = self.catalog.by_name.get(name)
+        topic = self.catalog.holder(name)
         created = False
         if topic is not None and topic.held and (deleting := self.writer.deleting(topic)) is not None:
             # It comes behind the deletion, and so to another topic of this name.
@@ -350,12 +354,12 @@ class Engine:
         """Would `take` take a write now, unless it is too much for its topic?"""
         topic = self.catalog.by_name.get(name)
         calm = self.pressure.level is not Level.CRITICAL
-        return self._closing is None and topic is not None and not topic.held and calm
+        return self._closing is None and topic is not None and not topic.held and not topic.late and calm
 
     def take(self, name: str, write: Write) -> bool:
         """Take in a write without a key to a topic that is there and holds nobody up; else do nothing, or raise."""
         topic = self.catalog.by_name.get(name)
-        if self._closing is not None or topic is None or topic.held:
+        if self._closing is not None or topic is None or topic.held or topic.late:
             return False
         self.pressure.check_write()
         self._appender.take(topic, write)
@@ -578,6 +582,16 @@ class Engine:
         """A topic has new records, or new holes: tell who listens."""
         for listener in self.listeners:
             listener(topic)
+
+    def _loaded(self, topic: Topic) -> None:
+        """A topic that was late has all its records."""
+        self._recovery.open(topic)
+        self.publish(topic)
+
+    def loading_of(self, name: str) -> Pending[None] | None:
+        """Return what to wait for before a topic is asked for that is late; None for any other."""
+        topic = self.catalog.by_name.get(name) if self.loading.open else None
+        return self.loading.wait(topic) if topic is not None and topic.late else None
 
     def _wake(self, topic: Topic) -> None:
         self.wakeups.wake(topic.name)

@@ -102,12 +102,13 @@ class Journal:
         prompt: bool = True,
         handed: Callable[[Submission, DriftQError | None], None] | None = None,
         uses_reserve: bool = False,
+        late: tuple[int, int] | None = None,
     ) -> int:
-        """Queue frames. Returns the submission's number."""
+        """Queue frames; `late` as `Submission` has it. Returns the submission's number."""
         if not self._gathering:
             self.schedule()
         return self.shard_of(topic).submit(
-            Submission(frames, sync=sync, done=done, prompt=prompt, handed=handed, uses_reserve=uses_reserve)
+            Submission(frames, sync=sync, done=done, prompt=prompt, handed=handed, uses_reserve=uses_reserve, late=late)
         )
 
     def control(

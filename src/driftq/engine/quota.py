@@ -56,7 +56,7 @@ class Quota:
         due = [now + _RETRY_MS]
         for topic in self._catalog.visible():
             ttl = topic.config.ttl_ms
-            if ttl:
+            if ttl and not topic.late:
                 topic.expire(now)
                 oldest = topic.timeline.moment(topic.oldest_ts) if topic.count else now
                 due.append(oldest + ttl + 1)

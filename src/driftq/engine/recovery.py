@@ -2,6 +2,7 @@
 
     newest valid checkpoint → named segments and their flags → orphans away → every WAL file past its checkpoint, by
     number → holes for what is missing → `disk` heads raised to their reservation → what was replayed made durable
+    → ready → records of class `memory` that were passed over (`engine.late`)
 
 A full disk does not stop it: what it would write into segments stays in memory, and it gives back what WAL files have
 behind their frames.
@@ -20,6 +21,7 @@ from driftq.engine.catalog import Catalog
 from driftq.engine.checkpoint import ENGINE_SECTION, EngineState
 from driftq.engine.filing import Filing
 from driftq.engine.giving_up import is_given_up
+from driftq.engine.late import Late
 from driftq.engine.missing import MissingSegment, refusal
 from driftq.engine.replay import Replay
 from driftq.engine.segment import Segment
@@ -27,14 +29,13 @@ from driftq.engine.tags import TagIndexes
 from driftq.engine.time import EngineTime
 from driftq.engine.topic import Topic
 from driftq.engine.upstream import Deriver
+from driftq.engine.walking import Walk
 from driftq.errors import UnrecoverableError
 from driftq.model.tombstone import Reason
 from driftq.model.topic import Durability
 from driftq.seam.boot import UNKNOWN_BOOT
-from driftq.seam.disk import Site, write_fully
+from driftq.seam.disk import Site
 from driftq.storage.cold_store import ColdStore
-from driftq.storage.columns import WRITER
-from driftq.storage.frame import Kind
 from driftq.storage.layout import Layout
 from driftq.storage.no_space import is_no_space
 from driftq.storage.segment_store import SegmentStore
@@ -42,11 +43,8 @@ from driftq.storage.server_id import carries_mark, check_cold_root
 from driftq.storage.snapshot import Snapshot, newest_snapshot
 from driftq.storage.versions import newer
 from driftq.storage.wal_head import HEAD_BYTES, WalHead, head_of, is_version_1
-from driftq.storage.wal_reader import Damage, WalScan, is_zero, scan_of
-
-_STEP_FRAMES = 1024
-"""A step is so many frames, some milliseconds of work."""
-_APPEND = int(Kind.APPEND)
+from driftq.storage.wal_reader import Damage, is_zero, scan_of
+from driftq.storage.wal_replayed import LogBytes, cut_file, make_durable
 
 
 class Recovery:
@@ -79,6 +77,9 @@ class Recovery:
         self._time = time
         self._restorer = Restorer(store, cold, missing_is_lost=missing_is_lost)
         self._frames = Replay(catalog, filing, indexes, time, deriver)
+        self.late = Late(layout.disk, catalog, self._frames, deriver)
+        """Records of class `memory` that are loaded when the server is ready."""
+        self._walk = Walk(self._frames, self.late, time, deriver)
         self.report = self._frames.report
         self.log_from = 0
         """The highest file number at which the checkpoint lets replay begin: files of this run are not below it."""
@@ -253,50 +254,34 @@ class Recovery:
     def _pass_over(self, number: int, name: str, start: int, synced_end: int) -> None:
         """Count a file whose head is lost as damage, if anything was ever written to it."""
         self.report.files += 1
-        buffer = self._read(self._layout.wal_path(name, number), synced_end)
+        buffer = LogBytes(self._disk, self._layout.wal_path(name, number), synced_end, None).content
         if synced_end or not is_zero(buffer, max(start, HEAD_BYTES)):
             end = synced_end or len(buffer.rstrip(b"\0"))
             self._frames.runs.enter(None, self._catalog.by_id.values())
             self._frames.damaged(Damage(max(start, HEAD_BYTES), end, None), None)
         else:
-            self._cut(self._layout.wal_path(name, number), HEAD_BYTES)
+            cut_file(self._disk, self._layout.wal_path(name, number), HEAD_BYTES)
 
     def _replay_file(
         self, number: int, name: str, start: int, head: WalHead | None, synced_end: int
     ) -> Iterator[float]:
         path = self._layout.wal_path(name, number)
-        buffer = self._read(path, synced_end)
+        log = LogBytes(self._disk, path, synced_end, head)
+        buffer = log.content
         body = None if head is None else head.body
         self._frames.written_by = "" if body is None else body.written_by
         scan = scan_of(buffer, number, head, start, synced_end=synced_end)
+        scan.spans = log.spans
         start = scan.end
         self.report.files += 1
-        frames, step = 0, _STEP_FRAMES
-        for found in scan:
-            if isinstance(found, Damage):
-                self._frames.damaged(found, body)
-                continue
-            frames += 1
-            if found.kind == _APPEND:
-                if found.bits & WRITER:
-                    self._frames.held.add(buffer, found)
-                else:
-                    self._frames.append(buffer, found)
-                    if found.count == 1:
-                        frames += self._frames.append_run(scan, found)
-            else:
-                self._frames.apply(buffer, found)
-            if frames >= step:
-                step = frames + _STEP_FRAMES
-                yield found.end / len(buffer)
-        self._frames.held.drop()
-        self.report.frames += frames
+        yield from self._walk.over(scan, log, path, body)
         self._write_blocks()
         proven = max(scan.proven, synced_end)
         if scan.torn or scan.end > proven:
-            self._make_durable(path, scan, buffer[max(proven, start) : scan.end])
+            self.report.torn += scan.torn
+            make_durable(self._disk, path, scan.end, buffer[max(proven, start) : scan.end])
         else:
-            self._cut(path, scan.end)
+            cut_file(self._disk, path, scan.end)
 
     def _write_blocks(self) -> None:
         """Write closed blocks, so that memory does not grow with the log. On a full disk they stay in memory."""
@@ -309,38 +294,6 @@ class Recovery:
                 raise
             self._full = True
 
-    def _cut(self, path: str, end: int) -> None:
-        """Give back what a file has behind its frames: nothing is written to it any more, and the disk may be full."""
-        file = self._disk.open(path)
-        try:
-            if file.size() > end:
-                file.truncate(end)
-        finally:
-            file.close()
-
-    def _read(self, path: str, synced_end: int) -> bytes:
-        """The frames of a file: all of it, or up to the end that a later file of the same run knows of."""
-        file = self._disk.open(path)
-        try:
-            return file.pread(synced_end or file.size(), 0)
-        finally:
-            file.close()
-
-    def _make_durable(self, path: str, scan: WalScan, unproven: bytes) -> None:
-        """What was replayed is shown from now on, so it must not get lost; what was torn off must not come back.
-
-        Its end is written again. If a sync of it failed in the process before, these pages count as clean, and another
-        sync would leave them where they are, in memory.
-        """
-        file = self._disk.open(path)
-        try:
-            self.report.torn += scan.torn
-            file.truncate(scan.end)
-            write_fully(file, [unproven], scan.end - len(unproven))
-            file.sync(Site.WAL_REPLAYED)
-        finally:
-            file.close()
-
     # The end
 
     def _needs(self, segment: MissingSegment) -> bool:
@@ -349,6 +302,8 @@ class Recovery:
         return self._catalog.by_id.get(topic.id) is topic and topic.evict_floor <= segment.last_seq
 
     def _finish(self) -> None:
+        if self._frames.deferred.topics:
+            self._walk.load_late()
         self._frames.apply_deferred()
         missing = [one for one in self._restorer.missing if self._needs(one)]
         if missing:
@@ -366,20 +321,26 @@ class Recovery:
         self._frames.derive_rest()
         for topic in sorted(self._catalog.by_id.values(), key=lambda topic: topic.id):
             self._frames.runs.settle(topic)
-            topic.recovered = True
-            topic.next_seq = topic.head + 1
-            topic.next_op = topic.op + 1
-            topic.reserve_asked = topic.reserved
-            topic.synced_seq = topic.head
-            # What is here came from the log: only a class that goes on without one will mix it.
-            topic.mixed_to = topic.head if topic.is_resident() else 0
             self._claim_name(topic)
-        now = self._time.now()
         for topic in self._catalog.by_id.values():
-            topic.expire(now)
-            topic.keys.expire(topic.kept_from(now, topic.config.idempotency_window_ms))
-            # The log does it behind every frame. Only rows whose flags could not be believed may be too many.
-            topic.evict()
+            if not topic.late:
+                self.open(topic)
+
+    def open(self, topic: Topic) -> None:
+        """All frames of a topic are applied: from now on it may be written to."""
+        topic.late = False
+        topic.recovered = True
+        topic.next_seq = topic.head + 1
+        topic.next_op = topic.op + 1
+        topic.reserve_asked = topic.reserved
+        topic.synced_seq = topic.head
+        # What is here came from the log: only a class that goes on without one will mix it.
+        topic.mixed_to = topic.head if topic.is_resident() else 0
+        now = self._time.now()
+        topic.expire(now)
+        topic.keys.expire(topic.kept_from(now, topic.config.idempotency_window_ms))
+        # The log does it behind every frame. Only rows whose flags could not be believed may be too many.
+        topic.evict()
 
     def _resume_time(self) -> None:
         """Let time continue where the log ends. What was noted ahead matters only where something expires."""

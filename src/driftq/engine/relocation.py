@@ -57,6 +57,8 @@ class Relocation:
         if self._filing.pinned:
             return
         for topic in self._catalog.visible():
+            if topic.late:
+                continue
             for segment in self._beyond(topic):
                 if self._filing.may_move(segment):
                     self._copy(topic, segment)

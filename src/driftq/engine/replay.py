@@ -64,6 +64,8 @@ _RECORD_BYTES_MIN = 6
 _FILE_HEAD_BYTES_MIN = FRAME_BYTES_MIN + 8
 """What a file begins with is no record: its first frame, whose body is never empty."""
 _OWN_KINDS = frozenset(map(int, Kind))
+_SAYING_NOTHING = frozenset((Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED, Kind.SPANS))
+"""Kinds that change no state when they are replayed."""
 _APPEND = int(Kind.APPEND)
 _OUT_OF_ORDER = frozenset((Kind.HEAD_WATERMARK, Kind.FLOORS))
 """A checkpoint may show a frame behind one of these and not the frame itself; to apply one again does no harm."""
@@ -89,7 +91,7 @@ class Replay:
         """The version of DriftQ that wrote the file whose frames are read, if it says so."""
         self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
         self._deriver = deriver
-        self._deferred = Deferred()
+        self.deferred = Deferred()
         self._reading_several = False
         """Are there files of several shards, and not all of them read?"""
         self.runs = Runs()
@@ -97,7 +99,7 @@ class Replay:
 
     def begin(self, shards: int) -> None:
         """The frames of so many shards are to come."""
-        self._deferred.open = self._reading_several = self._deriver is not None and shards > 1
+        self.deferred.open = self._reading_several = self._deriver is not None and shards > 1
 
     def apply(self, buffer: bytes, frame: Frame) -> None:
         """A frame that is no Append. Raises NewerFormatError."""
@@ -112,7 +114,7 @@ class Replay:
             raise newer(f"a frame of the unknown kind {kind} in the WAL", self.written_by)
         if kind == Kind.DRAINED:
             self.runs.drained()
-        if kind in (Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED):
+        if kind in _SAYING_NOTHING:
             return
         if kind == Kind.TIME_SEEN:
             self._time.found_note(decode_body(TimeSeenBody, control_body(buffer, frame)).moment)
@@ -128,7 +130,7 @@ class Replay:
         if topic is None:
             self._catalog.next_id = max(self._catalog.next_id, topic_id + 1)
             return
-        if self._deferred.topics and self._deferred.add(buffer, frame):
+        if self.deferred.topics and self.deferred.add(buffer, frame):
             return
         if first != topic.head + 1 and not self._jump(topic, buffer, frame):
             return
@@ -222,28 +224,28 @@ class Replay:
             return True
         if deriver.derives(topic):
             deriver.derive(topic, head, frame.ts, reach=self._may_fill)
-        if head > topic.head and self._deferred.open and topic.durability is not Durability.EPHEMERAL:
-            self._deferred.begin(buffer, frame)
+        if head > topic.head and self.deferred.open and topic.durability is not Durability.EPHEMERAL:
+            self.deferred.begin(buffer, frame)
             return False
         return True
 
     def _may_fill(self, source: Topic) -> bool:
         """May copies be placed in a source because another topic needs them? Not before frames that are to come."""
-        return not self._reading_several and source.id not in self._deferred.topics
+        return not self._reading_several and source.id not in self.deferred.topics
 
     def _defer_behind(self, held: list[HeldFrame], buffer: bytes, frame: Frame) -> bool:
         """Where frames of its topic wait already, this one waits behind them, and so does what it closes."""
-        if frame.topic_id not in self._deferred.topics:
+        if frame.topic_id not in self.deferred.topics:
             return False
         for content, append in held:
             if content is not None:
-                self._deferred.add(content, append)
-        return self._deferred.add(buffer, frame)
+                self.deferred.add(content, append)
+        return self.deferred.add(buffer, frame)
 
     def _head_needed(self, topic: Topic, frame: Frame, body: bytes) -> int:
         """Where the head of a topic was when a control frame was made, if that matters for it."""
         deriver = self._deriver
-        if deriver is None or not (self._deferred.open or deriver.derives(topic)):
+        if deriver is None or not (self.deferred.open or deriver.derives(topic)):
             return 0
         if frame.kind == Kind.DELETE:
             return decode_body(DeleteBody, body).bound - 1
@@ -256,7 +258,7 @@ class Replay:
     def _known(self, frame: Frame, body: bytes) -> bool:
         """Is what a frame names there? Else it waits, if there is anything to wait for."""
         deriver = self._deriver
-        return deriver is None or not self._deferred.open or deriver.knows(frame.kind, body)
+        return deriver is None or not self.deferred.open or deriver.knows(frame.kind, body)
 
     def _control(self, buffer: bytes, frame: Frame, body: bytes) -> None:
         held = self.held.take(frame.topic_id)
@@ -272,7 +274,7 @@ class Replay:
         if known or self._defer_behind(held, buffer, frame):
             return
         if not self._known(frame, body):
-            self._deferred.begin(buffer, frame)
+            self.deferred.begin(buffer, frame)
             return
         head = self._head_needed(topic, frame, body)
         if not self._reach(topic, head, buffer, frame):
@@ -370,24 +372,24 @@ class Replay:
         self._reading_several = False
         self.runs.all_read = True
         deriver = self._deriver
-        if deriver is not None and self._deferred.topics:
+        if deriver is not None and self.deferred.topics:
             # A router whose frame waits itself counts as well: the frames of its dest may wait for its source.
             feeds = [
                 (frame.topic_id, dest_id)
-                for frame, body in self._deferred.controls()
+                for frame, body in self.deferred.controls()
                 if (dest_id := deriver.feeds(frame.kind, body)) is not None
             ]
-            self._deferred.apply(lambda: [topic.id for topic in deriver.order(feeds)], self._apply_late)
-        self._deferred.open = False
+            self.deferred.apply(lambda: [topic.id for topic in deriver.order(feeds)], self._apply_late)
+        self.deferred.open = False
 
     def _apply_late(self, buffer: bytes, frame: Frame, force: bool) -> bool:
         """A frame that waited; says whether it need wait no more."""
-        self._deferred.open = not force
+        self.deferred.open = not force
         if frame.kind == _APPEND:
             self.append(buffer, frame)
         else:
             self.apply(buffer, frame)
-        return self._deferred.topics.pop(frame.topic_id, None) is None
+        return self.deferred.topics.pop(frame.topic_id, None) is None
 
     def derive_rest(self) -> None:
         """Make the copies that no frame asked for."""

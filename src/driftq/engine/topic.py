@@ -57,6 +57,8 @@ class Topic(Log):
 
     keyed: "Callable[[Topic], None] | None" = None
     """Called when the topic has got an idempotency key (`engine.key_windows`)."""
+    late = False
+    """Are records of it still to be loaded (`engine.late`)? Then nobody may see it."""
     unread: Part | None = None
     """The block that retention could not read; it tries again when that has been fetched (`engine.upkeep`)."""
 

@@ -122,6 +122,8 @@ class Upkeep:
         self._filing.flip()
         self._filing.retry()
         for topic in list(self._catalog.visible()):
+            if topic.late:
+                continue
             topic.expire(now)
             topic.evict()  # Earlier calls leave a block that was unavailable.
             if topic.unread is not None and topic not in self._fetching_for:

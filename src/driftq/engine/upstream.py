@@ -25,6 +25,11 @@ class Upstream(Protocol):
 class Deriver(Protocol):
     """Whoever makes them again."""
 
+    @property
+    def kinds(self) -> frozenset[int]:
+        """The kinds of its own frames."""
+        ...
+
     def attach(self, catalog: Catalog, filing: Filing) -> None:
         """Before anything is restored."""
         ...

@@ -114,7 +114,7 @@ class App:
             if route is not None and found is not None and not route.stream:
                 # Nobody to ask who they are, and nothing else to look at: most calls of a server without keys.
                 request.params = found.params
-                return route.handler(request)
+                return self._handled(request, route)
             return self._routed(request, route, found)
         request.access = self._admit(request, route)
         if route is not None and (route.stream or route.upgrade):
@@ -154,7 +154,40 @@ class App:
         if route.stream:
             _check_accept(request)
         request.params = found.params
-        return route.handler(request)
+        return self._handled(request, route)
+
+    def _handled(self, request: Request, route: Route) -> Answer:
+        """The handler's answer; behind the records of the topic in the path, where these are still being loaded.
+
+        A stream does not wait: it has everything loaded at once.
+        """
+        engine = self._server.engine
+        if not engine.loading.open or not request.params or route.stream or route.upgrade:
+            return route.handler(request)
+        loading = engine.loading_of(request.params[0])
+        return route.handler(request) if loading is None else self._behind(loading, request, route)
+
+    def _behind(self, loading: Pending[None], request: Request, route: Route) -> Answer:
+        promised = Promise()
+
+        def settle(done: Pending[Reply]) -> None:
+            promised.resolve(done.result() if done.error is None else failed_reply(request, done.error))
+
+        def go_on(loaded: Pending[None]) -> None:
+            try:
+                loaded.result()
+                answer = route.handler(request)
+            except Exception as error:  # noqa: BLE001  # as in `handle`
+                promised.resolve(failed_reply(request, error))
+                return
+            if isinstance(answer, Pending):
+                answer.then(settle)
+            else:
+                assert isinstance(answer, Reply), "streams do not wait"
+                promised.resolve(answer)
+
+        loading.then(go_on)
+        return promised
 
 
 def _first_segment(path: str) -> str:

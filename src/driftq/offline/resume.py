@@ -13,7 +13,7 @@ from driftq.storage.layout import Layout
 from driftq.storage.wal_head import HEAD_BYTES, copies_of
 from driftq.storage.wal_reader import is_zero
 
-_SAYING_NOTHING = frozenset((Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED))
+_SAYING_NOTHING = frozenset((Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED, Kind.SPANS))
 _MS_PER_S = 1000
 
 

@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import mmap
+from typing import cast
 
 _YOUNG_MAX = 10_000
 """So many new objects before the collector looks for cycles among them; Python's own 700 are a few requests."""
@@ -41,3 +43,13 @@ def collect_seldom() -> None:
 def keep_for_good() -> None:
     """What is there now stays: never look for cycles in it again. A full look over it would stop the loop for long."""
     gc.freeze()
+
+
+def zeros(size: int) -> bytes:
+    """Return so many zero bytes to read from. Pages that nobody fills in take no memory."""
+    return cast("bytes", mmap.mmap(-1, max(size, 1)))
+
+
+def fill_in(buffer: bytes, start: int, content: bytes) -> None:
+    """Put bytes into what `zeros` returned."""
+    memoryview(buffer)[start : start + len(content)] = content

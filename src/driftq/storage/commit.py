@@ -55,6 +55,7 @@ class Submission:
         "generation",
         "handed",
         "is_mark",
+        "late",
         "number",
         "prompt",
         "shrinks",
@@ -75,6 +76,7 @@ class Submission:
         uses_reserve: bool = False,
         is_mark: bool = False,
         shrinks: bool = False,
+        late: tuple[int, int] | None = None,
     ) -> None:
         self.frames = frames
         self.size = sum(map(len, frames))
@@ -85,6 +87,8 @@ class Submission:
         self.uses_reserve = uses_reserve
         self.is_mark = is_mark
         self.shrinks = shrinks
+        self.late = late
+        """Topic and stamp, where it is an Append frame that a start may read when it is ready (`storage.spans`)."""
         self.number = 0
         self.generation = 0
         self.sync_ns = 0

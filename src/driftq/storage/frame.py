@@ -62,6 +62,7 @@ class Kind(IntEnum):
     FLOORS = 10
     DRAINED = 11
     CLOCK = 12
+    SPANS = 13
 
 
 class Bits(IntEnum):

@@ -60,6 +60,11 @@ class Parcel(Protocol):
         ...
 
     @property
+    def late(self) -> "tuple[int, int] | None":
+        """Topic and stamp, where it is an Append frame that a start may read when it is ready (`storage.spans`)."""
+        ...
+
+    @property
     def shrinks(self) -> bool:
         """Whether the writer is to give back all space that it does not use; such a parcel has no frames."""
         ...

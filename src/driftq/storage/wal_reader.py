@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from driftq.storage.frame import MAGIC, NO_MAGIC, Bad, Frame, NewerVersion, read_frame
 from driftq.storage.singles import Run, read_run
+from driftq.storage.spans import Span
 from driftq.storage.versions import newer
 from driftq.storage.wal_head import WalHead
 
@@ -31,7 +32,7 @@ class Damage(NamedTuple):
 def is_zero(buffer: bytes, place: int) -> bool:
     """Is there nothing but zeros from here on? Nearly every file ends so."""
     size = len(buffer)
-    while place < size and buffer.startswith(_ZEROS[: size - place], place):
+    while place < size and buffer[place : place + len(_ZEROS)] == _ZEROS[: size - place]:
         place += len(_ZEROS)
     return place >= size
 
@@ -50,7 +51,7 @@ class WalScan:
 
     def __init__(self, buffer: bytes, number: int, start: int = 0, *, synced_end: int = 0, salt: int = 0) -> None:
         self._buffer = buffer
-        self._salt = salt
+        self.salt = salt
         self._number = number
         self._synced = synced_end
         self._looked_ahead = False
@@ -60,6 +61,8 @@ class WalScan:
         """Where the frame behind the last one that was given out begins."""
         self.end = start
         """Where the log ends, once the walk is over."""
+        self.spans: list[Span] = []
+        """Stretches that are given out whole, in their order."""
         self.torn = False
         """Are there bytes behind the end that once were meant to be more?"""
 
@@ -69,9 +72,26 @@ class WalScan:
         return self._synced
 
     def __iter__(self) -> Iterator[Frame | Damage]:
+        for found in self.walk():
+            assert not isinstance(found, Span), "who asks for spans walks"
+            yield found
+
+    def walk(self) -> Iterator[Frame | Damage | Span]:
+        """Yield what there is, up to the end of the log; a span in place of its frames where `spans` has one."""
         buffer, size, place = self._buffer, len(self._buffer), self.end
-        number, known, salt = self._number, 0, self._salt
+        number, known, salt = self._number, 0, self.salt
+        spans = iter(self.spans)
+        span = next(spans, None)
         while True:
+            if span is not None and place >= span.start:
+                if place == span.start:
+                    self._next = span.end
+                    yield span
+                    place = self._next
+                    if place == span.end:
+                        self._synced = max(self._synced, span.end)
+                span = next(spans, None)
+                continue
             found = read_frame(buffer, place, size, salt)
             if type(found) is Frame:
                 self._next = found.end
@@ -97,6 +117,10 @@ class WalScan:
             yield region
             place = region.end
 
+    def walk_into(self, span: Span) -> None:
+        """Have the frames of the span that was just given out, one by one, all the same."""
+        self._next = span.start
+
     def singles(self, topic_id: int, seq: int, *, rows_max: int, bytes_max: int) -> Run | None:
         """During the walk: the run of one-record frames behind the last frame, which the walk then passes over."""
         run = read_run(
@@ -107,7 +131,7 @@ class WalScan:
             seq=seq,
             rows_max=rows_max,
             bytes_max=bytes_max,
-            salt=self._salt,
+            salt=self.salt,
         )
         if run is not None:
             self._next = run.end
@@ -124,6 +148,8 @@ class WalScan:
         following = next(self._frames_behind(place), None)
         # A tail that is torn may follow at once: it begins where the synced bytes end.
         end = self._synced if following is None else min(following.start, self._synced)
+        # Nor is what a span covers damaged because of what is before it.
+        end = min([end, *(span.start for span in self.spans if span.start > place)])
         return Damage(place, end, None)
 
     def _look_ahead(self, place: int) -> None:
@@ -143,7 +169,7 @@ class WalScan:
             if place & 7:
                 place += 1
                 continue
-            found = read_frame(buffer, place, size, self._salt)
+            found = read_frame(buffer, place, size, self.salt)
             if isinstance(found, Frame):
                 yield found
                 place = found.end

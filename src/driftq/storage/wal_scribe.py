@@ -55,6 +55,7 @@ class _Parcel(Struct, array_like=True, gc=False):
     uses_reserve: bool
     is_mark: bool
     shrinks: bool
+    late: tuple[int, int] | None = None
     frames: Sequence[bytes] = ()
 
 
@@ -104,6 +105,7 @@ class WalScribe:
                 s.uses_reserve,
                 s.is_mark,
                 s.shrinks,
+                s.late,
             )
             for s in batch
         ]

@@ -45,6 +45,7 @@ from driftq.storage.bodies import FileHead
 from driftq.storage.frame import Kind, encode_control
 from driftq.storage.no_space import is_no_space, write_error
 from driftq.storage.salting import salted
+from driftq.storage.spans import SpanNotes
 from driftq.storage.wal_file import WalFile, WalFiles
 from driftq.storage.wal_head import HEAD_BYTES, PLACE_BITS, SALT_BYTES, encode_head
 from driftq.storage.wal_parcel import Failure, Parcel, Report, WalCounters
@@ -103,6 +104,8 @@ class WalWriter:
         self._failed_generation = -1
         self._stopped: ShardStoppedError | None = None
         self._full: InternalError | None = None
+        self._spans = SpanNotes()
+        """Of the current file."""
         self._retry_ns = 0
         """When to try again to make the next file, while the writer is full."""
         self._preparer: Worker[int] = make_worker(f"driftq-wal-prepare-{head.shard}", self._prepare)
@@ -124,6 +127,7 @@ class WalWriter:
                 self._sync(Site.WAL_COMMIT)
             elif self._sync_is_due():
                 self._sync(Site.WAL_TIMER)
+            self._name_spans()
             if any(parcel.shrinks for parcel in batch):
                 self._shrink()
             else:
@@ -154,6 +158,7 @@ class WalWriter:
             if self._stopped is None and self._due_ns is not None:
                 self._sync(Site.WAL_DRAIN if drained else Site.WAL_TIMER)
             if drained:
+                self._name_spans(at_end=True)
                 self._write_drained()
         except DriftQError as error:
             failure = Failure.of(error)
@@ -331,7 +336,11 @@ class WalWriter:
             self._note_dirty()
         end = start
         for parcel in chunk:
-            end += parcel.size
+            place, end = end, end + parcel.size
+            if parcel.late is not None:
+                self._spans.late(place, end, *parcel.late)
+            elif parcel.size:
+                self._spans.other()
             if parcel.is_mark:
                 self._ends[parcel.number] = current.number << PLACE_BITS | end
         self._written = chunk[-1].number
@@ -342,6 +351,28 @@ class WalWriter:
         if current.end > (HEAD_BYTES + current.size) // 2 and self._asked_for != self._number:
             self._asked_for = self._number
             self._preparer.put(self._number)
+
+    def _name_spans(self, *, at_end: bool = False) -> None:
+        """Write down which stretches of the file a start may pass over, if there are enough new ones. Never fails.
+
+        Only right after a sync: all before the frame is synced then, and so is what it names.
+        """
+        current = self._current
+        if current is None or self._due_ns is not None or self._stopped is not None or self._full is not None:
+            return
+        body = self._spans.body(current.end, at_end=at_end)
+        if body is None:
+            return
+        frame = encode_control(Kind.SPANS, body, topic_id=0, op=0, ts=0, synced_to=self.synced_to)
+        start, end = current.end, current.end + len(frame)
+        if end > current.open_to:
+            return
+        try:
+            current.end = write_fully(current.file, salted([frame], self._salt), start)
+        except OSError:
+            self._undo(current, start, end)
+        else:
+            self._spans.named(start, end)
 
     def _undo(self, current: WalFile, start: int, end: int) -> None:
         """Make the bytes of a failed write zeros again, or cut them off: no later sync may persist them."""
@@ -379,6 +410,7 @@ class WalWriter:
             self.counters.rotations += 1
         self._current = following
         self._salt = int.from_bytes(salt, "little")
+        self._spans = SpanNotes()
         self._number += 1
         # Without its head nothing in the file could be read, so the head is durable before anything follows it.
         self.counters.note_sync(self._sync_file(following, Site.WAL_HEAD))
