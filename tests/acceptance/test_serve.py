@@ -240,7 +240,7 @@ def test_a_cold_directory_that_is_the_data_directory_is_refused(tmp_path: Path) 
 def test_a_cold_directory_that_is_not_mounted_is_refused_and_nothing_is_touched(
     tmp_path: Path, *, mount_point: bool
 ) -> None:
-    """proves: G-REC-11"""
+    """proves: G-REC-11; row: F-START-6"""
     shutil.copytree(GOLDEN / "data", tmp_path / "data")
     cold = tmp_path / "cold"
     if mount_point:

@@ -225,7 +225,7 @@ def test_files_of_a_segment_that_was_given_up_are_counted() -> None:
 
 
 def test_a_cold_directory_of_another_server_refuses_the_start() -> None:
-    """proves: G-REC-11"""
+    """proves: G-REC-11; row: F-START-6"""
     disk = SimDisk(roots=("/data", "/cold", "/other"))
     first = ServerRig(disk=disk, cold_dir="/cold", seed=1, segment_max_events=8, hot_retain_segments=0)
     first.write("t", *range(8))
