@@ -47,6 +47,8 @@ def fill(client: Client) -> None:
     client.topic("capped").write([{"data": n} for n in range(9)])
     client.topic("ephemeral").create(durability="ephemeral")
     client.topic("ephemeral").append("gone after a restart")
+    client.topic("memory").create(durability="memory")
+    client.topic("memory").write([{"data": n} for n in range(12)])
     client.put_router("orders->eu", source="orders", dest="eu", filter=("tag", "Glob", "t1*"))
     orders.write([{"data": {"n": n}, "tag": f"t{n % 2}"} for n in range(20, 24)])
     orders.set_cursor("reader", 7)
