@@ -17,8 +17,8 @@ from bench.servers import Process, driftq, redis
 
 JOBS = 20_000
 CONCURRENCY = 10
-ENQUEUED = 4_000
-RATES = {200: 4.0, 2000: 2.5}
+ENQUEUED = 3_000
+RATES = {200: 3.0, 2000: 2.0}
 """Jobs a second, and for how many seconds."""
 REPEAT = 5
 BROKER = {"DRIFTQ_DURABILITY": "disk", "DRIFTQ_MAX_PARTITION_MSGS": "0", "DRIFTQ_MAX_PARTITION_BYTES": "0"}

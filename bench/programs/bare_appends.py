@@ -52,7 +52,7 @@ def run(host: str, port: str, connections: str, rate: str, seconds: str) -> Figu
     request = recorded()
     start, end = _KEY.search(request).span(1)  # type: ignore[union-attr]
     before, after, key_bytes = request[:start], request[end:], (end - start) // 2
-    selector = selectors.DefaultSelector()
+    selector = selectors.SelectSelector()  # the others round their waits up to a millisecond
     sockets = [socket.create_connection((host, int(port))) for _ in range(int(connections))]
     interval = len(sockets) / float(rate)
     began = time.perf_counter()
