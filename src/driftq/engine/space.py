@@ -56,14 +56,14 @@ class Space:
         for shard in self._shards:
             if shard.full is not None:
                 return shard.full
-        error = next(iter(self._files.values()))
-        return write_error("there is no room for segments and checkpoints", error)
+        error = next(iter(self._files.values()), None)
+        # A log that has room again settles what waited for it before it calls back.
+        return None if error is None else write_error("there is no room for segments and checkpoints", error)
 
     def check(self) -> None:
         """Refuse records while there is no room for them. Raises DiskFullError or ShardReadOnlyError."""
-        if self.short:
-            refusal = self.refusal
-            assert refusal is not None
+        refusal = self.refusal
+        if refusal is not None:
             raise refusal
 
     def note(self, what: object, error: Exception | None) -> None:
