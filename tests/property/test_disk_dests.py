@@ -2,16 +2,18 @@
 
 A history goes on while writes are under way: a step is a request that is handed in, or some turns of the loop, or some
 time. A crash comes between two steps or before a call of the disk, also one of a log writer that has a part of what it
-was sent. What readers could see at that moment, on stable storage or not, is never another record afterwards.
+was sent. In some histories writes of the log fail for a while, also those of a start. What readers could see at the
+moment of a crash, on stable storage or not, is never another record afterwards.
 """
 
+import errno
 import random
 from collections.abc import Iterator
 
 import pytest
 
 from driftq.engine.topic import Topic
-from driftq.testing import CrashMode, ServerRig, SimDisk
+from driftq.testing import CrashMode, FaultyDisk, ServerRig, SimDisk
 from driftq.testing.wire import settled
 
 SEEDS = range(60)
@@ -24,9 +26,18 @@ _WEIGHTS = (12, 8, 2, 4, 3, 0.4, 0.4, 1)
 class Shown:
     """A server with a chain of `disk` topics, and every record that was ever shown in each of them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, error: int | None = None) -> None:
         self.rng = random.Random(seed)
-        self.rig = ServerRig(seed=seed, wal_shards=self.rng.choice((1, 1, 1, 2, 3)), checkpoint_interval_ms=10**9)
+        self.fails = False
+        self.error = error
+        """What writes of the log fail with in this history; None where they work."""
+        self.failed = 0
+        self.rig = ServerRig(
+            seed=seed,
+            wal_shards=self.rng.choice((1, 1, 1, 2, 3)),
+            checkpoint_interval_ms=10**9,
+            wrap=lambda disk: FaultyDisk(disk, error=error or errno.EIO, forever=True, when=self.strikes),
+        )
         self.seen: dict[str, dict[int, bytes]] = {"a": {}, "b": {}, "c": {}}
         self.values = 0
         self.image: SimDisk | None = None
@@ -51,6 +62,12 @@ class Shown:
                 if self.rig.server.engine.topic(name).keeps_head:
                     seen.update(shown(self.rig.server.engine.topic(name)))
 
+    def strikes(self, operation: str, path: str) -> bool:
+        """Whether a call of the disk fails."""
+        strikes = self.fails and operation == "pwritev" and "/wal/" in path
+        self.failed += strikes
+        return strikes
+
     def put_router(self, name: str, source: str, dest: str) -> None:
         """Give a router some filter and guarantee."""
         body = {
@@ -59,11 +76,17 @@ class Shown:
             "filter": self.rng.choice((None, None, "x")),
             "guarantee": self.rng.choice(("at_least_once", "exactly_once")),
         }
-        self.rig.ok("PUT", f"/v0/routers/{name}", body)
+        if self.error is None:
+            self.rig.ok("PUT", f"/v0/routers/{name}", body)
+        else:
+            self.rig.send("PUT", f"/v0/routers/{name}", body)
+            self.rig.run()
 
     def step(self) -> None:
         """Hand in a write, or let some of what is under way happen."""
         rng, rig = self.rng, self.rig
+        if self.error is not None:
+            self.fails = rng.random() < (0.7 if self.fails else 0.2)
         act = rng.choices(_ACTS, _WEIGHTS)[0]
         if act == "write":
             self.write()
@@ -108,7 +131,7 @@ class Shown:
     def lose(self) -> str:
         """Lose the power, or the server with its log writers, or the server alone."""
         mode = self.rng.choice(["kill", "kill", "alone", *CrashMode])
-        self.ready = False
+        self.ready = self.fails = False
         if mode == "alone":
             for scribe in self.rig.runtime.scribes:
                 scribe.drain()
@@ -120,6 +143,7 @@ class Shown:
             self.rig.kill()
         self.rig.disk.on_call = self.called
         self.image, self.ready = None, True
+        self.fails = self.error is not None and self.rng.random() < 0.4
         return str(mode)
 
 
@@ -134,7 +158,19 @@ def shown(topic: Topic) -> Iterator[tuple[int, bytes]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seq_of_a_disk_dest_that_was_shown_never_holds_another_record(seed: int) -> None:
     """proves: G-COPY-3, G-SEQ-2; direct writes among copies, each crash in the middle of what is under way."""
-    world = Shown(seed)
+    live_and_crash(Shown(seed))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_never_does_where_writes_of_the_log_fail(seed: int) -> None:
+    """proves: G-COPY-3, G-SEQ-2; also where the write that failed was shown, or was a mark of a start."""
+    world = Shown(seed, (errno.EIO, errno.ENOSPC)[seed % 2])
+    live_and_crash(world)
+    assert world.failed
+
+
+def live_and_crash(world: Shown) -> None:
+    """Go through four lives, and check after each step and each crash what is shown."""
     for life in range(4):
         for _ in range(world.rng.randrange(40)):
             world.step()

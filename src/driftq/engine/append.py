@@ -254,7 +254,7 @@ class Appender:
         elif frames:
             topic.waiting += 1
             topic.handing += 1
-            lost = partial(self.losses.note, topic, first, last)
+            lost = partial(self._written, topic, first, last)
             handed = partial(self._handed, topic, writes, records, ts, first)
             # A start may load what is in class `memory` when it is ready.
             late = (topic.id, ts) if durability is _MEMORY else None
@@ -282,6 +282,12 @@ class Appender:
             note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
             topic.acked_since_reserve += records.count
             self._answer(topic, writes, first, ts, 0)
+
+    def _written(self, topic: Topic, first: int, last: int, submission: Submission, error: DriftQError | None) -> None:
+        """Take note of what became of a frame whose records are shown."""
+        self.losses.note(topic, first, last, submission, error)
+        if error is not None:
+            self._journal.on_lost(topic, first)
 
     def _send_waiting(
         self,

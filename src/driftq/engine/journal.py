@@ -43,6 +43,10 @@ class Journal:
         space.watch(shards.all)
         self.is_caught_up: Callable[[Topic], bool] = lambda _: True
         """Says of a topic that routers copy into whether they have copied all that was submitted (`router.table`)."""
+        self.on_lost: Callable[[Topic, int], None] = lambda _topic, _first: None
+        """Called when the write of records that are shown has failed, with their first seq."""
+        self.before_frames: Callable[[], None] | None = None
+        """Queues frames that have to be in the log before any other (`router.unlogged`); None where there are none."""
         self._runtime = runtime
         self._scheduled = False
         self._gathering = False
@@ -92,6 +96,11 @@ class Journal:
         """
         return topic.fed and (len(self.shards.all) > 1 or not self.is_caught_up(topic))
 
+    def queue_first(self) -> None:
+        """Queue what has to be in the log before any other frame. Call it before a control frame gets its number."""
+        if self.before_frames is not None:
+            self.before_frames()
+
     def submit(
         self,
         topic: Topic,
@@ -122,16 +131,19 @@ class Journal:
         in_order: bool = True,
         uses_reserve: bool = True,
         again: bool = False,
+        checks_room: bool = True,
     ) -> Pending[T]:
         """Log one control frame; `apply(op, ts)` runs at its commit point and gives the answer.
 
         `in_order` is False where the effect commutes with records that come behind it. `uses_reserve` is False where it
         need not work on a full disk. `again`: one that fails because the disk is full is logged once more, when space
-        has been freed.
+        has been freed. `checks_room` is False for what `before_frames` queues: the frame after it was checked.
         """
-        self.shard_of(topic).check_room()
+        if checks_room:
+            self.shard_of(topic).check_room()
         if not uses_reserve:
             self.space.check()
+        self.queue_first()
         pending: Pending[T] = Pending()
         op, ts = topic.next_op, max(self.time.stamp(), topic.last_ts)
         topic.next_op += 1
@@ -197,6 +209,7 @@ class Journal:
         self._scheduled = False
         self._gathering = True
         try:
+            self.queue_first()
             for callback in self._before_flush:
                 callback()
         finally:

@@ -7,6 +7,8 @@ captures them like all others, so the loss ends with the first durable checkpoin
 
 Invariants
 - `synced_seq` of a topic stays below `lost_from` while there is one (`engine.append.synced_seq`).
+- In a `disk` topic that routers copy into, a mark in the log says that the seqs of such records are taken. No copy and
+  no frame comes before it (`router.unlogged`).
 - A capture covers the seqs up to the topic's head at that moment. Seqs above it that are lost later stay lost.
 """
 

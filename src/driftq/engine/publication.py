@@ -166,6 +166,7 @@ class Publisher:
         first, ts, synced_to = plan
         last = first + asked.count - 1
         body = encode_body(CommitBody(asked.tag.writer, asked.tag.batch, first, last))
+        self._journal.queue_first()
         op = topic.next_op
         frames = [frame for frame, _ in encoded if frame is not None]
         frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to))

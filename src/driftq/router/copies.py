@@ -77,6 +77,13 @@ class Batch:
             batch_node=self._batch_node,
         )
 
+    def cursors_after(self, placed: int, active: list[tuple[Router, Rule]]) -> dict[Router, int]:
+        """Return the routers' cursors when so many copies are placed: the end, or before the first that is not."""
+        if placed == self.count:
+            return {router: self.last_seq for router, _ in active}
+        seq, owner = self.seqs[placed], self.owners[placed]
+        return {router: seq - 1 if router.number >= owner.number else seq for router, _ in active}
+
     def sizes(self) -> list[int]:
         """The bytes of each, as caps count them."""
         if self._metas is None:

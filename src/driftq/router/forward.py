@@ -11,6 +11,7 @@ An inflow is at any moment one of
 and takes one step at a time: some records copied, or a gap passed. Invariants
 - A cursor moves in the turn that shows what it stands for, so a checkpoint has both or neither.
 - Nothing is passed over silently that replay could find: a gap is logged as a mark before it is passed.
+- No copy is placed while a mark of an earlier event is not logged (`router.unlogged`).
 - A dest of class `fsync` gets copies of what is on stable storage, and of nothing else.
 - A source's writer never waits for any of this. Only where a cap is about to take records that a router has not passed
   are they copied first, in the same turn, if dest takes them.
@@ -35,6 +36,7 @@ from driftq.router.frames import ROUTER_MARK, RouterMarkBody
 from driftq.router.inflow import Gap, Inflow, Router, Rule, Run, look
 from driftq.router.stamps import Stamps
 from driftq.router.table import Table
+from driftq.router.unlogged import UnloggedMarks
 from driftq.seam.runtime import Pending, Runtime
 from driftq.storage.commit import Submission
 
@@ -71,6 +73,7 @@ class Forwarder:
         self._syncing: set[int] = set()
         self._stamps = Stamps(table, engine, runtime)
         self._backoff = Backoff(table, engine, runtime, self.wake)
+        self.unlogged = UnloggedMarks(table, engine.journal, self._marks_settled)
         engine.listeners.append(self._published)
 
     def close(self) -> None:
@@ -185,6 +188,8 @@ class Forwarder:
             return Outcome.IDLE
         if inflow.busy or inflow.frozen:
             return Outcome.BUSY
+        if self.unlogged:
+            return Outcome.BUSY if self.unlogged.hurry() else Outcome.BLOCKED
         if dest.held or dest.id in self._changing:
             self._backoff.later(inflow, _SOON_MS)
             return Outcome.BUSY
@@ -243,7 +248,7 @@ class Forwarder:
         fit = fit if large is None else min(fit, large)
         if not fit:
             return Outcome.BLOCKED
-        cursors = _cursors_behind(active, batch, fit)
+        cursors = batch.cursors_after(fit, active)
         copied = Counter(batch.owners[:fit])
         first = dest.next_seq
         note = None
@@ -310,10 +315,10 @@ class Forwarder:
             slots,
             [(router.number, gap.lost) for router, _ in active] if gap.lost else [],
         )
-        self.log_mark(inflow, dest, body)
+        self._log_mark(inflow, dest, body)
         return Outcome.BUSY
 
-    def log_mark(self, inflow: Inflow, dest: Topic, body: RouterMarkBody) -> None:
+    def _log_mark(self, inflow: Inflow, dest: Topic, body: RouterMarkBody) -> None:
         """Log a mark; the inflow goes on when it is committed. Raises and has changed nothing, or returns."""
         logged = self._engine.log(dest, ROUTER_MARK, encode_body(body), self._table.feature, sync=dest.keeps_head)
         dest.next_seq += body.slots
@@ -335,6 +340,15 @@ class Forwarder:
             self.wake(inflow)
 
         logged.then(settle)
+
+    def _marks_settled(self, *, logged: bool) -> None:
+        """Let every inflow go on, or try again later where a mark is still unlogged."""
+        for inflow in self._table.all_inflows():
+            if logged:
+                self.wake(inflow)
+            else:
+                self._backoff.block(inflow)
+                self._tell(inflow, everybody=True)
 
     # Waiting
 
@@ -381,11 +395,3 @@ class Forwarder:
         shard.sync(done)
         self._engine.journal.schedule()
         return Outcome.BUSY
-
-
-def _cursors_behind(active: list[tuple[Router, Rule]], batch: Batch, fit: int) -> dict[Router, int]:
-    """Where routers stand when so many copies are placed: at the end, or before the first that is not."""
-    if fit == batch.count:
-        return {router: batch.last_seq for router, _ in active}
-    seq, owner = batch.seqs[fit], batch.owners[fit]
-    return {router: seq - 1 if router.number >= owner.number else seq for router, _ in active}

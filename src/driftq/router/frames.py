@@ -37,8 +37,8 @@ class RouterMarkBody(Struct, frozen=True, array_like=True, forbid_unknown_fields
     """Kind ROUTER_MARK: with dest at this head, these routers, by number, stood at these cursors.
 
     Behind that head `slots` seqs are empty, for records that source lost. `forwarded` is what the routers count for the
-    slots, or for copies that were logged before this frame. A start that raised the head of dest to its reservation
-    says up to where in `raised`.
+    slots, or for copies that were logged before this frame. `raised` is up to where seqs behind that head
+    are a hole: a start raised the head to the reservation, or direct writes were shown and their log write failed.
     """
 
     dest_head: int

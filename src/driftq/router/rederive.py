@@ -55,7 +55,7 @@ class Rederiver:
         self._ended: dict[int, list[Inflow]] = {}
         """Feeds without routers whose copies are not all placed, by the id of dest."""
         self._visiting: set[int] = set()
-        self.marks: list[tuple[Inflow, Topic, RouterMarkBody]] = []
+        self.marks: list[tuple[Topic, RouterMarkBody]] = []
         """What is to be logged about the end of replay before anything else is copied, in order."""
 
     def derives(self, topic: Topic, head: int | None = None) -> bool:
@@ -275,7 +275,7 @@ class Rederiver:
         if inflow is not None and (topic.head > before or passed_fence):
             cursors = [(router.number, cursor) for router, cursor in self._standing(inflow)]
             raised = topic.head if topic.head > before else 0
-            self.marks.append((inflow, topic, RouterMarkBody(before, cursors, raised=raised)))
+            self.marks.append((topic, RouterMarkBody(before, cursors, raised=raised)))
 
     def _standing(self, inflow: Inflow) -> list[tuple[Router, int]]:
         """The routers of an inflow, and up to where everything of the source that they take is placed."""

@@ -126,8 +126,10 @@ class Routers:
         engine.journal.is_caught_up = self._table.is_caught_up
         engine.writer.before_delete.append(self._before_delete)
         engine.writer.before_update.append(self._before_update)
-        for inflow, topic, mark in replay.marks:
-            self._forward.log_mark(inflow, topic, mark)
+        engine.journal.on_lost = self._forward.unlogged.lost
+        for topic, mark in replay.marks:
+            self._forward.unlogged.add(topic, mark)
+        engine.journal.schedule()
         for inflow in self._table.all_inflows():
             self._forward.wake(inflow)
 
