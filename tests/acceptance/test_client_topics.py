@@ -243,8 +243,9 @@ def test_a_queue_hands_out_settles_and_gives_up(client: Client) -> None:
     assert list(queue.dead_letters()) == []
     assert queue.claim(5).count == 0
     assert [item.data for item in queue.dead_letters() if isinstance(item, Record)] == [1]
+    client.topic("not-jobs").append("a record")
     with pytest.raises(ConflictError, match="not_a_queue"):
-        client.topic("once").claim()
+        client.topic("not-jobs").claim()
 
 
 def test_jobs_are_pushed_as_there_is_room(client: Client) -> None:
