@@ -125,3 +125,8 @@ def test_the_table_of_places_names_functions_for_what_newcomers_look_for() -> No
         found = [row for row in rows if behaviour in row]
         assert len(found) == 1, f"{behaviour}: {len(found)} rows"
         assert any(":" in place for place in _PLACE.findall(found[0])), f"{behaviour}: no function is named"
+
+
+def test_every_decision_has_a_number_of_its_own() -> None:
+    numbers = [path.name[:4] for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))]
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
