@@ -359,7 +359,7 @@ def test_a_missing_wal_file_behind_a_checkpoint_is_damage() -> None:
     world = _rotated()
     assert world.checkpoint()
     for _ in range(24):
-        world.append("one", 1, padding=250)
+        world.append("one", 1, padding=500)
         world.settle()
     names = [name for name in world.disk.names("/data/wal") if name.startswith("wal-")]
     used = [name for name in names if frames(world.disk, f"/data/wal/{name}")]

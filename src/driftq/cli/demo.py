@@ -66,7 +66,7 @@ def _play(url: str, runs: int) -> "tuple[Played, Tables]":
     from driftq.demo.workload import play
 
     # Handlers fail here on purpose, and what they say is in the tables.
-    logging.getLogger("driftq.client.worker").setLevel(logging.CRITICAL)
+    logging.getLogger("driftq.client").setLevel(logging.CRITICAL)
     _say(f"agents work on {runs} runs")
     try:
         played = asyncio.run(play(url, f"{SystemClock().wall_ms() // 1000:x}", runs))
