@@ -35,9 +35,11 @@ _PATH_SAFE = "/%:@!$&'()*+,;=~?-._>"
 _OF_THE_BODY = frozenset(("content-length", "transfer-encoding"))
 _HEADS_KEPT_MAX = 512
 _PLAIN = re.compile(
-    rb"HTTP/1\.1 200 OK\r\ncontent-type: ([!-~]+)\r\nx-request-id: ([!-~]+)\r\ncontent-length: ([0-9]{1,15})\r\n\r\n"
+    rb"HTTP/1\.1 200 OK\r\ncontent-type: ([!-~]+)\r\n"
+    rb"(?:x-request-id: ([!-~]+)\r\ncontent-length: ([0-9]{1,15})"
+    rb"|content-length: ([0-9]{1,15})\r\nx-request-id: ([!-~]+))\r\n\r\n"
 )
-"""The head of nearly all answers: a success with a length, and a connection that goes on."""
+"""The head of nearly all answers: a success with a length, and a connection that goes on. Servers use both orders."""
 
 
 class HttpError(Exception):
@@ -200,7 +202,9 @@ class ResponseReader:
         if head is None:
             return False
         begin = head.end()
-        kind, request_id, length = head.groups()
+        kind, request_id, length, length_first, id_last = head.groups()
+        if length is None:
+            request_id, length = id_last, length_first
         if len(data) - begin != int(length):
             return False
         self.status = 200

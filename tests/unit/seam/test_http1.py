@@ -1,6 +1,7 @@
 """Requests as bytes, and responses from bytes: what is taken, what is refused, and when a connection may go on."""
 
 import ssl
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -58,13 +59,14 @@ def test_a_tunnel_names_an_address_of_version_6_in_brackets() -> None:
 
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: a1\r\ncontent-length: %d\r\n\r\n"
+TURNED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: a1\r\n\r\n"
 
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.binary(max_size=3), st.integers(1, 200))
 def test_the_usual_head_is_read_as_the_parser_reads_it(body: bytes, length: int, surplus: bytes, cut: int) -> None:
     """In one piece an answer takes the short way, in two it goes to the parser."""
-    for announced in (len(body), length):
-        whole = PLAIN % announced + body + surplus
+    for announced, head in product((len(body), length), (PLAIN, TURNED)):
+        whole = head % announced + body + surplus
         seen = []
         for pieces in ([whole], [whole[:cut], whole[cut:]]):
             reader = read(*filter(None, pieces))
