@@ -30,8 +30,8 @@ class Reservations:
         if count > RESERVE_MAX:
             return True  # no reservation is so wide: it is durable itself before anybody hears of it
         window = max(topic.reserve_window, RESERVE_MIN, count, 2 * topic.acked_since_reserve)
-        if must_wait and first <= topic.reserve_asked < last:
-            window *= 2  # there was a reservation, and it was too small
+        if must_wait and first <= topic.reserve_asked:
+            window *= 2  # there is a reservation, and it is too small, or was not synced in time
         topic.reserve_window = window = min(window, RESERVE_MAX)
         if last > topic.reserve_asked - 3 * window // 4:
             self.reserve(topic, max(last, min(last + window, first - 1 + RESERVE_MAX)))

@@ -189,6 +189,20 @@ def test_no_write_waits_for_a_reservation_in_steady_state(rig: EngineRig) -> Non
     assert rig.disk.synced[Site.WAL_COMMIT] - syncs < 30
 
 
+def test_large_writes_of_one_turn_do_not_wait_for_a_sync_in_every_turn(rig: EngineRig) -> None:
+    """A turn fills more than one frame; the second one must not find the reservation of the first on its way."""
+    rig.put("t", Durability.DISK)
+    waited: list[int] = []
+    for turn in range(20):
+        rig.hold_wal()
+        writes = [rig.write_nowait("t", *range(count)) for count in (1000, 600)]
+        rig.runtime.run_until_idle()
+        if not all(write.settled for write in writes):
+            waited.append(turn)
+        rig.release_wal()
+    assert waited == [0], waited
+
+
 def test_a_write_that_had_to_wait_doubles_the_window(rig: EngineRig) -> None:
     rig.put("t", Durability.DISK)
     rig.write("t", *range(300))
