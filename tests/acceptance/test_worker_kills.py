@@ -70,7 +70,7 @@ class Log:
 
 
 class Loader:
-    """Adds work until it is told to stop; what the server has acked is in `told`."""
+    """Adds work until it is stopped; `told` holds what the server has acked."""
 
     def __init__(self, url: str, log: Log) -> None:
         self._url = url

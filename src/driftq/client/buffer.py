@@ -42,7 +42,7 @@ class Batch(Generic[R]):
         return self.size >= _BATCH_BYTES
 
     def outcome(self) -> Sequence[R]:
-        """Return the results, or raise why there are none."""
+        """Return the results, or raise the error of the request that should have brought them."""
         if self.error is not None:
             self.shown = True
             raise self.error

@@ -123,7 +123,7 @@ class _Watch(Generic[T]):
             asked = self._starts[name]
             if asked.from_seq is not None and one.from_seq < asked.from_seq:
                 _log.warning("topic %s: %s", name, above_the_head(asked.from_seq, one.head_seq))
-            # What a session was told of another epoch is told again until its tombstone has come.
+            # The epoch that the caller asked for is sent again until its tombstone has arrived.
             epoch = one.epoch if asked.epoch is None else asked.epoch
             self._starts[name] = Start(one.from_seq, epoch=epoch)
         self._starts = {name: self._starts[name] for name in begun.topics}

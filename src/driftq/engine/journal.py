@@ -135,7 +135,7 @@ class Journal:
     ) -> Pending[T]:
         """Log one control frame; `apply(op, ts)` runs at its commit point and gives the answer.
 
-        `in_order` is False where the effect commutes with records that come behind it. `uses_reserve` is False where it
+        `in_order` is False where the effect commutes with records logged after it. `uses_reserve` is False where it
         need not work on a full disk. `again`: one that fails because the disk is full is logged once more, when space
         has been freed. `checks_room` is False for what `before_frames` queues: the frame after it was checked.
         """

@@ -119,8 +119,8 @@ class Index:
 class IndexReader:
     """Fills the index of a topic that recovery has brought back.
 
-    Up to offset `known` the totals are those of a checkpoint. What came behind is read, and messages with an envelope
-    are passed to `heard`: nobody keeps anything of the others.
+    Up to offset `known` the totals are those of a checkpoint. Later messages are read, and those with an envelope
+    are passed to `heard`; of the others nothing is kept.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ def _checkpoint(layout: Layout) -> Snapshot:
 
 
 def _floor(state: TopicState) -> int:
-    """Return the seq below which readers are told of no hole."""
+    """Return the first seq that retention has not passed: holes below it are not reported to readers."""
     return max(state.earliest, 1 + max(state.cap_lost, state.ttl_lost))
 
 

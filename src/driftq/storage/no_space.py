@@ -1,4 +1,4 @@
-"""A write that the operating system refuses for lack of space, and what callers are told of it.
+"""A write that the operating system refuses for lack of space, and the error that callers get.
 
 ENOSPC and EDQUOT are the only two: the disk is full, or the quota of the user, group or directory is. The same call
 works again once there is room. Every other failed write is an `InternalError` (http-v0 §19.3).

@@ -63,7 +63,7 @@ _NS_PER_S = 1_000_000_000
 
 
 def _refusal(error: OSError) -> InternalError:
-    """Return what callers are told while the next file cannot be made."""
+    """Return the error that callers get while the next log file cannot be made."""
     what = "the next log file cannot be made"
     if is_no_space(error):
         return write_error(what, error)
