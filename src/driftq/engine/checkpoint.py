@@ -40,7 +40,7 @@ from driftq.storage.frame import Kind, encode_control
 from driftq.storage.layout import Layout
 from driftq.storage.no_space import is_no_space
 from driftq.storage.shards import Shards
-from driftq.storage.snapshot import Snapshot, encode_snapshot, install_snapshot, remove_older
+from driftq.storage.snapshot import Snapshot, install_snapshot, remove_older, snapshot_parts
 
 ENGINE_SECTION = "engine"
 _ROUNDS_MAX = 4
@@ -49,7 +49,7 @@ _COPIED_BYTES = 4 << 20
 _KEPT_BYTES_MAX = MIB
 _STOPPED = "the log is stopped"
 _COPIES = 3
-"""So often is a capture in memory until it is installed: itself, the file's content, and what is read back of it."""
+"""So often is a capture in memory at most: itself, the body of the file, and the room that the encoder takes ahead."""
 
 
 class EngineState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -169,10 +169,17 @@ class Checkpointer:
         for shard, mark in zip(self._shards.all, marks, strict=True):
             shard.submit(mark)
             shard.flush()
-        self._sync_files(arrived, rounds=_ROUNDS_MAX)
+        self._sync_files(arrived, _ROUNDS_MAX, clean=clean)
 
-    def _sync_files(self, arrived: Callable[[Exception | None], None], rounds: int) -> None:
-        """Make closed blocks durable. Others are closed meanwhile: again, until few are left to be copied."""
+    def _sync_files(
+        self, arrived: Callable[[Exception | None], None], rounds: int, before: int | None = None, *, clean: bool
+    ) -> None:
+        """Write closed blocks and make them durable, in rounds, until few bytes are left to be copied.
+
+        Writers close other blocks meanwhile, so there are `rounds` at most in which less than 4 MiB of `before`, the
+        bytes that the round before left, became durable. A graceful stop (`clean`) has waited for writes by threads
+        already, and copies what they do not have.
+        """
         for topic in self._catalog.visible():
             if topic.changed:
                 self._filing.settle(topic)
@@ -180,12 +187,16 @@ class Checkpointer:
 
         def synced(_: None, error: Exception | None) -> None:
             left = sum(self._filing.undurable(topic) for topic in self._catalog.visible() if topic.changed)
-            if error is None and rounds > 1 and left > _COPIED_BYTES:
-                self._sync_files(arrived, rounds - 1)
+            used = 0 if before is not None and left + _COPIED_BYTES <= before else 1
+            if error is None and rounds > used and left > _COPIED_BYTES:
+                self._sync_files(arrived, rounds - used, left, clean=clean)
             else:
                 arrived(error)
 
-        self._filing.behind_syncs(synced)
+        if clean:
+            self._filing.after_syncs(synced)
+        else:
+            self._filing.after_writes(lambda: self._filing.after_syncs(synced))
 
     def _any_stopped(self) -> bool:
         return any(shard.stopped is not None for shard in self._shards.all)
@@ -274,14 +285,15 @@ class Checkpointer:
 
     def _write(self, number: int, snapshot: Snapshot, trash: list[tuple[Topic, Segment]]) -> int:
         """On the thread: install the snapshot, then remove what it makes superfluous."""
-        content = encode_snapshot(snapshot)
-        self._size = len(content)
+        parts = snapshot_parts(snapshot)
+        snapshot.topics.clear()  # they are in the parts now, and may be large
+        self._size = sum(map(len, parts))
         try:
-            install_snapshot(self._layout, number, content)
+            install_snapshot(self._layout, number, *parts)
         except OSError as error:
             if not is_no_space(error) or not self._ballast.release():
                 raise
-            install_snapshot(self._layout, number, content)
+            install_snapshot(self._layout, number, *parts)
         try:
             remove_older(self._layout, number)
             for file, name in self._layout.wal_files():
@@ -291,7 +303,7 @@ class Checkpointer:
         except OSError:
             # It is installed; what could not be removed is ignored by a start and removed by the next checkpoint.
             self._filing.failures += 1
-        return len(content)
+        return self._size
 
     def _fail(self, answer: Pending[bool], why: str) -> None:
         if not answer.settled:

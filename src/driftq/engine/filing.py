@@ -366,12 +366,13 @@ class Filing:
     def _behind_writes(self, work: Work) -> None:
         """Remove something when every write that is under way now has been done."""
 
-        def behind_thread() -> None:
-            self._writes.submit(lambda: None, lambda _, __: self._thread.submit(work, self._removed))
+        self.unpinned(lambda: self.after_writes(lambda: self._thread.submit(work, self._removed)))
 
-        self.unpinned(lambda: self._behind_scribe(behind_thread))
+    def after_writes(self, act: Callable[[], None]) -> None:
+        """Call back when every write of blocks that is under way has been answered."""
+        self._behind_scribe(lambda: self._writes.submit(lambda: None, lambda _, __: act()))
 
-    def behind_syncs(self, done: Callable[[None, Exception | None], None]) -> None:
+    def after_syncs(self, done: Callable[[None, Exception | None], None]) -> None:
         """Call back when every sync and seal that is under way has been answered."""
         # Jobs of the file thread answer in order.
         self._behind_scribe(lambda: self._thread.submit(lambda: None, done))

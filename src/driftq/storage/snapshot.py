@@ -11,6 +11,7 @@ Written to a temporary name, synced, renamed, the directory synced, read back an
 older removed: a crash at any step leaves exactly one usable state, never zero when one existed.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct as Layoutter
 
@@ -25,6 +26,8 @@ from driftq.storage.versions import newer
 MAGIC = b"SNP1"
 VERSION = 2
 _HEADER = Layoutter("<4sIQQ")
+_PIECE_BYTES = 8 << 20
+"""So much is read back at a time."""
 
 
 class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,9 +45,14 @@ _decoder = msgpack.Decoder(Snapshot)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The whole file."""
+    """Return the whole file."""
+    return b"".join(snapshot_parts(snapshot))
+
+
+def snapshot_parts(snapshot: Snapshot) -> tuple[bytes, bytes]:
+    """Return the header and the body of the file, which may be too large to be copied once more."""
     body = _encoder.encode(snapshot)
-    return _HEADER.pack(MAGIC, VERSION, len(body), xxh3_64_intdigest(body, VERSION)) + body
+    return _HEADER.pack(MAGIC, VERSION, len(body), xxh3_64_intdigest(body, VERSION)), body
 
 
 def decode_snapshot(content: bytes) -> Snapshot | None:
@@ -82,12 +90,12 @@ def _written_by(body: bytes) -> str:
         return ""
 
 
-def install_snapshot(layout: Layout, number: int, content: bytes) -> None:
+def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
     """Write one, make it durable and read it back. Raises OSError; then nothing older has been touched."""
     path = layout.snapshot_path(number)
     file = layout.disk.create(f"{path}.tmp")
     try:
-        write_fully(file, [content], 0)
+        write_fully(file, parts, 0)
         file.sync(Site.SNAPSHOT_FILE)
     except OSError:
         file.close()
@@ -97,8 +105,25 @@ def install_snapshot(layout: Layout, number: int, content: bytes) -> None:
     file.close()
     layout.disk.rename(f"{path}.tmp", path)
     layout.disk.sync_dir(layout.meta_dir, Site.SNAPSHOT_DIR)
-    if read_file(layout.disk, path) != content:
+    if not _reads_back(layout, path, parts):
         raise OSError(f"{path} reads back other bytes than were written")
+
+
+def _reads_back(layout: Layout, path: str, parts: Sequence[bytes]) -> bool:
+    """Whether a file has these parts, one after the other, and nothing else."""
+    file = layout.disk.open(path)
+    try:
+        place = 0
+        for part in parts:
+            view = memoryview(part)
+            for start in range(0, len(part), _PIECE_BYTES):
+                piece = view[start : start + _PIECE_BYTES]
+                if file.pread(len(piece), place) != piece:
+                    return False
+                place += len(piece)
+        return file.size() == place
+    finally:
+        file.close()
 
 
 def remove_older(layout: Layout, number: int) -> None:

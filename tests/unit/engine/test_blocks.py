@@ -281,9 +281,9 @@ def test_what_a_checkpoint_copies_takes_its_room_from_the_cache_until_it_is_inst
     rig.write("t", *[b"1" * 100] * 80)  # in the open block, so that it has to be copied
     seen = []
 
-    def install(layout: Layout, number: int, content: bytes) -> None:
-        seen.append((rig.engine.blocks.kept_bytes, in_memory(rig), len(content)))
-        install_snapshot(layout, number, content)
+    def install(layout: Layout, number: int, *parts: bytes) -> None:
+        seen.append((rig.engine.blocks.kept_bytes, in_memory(rig), sum(map(len, parts))))
+        install_snapshot(layout, number, *parts)
 
     monkeypatch.setattr(checkpoint, "install_snapshot", install)
     assert rig.checkpoint()

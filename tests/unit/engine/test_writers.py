@@ -303,6 +303,22 @@ def test_a_writer_of_segments_that_hangs_is_killed_and_replaced_and_nothing_is_l
     assert closing.result() is True
 
 
+def test_a_checkpoint_that_waited_for_a_hung_writer_of_segments_copies_little_when_threads_replace_it() -> None:
+    """A copy is in memory more than once, beside the blocks themselves. proves: G-WRITER-4"""
+    rig = Rig(cache_bytes=MIB, checkpoint_wal_bytes=32 * MIB)
+    rig.write_bytes("t", 100, DISK)
+    rig.runtime.scribes[SEGMENTS].held = True
+    rig.write_until_refused("t", DISK)
+    checkpointer = rig.server.engine.checkpointer
+    before = checkpointer.bytes_written
+    most = 0
+    for _ in range(700):
+        rig.runtime.advance(100)
+        most = max(most, checkpointer.bytes_written)
+    assert rig.server.figures().writer_replaced
+    assert before < most < 5 * MIB
+
+
 def test_a_writer_of_segments_that_died_is_logged_and_shown_as_replaced(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.runtime.scribes[SEGMENTS].lose()

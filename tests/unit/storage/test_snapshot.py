@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftq.seam.disk import Site, read_file
+from driftq.storage import snapshot
 from driftq.storage.layout import Layout
 from driftq.storage.snapshot import (
     Snapshot,
@@ -110,7 +111,11 @@ def test_a_failure_at_any_call_leaves_the_old_one(disk: SimDisk) -> None:
     raise AssertionError("there is always another call")
 
 
-def test_what_reads_back_differently_is_not_installed(disk: SimDisk) -> None:
+@pytest.mark.parametrize("piece", [8, 1000])
+def test_what_reads_back_differently_is_not_installed(
+    disk: SimDisk, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_PIECE_BYTES", piece)
     layout = layout_of(disk)
     content = encode_snapshot(SOME)
 
