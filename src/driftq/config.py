@@ -60,6 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
     slow_request_ms: int = 1000
+    short_writes: bool = True
     limits: Limits = Limits()
     broker: BrokerSettings = BrokerSettings()
 
@@ -218,6 +219,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(_REST, "log_format", "Lines of the log: text, or JSON objects.", choices=("text", "json")),
     Option(_REST, "access_log", "Log every request; a single write then costs the server three times as much."),
     Option(_REST, "slow_request_ms", "Log requests that take longer than this; 0: none."),
+    Option(_REST, "short_writes", "Ordinary writes take the short path; without it they get the same answers, slower."),
     Option(_REST, "test_min_heartbeat_ms", "Lowers the floor of a watch's heartbeat, for tests."),
 )
 """Every setting but the keys, which are read from DRIFTQ_API_KEYS alone: a command line can be seen by others."""

@@ -148,8 +148,7 @@ async def _serve(settings: Settings, keys: Keys, scribes: list[ScribeProcess]) -
     patience.hurry(_LOOP_PATIENCE_S)
     if threshold.behind is None:
         threshold.behind = App(server, keys)
-    # The short way of single writes makes no request that could be logged.
-    listener.answer_with(threshold.behind.handle, None if settings.access_log else threshold.behind.shortcut)
+    listener.answer_with(threshold.behind.handle, threshold.behind.shortcut)
     keep_for_good()
     _tell_what_was_found(server)
     _announce(server, address)

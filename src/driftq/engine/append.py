@@ -114,12 +114,10 @@ class Appender:
                 return earlier
         write = Write(rows=rows, key=key, created=created)
         self.take(topic, write)
-        if key is not None:
-            self._keys[topic.id, key] = write
         return write
 
     def take(self, topic: Topic, write: Write) -> None:
-        """Take in a write that repeats no other, or raise and change nothing."""
+        """Take in a write whose key, if it has one, nobody uses (`knows`), or raise and change nothing."""
         rows = write.rows
         config = topic.config
         if config.ttl_ms:
@@ -142,6 +140,8 @@ class Appender:
             self._gathered[topic] = [write]
         else:
             gathered.append(write)
+        if write.key is not None:
+            self._keys[topic.id, write.key] = write
         self._journal.schedule()
 
     def forget(self, topic: Topic, error: DriftQError) -> None:
@@ -150,8 +150,10 @@ class Appender:
             self._fail(topic, [write], error)
 
     def knows(self, topic: Topic, key: bytes) -> bool:
-        """Is a write with this key a repeat?"""
-        return (topic.id, key) in self._keys or topic.keys.find(key, self._kept_from(topic)) is not None
+        """Whether a write with this key is a repeat of one that is committed or under way."""
+        if (topic.id, key) in self._keys:
+            return True
+        return key in topic.keys and topic.keys.find(key, self._kept_from(topic)) is not None
 
     def _kept_from(self, topic: Topic) -> int:
         return self._journal.time.kept_from(topic.config.idempotency_window_ms)

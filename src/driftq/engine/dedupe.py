@@ -27,6 +27,10 @@ class Keys:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: bytes) -> bool:
+        """Whether the key was used and is not forgotten yet; its window may be over."""
+        return key in self._entries
+
     def remember(self, key: bytes, ts: int, first_seq: int, count: int, *, lasts: bool = True) -> None:
         """A write with this key was committed; `lasts` says whether it will be there after a restart."""
         self._entries.pop(key, None)

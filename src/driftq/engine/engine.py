@@ -357,9 +357,14 @@ class Engine:
         return self._closing is None and topic is not None and not topic.held and not topic.late and calm
 
     def take(self, name: str, write: Write) -> bool:
-        """Take in a write without a key to a topic that is there and holds nobody up; else do nothing, or raise."""
+        """Take in a write to a topic that exists and holds nobody up, and say so; else do nothing, or raise.
+
+        A write whose key was used before is not taken: `append` has the answer.
+        """
         topic = self.catalog.by_name.get(name)
         if self._closing is not None or topic is None or topic.held or topic.late:
+            return False
+        if write.key is not None and self._appender.knows(topic, write.key):
             return False
         self.pressure.check_write()
         self._appender.take(topic, write)

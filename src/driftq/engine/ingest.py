@@ -87,7 +87,6 @@ _PLAIN = Decoder(_PlainBody)
 _COUNT = Decoder(_Count)
 _META = Encoder()
 
-_KEY_FIELD = b'"idempotency_key"'
 _MORE_FIELDS = (b'"node"', b'"config"', b'"disable_backpressure"')
 _EDGE_BYTES = 256
 """What is said beside the records of a large body is said within so many bytes of its ends, nearly always."""
@@ -191,29 +190,31 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
     return Rows(Texts.sized(text, sizes), tag=tag, node=node, meta=meta, batch_node=batch_node)
 
 
-def decode_plain(body: bytes, limits: Limits) -> Rows | Row | None:
-    """The records of a body that have no more than data and tag, where it says nothing else but `create`.
+def decode_plain(body: bytes, limits: Limits) -> tuple[Rows | Row, bytes | None] | None:
+    """Return the records and the idempotency key of a body that has nothing else but `create`.
 
-    None for every other body, the wrong ones too: `decode_write` knows what they are.
+    The records have no more than data and tag. None for every other body, the wrong ones too: `decode_write` says what
+    is wrong with them.
     """
-    edges = body
     if len(body) > 2 * _EDGE_BYTES:
         if len(body) > _FLOOD * _SHORTEST_RECORD * limits.batch_records_max:
             return None
         edges = body[:_EDGE_BYTES] + body[-_EDGE_BYTES:]
         if any(field in edges for field in _MORE_FIELDS):
             return None
-    if _KEY_FIELD in edges:
-        return None  # lest it be decoded twice
     try:
         body = json_text.compact(body)
         wire = _PLAIN.decode(body)
-        if wire.config is not None or wire.idempotency_key or wire.disable_backpressure or wire.node is not None:
+        if wire.config is not None or wire.disable_backpressure or wire.node is not None:
+            return None
+        key = None if not wire.idempotency_key else wire.idempotency_key.encode()
+        if key is not None and len(key) > KEY_BYTES_MAX:
             return None
         count = len(wire.records)
         if count == 1:
-            return _single_row(body, wire, limits)
-        return _rows(body, wire, limits) if 0 < count <= limits.batch_records_max else None
+            row = _single_row(body, wire, limits)
+            return None if row is None else (row, key)
+        return (_rows(body, wire, limits), key) if 0 < count <= limits.batch_records_max else None
     except (InvalidRequestError, MsgspecError, RecursionError):
         return None
 

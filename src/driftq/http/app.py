@@ -48,6 +48,8 @@ class App:
         self._open = not keys
         self._now_ns = server.clock.monotonic_ns
         self._probes_too = server.settings.probe_auth
+        # A server with keys checks every request, and the short path makes no request that could be logged.
+        self._short = self._open and server.settings.short_writes and not server.settings.access_log
         self.routes = [
             *Health(server).routes(),
             *Metrics(server).routes(),
@@ -83,8 +85,8 @@ class App:
         return self._promise(request, answer)
 
     def shortcut(self, request: Request) -> Shortcut | None:
-        """The short way of requests with the head of this one, where there is one."""
-        found = self._table.find(request.path) if self._open else None
+        """Return what takes the bodies of requests that have the head of this one, if they may take a short path."""
+        found = self._table.find(request.path) if self._short else None
         route = None if found is None else found.routes.get(request.method)
         if found is None or route is None or route.shortcut is None:
             return None

@@ -41,17 +41,17 @@ def json_reply(status: int, value: object, *headers: tuple[bytes, bytes]) -> Rep
 
 STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 _JSON_HEADS = {
-    status: line + b"content-type: application/json\r\ncontent-length: " for status, line in STATUS_LINES.items()
+    status: line + b"content-type: application/json\r\nx-request-id: " for status, line in STATUS_LINES.items()
 }
 
-OK_JSON = STATUS_LINES[200] + b"content-type: application/json\r\nx-request-id: " + PROCESS
+OK_JSON = _JSON_HEADS[200] + PROCESS
 """The head of a `200` with JSON, up to the number in the id of its request."""
 
 
 def encode_head(reply: Reply, size: int, *, request_id: bytes, keep_alive: bool, old: bool) -> bytes:
     """The head of a reply. `old` is a client of HTTP/1.0, which must be told that the connection stays."""
     if keep_alive and not old and not reply.headers and reply.content_type is JSON:
-        return b"%b%d\r\nx-request-id: %b\r\n\r\n" % (_JSON_HEADS[reply.status], size, request_id)
+        return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (_JSON_HEADS[reply.status], request_id, size)
     parts = [STATUS_LINES[reply.status], b"x-request-id: %b\r\n" % request_id]
     if reply.content_type:
         parts.append(b"content-type: %b\r\ncontent-length: %d\r\n" % (reply.content_type, size))

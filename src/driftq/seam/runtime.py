@@ -112,6 +112,11 @@ class Pending(Struct, Generic[T], eq=False):
         else:
             self._then = _Several([self._then, callback])
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a callback waits for it to be settled."""
+        return self._then is not None
+
     def result(self) -> T:
         """The value of a settled operation, or its error raised."""
         assert self.settled, "asked for the result of an operation that is under way"

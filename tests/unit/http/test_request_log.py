@@ -36,11 +36,10 @@ class Wire:
     def __init__(self, caplog: pytest.LogCaptureFixture, *, access_log: bool = False, **options: Any) -> None:
         caplog.set_level(logging.INFO)
         self._caplog = caplog
-        self.rig = rig = ServerRig(slow_request_ms=SLOW_MS, **options)
+        self.rig = rig = ServerRig(slow_request_ms=SLOW_MS, access_log=access_log, **options)
         rig.clock.advance(1)  # at 0 no request has begun
         requests = RequestLog(rig.runtime, rig.clock, slow_ms=SLOW_MS, access_log=access_log)
-        shortcut = None if access_log else rig.app.shortcut
-        self.serving = Serving(rig.app.handle, rig.runtime, Terms(body_bytes_max=1 << 20), shortcut, requests)
+        self.serving = Serving(rig.app.handle, rig.runtime, Terms(body_bytes_max=1 << 20), rig.app.shortcut, requests)
         self.transport = _Known()
         connection = Connection(self.serving)
         self.transport.set_protocol(connection)

@@ -1,30 +1,27 @@
 """Records: write, read, delete (http-v0 §7-§10). Write and read are the hot path: no coroutine where none waits."""
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
-from driftq.engine.append import Appended, Committed, Write
+from driftq.engine.append import Appended
 from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.diff import Page, Query
 from driftq.engine.fetching import Fetch
-from driftq.engine.ingest import WriteRequest, brings_config, check_key, decode_plain, decode_write
+from driftq.engine.ingest import WriteRequest, brings_config, check_key, decode_write
 from driftq.engine.ingest_arrow import decode_arrow
 from driftq.engine.render import Fields
-from driftq.errors import DriftQError, InvalidRequestError
+from driftq.errors import InvalidRequestError
 from driftq.http.access import FULL, Scope
 from driftq.http.answer import Answer, Promise
 from driftq.http.body import ARROW, JSON, check_media_type, check_size, check_u64, decode_body, has_media_type
 from driftq.http.errors import failed_reply
-from driftq.http.packing import PACKED_MIN, takes_gzip
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
-from driftq.http.request_log import NEVER_NS, NS_PER_MS
 from driftq.http.routes import Route
-from driftq.http.slot import Replies, Shortcut, Slot
 from driftq.http.timing import since_ms
 from driftq.http.v0.foreign import check_inline
 from driftq.http.v0.poll import Poll
-from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, WrittenTexts, page_reply, written_reply
+from driftq.http.v0.short_write import ShortWrites
+from driftq.http.v0.wire import DELETE_BODY, DIFF_BODY, page_reply, written_reply
 from driftq.model.answers import Performance, RecordsDeleted
 from driftq.model.limits import ARROW_WRITE_RECORDS_MAX
 from driftq.seam.clock import Clock
@@ -34,8 +31,6 @@ from driftq.server import Server
 _TOPIC = "/v0/topics/:topic"
 _WAIT_MS_MAX = 30_000
 _NOBODY: frozenset[bytes] = frozenset()
-_MANY_BYTES = 2048
-"""A body of more is not decoded in vain, where it can be told before that the short way will not do."""
 
 
 class _Written(Promise, eq=False, kw_only=True):
@@ -55,39 +50,6 @@ class _Written(Promise, eq=False, kw_only=True):
         self.resolve(reply)
 
 
-class _ShortWrite(Write, eq=False, kw_only=True):
-    """A write by the short way, which tells its caller itself what became of it."""
-
-    replies: Replies
-    texts: WrittenTexts
-    clock: Clock
-    began_ns: int
-    slow_ns: int
-    slot: Slot | None = None
-
-    def answer(self, first_seq: int, committed: Committed) -> None:
-        """It is there."""
-        assert self.slot is not None
-        total_ns = self.clock.monotonic_ns() - self.began_ns
-        body = self.texts.body(first_seq, self.rows.count, committed, total_ns)
-        if total_ns > self.slow_ns:
-            self._name()
-            self.replies.settle(self.slot, Reply(200, body))
-        else:
-            self.replies.tell(self.slot, body)
-
-    def fail(self, error: BaseException) -> None:
-        """It is not."""
-        assert self.slot is not None
-        self.replies.settle(self.slot, failed_reply(self._name(), error))
-
-    def _name(self) -> Request:
-        """Put a request into the slot, so that the log hears of the answer."""
-        assert self.slot is not None
-        self.slot.request = replace(self.texts.request, began_ns=self.began_ns)
-        return self.slot.request
-
-
 class Records:
     """The handlers."""
 
@@ -100,7 +62,9 @@ class Records:
     def routes(self) -> list[Route]:
         """Three."""
         return [
-            Route("POST", _TOPIC, self.write, Scope.WRITE, guards_name=True, shortcut=self.write_shortcut),
+            Route(
+                "POST", _TOPIC, self.write, Scope.WRITE, guards_name=True, shortcut=ShortWrites(self._server).shortcut
+            ),
             Route("POST", f"{_TOPIC}/diff", self.diff, Scope.READ, guards_name=True),
             Route("POST", f"{_TOPIC}/delete", self.delete, Scope.DELETE, guards_name=True),
         ]
@@ -129,40 +93,6 @@ class Records:
         if wanted.config is not None:
             check_inline(self._engine, name, wanted.config)
         return self._append(request, wanted, with_seqs=request.flag("return_seqs", True))
-
-    def write_shortcut(self, request: Request) -> Shortcut | None:
-        """The short way of writes without a key to one topic, with a head like this one's."""
-        if request.header(b"content-type") != JSON or request.header(b"idempotency-key") is not None:
-            return None
-        name = request.params[0]
-        texts = WrittenTexts(request, with_seqs=request.flag("return_seqs", True))
-        check_ready, take, takes = self._server.check_ready, self._engine.take, self._engine.takes
-        limits = self._limits
-        # A long list of seqs may be packed, which the short way does not do.
-        most = PACKED_MIN if texts.with_seqs and takes_gzip(request.headers) else limits.body_bytes_max
-        monotonic_ns = self._clock.monotonic_ns
-        slow_ns = self._server.settings.slow_request_ms * NS_PER_MS or NEVER_NS
-
-        def shortcut(body: bytes, replies: Replies) -> bool:
-            began_ns = monotonic_ns()
-            if len(body) > most or (len(body) > _MANY_BYTES and not takes(name)):
-                return False
-            rows = decode_plain(body, limits)
-            if rows is None:
-                return False
-            write = _ShortWrite(
-                rows=rows, replies=replies, texts=texts, clock=self._clock, began_ns=began_ns, slow_ns=slow_ns
-            )
-            try:
-                check_ready()
-                if not take(name, write):
-                    return False
-            except DriftQError:
-                return False  # the long way says why
-            write.slot = replies.expect()
-            return True
-
-        return shortcut
 
     def _write_arrow(self, request: Request) -> Answer:
         """The same from an Arrow stream (§22.1); what stands beside the records in JSON stands in the query."""
