@@ -124,6 +124,7 @@ _LISTEN, _STORE, _SAFETY, _CAPS, _BROKERS, _REST = (
     "Other",
 )
 
+LOG_LEVELS = ("debug", "info", "warning", "warn", "error")
 _FAILS = ("open", "closed")
 _DURABILITIES = ("fsync", "disk", "ephemeral")
 
@@ -215,7 +216,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(_BROKERS, "broker.accept_labels", "Take labels in an envelope."),
     Option(_BROKERS, "broker.durability", "What a produce and an ack wait for.", choices=_DURABILITIES),
     Option(_BROKERS, "broker.run_index_entries", "Newest steps of runs that can be looked up."),
-    Option(_REST, "log_level", "debug, info, warning or error.", also="LOG"),
+    Option(_REST, "log_level", "The least level that is logged.", also="LOG", choices=LOG_LEVELS),
     Option(_REST, "log_format", "Lines of the log: text, or JSON objects.", choices=("text", "json")),
     Option(_REST, "access_log", "Log every request; a single write then costs the server three times as much."),
     Option(_REST, "slow_request_ms", "Log requests that take longer than this; 0: none."),
@@ -242,9 +243,15 @@ def read_settings(environment: Mapping[str, str], flags: Mapping[str, Value] | N
 
 def _told(option: Option, environment: Mapping[str, str]) -> Value | None:
     """What the environment says about a setting, if that can be understood."""
-    text = environment.get(option.variable) or (environment.get(_PREFIX + option.also) if option.also else None)
-    if not text or option.type is str:
-        return text if text and (not option.choices or text in option.choices) else None
+    names = (option.variable, _PREFIX + option.also) if option.also else (option.variable,)
+    name = next((name for name in names if environment.get(name)), None)
+    if name is None:
+        return None
+    text = environment[name]
+    if option.choices:
+        return _chosen(option, name, text)
+    if option.type is str:
+        return text
     if option.type is bool:
         return text.lower() in ("1", "true")
     try:
@@ -258,6 +265,13 @@ def _told(option: Option, environment: Mapping[str, str]) -> Value | None:
     if option.most is not None and value > option.most:
         raise StartError(f"{option.variable} is {text}; the limit is {option.most}")
     return None
+
+
+def _chosen(option: Option, name: str, text: str) -> str:
+    word = text.lower()
+    if word not in option.choices:
+        raise StartError(f"{name} is {text!r}; the accepted values are {', '.join(option.choices)}")
+    return word
 
 
 def _with_port_of_host(values: dict[str, Value]) -> dict[str, Value]:

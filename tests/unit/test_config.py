@@ -193,6 +193,14 @@ class TestDevLimits:
     def test_without_them_the_limits_are_those_for_work(self) -> None:
         assert read_settings({}).broker == BrokerSettings()
 
-    def test_a_word_that_is_no_choice_is_passed_over(self) -> None:
-        assert read_settings({"DRIFTQ_DURABILITY": "maybe"}).broker.durability == "fsync"
-        assert read_settings({"DRIFTQ_DURABILITY": "ephemeral"}).broker.durability == "ephemeral"
+
+@pytest.mark.parametrize("option", [one for one in OPTIONS if one.choices], ids=lambda option: option.name)
+def test_a_word_of_the_environment_that_is_not_a_choice_is_refused_with_the_accepted_values(option: Option) -> None:
+    for word in option.choices:
+        assert value_of(read_settings({option.variable: word.upper()}), option) == word
+    names = [option.variable, f"DRIFTQ_{option.also}"] if option.also else [option.variable]
+    for name in names:
+        with pytest.raises(StartError) as refused:
+            read_settings({name: "loud"})
+        assert str(refused.value) == f"{name} is 'loud'; the accepted values are {', '.join(option.choices)}"
+    assert value_of(read_settings({option.variable: ""}), option) == option.default

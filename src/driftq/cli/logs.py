@@ -121,10 +121,10 @@ class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # generi
 
 
 def start_log(level: str, form: str = "text") -> None:
-    """Log at a level, `info` if it is unknown, and route everything else that Python prints into the log."""
+    """Log at a level (`config.LOG_LEVELS`), and route everything else that Python prints into the log."""
     handler = _StandardError()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    logging.basicConfig(level=_LEVELS.get(level.lower(), logging.INFO), handlers=[handler])
+    logging.basicConfig(level=_LEVELS[level], handlers=[handler])
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread

@@ -56,7 +56,7 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
     group.add_argument(
         option.flag,
         dest=option.field,
-        type=_number(option) if option.type is int else str,
+        type=_number(option) if option.type is int else str.lower if option.choices else str,
         choices=option.choices or None,
         metavar="N" if option.type is int else "|".join(option.choices) or "TEXT",
         help=option.help + default,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from driftq.cli.logs import LINE_BYTES, JsonLines, TextLines, chosen_format, start_log
+from driftq.config import LOG_LEVELS
 from driftq.seam.log import facts
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -40,13 +41,11 @@ def record(message: str, *arguments: object, error: BaseException | None = None,
     return made
 
 
-@pytest.mark.parametrize(
-    ("level", "wanted"), [("debug", logging.DEBUG), ("WARN", logging.WARNING), ("driftq=trace", logging.INFO)]
-)
-def test_a_level_nobody_knows_is_info(level: str, wanted: int, fresh_log: logging.Logger) -> None:
+@pytest.mark.parametrize("level", LOG_LEVELS)
+def test_every_level_that_a_setting_may_name_is_one_of_logging(level: str, fresh_log: logging.Logger) -> None:
     fresh_log.handlers.clear()  # those of the test runner
     start_log(level)
-    assert fresh_log.level == wanted
+    assert logging.getLevelName(fresh_log.level) == {"warn": "WARNING"}.get(level, level.upper())
 
 
 def test_a_line_of_json_has_time_level_message_facts_and_trace() -> None:
