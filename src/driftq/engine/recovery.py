@@ -256,7 +256,7 @@ class Recovery:
         self.report.files += 1
         buffer = LogBytes(self._disk, self._layout.wal_path(name, number), synced_end, None).content
         if synced_end or not is_zero(buffer, max(start, HEAD_BYTES)):
-            end = synced_end or len(buffer.rstrip(b"\0"))
+            end = synced_end or len(bytes(buffer).rstrip(b"\0"))
             self._frames.runs.enter(None, self._catalog.by_id.values())
             self._frames.damaged(Damage(max(start, HEAD_BYTES), end, None), None)
         else:
@@ -266,7 +266,9 @@ class Recovery:
         self, number: int, name: str, start: int, head: WalHead | None, synced_end: int
     ) -> Iterator[float]:
         path = self._layout.wal_path(name, number)
-        log = LogBytes(self._disk, path, synced_end, head)
+        # Spans are of topics in class `memory`. Those of topics that this file creates are only looked for at its end.
+        has_late = any(topic.durability is Durability.MEMORY for topic in self._catalog.by_id.values())
+        log = LogBytes(self._disk, path, synced_end, head, search_all=has_late)
         buffer = log.content
         body = None if head is None else head.body
         self._frames.written_by = "" if body is None else body.written_by

@@ -68,6 +68,10 @@ class File(Protocol):
         """Up to `size` bytes from `offset`; fewer only at the end of the file. May block."""
         ...
 
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        """Read into a view, from its start; returns how many bytes, fewer than it has only at the end of the file."""
+        ...
+
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         """The same without waiting for the device: None when the bytes are not all in memory."""
         ...
@@ -210,6 +214,16 @@ class OsFile:
             parts.append(part)
             got += len(part)
         return b"".join(parts)
+
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        """Read, however many calls it takes."""
+        got = 0
+        while got < len(view):
+            more = os.preadv(self._fd, [view[got:]], offset + got)
+            if not more:
+                break
+            got += more
+        return got
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         """Read what is in the page cache, or nothing."""

@@ -91,6 +91,12 @@ class PatientFile:
         """Read."""
         return self._patience.call(lambda: self._file.pread(size, offset), self._path)
 
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        """Read. A read that was given up may still fill a buffer of its own, not the caller's."""
+        content = self.pread(len(view), offset)
+        view[: len(content)] = content
+        return len(content)
+
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         """Return None: nobody can tell whether a read here would wait."""
         return None

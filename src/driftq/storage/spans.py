@@ -33,6 +33,8 @@ TOPICS_MAX = 64
 NAMED_BYTES = 256 << 10
 """After so many synced bytes of spans they are named again: what is not named yet is read frame by frame."""
 _TRIES = 8
+_WINDOW = 1 << 18
+"""So many bytes are searched at a time: they are in the processor's cache when they are."""
 _KIND_AT = 8
 _PATTERN = Layoutter("<HHIQQ").pack(Kind.SPANS, 0, 0, 0, 0)
 """What stands behind magic and length of every SPANS frame."""
@@ -108,7 +110,7 @@ def find_spans(content: bytes, salt: int, start: int = 0) -> list[Span]:
     """
     end = len(content)
     for _ in range(_TRIES):
-        found = content.rfind(_PATTERN, 0, end)
+        found = _last(content, end)
         if found < _KIND_AT:
             break
         frame = read_frame(content, found - _KIND_AT, len(content), salt)
@@ -116,6 +118,20 @@ def find_spans(content: bytes, salt: int, start: int = 0) -> list[Span]:
             return _checked(control_body(content, frame), start + frame.start)
         end = found
     return []
+
+
+def _last(content: bytes, end: int) -> int:
+    """Return the last place of the pattern before `end`, or -1.
+
+    `content` may be a memory map, whose own search takes many times longer than copies do.
+    """
+    while end >= len(_PATTERN):
+        start = max(0, end - _WINDOW)
+        found = content[start:end].rfind(_PATTERN)
+        if found >= 0:
+            return start + found
+        end = start + len(_PATTERN) - 1 if start else 0
+    return -1
 
 
 def _checked(body: bytes, before: int) -> list[Span]:

@@ -1,7 +1,7 @@
 """What a start does to the WAL files that it reads: nothing that it showed may get lost, and no space is wasted."""
 
 from driftq.seam.disk import Disk, File, Site, write_fully
-from driftq.seam.memory import fill_in, zeros
+from driftq.seam.memory import zeros
 from driftq.storage.spans import Span, find_spans
 from driftq.storage.wal_head import WalHead
 
@@ -16,8 +16,13 @@ class LogBytes:
     Spans that the last pages of the file name are left out: there are zeros in their place until somebody fills one in.
     """
 
-    def __init__(self, disk: Disk, path: str, synced_end: int, head: WalHead | None) -> None:
-        """Read all of it, or up to the end that a later file of the same run knows of. Raises OSError."""
+    def __init__(
+        self, disk: Disk, path: str, synced_end: int, head: WalHead | None, *, search_all: bool = False
+    ) -> None:
+        """Read all of it, or up to the end that a later file of the same run knows of. Raises OSError.
+
+        `search_all`: spans are worth a search of the whole file for a frame that names them.
+        """
         self._disk = disk
         self._path = path
         file = disk.open(path)
@@ -28,12 +33,13 @@ class LogBytes:
             if self.spans:
                 self.content = zeros(size)
                 for start, end in _between(self.spans, size):
-                    fill_in(self.content, start, file.pread(end - start, start))
+                    file.pread_into(memoryview(self.content)[start:end], start)
                 return
-            self.content = file.pread(size, 0)
+            self.content = _whole(file, size)
         finally:
             file.close()
-        self.spans = [] if salt is None else find_spans(self.content, salt)
+        if search_all and salt is not None:
+            self.spans = find_spans(self.content, salt)
         self._whole = True
 
     _whole = False
@@ -44,9 +50,18 @@ class LogBytes:
             return
         file = self._disk.open(self._path)
         try:
-            fill_in(self.content, span.start, file.pread(span.end - span.start, span.start))
+            file.pread_into(memoryview(self.content)[span.start : span.end], span.start)
         finally:
             file.close()
+
+
+def _whole(file: File, size: int) -> bytes:
+    """Return the first `size` bytes of a file, fewer where it is shorter."""
+    if not size:
+        return b""
+    content = zeros(size, all_used=True)
+    got = file.pread_into(memoryview(content), 0)
+    return content if got == size else content[:got]
 
 
 def _between(spans: list[Span], size: int) -> list[tuple[int, int]]:

@@ -63,6 +63,12 @@ class SimFile:
         """Up to `size` bytes, every write that has returned among them."""
         return self._content().read(size, offset)
 
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        """The same as `pread`, into a view."""
+        data = self.pread(len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         """The same while the disk is `cached`; like the real one None for a read over the end."""
         data = self._content().read(size, offset)

@@ -390,6 +390,9 @@ class _FaultyFile:
     def pread(self, size: int, offset: int) -> bytes:
         return self._disk.attempt("pread", self._path, lambda: self._inner.pread(size, offset))
 
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        return self._disk.attempt("pread_into", self._path, lambda: self._inner.pread_into(view, offset))
+
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         return self._disk.attempt("pread_nowait", self._path, lambda: self._inner.pread_nowait(size, offset))
 

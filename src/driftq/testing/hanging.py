@@ -100,6 +100,10 @@ class _HangingFile:
         content: bytes = self._call(self._inner.pread, size, offset)
         return content
 
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        got: int = self._call(self._inner.pread_into, view, offset)
+        return got
+
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
         return self._inner.pread_nowait(size, offset)
 

@@ -176,6 +176,7 @@ class _OrderFile:
         self._inner = inner
         self._known = known
         self.pread = inner.pread
+        self.pread_into = inner.pread_into
         self.pread_nowait = inner.pread_nowait
         self.size = inner.size
         self.close = inner.close

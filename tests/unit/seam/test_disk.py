@@ -39,6 +39,7 @@ class _Stingy:
         self._bytes_max = bytes_max
         self.offered: list[int] = []
         self.pread = inner.pread
+        self.pread_into = inner.pread_into
         self.pread_nowait = inner.pread_nowait
         self.sync = inner.sync
         self.write_out = inner.write_out
@@ -86,6 +87,20 @@ def test_a_read_goes_on_until_it_has_all(file: OsFile, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: real(fd, min(size, 3), offset))
     assert file.pread(8, 0) == b"abcdefgh"
     assert file.pread(100, 2) == b"cdefgh"
+
+
+def test_a_read_into_a_view_goes_on_until_it_is_full_or_the_file_ends(
+    file: OsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.pwritev([b"abcdefgh"], 0)
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, views, offset: real(fd, [views[0][:3]], offset))
+    buffer = bytearray(10)
+    assert file.pread_into(memoryview(buffer)[:7], 1) == 7
+    assert buffer == b"bcdefgh\0\0\0"
+    assert file.pread_into(memoryview(buffer), 3) == 5
+    assert buffer == b"defghgh\0\0\0"
+    assert file.pread_into(memoryview(buffer), 8) == 0
 
 
 def test_truncate_cuts_and_extends_with_zeros(file: OsFile) -> None:

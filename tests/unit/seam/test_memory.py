@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from driftq.seam.memory import collect_seldom, give_freed_memory_back, keep_for_good, keep_freed_memory
+from driftq.seam.memory import collect_seldom, give_freed_memory_back, keep_for_good, keep_freed_memory, zeros
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +34,13 @@ def test_the_collector_comes_seldom_and_passes_over_what_was_there_before() -> N
     finally:
         gc.unfreeze()
         gc.set_threshold(*thresholds)
+
+
+@pytest.mark.parametrize("all_used", [True, False])
+def test_zeros_can_be_filled_in_and_read_like_bytes(all_used: bool) -> None:
+    size = (4 << 20) + 5
+    room = zeros(size, all_used=all_used)
+    memoryview(room)[2 << 20 : (2 << 20) + 3] = b"abc"
+    assert len(room) == size
+    assert room[: 2 << 20] == bytes(2 << 20)
+    assert room[2 << 20 :] == b"abc" + bytes((2 << 20) + 2)

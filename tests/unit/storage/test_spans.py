@@ -71,6 +71,13 @@ def test_the_last_frame_counts_and_one_with_another_salt_does_not() -> None:
     assert find_spans(bytes(100), SALT) == []
 
 
+@pytest.mark.parametrize("before", [*range(0, 400, 40), 3 * spans._WINDOW])
+def test_a_frame_is_found_wherever_the_windows_of_the_search_end(before: int) -> None:
+    named = [Span(8, 16, 1, [1])]
+    content = bytes(before + 64) + _frame(spans._encode(named)) + bytes(2 * spans._WINDOW - 100)
+    assert find_spans(content, SALT) == named
+
+
 @pytest.mark.parametrize(
     "wrong", [[Span(16, 8, 1, [1])], [Span(8, 24, 1, []), Span(16, 32, 1, [])], [Span(0, 999, 1, [])]]
 )
