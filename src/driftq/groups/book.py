@@ -11,7 +11,7 @@ A checkpoint has per group and partition a floor, ranges and facts of failures: 
 the length of the log.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from driftq.engine.engine import Engine
@@ -85,7 +85,7 @@ class Book:
         self._ask = ask
         self._now = now
         self._engine: Engine | None = None
-        self._gathered: dict[int, list[tuple[DoneBody, Pending[None]]]] = {}
+        self._gathered: dict[int, list[tuple[Sequence[DoneBody], Pending[None]]]] = {}
         """What is done and not logged yet, by topic."""
 
     def open(self, engine: Engine) -> None:
@@ -146,15 +146,16 @@ class Book:
         sync = topic.log.durability is Durability.FSYNC
         return self._engine.log(topic.log, kind, body, self, sync=sync, in_order=False)
 
-    def log_done(self, topic: BrokerTopic, fact: DoneBody) -> Pending[None]:
-        """The same for a message that is done, together with others of this turn."""
+    def log_done(self, topic: BrokerTopic, facts: Sequence[DoneBody]) -> Pending[None]:
+        """Log that messages are done, all or none, together with others of this turn."""
         assert self._engine is not None
+        logged: Pending[None] = Pending()
         if not topic.lasts:
-            return self.log(topic, self._kind_of(topic, fact), encode(fact))
+            self._send_done(topic, [(facts, logged)])
+            return logged
         self._engine.check_open()
         self._engine.journal.shard_of(topic.log).check_room()
-        logged: Pending[None] = Pending()
-        self._gathered.setdefault(topic.id, []).append((fact, logged))
+        self._gathered.setdefault(topic.id, []).append((facts, logged))
         self._engine.journal.schedule()
         return logged
 
@@ -169,20 +170,20 @@ class Book:
             if topic is not None:
                 self._send_done(topic, facts)
 
-    def _send_done(self, topic: BrokerTopic, facts: list[tuple[DoneBody, Pending[None]]]) -> None:
-        first = facts[0][0]
+    def _send_done(self, topic: BrokerTopic, gathered: list[tuple[Sequence[DoneBody], Pending[None]]]) -> None:
+        facts = [fact for some, _ in gathered for fact in some]
         try:
             if len(facts) == 1:
-                logged = self.log(topic, self._kind_of(topic, first), encode(first))
+                logged = self.log(topic, self._kind_of(topic, facts[0]), encode(facts[0]))
             else:
-                logged = self.log(topic, GroupKind.DONE, encode(ManyDoneBody([fact for fact, _ in facts])))
+                logged = self.log(topic, GroupKind.DONE, encode(ManyDoneBody(facts)))
         except DriftQError as error:
-            for _, waiting in facts:
+            for _, waiting in gathered:
                 waiting.fail(error)
             return
 
         def settle(done: Pending[None]) -> None:
-            for _, waiting in facts:
+            for _, waiting in gathered:
                 if done.error is None:
                     waiting.resolve(None)
                 else:
@@ -216,10 +217,9 @@ class Book:
                 group.done += landing.count - lane.count
                 lane.land(landing)
         elif kind == GroupKind.DONE:
-            for fact in decode_many_done(body).facts:
-                self._apply_done(found, at, fact)
+            self._apply_done(found, at, decode_many_done(body).facts)
         else:
-            self._apply_done(found, at, decode_done(body))
+            self._apply_done(found, at, [decode_done(body)])
 
     def _apply_topic(self, topic: Topic, body: TopicBody) -> None:
         found = self.by_id.get(topic.id)
@@ -228,17 +228,21 @@ class Book:
             self.by_id[topic.id] = self.by_name[body.name] = found
             found.log = topic
 
-    def _apply_done(self, topic: BrokerTopic, at: int, fact: DoneBody) -> None:
-        group = self.group(topic, fact.group)
-        lane = group.lane(fact.partition, live=self._engine is not None)
-        before = lane.count
-        lane.finish(fact.offset, fact.size)
-        group.done += lane.count - before
-        if fact.attempts != 1:
-            for ended in self.enders:
-                ended(topic.name, fact.offset, fact.group, fact.attempts)
-        if fact.key:
-            self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), at)
+    def _apply_done(self, topic: BrokerTopic, at: int, facts: Sequence[DoneBody]) -> None:
+        group: Group | None = None
+        for fact in facts:
+            # Facts of one batch are of one group, and mostly of one partition.
+            if group is None or fact.group != group.name:
+                group = self.group(topic, fact.group)
+            lane = group.lane(fact.partition, live=self._engine is not None)
+            before = lane.count
+            lane.finish(fact.offset, fact.size)
+            group.done += lane.count - before
+            if fact.attempts != 1:
+                for ended in self.enders:
+                    ended(topic.name, fact.offset, fact.group, fact.attempts)
+            if fact.key:
+                self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), at)
 
     def _apply_retired(self, topic: BrokerTopic, fact: RetiredBody) -> None:
         topic.index.parts[fact.partition].retired[fact.offset] = fact.size

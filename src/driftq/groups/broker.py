@@ -1,8 +1,11 @@
 """`Broker`: the broker API as one feature, for the server and its handlers."""
 
+from collections.abc import Sequence
+
 from driftq.engine.engine import Engine
 from driftq.engine.topic import Topic
 from driftq.errors import DriftQError
+from driftq.groups.acks import Acked, ack_all
 from driftq.groups.agenda import Agenda, Spot
 from driftq.groups.batch import store_batch
 from driftq.groups.book import Book, BrokerTopic
@@ -155,6 +158,10 @@ class Broker:
     def ack(self, place: Place, owner: str) -> Pending[None]:
         """A message is done (http-v1 §3.7, from check 6 on)."""
         return self.settler.ack(place, owner)
+
+    def ack_all(self, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]) -> list[Acked]:
+        """Ack messages of a group, given as partition and offset; return the answer of each (http-v1 §22)."""
+        return ack_all(self.book, self.settler, topic, group, owner, messages)
 
     def nack(
         self, place: Place, owner: str, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False

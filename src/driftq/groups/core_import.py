@@ -169,7 +169,7 @@ class CoreImport:
         partition = topic.index.partition_at(offset)
         if message is not None and partition is not None:
             book.group(topic, group).lane(partition)
-            await book.log_done(topic, DoneBody(group, partition, offset, message.size, attempts=0))
+            await book.log_done(topic, [DoneBody(group, partition, offset, message.size, attempts=0)])
 
     def _is_over(self, record: Record) -> bool:
         ttl_ms, ended = self._broker.settings.idem_consume_ttl_ms, moment(record.updated_at)

@@ -7,13 +7,14 @@ A dead letter is copied first and marked done then: a crash between the two make
 between the two leaves the letter, and hands its message out again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from driftq.engine.engine import Engine
 from driftq.engine.journal import forward
 from driftq.errors import DriftQError, InvalidRequestError, NotOwnerError
 from driftq.groups.agenda import Agenda, Spot
+from driftq.groups.backoff import delay_ms_of
 from driftq.groups.book import Book, BrokerTopic
 from driftq.groups.frames import DoneBody, GroupKind, RetryBody, encode
 from driftq.groups.group import Group
@@ -24,11 +25,7 @@ from driftq.groups.produce import Producer
 from driftq.groups.stored import dead_letter, wait_for_message
 from driftq.model.broker import BrokerSettings
 from driftq.model.envelope import DlqNote
-from driftq.seam.runtime import Pending, run
-
-_DELAY_MS_MAX = 86_400_000
-_SHIFT_MAX = 40
-"""Doubling so often is beyond every cap."""
+from driftq.seam.runtime import Pending, each, run
 
 
 class Verdict(NamedTuple):
@@ -75,7 +72,14 @@ class Settler:
             waiting.then(lambda _: forward(lambda: self.ack(place, owner), answer))
             return answer
         self._check_owner(entry, owner)
-        return self.finish(spot, entry, commits=True)
+        return self.finish(spot, [entry], commits=True)
+
+    def ackable(self, spot: Spot, offset: int, owner: str) -> Open | None:
+        """Return the open message that this owner can ack at once, if it is one."""
+        entry = spot.lane.open.get(offset)
+        if entry is None or entry.settling is not None or spot.lane.moving is not None:
+            return None
+        return entry if entry.owner == owner and self._is_free(entry) else None
 
     def nack(self, place: Place, owner: str, verdict: Verdict) -> Pending[None]:
         """The delivery failed."""
@@ -172,49 +176,46 @@ class Settler:
 
     # Ends
 
-    def finish(self, spot: Spot, entry: Open, *, commits: bool = False) -> Pending[None]:
-        """Log that a message is done, and let the group go on. `commits` its key, too."""
+    def finish(self, spot: Spot, entries: Sequence[Open], *, commits: bool = False) -> Pending[None]:
+        """Log that messages of one lane are done, all or none, and let the group go on. `commits` their keys, too."""
         topic, group, lane = spot
-        scope = entry.scope if commits else None
-        body = DoneBody(
-            group.name,
-            lane.partition,
-            entry.offset,
-            entry.size,
-            "" if scope is None else scope.tenant,
-            "" if scope is None else scope.key,
-            entry.attempts,
-        )
+        scopes = [entry.scope if commits else None for entry in entries]
+        facts = [_fact(spot, entry, scope) for entry, scope in zip(entries, scopes, strict=True)]
         answer: Pending[None] = Pending()
-        entry.settling = Pending()
+        settling: Pending[None] = Pending()
+        for entry in entries:
+            entry.settling = settling
 
         def settle(done: Pending[None]) -> None:
             if done.error is None:
-                lane.close(entry)
+                for entry in entries:
+                    lane.close(entry)
                 self._producer.note_progress(lane)
             else:
-                if stream is not None:
+                for entry, stream in held:
                     entry.take_credit(stream)
-                self._look_again(spot, entry)
-            _settled(entry)
+                for entry in entries:
+                    self._look_again(spot, entry)
+            _settled(entries)
             group.stir(lane.partition)
             if done.error is None:
                 answer.resolve(None)
             else:
                 answer.fail(done.error)
 
-        logged = self._held(lambda: self._book.log_done(topic, body), entry, scope)
-        stream = entry.stream
-        if stream is not None:
-            # Its worker is through with it: the next message need not wait for the disk.
-            entry.free_credit()
+        logged = self._held(lambda: self._book.log_done(topic, facts), entries, scopes)
+        held = [(entry, entry.stream) for entry in entries if entry.stream is not None]
+        if held:
+            # Their worker is through with them: the next messages need not wait for the disk.
+            for entry, _ in held:
+                entry.free_credit()
             group.stir(lane.partition)
         logged.then(settle)
         return answer
 
     def skip(self, spot: Spot, entry: Open) -> None:
         """The work of its key is done, and so is the message."""
-        self.finish(spot, entry)
+        self.finish(spot, [entry])
         self._counters.skips += 1
 
     def due(self, spot: Spot, entry: Open) -> None:
@@ -244,7 +245,7 @@ class Settler:
         """
         topic, group, lane = spot
         leased = entry.state is State.LEASED
-        due = at + self._delay(entry, verdict.delay_ms, nacked=nacked) if leased else entry.due
+        due = at + delay_ms_of(self._settings, entry, verdict.delay_ms, nacked=nacked) if leased else entry.due
         now = self._agenda.now()
         # A key that somebody else works on by now is not this owner's to fail.
         keyed = entry.scope if nacked and self._is_free(entry) else None
@@ -265,7 +266,7 @@ class Settler:
 
         def settle(done: Pending[None]) -> None:
             if done.error is not None or entry.void:
-                _settled(entry)
+                _settled([entry])
                 self._look_again(spot, entry)
                 if done.error is not None:
                     answer.fail(done.error)
@@ -275,7 +276,7 @@ class Settler:
             entry.last_error = verdict.reason
             entry.doomed = entry.doomed or verdict.dead_letter
             if not leased and not entry.doomed:
-                _settled(entry)
+                _settled([entry])
                 self._look_again(spot, entry)
                 group.stir(lane.partition)
                 answer.resolve(None)
@@ -290,11 +291,11 @@ class Settler:
                 self._agenda.add(spot, entry)
             else:
                 lane.make_ready(entry)
-            _settled(entry)
+            _settled([entry])
             group.stir(lane.partition)
             answer.resolve(None)
 
-        self._held(lambda: self._book.log(topic, GroupKind.RETRY, encode(body)), entry, keyed).then(settle)
+        self._held(lambda: self._book.log(topic, GroupKind.RETRY, encode(body)), [entry], [keyed]).then(settle)
         return answer
 
     def _look_again(self, spot: Spot, entry: Open) -> None:
@@ -306,29 +307,19 @@ class Settler:
         else:
             self._agenda.again(spot, entry)
 
-    def _delay(self, entry: Open, asked_ms: int | None, *, nacked: bool) -> int:
-        """How long a message waits that has failed so often (http-v1 §9), unless its worker says how long."""
-        if asked_ms is not None:
-            return min(asked_ms, _DELAY_MS_MAX)
-        backoff, cap = entry.policy
-        again = entry.attempts - 1
-        if backoff > 0:
-            return min(cap or _DELAY_MS_MAX, backoff << min(again, _SHIFT_MAX))
-        settings = self._settings
-        if nacked and not entry.limit and again >= 1 and settings.nack_guard_ms:
-            return min(settings.nack_guard_max_ms, settings.nack_guard_ms << min(again - 1, _SHIFT_MAX))
-        return 0
-
-    def _held(self, log: Callable[[], Pending[None]], entry: Open, scope: Scope | None) -> Pending[None]:
-        """Log a fact; while that is under way nobody else gets the key."""
+    def _held(
+        self, log: Callable[[], Pending[None]], entries: Sequence[Open], scopes: Sequence[Scope | None]
+    ) -> Pending[None]:
+        """Log a fact; while that is under way nobody else gets the keys."""
         try:
             logged = log()
         except Exception:
-            _settled(entry)
+            _settled(entries)
             raise
-        if scope is not None and not logged.settled:
-            self._registry.settling(scope)
-            logged.then(lambda _: self._registry.settled(scope))
+        keyed = [scope for scope in scopes if scope is not None]
+        if keyed and not logged.settled:
+            each(keyed, self._registry.settling)
+            logged.then(lambda _: each(keyed, self._registry.settled))
         return logged
 
     # Dead letters
@@ -352,7 +343,7 @@ class Settler:
                 entry.state = State.WAITING
                 entry.due = self._agenda.now()
                 self._agenda.add(spot, entry)
-            _settled(entry)
+            _settled([entry])
             group.stir(lane.partition)
             answer.resolve(None)
 
@@ -377,7 +368,7 @@ class Settler:
             await self._producer.copy(DLQ + topic.name, topic.partitions, dead_letter(message, note))
         if not await _is_left_behind(lane, entry):
             body = DoneBody(group.name, lane.partition, entry.offset, entry.size, attempts=entry.attempts)
-            await self._book.log_done(topic, body)
+            await self._book.log_done(topic, [body])
         return True
 
 
@@ -388,8 +379,18 @@ async def _is_left_behind(lane: Lane, entry: Open) -> bool:
     return entry.void
 
 
-def _settled(entry: Open) -> None:
-    """Whoever waits may look now."""
-    waiting, entry.settling = entry.settling, None
+def _fact(spot: Spot, entry: Open, scope: Scope | None) -> DoneBody:
+    """Return what is logged of a message that is done; with a scope, its key is committed."""
+    group, partition = spot.group.name, spot.lane.partition
+    if scope is None:
+        return DoneBody(group, partition, entry.offset, entry.size, attempts=entry.attempts)
+    return DoneBody(group, partition, entry.offset, entry.size, scope.tenant, scope.key, entry.attempts)
+
+
+def _settled(entries: Sequence[Open]) -> None:
+    """Let those who wait for these messages look now. Entries that settle together share what is waited for."""
+    waiting = entries[0].settling
+    for entry in entries:
+        entry.settling = None
     if waiting is not None:
         waiting.resolve(None)

@@ -37,28 +37,41 @@ def answered(
     shown: Callable[[T], Result],
 ) -> Pending[Reply]:
     """Return the reply to a batch: what `ask` says of every entry, in order, when the last of them is answered."""
-    answer: Pending[Reply] = Pending()
-    results: list[Result] = [{}] * len(entries)
-    left = len(entries)
 
-    def done(place: int, result: Result) -> None:
+    def asked(entry: Entry) -> "Pending[T] | Exception | T":
+        try:
+            return ask(entry)
+        except Exception as error:  # noqa: BLE001  # a refusal or a bug of one entry: the others are asked all the same
+            return error
+
+    return answer_all(request, [asked(entry) for entry in entries], shown)
+
+
+def answer_all(
+    request: Request, asked: "Sequence[Pending[T] | Exception | T]", shown: Callable[[T], Result]
+) -> Pending[Reply]:
+    """Return the reply to a batch of which this was said, in order. Entries may share what they wait for."""
+    answer: Pending[Reply] = Pending()
+    waiting = {id(one): one for one in asked if isinstance(one, Pending) and not one.settled}
+    left = len(waiting)
+
+    def reply() -> Reply:
+        return json_reply(200, {"results": [_result(request, one, shown) for one in asked]})
+
+    def settled(_: Pending[T]) -> None:
         nonlocal left
-        results[place] = result
         left -= 1
         if not left:
-            answer.resolve(json_reply(200, {"results": results}))
+            answer.resolve(reply())
 
-    def settled(place: int, found: Pending[T]) -> None:
-        done(place, shown(found.result()) if found.error is None else entry_failed(request, found.error))
-
-    for place, entry in enumerate(entries):
-        try:
-            found = ask(entry)
-        except Exception as error:  # noqa: BLE001  # a refusal or a bug of one entry: the others are asked all the same
-            done(place, entry_failed(request, error))
-            continue
-        if isinstance(found, Pending):
-            found.then(lambda one, place=place: settled(place, one))  # type: ignore[misc]
-        else:
-            done(place, shown(found))
+    if not waiting:
+        answer.resolve(reply())
+    for one in waiting.values():
+        one.then(settled)
     return answer
+
+
+def _result(request: Request, one: "Pending[T] | Exception | T", shown: Callable[[T], Result]) -> Result:
+    if isinstance(one, Pending):
+        return shown(one.result()) if one.error is None else entry_failed(request, one.error)
+    return entry_failed(request, one) if isinstance(one, Exception) else shown(one)

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from driftq.errors import InvalidRequestError
 from driftq.groups.ports import Place
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v1.entries import answered, given_entries
+from driftq.http.v1.entries import answer_all, answered, given_entries
 from driftq.http.v1.names import check_name
 from driftq.http.v1.params import only_body, stripped
 from driftq.http.v1.settle import checked_delay, checked_lease, checked_names, checked_numbers, checked_place
@@ -78,6 +79,14 @@ class _Holder(NamedTuple):
         """Return the place of one of them. Raise InvalidRequestError."""
         return checked_place(self.topic, self.group, *checked_numbers(entry.partition, entry.offset))
 
+    def found(self, entry: MessageEntry) -> tuple[int, int] | InvalidRequestError:
+        """Return partition and offset of one of them, or what is wrong with them."""
+        try:
+            place = self.place(entry)
+        except InvalidRequestError as error:
+            return error
+        return place.partition, place.offset
+
 
 class SettlingBatches:
     """The handlers."""
@@ -101,10 +110,11 @@ class SettlingBatches:
     def ack(self, request: Request) -> Pending[Reply]:
         """Ack messages."""
         given = only_body(self._acks, request, self._body_bytes_max)
-        holder, ack = self._holder(request, given), self._broker.ack
-        return answered(
-            request, given_entries(given.entries), lambda one: ack(holder.place(one), holder.owner), _settled
-        )
+        holder, entries = self._holder(request, given), given_entries(given.entries)
+        found = [holder.found(entry) for entry in entries]
+        messages = [one for one in found if isinstance(one, tuple)]
+        acked = iter(self._broker.ack_all(*holder, messages))
+        return answer_all(request, [next(acked) if isinstance(one, tuple) else one for one in found], _settled)
 
     def release(self, request: Request) -> Pending[Reply]:
         """Give messages back that were not worked on."""

@@ -237,14 +237,14 @@ def test_a_log_that_fails_fails_every_entry_that_needs_it_and_no_other(monkeypat
 
 
 def test_a_bug_in_one_entry_is_its_own_result(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    ack = client.server.broker.settler.ack
+    ackable = client.server.broker.settler.ackable
 
-    def buggy(place: Any, owner: str) -> Any:
-        if place.offset == 1:
+    def buggy(spot: Any, offset: int, owner: str) -> Any:
+        if offset == 1:
             raise ZeroDivisionError
-        return ack(place, owner)
+        return ackable(spot, offset, owner)
 
-    monkeypatch.setattr(client.server.broker.settler, "ack", buggy)
+    monkeypatch.setattr(client.server.broker.settler, "ackable", buggy)
     assert [one["code"] for one in batch(client, "/v1/ack", [at(0), at(1), at(2)])] == [204, 500, 204]
 
 
