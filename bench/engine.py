@@ -20,26 +20,26 @@ import uvloop
 from bench.load import body
 from bench.processes import cpu_seconds, resident_mib
 from bench.report import Result, Workload, report
+from driftq.codec.record_json import Fields, render_records
+from driftq.codec.write_body import decode_write
 from driftq.config import Settings
-from driftq.engine import delete as delete_module
-from driftq.engine.append import Appended
-from driftq.engine.apply import apply_delete
-from driftq.engine.delete import parse_match
-from driftq.engine.diff import Page, Query
 from driftq.engine.engine import Engine
-from driftq.engine.frames import DeleteBody
-from driftq.engine.ingest import decode_write
-from driftq.engine.render import Fields, render_records
-from driftq.engine.segment import Segment
-from driftq.engine.tags import TagIndexes
-from driftq.engine.topic import Topic
+from driftq.engine.read.tag_lookup import TagIndexes
+from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.state.control_frames import DeleteBody
+from driftq.engine.state.segment import Segment
+from driftq.engine.state.topic import Topic
+from driftq.engine.write import deleter as delete_module
+from driftq.engine.write.appender import Appended
+from driftq.engine.write.deleter import parse_match
+from driftq.engine.write.state_changes import apply_delete
 from driftq.model.limits import Limits
-from driftq.model.topic import TopicConfig
-from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk
-from driftq.seam.memory import collect_seldom, keep_freed_memory
-from driftq.seam.runtime import AsyncioRuntime, Pending
-from driftq.seam.scribe import ScribeProcess, fork_scribes
+from driftq.model.topic_config import TopicConfig
+from driftq.system.clock import SystemClock
+from driftq.system.disk import OsDisk
+from driftq.system.machine import collect_seldom, keep_freed_memory
+from driftq.system.runtime import AsyncioRuntime, Pending
+from driftq.system.writer_process import ScribeProcess, fork_scribes
 
 TOPIC = "bench"
 CONNECTIONS = 16

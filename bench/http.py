@@ -19,7 +19,7 @@ import uvloop
 from bench.load import body, redis_length
 from bench.report import Result, Workload, report
 from bench.servers import Process, driftq, missing_redis, redis
-from driftq.cli.load import Load, again_and_again, drive, http_length, http_request
+from driftq.cli.server.load_generator import Load, again_and_again, drive, http_length, http_request
 
 CONNECTIONS = 16
 SECONDS = 4.0

@@ -1,6 +1,6 @@
-"""What loads are made of, beside what `driftq bench` is made of too (`driftq.cli.load`)."""
+"""What loads are made of, beside what `driftq bench` is made of too (`driftq.cli.server.load_generator`)."""
 
-from driftq.cli.load import Measure
+from driftq.cli.server.load_generator import Measure
 
 
 def body(count: int, first: int, *, tags: bool = True) -> bytes:

@@ -14,13 +14,13 @@ import uvloop
 
 from bench.report import Result, Workload, report
 from bench.servers import scratch
+from driftq.codec.write_body import make_rows
 from driftq.config import Settings
-from driftq.engine.ingest import make_rows
-from driftq.model.topic import Durability, TopicConfig
-from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk
-from driftq.seam.runtime import AsyncioRuntime
+from driftq.model.topic_config import Durability, TopicConfig
 from driftq.server import Server
+from driftq.system.clock import SystemClock
+from driftq.system.disk import OsDisk
+from driftq.system.runtime import AsyncioRuntime
 
 TOPIC = "bench"
 BATCH = 100

@@ -20,7 +20,7 @@ import uvloop
 from bench.http import run_load
 from bench.report import Result, Workload, report
 from bench.servers import Process, driftq, start
-from driftq.cli.load import drive, http_length, http_request
+from driftq.cli.server.load_generator import drive, http_length, http_request
 
 WORKERS, IN_FLIGHT = 8, 8
 PRODUCERS = 32

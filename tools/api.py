@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from driftq import __version__
-from driftq.http.openapi import document
-from driftq.http.v0.described import OPERATIONS
-from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
+from driftq.http.openapi.document import document
+from driftq.http.openapi.v0_operations import OPERATIONS
+from driftq.http.openapi.v1_operations import OPERATIONS as BROKER_OPERATIONS
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 _HEAD = """# The API

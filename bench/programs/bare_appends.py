@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from bench.programs.driftq_appends import TOPIC, value_of
 from bench.programs.loops import Figures
-from driftq.cli.load import http_length
+from driftq.cli.server.load_generator import http_length
 from driftq.client import Client, ClientError
 
 _KEY = re.compile(rb'"idempotency_key":"([0-9a-f]+)"')

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, json
 
-from driftq.model.envelope import Message, RoutingDecision
+from driftq.model.message import Message, RoutingDecision
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):

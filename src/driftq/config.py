@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, convert
 
 from driftq.errors import StartError
-from driftq.model.broker import DEV_LIMITS, BrokerSettings
+from driftq.model.broker_settings import DEV_LIMITS, BrokerSettings
 from driftq.model.limits import MIB, WAL_FILE_BYTES_MAX, Limits
 
 Value = str | int | bool

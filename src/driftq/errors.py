@@ -39,7 +39,7 @@
         └── UnrecoverableError         start_refused       no usable checkpoint and no WAL from its start
 
 An assertion is for our bugs, a `DriftQError` for the world. Torn tail, damage and a newer format are three different
-verdicts (`storage.wal_reader`); only the last one stops a start.
+verdicts (`storage/wal/wal_reader`); only the last one stops a start.
 """
 
 from collections.abc import Mapping

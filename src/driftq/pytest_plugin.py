@@ -29,7 +29,7 @@ class DriftQServer:
     def __init__(self, data_dir: str, **settings: object) -> None:
         import threading
 
-        from driftq.seam.runtime import ThreadWorker
+        from driftq.system.runtime import ThreadWorker
 
         self.data_dir = data_dir
         self.url = ""
@@ -68,13 +68,13 @@ class DriftQServer:
         from driftq.config import Settings
         from driftq.http.app import App
         from driftq.http.keys import Keys
-        from driftq.http.listener import Listener, choose_address
-        from driftq.http.serving import Terms
-        from driftq.seam.boot import read_boot_id
-        from driftq.seam.clock import SystemClock
-        from driftq.seam.disk import OsDisk
-        from driftq.seam.runtime import AsyncioRuntime
+        from driftq.http.transport.connection_context import Terms
+        from driftq.http.transport.listener import Listener, choose_address
         from driftq.server import Server
+        from driftq.system.clock import SystemClock
+        from driftq.system.disk import OsDisk
+        from driftq.system.machine import read_boot_id
+        from driftq.system.runtime import AsyncioRuntime
 
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         settings = convert({"data_dir": self.data_dir, "port": 0, **self._settings}, Settings)

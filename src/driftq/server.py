@@ -14,36 +14,36 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from driftq import __version__
-from driftq.admission import Admission
-from driftq.backup.backups import Backups
 from driftq.config import Settings
-from driftq.cursors.named import NamedCursors
 from driftq.engine.engine import Engine
-from driftq.engine.time import TOLD_MS
-from driftq.engine.topic import Topic
+from driftq.engine.engine_time import TOLD_MS
+from driftq.engine.load.admission import Admission
+from driftq.engine.state.topic import Topic
 from driftq.errors import ShuttingDownError, StartError, WalStoppedError
-from driftq.groups.broker import Broker
-from driftq.groups.hook import make_hook
-from driftq.groups.letters import BrokerLetters
-from driftq.groups.redrive import Redriver
-from driftq.groups.registry import IdempotencyRegistry
-from driftq.groups.runs import RunIndex
-from driftq.lease.book import LeaseBook
-from driftq.model.answers import ClockAhead, Health, Holes, QueueCounts, Readiness
+from driftq.features.backup.backups import Backups
+from driftq.features.broker.broker import Broker
+from driftq.features.broker.idempotency.registry import IdempotencyRegistry
+from driftq.features.broker.producer.router_hook import make_hook
+from driftq.features.broker.redrive import Redriver
+from driftq.features.broker.redrive_topics import BrokerLetters
+from driftq.features.broker.run_index import RunIndex
+from driftq.features.cursors import NamedCursors
+from driftq.features.queue.lease_log import LeaseBook
+from driftq.features.queue.queues import Queues
+from driftq.features.router.routers import Routers
+from driftq.features.staging.staging import Staging
+from driftq.features.watch.watch import Watch
 from driftq.model.tombstone import Reason
-from driftq.model.topic import Durability
-from driftq.queue.queues import Queues
-from driftq.router.routers import Routers
-from driftq.seam.boot import UNKNOWN_BOOT
-from driftq.seam.clock import Clock
-from driftq.seam.disk import Disk
-from driftq.seam.entropy import Entropy, SystemEntropy
-from driftq.seam.runtime import Pending, Runtime
-from driftq.staging.stage import Staging
-from driftq.storage.commit import Shard
+from driftq.model.topic_config import Durability
+from driftq.model.v0_answers import ClockAhead, Health, Holes, QueueCounts, Readiness
 from driftq.storage.layout import Layout, make_directory
 from driftq.storage.server_id import ColdMark, adopt_cold_tier, settle_server_id
-from driftq.watch.watch import Watch
+from driftq.storage.wal.group_commit import Shard
+from driftq.system.clock import Clock
+from driftq.system.disk import Disk
+from driftq.system.entropy import Entropy, SystemEntropy
+from driftq.system.machine import UNKNOWN_BOOT
+from driftq.system.runtime import Pending, Runtime
 
 _NS_PER_MS = 1_000_000
 _DRAIN_MS = 2000

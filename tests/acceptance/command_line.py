@@ -13,7 +13,7 @@ import pytest
 from msgspec import json
 
 from driftq.cli.commands import make_app
-from driftq.cli.frame import run
+from driftq.cli.lazy_groups import run
 from tests.acceptance.process import PATIENCE_S, ServerProcess, environment
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 
 from driftq.client import AsyncClient, AsyncWorker, Delivery, Job
-from driftq.client.handlers import WorkerOptions
+from driftq.client.workers.handlers import WorkerOptions
 from tests.acceptance.restarting import PATIENT
 
 QUEUE, QUEUE_ONCE, GROUP, GROUP_ONCE = "queue", "queue-once", "group", "group-once"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec import json
 
-from driftq.cli.import_files import _bodies
+from driftq.cli.data.import_files import _bodies
 from tests.acceptance.command_line import CommandLine
 from tests.acceptance.process import ServerProcess, serving
 
@@ -70,13 +70,13 @@ def test_what_is_exported_can_be_imported_with_all_its_columns(driftq: CommandLi
 def test_an_interrupted_import_goes_on_where_it_stopped(
     driftq: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("driftq.cli.import_files._BATCH_RECORDS", 100)
+    monkeypatch.setattr("driftq.cli.data.import_files._BATCH_RECORDS", 100)
     lines = [json.encode({"data": n}) for n in range(950)]
     path = tmp_path / "lines.ndjson"
     path.write_bytes(b"\n".join(lines))
     count = iter(range(4))
     with monkeypatch.context() as broken:
-        broken.setattr("driftq.cli.import_files._bodies", lambda table: _bodies_then_stop(table, count))
+        broken.setattr("driftq.cli.data.import_files._bodies", lambda table: _bodies_then_stop(table, count))
         assert driftq("import", str(path), "-t", "interrupted").code == 130
     (row,) = driftq.ok("import", str(path), "-t", "interrupted", "--json").json
     assert (row["records"], row["there_before"]) == (650, 300)

@@ -22,7 +22,7 @@ from driftq.client import (
     SeekTo,
     StoredMessage,
 )
-from driftq.model.broker_answers import Extended
+from driftq.model.v1_answers import Extended
 from tests.acceptance.waiting import until
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from driftq.client import AsyncClient, Client, ClientError, ProtocolError, TransportError
-from driftq.client.drivers import Stream
 from driftq.client.errors import ClosedError
-from driftq.seam import http_async, http_blocking
+from driftq.client.transport.drivers import Stream
+from driftq.system.http_client import http_async, http_blocking
 from tests.acceptance.hostile_server import CERTIFICATE, Play, heard, hostile, reply, says
 
 TIMEOUT_S = 1.5

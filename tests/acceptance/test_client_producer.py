@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, NotFoundError, Record, StoredMessage
-from driftq.client.records import JsonLines
-from driftq.client.retry import Retries
+from driftq.client.transport.new_records import JsonLines
+from driftq.client.transport.retry import Retries
 from tests.acceptance.hostile_server import heard, hostile, reply
 from tests.acceptance.restarting import PATIENT, restarting
 

@@ -27,7 +27,7 @@ from driftq.client import (
     TransportError,
     UnauthorizedError,
 )
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from tests.acceptance.process import serving
 
 

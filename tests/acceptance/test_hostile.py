@@ -15,7 +15,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from msgspec import json
 
-from driftq.http.connection import PREFACE
+from driftq.http.transport.connection import PREFACE
 from tests.acceptance.process import ServerProcess, serving
 
 pytestmark = pytest.mark.slow

@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from driftq.backup import backups
 from driftq.config import Settings
 from driftq.errors import StartError
+from driftq.features.backup import backups
 from driftq.http.app import App
 from driftq.http.keys import Keys
 from driftq.http.request import Request
-from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk
-from driftq.seam.patience import Patience
-from driftq.seam.patient_disk import PatientDisk
-from driftq.seam.runtime import AsyncioRuntime, Pending
 from driftq.server import Server
-from driftq.testing.hanging import HangingDisk
+from driftq.system.clock import SystemClock
+from driftq.system.disk import OsDisk
+from driftq.system.hang_guard import Patience, PatientDisk
+from driftq.system.runtime import AsyncioRuntime, Pending
+from driftq.testing.hanging_disk import HangingDisk
 from tests.acceptance.process import PATIENCE_S
 
 WAIT_S, LOOP_WAIT_S = 1.0, 0.05

@@ -8,7 +8,7 @@ import pytest
 from msgspec import json
 
 from tests.acceptance.process import PATIENCE_S, environment, serving
-from tests.unit.groups.test_core_log import line
+from tests.unit.offline.driftq_core.test_core_log import line
 
 pytestmark = pytest.mark.slow
 

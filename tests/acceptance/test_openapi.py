@@ -16,8 +16,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from driftq.http.v0.described import OPERATIONS
-from driftq.http.v1.described import OPERATIONS as BROKER_OPERATIONS
+from driftq.http.openapi.v0_operations import OPERATIONS
+from driftq.http.openapi.v1_operations import OPERATIONS as BROKER_OPERATIONS
 from tests.acceptance.process import ServerProcess, serving
 
 _STREAMS = {"/v0/watch/:wid", "/v0/topics/:topic/work", "/v0/ws", "/v1/consume"}

@@ -3,13 +3,13 @@
 import asyncio
 from pathlib import Path
 
+from driftq.codec.write_body import make_rows
 from driftq.config import Settings
 from driftq.engine.engine import Engine
-from driftq.engine.ingest import make_rows
-from driftq.model.topic import Durability, TopicConfig
-from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk
-from driftq.seam.runtime import AsyncioRuntime
+from driftq.model.topic_config import Durability, TopicConfig
+from driftq.system.clock import SystemClock
+from driftq.system.disk import OsDisk
+from driftq.system.runtime import AsyncioRuntime
 
 
 def test_a_start_removes_only_files_of_the_tier_it_looks_at(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from msgspec import json
 
 from driftq import __version__
-from driftq.cli.selfcheck import run_selfcheck
+from driftq.cli.server.selfcheck import run_selfcheck
 from tests.acceptance import process
 from tests.acceptance.process import PATIENCE_S, serving
 
@@ -162,8 +162,8 @@ def test_a_second_server_on_a_directory_is_refused_and_changes_nothing(tmp_path:
 _START_ON_A_CLOCK_THAT_ONLY_SLEEPS_MOVE = """
 import sys
 from types import SimpleNamespace
-from driftq.cli.serve import run_server
-from driftq.seam import lock
+from driftq.cli.server.serve import run_server
+from driftq.system import lock
 
 slept = []
 lock.time = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)

@@ -18,17 +18,17 @@ from typing import NamedTuple
 import pytest
 from msgspec import Struct, json
 
-from driftq.engine.diff import Query
+from driftq.codec.record_json import Fields, render_records
+from driftq.codec.write_body import make_rows
+from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
-from driftq.engine.fetching import Fetch
-from driftq.engine.ingest import make_rows
-from driftq.engine.render import Fields, render_records
+from driftq.engine.read.topic_page import Query
 from driftq.model.limits import RESERVE_MAX
 from driftq.model.tombstone import Hole, Reason
-from driftq.model.topic import Durability
-from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk, OsFile, Site
-from driftq.seam.runtime import AsyncioRuntime
+from driftq.model.topic_config import Durability
+from driftq.system.clock import SystemClock
+from driftq.system.disk import OsDisk, OsFile, Site
+from driftq.system.runtime import AsyncioRuntime
 from tests.acceptance import process
 from tests.acceptance.worker import batch, settings, topic_of
 

@@ -53,7 +53,7 @@ def test_a_log_whose_writer_is_killed_is_shown_everywhere_and_the_server_exits_s
         stream.close()
         code, errors = server.ended()
     assert code == ExitCode.WAL_STOPPED
-    assert " ERROR driftq.engine.writers: the log is stopped: the process that writes the log has ended" in errors
+    assert " ERROR driftq.engine.writer_watch: the log is stopped: the process that writes the log has ended" in errors
     assert "driftq: the log stopped: the process that writes the log has ended; all acked records" in errors
     with serving(tmp_path) as server:
         server.wait_ready()
@@ -203,8 +203,8 @@ def test_a_log_writer_that_hangs_for_a_while_is_shown_and_refuses_writes_until_i
         server.process.send_signal(signal.SIGTERM)
         code, errors = server.ended()
     assert code == 0
-    assert "WARNING driftq.engine.writers: the log writer has not answered for 5 s" in errors
-    assert "WARNING driftq.engine.writers: the log writer answers again after" in errors
+    assert "WARNING driftq.engine.writer_watch: the log writer has not answered for 5 s" in errors
+    assert "WARNING driftq.engine.writer_watch: the log writer answers again after" in errors
 
 
 def test_a_log_writer_that_hangs_for_good_makes_the_server_exit_with_its_own_code(tmp_path: Path) -> None:
@@ -222,7 +222,10 @@ def test_a_log_writer_that_hangs_for_good_makes_the_server_exit_with_its_own_cod
             assert "it is not known whether this write is stored" in answer["error"]["message"]
             assert server.process.wait(PATIENCE_S) == ExitCode.WAL_HUNG
         _, errors = server.ended_with_log()
-    assert "ERROR driftq.engine.writers: the log is stopped: the process that writes the log has not answered" in errors
+    assert (
+        "ERROR driftq.engine.writer_watch: the log is stopped: the process that writes the log has not answered"
+        in errors
+    )
     assert re.search("driftq: the log stopped: the process that writes the log has not answered for [4-6] s", errors)
     assert "acked records that are not known to be on disk: 3 of class disk; all of class fsync are" in errors
     assert f"process {pid} may still write them, and a start waits for it" in errors

@@ -13,14 +13,14 @@ import os
 import sys
 from collections.abc import Callable
 
+from driftq.codec.write_body import make_rows
 from driftq.config import Settings
 from driftq.engine.engine import Engine
-from driftq.engine.ingest import make_rows
-from driftq.model.topic import Durability, TopicConfig
-from driftq.seam.clock import SystemClock
-from driftq.seam.disk import OsDisk
-from driftq.seam.runtime import AsyncioRuntime
-from driftq.seam.scribe import ScribeProcess, fork_scribes
+from driftq.model.topic_config import Durability, TopicConfig
+from driftq.system.clock import SystemClock
+from driftq.system.disk import OsDisk
+from driftq.system.runtime import AsyncioRuntime
+from driftq.system.writer_process import ScribeProcess, fork_scribes
 
 WRITERS = 16
 TOPICS = 3

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from driftq.testing import ManualClock, SimDisk
 from tests.crash.noted import SETTINGS, Image
-from tests.unit.groups.rig import BrokerRig
+from tests.unit.features.broker.rig import BrokerRig
 
 N = TypeVar("N")
 

@@ -3,10 +3,10 @@
 from collections import defaultdict
 
 from driftq.engine.engine import Engine
-from driftq.engine.topic import Topic
+from driftq.engine.state.topic import Topic
 from driftq.model.limits import RESERVE_MAX
 from driftq.model.tombstone import Reason
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import ManualRuntime
 from tests.crash.ledger import SYNCED_CLASSES, Acked, Ledger, origin
 from tests.crash.reading import Reading, Record, read_all

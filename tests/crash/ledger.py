@@ -7,7 +7,7 @@ names the write and the row it comes from, so a record that is read back tells w
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from driftq.model.topic import Durability, TopicConfig
+from driftq.model.topic_config import Durability, TopicConfig
 from tests.crash.reading import Record
 
 SYNCED_CLASSES = (Durability.DISK, Durability.FSYNC)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from driftq.engine.diff import Page, Query
+from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
-from driftq.engine.fetching import Fetch
+from driftq.engine.read.topic_page import Page, Query
 from driftq.model.tombstone import Tombstone
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import ManualRuntime
 
 _PAGES_MAX = 100_000

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from msgspec import json
 from msgspec.structs import replace
 
-from driftq.cursors.named import NamedCursors
+from driftq.codec.write_body import make_rows
 from driftq.engine.engine import Engine
-from driftq.engine.ingest import make_rows
 from driftq.errors import StageIncompleteError
-from driftq.model.topic import Durability, TopicConfig
-from driftq.seam.disk import Site
-from driftq.seam.runtime import Pending
-from driftq.staging.parts import Address
-from driftq.staging.stage import Committed, PartRef, Staging
+from driftq.features.cursors import NamedCursors
+from driftq.features.staging.staged_parts import Address
+from driftq.features.staging.staging import Committed, PartRef, Staging
+from driftq.model.topic_config import Durability, TopicConfig
 from driftq.storage.layout import Layout
+from driftq.system.disk import Site
+from driftq.system.runtime import Pending
 from driftq.testing import ManualClock, ManualRuntime, OrderCheckingDisk, SimDisk
 from tests.crash.judge import Violation
 from tests.crash.reading import read_all

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from driftq.seam.disk import Site
+from driftq.system.disk import Site
 from driftq.testing import CrashMode, SimDisk
 from tests.crash.judge import Violation
 from tests.crash.ledger import Ledger

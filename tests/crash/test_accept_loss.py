@@ -4,12 +4,12 @@ import errno
 
 import pytest
 
-from driftq.engine.missing import MissingSegment, refusal
+from driftq.engine.files.missing_segments import MissingSegment, refusal
 from driftq.errors import DriftQError, InvalidRequestError, StartError, TopicNotFoundError
 from driftq.model.tombstone import Hole, Reason
-from driftq.offline.accept_loss import AcceptedLoss, accept_loss, accepted_losses
-from driftq.seam.disk import Disk, Site
+from driftq.offline.repair.accept_loss import AcceptedLoss, accept_loss, accepted_losses
 from driftq.storage.layout import Layout
+from driftq.system.disk import Disk, Site
 from driftq.testing import CrashMode, EngineRig, FaultyDisk, SimDisk
 from tests.unit.engine.unreadable import Fault, filled
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from driftq.backup.restore import Restore
 from driftq.errors import NotFoundError, StartError
-from driftq.model.topic import Durability
-from driftq.seam.disk import Site
-from driftq.seam.entropy import SystemEntropy
+from driftq.features.backup.restore import Restore
+from driftq.model.topic_config import Durability
 from driftq.storage.layout import Layout
+from driftq.system.disk import Site
+from driftq.system.entropy import SystemEntropy
 from driftq.testing import CrashMode, SimDisk
 from tests.unit.offline.life import Life
 

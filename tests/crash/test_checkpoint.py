@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import CrashMode
 from tests.crash import scenarios
 from tests.crash.reading import differences

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import CrashMode
 from tests.crash import scenarios
 from tests.crash.sweep import run_and_sweep

@@ -9,9 +9,9 @@ import pytest
 from driftq.errors import StartError, UnrecoverableError
 from driftq.model.limits import RESERVE_MAX
 from driftq.model.tombstone import Hole, Reason
-from driftq.seam.disk import Site, read_file
-from driftq.storage.frame import Frame, Kind, read_frame
-from driftq.storage.wal_head import read_wal_head
+from driftq.storage.blocks.frame import Frame, Kind, read_frame
+from driftq.storage.wal.wal_head import read_wal_head
+from driftq.system.disk import Site, read_file
 from driftq.testing import CrashMode, SimDisk
 from tests.crash import scenarios
 from tests.crash.reading import differences

@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.engine.diff import Query
+from driftq.engine.read.topic_page import Query
 from driftq.model.tombstone import Reason
 from driftq.testing import CrashMode
 from tests.crash import scenarios

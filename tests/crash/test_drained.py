@@ -6,9 +6,9 @@ import random
 import pytest
 
 from driftq.model.tombstone import Hole
-from driftq.seam.disk import Site
+from driftq.system.disk import Site
 from driftq.testing import CrashMode, FaultyDisk
-from driftq.testing.scribe import ManualScribe
+from driftq.testing.manual_writer_process import ManualScribe
 from tests.crash.judge import Violation
 from tests.crash.world import World
 

@@ -8,11 +8,11 @@ import pytest
 
 from driftq.errors import DiskFullError, DriftQError, ShardReadOnlyError, ShardStoppedError, StartError
 from driftq.model.tombstone import Reason
-from driftq.seam.disk import Disk
-from driftq.seam.runtime import Pending
-from driftq.storage.frame import Frame
-from driftq.storage.wal_head import read_wal_head
-from driftq.storage.wal_reader import scan_of
+from driftq.storage.blocks.frame import Frame
+from driftq.storage.wal.wal_head import read_wal_head
+from driftq.storage.wal.wal_reader import scan_of
+from driftq.system.disk import Disk
+from driftq.system.runtime import Pending
 from driftq.testing import SHORT, CrashMode, FaultyDisk, SimDisk
 from tests.crash.ledger import origin
 from tests.crash.sweep import ALL, KILL, MODES, crash

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from driftq.errors import DiskFullError
-from driftq.seam.runtime import Pending
+from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, SimDisk
 from tests.crash.sweep import ALL, KILL, MODES, Swept, crash, sweep
 from tests.crash.world import SETTINGS, World

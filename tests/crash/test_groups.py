@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from driftq.groups.ports import Place, Produced
-from driftq.seam.runtime import Pending
+from driftq.features.broker.protocols import Place, Produced
+from driftq.system.runtime import Pending
 from tests.crash.brokered import KeptByBroker
 from tests.crash.noted import SETTINGS, Image, Noting, try_all
-from tests.unit.groups.rig import BrokerRig, Consumer, message
+from tests.unit.features.broker.rig import BrokerRig, Consumer, message
 
 pytestmark = pytest.mark.crash
 

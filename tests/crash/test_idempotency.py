@@ -10,13 +10,13 @@ import pytest
 from msgspec import to_builtins
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.consume_scope import Status
-from driftq.groups.ports import Place, Produced, Scope
-from driftq.seam.runtime import Pending
+from driftq.features.broker.idempotency.consumed_keys import Status
+from driftq.features.broker.protocols import Place, Produced, Scope
+from driftq.system.runtime import Pending
 from driftq.testing import CrashMode
 from tests.crash.brokered import KeptByBroker
 from tests.crash.noted import SETTINGS, Image, Noting, try_all
-from tests.unit.groups.rig import RegisteredRig, message
+from tests.unit.features.broker.rig import RegisteredRig, message
 
 pytestmark = pytest.mark.crash
 

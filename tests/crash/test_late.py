@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from driftq.storage import spans
+from driftq.storage.wal import memory_spans as spans
 from tests.crash import scenarios
 from tests.crash.sweep import Swept, recovering, run, run_and_sweep, sweep
 

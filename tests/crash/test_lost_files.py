@@ -3,9 +3,9 @@
 import pytest
 
 from driftq.model.tombstone import Hole, Reason
-from driftq.seam.disk import Site, read_file
 from driftq.storage.layout import Layout
-from driftq.storage.lost_files import LostFiles
+from driftq.storage.segments.lost_files import LostFiles
+from driftq.system.disk import Site, read_file
 from driftq.testing import CrashMode, EngineRig, SimDisk
 from tests.unit.engine.unreadable import Fault, filled
 

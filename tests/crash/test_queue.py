@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import ManualClock, SimDisk
 from tests.crash.noted import SETTINGS, Image, Noting, try_all
-from tests.unit.queue.rig import LONG_MS, QueueRig
+from tests.unit.features.queue.rig import LONG_MS, QueueRig
 
 pytestmark = pytest.mark.crash
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from driftq.model.topic import Durability
-from driftq.offline.ranges import Range, joined
-from driftq.offline.repair import Repair
-from driftq.seam.disk import Site
+from driftq.model.topic_config import Durability
+from driftq.offline.repair.repair import Repair
+from driftq.offline.repair.seq_ranges import Range, joined
+from driftq.system.disk import Site
 from driftq.testing import CrashMode, ManualClock, SimDisk
 from tests.crash.sweep import MODES, crash
 from tests.unit.offline.life import Life, contents, kind_of, layout, overwrite
-from tests.unit.offline.test_repair import BadSector, Picture, bad_sector, picture, told
+from tests.unit.offline.repair.test_repair import BadSector, Picture, bad_sector, picture, told
 
 pytestmark = pytest.mark.crash
 

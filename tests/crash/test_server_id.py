@@ -2,9 +2,9 @@
 
 import pytest
 
-from driftq.seam.disk import Disk, Site
 from driftq.storage.layout import Layout
 from driftq.storage.server_id import mark_cold_root, settle_server_id
+from driftq.system.disk import Disk, Site
 from driftq.testing import CrashMode, OrderCheckingDisk, SeededEntropy, SimDisk
 
 pytestmark = pytest.mark.crash

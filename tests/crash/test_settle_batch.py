@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from msgspec.json import decode
 
-from driftq.groups.ports import Scope
+from driftq.features.broker.protocols import Scope
 from driftq.http.reply import Reply
-from driftq.seam.runtime import Pending
+from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, ManualClock, ServerRig, SimDisk
 from tests.crash.noted import SETTINGS, Image, Noting, try_all
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from driftq.seam.disk import Site
+from driftq.system.disk import Site
 from driftq.testing import CrashMode, SimDisk
 from tests.crash.judge import Violation
 from tests.crash.staging_world import TOPICS, Image, StagingWorld

@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.seam.disk import Site
+from driftq.system.disk import Site
 from driftq.testing import CrashMode
 from tests.crash import scenarios
 from tests.crash.judge import Violation

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import CrashMode
 from tests.crash.sweep import ALL, run, sweep
 from tests.crash.world import World

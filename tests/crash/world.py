@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from driftq.codec.write_body import make_rows
 from driftq.config import Settings
-from driftq.engine.append import Appended
-from driftq.engine.delete import Deleted, parse_match
 from driftq.engine.engine import Engine
-from driftq.engine.ingest import make_rows
-from driftq.model.topic import Durability, TopicConfig
-from driftq.seam.disk import Disk, Site
-from driftq.seam.runtime import Pending
+from driftq.engine.write.appender import Appended
+from driftq.engine.write.deleter import Deleted, parse_match
+from driftq.model.topic_config import Durability, TopicConfig
+from driftq.system.disk import Disk, Site
+from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, ManualClock, ManualRuntime, OrderCheckingDisk, SeededEntropy, SimDisk
 from tests.crash.judge import judge, require
 from tests.crash.ledger import SYNCED_CLASSES, Bounds, Delete, Ledger, Row, Write, data_of

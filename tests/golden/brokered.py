@@ -5,16 +5,16 @@ from typing import Any
 from msgspec import structs, to_builtins
 
 from driftq.config import Settings
-from driftq.engine.durable import DurableState
-from driftq.groups.frames import GroupKind, LaneState, RetryBody, encode
-from driftq.groups.letters import BrokerLetters
-from driftq.groups.ports import Scope
-from driftq.groups.retention import Retention
-from driftq.groups.runs import Found, RunIndex
-from driftq.seam.runtime import run
+from driftq.engine.state.durable_feature import DurableState
+from driftq.features.broker.protocols import Scope
+from driftq.features.broker.redrive_topics import BrokerLetters
+from driftq.features.broker.retention import Retention
+from driftq.features.broker.run_index import Found, RunIndex
+from driftq.features.broker.state.broker_frames import GroupKind, LaneState, RetryBody, encode
+from driftq.system.runtime import run
 from driftq.testing import SimDisk
-from driftq.testing.build import SMALL
-from tests.unit.groups.rig import RegisteredRig
+from driftq.testing.engine_rig import SMALL
+from tests.unit.features.broker.rig import RegisteredRig
 
 FORMAT = 2
 SETTINGS: Settings = structs.replace(SMALL, wal_file_bytes=8 << 10)

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from driftq.config import Settings
 from driftq.testing import EngineRig, ManualClock, SimDisk
-from driftq.testing.build import SMALL
+from driftq.testing.engine_rig import SMALL
 
 FORMAT = 1
 SETTINGS: Settings = structs.replace(SMALL, wal_file_bytes=8 << 10)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from driftq.storage.block import Block, encode_block
-from driftq.storage.frame import Frame, Kind, control_body, encode_control, read_frame
-from driftq.storage.rows import Rows, Texts
+from driftq.storage.blocks.block import Block, encode_block
+from driftq.storage.blocks.frame import Frame, Kind, control_body, encode_control, read_frame
+from driftq.storage.blocks.rows import Rows, Texts
 
 
 class Row(Struct, frozen=True, array_like=True):

@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from driftq.config import Settings
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import SimDisk
-from driftq.testing.build import SMALL, EngineRig
+from driftq.testing.engine_rig import SMALL, EngineRig
 
 ROOTS = ("data", "cold")
 SETTINGS: Settings = structs.replace(

@@ -1,8 +1,8 @@
 """A data directory whose server was killed alone: a checkpoint with an upper bound of a loss, and a drained log."""
 
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import SimDisk
-from driftq.testing.build import EngineRig
+from driftq.testing.engine_rig import EngineRig
 from tests.golden.directory import SETTINGS
 
 FORMAT = 1

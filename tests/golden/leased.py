@@ -5,10 +5,10 @@ from typing import Any
 from msgspec import structs
 
 from driftq.config import Settings
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import SimDisk
-from driftq.testing.build import SMALL
-from tests.unit.queue.rig import LONG_MS, QueueRig
+from driftq.testing.engine_rig import SMALL
+from tests.unit.features.queue.rig import LONG_MS, QueueRig
 
 FORMAT = 1
 SETTINGS: Settings = structs.replace(SMALL, wal_file_bytes=8 << 10)

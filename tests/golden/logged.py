@@ -2,11 +2,10 @@
 
 from msgspec import Struct
 
-from driftq.storage.block import Block
-from driftq.storage.bodies import FileHead
-from driftq.storage.frame import Frame, Kind, add_salt, control_body
-from driftq.storage.wal_head import HEAD_BYTES, encode_head, read_wal_head
-from driftq.storage.wal_reader import scan_of
+from driftq.storage.blocks.block import Block
+from driftq.storage.blocks.frame import Frame, Kind, add_salt, control_body
+from driftq.storage.wal.wal_head import HEAD_BYTES, FileHead, encode_head, read_wal_head
+from driftq.storage.wal.wal_reader import scan_of
 from tests.golden.described import Described, describe_all, encode
 
 NUMBER = 2

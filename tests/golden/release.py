@@ -14,7 +14,7 @@ from msgspec import json
 
 import driftq
 from driftq.client import Client
-from driftq.model.envelope import Envelope, RetryPolicy
+from driftq.model.message import Envelope, RetryPolicy
 from driftq.pipeline import session
 from tests.acceptance.command_line import apart
 from tests.acceptance.process import ServerProcess, serving

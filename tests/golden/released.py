@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, json
 
-from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.lake.delta_tables import Lake
 from tests.acceptance.process import Served
 
 if TYPE_CHECKING:

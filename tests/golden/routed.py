@@ -6,8 +6,8 @@ from msgspec import structs
 
 from driftq.config import Settings
 from driftq.testing import ServerRig, SimDisk
-from driftq.testing.build import SMALL
-from tests.unit.router.routed_rig import put_router, put_topic
+from driftq.testing.engine_rig import SMALL
+from tests.unit.features.router.routed_rig import put_router, put_topic
 
 FORMAT = 1
 SETTINGS: Settings = structs.replace(SMALL, wal_file_bytes=8 << 10)

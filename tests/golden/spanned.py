@@ -1,8 +1,8 @@
 """A data directory whose log names spans: records of class `memory`, which a start loads when it is ready."""
 
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import SimDisk
-from driftq.testing.build import EngineRig
+from driftq.testing.engine_rig import EngineRig
 from tests.golden.directory import SETTINGS
 
 FORMAT = 1

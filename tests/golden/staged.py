@@ -5,14 +5,14 @@ from typing import Any
 from msgspec import structs
 
 from driftq.config import Settings
-from driftq.cursors.named import NamedCursors
-from driftq.model.topic import Durability
-from driftq.seam.runtime import Pending
-from driftq.staging.parts import Address
-from driftq.staging.stage import Committed, PartRef, Staging
+from driftq.features.cursors import NamedCursors
+from driftq.features.staging.staged_parts import Address
+from driftq.features.staging.staging import Committed, PartRef, Staging
+from driftq.model.topic_config import Durability
 from driftq.storage.layout import Layout
+from driftq.system.runtime import Pending
 from driftq.testing import SimDisk
-from driftq.testing.build import SMALL, EngineRig, rows_of
+from driftq.testing.engine_rig import SMALL, EngineRig, rows_of
 
 FORMAT = 1
 SETTINGS: Settings = structs.replace(SMALL, wal_file_bytes=16 << 10)

@@ -6,12 +6,12 @@ import pytest
 from msgspec import json
 
 from driftq.model.tombstone import Reason
-from driftq.storage.block import Block
-from driftq.storage.cold import ColdFile, encode_del, encode_parquet
-from driftq.storage.segment import decode_index, encode_index
-from driftq.storage.tag_index import TagIndex, tag_rows
+from driftq.storage.blocks.block import Block
+from driftq.storage.segments.block_index import decode_index, encode_index
+from driftq.storage.segments.cold_file import ColdFile, encode_del, encode_parquet
+from driftq.storage.segments.tag_index import TagIndex, tag_rows
 from driftq.testing import SimDisk
-from driftq.testing.build import EngineRig
+from driftq.testing.engine_rig import EngineRig
 from tests.golden import brokered, clocked, directory, leased, logged, routed, staged
 from tests.golden.described import Described, Row, describe_all, describe_rows, encode
 from tests.golden.write import FIRST_SEQ, FORMATS, HERE, TOPIC, index_of, segment_blocks, segment_frames

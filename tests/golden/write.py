@@ -10,12 +10,17 @@ from pathlib import Path
 
 from msgspec import json
 
-from driftq.storage import cold, frame, segment, snapshot, tag_index, wal_head
-from driftq.storage.block import Block
-from driftq.storage.cold import encode_del, encode_parquet
-from driftq.storage.segment import BlockIndex, encode_index
-from driftq.storage.tag_index import TagIndex, tag_rows
-from driftq.testing.build import EngineRig
+from driftq.storage import snapshot_file as snapshot
+from driftq.storage.blocks import frame
+from driftq.storage.blocks.block import Block
+from driftq.storage.segments import block_index as segment
+from driftq.storage.segments import cold_file as cold
+from driftq.storage.segments import tag_index
+from driftq.storage.segments.block_index import BlockIndex, encode_index
+from driftq.storage.segments.cold_file import encode_del, encode_parquet
+from driftq.storage.segments.tag_index import TagIndex, tag_rows
+from driftq.storage.wal import wal_head
+from driftq.testing.engine_rig import EngineRig
 from tests.golden import brokered, clocked, directory, drained, leased, logged, routed, spanned, staged
 from tests.golden.described import Described, Row, encode
 

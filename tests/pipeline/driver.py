@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import json
 
 from driftq.pipeline import session
-from driftq.pipeline.jobs.launch import Settings, run_job
+from driftq.pipeline.runs.launcher import Settings, run_job
 
 MASTER = "local[2,3]"
 

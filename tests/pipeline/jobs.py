@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from driftq.pipeline import run_job
-from driftq.pipeline.jobs.job import Outcome
-from driftq.pipeline.jobs.launch import Settings
+from driftq.pipeline.runs.job import Outcome
+from driftq.pipeline.runs.launcher import Settings
 
 RunJob = Callable[..., Outcome]
 

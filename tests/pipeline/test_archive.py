@@ -9,11 +9,11 @@ from msgspec import json
 
 from driftq.client import Client
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.lake.lake import Lake
-from driftq.pipeline.lake.live import ServerTopics
-from driftq.pipeline.lake.owner import claim
-from driftq.pipeline.lake.schemas import BAD_RECORDS, GAPS
-from driftq.pipeline.lake.verify import Finding, verify
+from driftq.pipeline.lake.archive_check import Finding, verify
+from driftq.pipeline.lake.delta_tables import Lake
+from driftq.pipeline.lake.lake_owner import claim
+from driftq.pipeline.lake.server_topics import ServerTopics
+from driftq.pipeline.lake.table_layout import BAD_RECORDS, GAPS
 from tests.pipeline.jobs import RunJob
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from driftq.pipeline import cluster
+from driftq.pipeline.spark import cluster
 from tests.acceptance.process import ServerProcess, environment
 from tests.pipeline.topics import ask, fill
 
@@ -25,8 +25,8 @@ PATIENCE_S = 600
 _SCRIPT = """
 import json, sys, tempfile
 from driftq.pipeline import PipelineError, read_topic, run_job, session
-from driftq.pipeline.jobs.launch import Settings
-from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.runs.launcher import Settings
+from driftq.pipeline.lake.delta_tables import Lake
 url, target, topic = sys.argv[1:4]
 kind, _, where = target.partition("=")
 how = {kind: where}

@@ -12,8 +12,8 @@ import pytest
 from msgspec import json
 
 from driftq.client import Client
-from driftq.pipeline.jobs.job import Progress
-from driftq.pipeline.jobs.runs import OPEN, Runs
+from driftq.pipeline.runs.job import Progress
+from driftq.pipeline.runs.run_records import OPEN, Runs
 from tests.acceptance.process import environment
 from tests.acceptance.waiting import until
 

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from driftq.demo.lake import missing, run_pipeline
-from driftq.demo.workload import play
+from driftq.cli.demo.demo_lake import missing, run_pipeline
+from driftq.cli.demo.workload import play
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from driftq.pipeline.jvm import start
-from driftq.pipeline.sessions import defaults
+from driftq.pipeline.spark.jvm import start
+from driftq.pipeline.spark_session import defaults
 from tests.acceptance.doc_blocks import run_page
 from tests.acceptance.process import serving
 from tests.acceptance.test_docs import SPARK_PAGES

@@ -6,9 +6,9 @@ import pytest
 
 from driftq.client import Client, Record
 from driftq.pipeline import PipelineError
-from driftq.pipeline.jobs.files import FileOptions, run_file
-from driftq.pipeline.jobs.job import Outcome
-from driftq.pipeline.jobs.launch import Settings, launch
+from driftq.pipeline.jobs.user_pipeline import FileOptions, run_file
+from driftq.pipeline.runs.job import Outcome
+from driftq.pipeline.runs.launcher import Settings, launch
 
 STEPS = """
 from driftq import pipeline

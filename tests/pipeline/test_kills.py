@@ -24,9 +24,9 @@ import pytest
 from msgspec import json
 
 from driftq.client import Client
-from driftq.pipeline.lake.lake import Lake
-from driftq.pipeline.lake.live import ServerTopics
-from driftq.pipeline.lake.verify import verify
+from driftq.pipeline.lake.archive_check import verify
+from driftq.pipeline.lake.delta_tables import Lake
+from driftq.pipeline.lake.server_topics import ServerTopics
 from tests.acceptance.process import ROOT, ServerProcess, environment
 from tests.pipeline.between import Between, Harm, child_of, kill, owner_of
 from tests.pipeline.topics import ask, fresh, values, write

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from driftq.client import Client
-from driftq.model.envelope import Envelope, RetryPolicy
-from driftq.pipeline.jobs.minutes import ROLLUP
-from driftq.pipeline.jobs.run_tables import ATTEMPTS, RUNS, STEPS
-from driftq.pipeline.lake.lake import Lake
+from driftq.model.message import Envelope, RetryPolicy
+from driftq.pipeline.jobs.lineage.run_tables import ATTEMPTS, RUNS, STEPS
+from driftq.pipeline.jobs.rollup.minute_figures import ROLLUP
+from driftq.pipeline.lake.delta_tables import Lake
 from tests.pipeline.jobs import RunJob
 
 

@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from driftq.pipeline import in_place, read_topic
-from driftq.pipeline.columns import Projection, ddl, names_of
-from driftq.pipeline.options import parse
-from driftq.pipeline.planning import Manifest, Piece, Split, splits_of
-from driftq.pipeline.reading import Task, read_split
-from driftq.pipeline.topics import Topics
-from driftq.pipeline.wire import Wire
+from driftq.pipeline import read_topic
+from driftq.pipeline.server_connection import Wire
+from driftq.pipeline.source import local_segments as in_place
+from driftq.pipeline.source.read_columns import Projection, ddl, names_of
+from driftq.pipeline.source.read_options import parse
+from driftq.pipeline.source.split_plan import Manifest, Piece, Split, splits_of
+from driftq.pipeline.source.split_reader import Task, read_split
+from driftq.pipeline.source.topic_listing import Topics
 from tests.acceptance.process import ServerProcess
 from tests.acceptance.waiting import until
 from tests.pipeline.topics import PATIENCE_S, ask, fill, table

@@ -9,8 +9,8 @@ from msgspec import json
 
 from driftq.client import Client
 from driftq.pipeline import run_job
-from driftq.pipeline.jobs.job import Outcome
-from driftq.pipeline.jobs.launch import Settings
+from driftq.pipeline.runs.job import Outcome
+from driftq.pipeline.runs.launcher import Settings
 from tests.acceptance.process import PATIENCE_S, ServerProcess
 from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, records, values, write

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driftq.client import Client
-from driftq.pipeline.lake.lake import Lake
-from driftq.pipeline.lake.live import ServerTopics
-from driftq.pipeline.lake.verify import verify
+from driftq.pipeline.lake.archive_check import verify
+from driftq.pipeline.lake.delta_tables import Lake
+from driftq.pipeline.lake.server_topics import ServerTopics
 from tests.acceptance.process import serving
 from tests.golden.released import (
     ARCHIVED,

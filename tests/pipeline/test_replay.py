@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from driftq.pipeline import PipelineError, run_job
-from driftq.pipeline.jobs.launch import Settings
-from driftq.pipeline.jobs.replay_source import ReplaySource
-from driftq.pipeline.jobs.runs import RunRecord
-from driftq.pipeline.lake.lake import Batch, Lake
-from driftq.pipeline.lake.schemas import GAPS, RECORDS
+from driftq.pipeline.jobs.replay.replay_source import ReplaySource
+from driftq.pipeline.lake.delta_tables import Batch, Lake
+from driftq.pipeline.lake.table_layout import GAPS, RECORDS
+from driftq.pipeline.runs.launcher import Settings
+from driftq.pipeline.runs.run_records import RunRecord
 from tests.acceptance.process import ROOT, ServerProcess, serving
 from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write

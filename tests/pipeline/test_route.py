@@ -8,7 +8,7 @@ import pytest
 from driftq.client import Client
 from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.errors import AbsentError
-from driftq.pipeline.jobs.launch import Settings
+from driftq.pipeline.runs.launcher import Settings
 from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
 

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import RecordBatch
 
 from driftq.pipeline import register, session
-from driftq.pipeline.jobs.streams import in_short
+from driftq.pipeline.jobs.stream_options import in_short
 from tests.acceptance.process import ServerProcess, environment
 from tests.pipeline.topics import PATIENCE_S, ask, fill, values, write
 

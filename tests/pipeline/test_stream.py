@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from driftq.pipeline.progress import CursorListener
-from driftq.pipeline.wire import Wire
+from driftq.pipeline.server_connection import Wire
+from driftq.pipeline.source.cursor_listener import CursorListener
 from tests.acceptance.process import ServerProcess, serving
 from tests.pipeline.topics import PATIENCE_S, ask, cursor_at, fill, finished
 

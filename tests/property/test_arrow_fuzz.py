@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from driftq.codec.arrow_columns import read_texts
 from driftq.errors import BatchTooLargeError, InvalidRequestError
-from driftq.storage.arrow_read import read_texts
 from tests.acceptance.process import environment
 
 STREAMS = 100_000

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftq.http.answer import Sink, Stream
-from driftq.http.connection import PREFACE
-from driftq.http.heads import Finder, Heads
 from driftq.http.reply import Reply
 from driftq.http.request import Request
+from driftq.http.transport.connection import PREFACE
+from driftq.http.transport.head_cache import Finder, Heads
 from tests.unit.http.sources import Voice
 from tests.unit.http.wire import Peer, get
 

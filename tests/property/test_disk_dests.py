@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from driftq.engine.topic import Topic
+from driftq.engine.state.topic import Topic
 from driftq.testing import CrashMode, FaultyDisk, ServerRig, SimDisk
-from driftq.testing.wire import settled
+from driftq.testing.server_rig import settled
 
 SEEDS = range(60)
 _DIRECT = ("a", "a", "a", "b", "b", "c")

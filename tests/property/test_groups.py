@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from driftq.config import Settings
 from driftq.errors import InvalidRequestError, NotOwnerError, PreconditionError
-from driftq.groups.lane import State
-from driftq.groups.ports import Place
+from driftq.features.broker.protocols import Place
+from driftq.features.broker.state.group_partition import State
 from driftq.testing import CrashMode
 from tests.property.histories import HISTORIES
-from tests.unit.groups.rig import BrokerRig, Consumer
+from tests.unit.features.broker.rig import BrokerRig, Consumer
 
 spices = st.integers(0, 1 << 20)
 GROUPS = ("g", "h")

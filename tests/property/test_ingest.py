@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from driftq.engine.ingest import decode_write
+from driftq.codec.write_body import decode_write
 from driftq.errors import InvalidRequestError
 from driftq.model.limits import Limits
 

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from driftq.engine.frames import (
+from driftq.engine.state.control_frames import (
     COMMIT,
     CommitBody,
     DeleteBody,
@@ -23,17 +23,16 @@ from driftq.engine.frames import (
 )
 from driftq.errors import StartError
 from driftq.model.tombstone import Reason
-from driftq.model.topic import Durability, TopicConfig
-from driftq.offline.repair import Repair
-from driftq.seam.disk import Site, read_file
-from driftq.seam.entropy import Entropy
-from driftq.storage.block import encode_block
-from driftq.storage.bodies import FileHead, encode_file_head
-from driftq.storage.frame import Frame, Kind, encode_control
+from driftq.model.topic_config import Durability, TopicConfig
+from driftq.offline.repair.repair import Repair
+from driftq.storage.blocks.block import encode_block
+from driftq.storage.blocks.frame import Frame, Kind, encode_control
+from driftq.storage.blocks.rows import Rows, Texts
 from driftq.storage.layout import Layout
-from driftq.storage.rows import Rows, Texts
-from driftq.storage.wal_head import MAGIC_2, read_wal_head
-from driftq.storage.wal_reader import scan_of
+from driftq.storage.wal.wal_head import MAGIC_2, FileHead, encode_file_head, read_wal_head
+from driftq.storage.wal.wal_reader import scan_of
+from driftq.system.disk import Site, read_file
+from driftq.system.entropy import Entropy
 from driftq.testing import CrashMode, EngineRig, ManualClock, SimDisk
 
 PAGE = 4096

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from driftq.testing import CrashMode
 from tests.property.histories import HISTORIES
-from tests.unit.queue.rig import QueueRig
+from tests.unit.features.queue.rig import QueueRig
 
 NODES = st.sampled_from(["a", "b"])
 LEASES = st.sampled_from([100, 1000, 60_000])

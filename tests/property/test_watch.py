@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from driftq.testing.wire import ServerRig
-from driftq.watch.ids import encode_id
+from driftq.http.v0.streams.watch_events import encode_id
+from driftq.testing.server_rig import ServerRig
 from tests.unit.http.v0.events import Event, Watcher
 
 NAMES = ("a", "b", "c")

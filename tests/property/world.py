@@ -12,15 +12,15 @@ from typing import NamedTuple
 import pytest
 from msgspec import json, structs
 
+from driftq.codec.record_json import Fields, render_records
 from driftq.config import Settings
-from driftq.engine.append import Appended
-from driftq.engine.delete import Deleted, parse_match
-from driftq.engine.diff import Page
-from driftq.engine.render import Fields, render_records
+from driftq.engine.read.topic_page import Page
+from driftq.engine.write.appender import Appended
+from driftq.engine.write.deleter import Deleted, parse_match
 from driftq.errors import DriftQError, TopicNotFoundError
-from driftq.model.topic import Discard, Durability, TopicConfig
-from driftq.seam.runtime import Pending
-from driftq.storage.rows import Rows
+from driftq.model.topic_config import Discard, Durability, TopicConfig
+from driftq.storage.blocks.rows import Rows
+from driftq.system.runtime import Pending
 from driftq.testing import (
     CrashMode,
     EngineRig,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from driftq.cli.commands import COMMANDS
 from driftq.cli.exits import MEANINGS
-from driftq.cli.frame import load
+from driftq.cli.lazy_groups import load
 from tests.tidy.tree import texts
 
 

@@ -11,7 +11,7 @@ from tests.tidy.tree import ROOT, pages, texts
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 _PLACE = re.compile(r"`([a-z0-9_]+(?:/[a-z0-9_]+)+(?::[\w.]+)?)`")
-"""A module of the source by its path, and optionally a function or class in it: `engine/diff:read_page`."""
+"""A module of the source by its path, and optionally a function or class in it: `engine/read/topic_page:read_page`."""
 _LOOKED_FOR = (
     "an `fsync` write is acked only after the sync",
     "a tombstone below `evict_floor`",
@@ -111,11 +111,11 @@ def test_every_place_in_the_code_that_a_page_names_exists(name: str) -> None:
 
 
 def test_a_place_that_does_not_exist_is_found() -> None:
-    assert _missing_place("engine/diff:_tombstone") is None
-    assert _missing_place("queue/claim:Claimer.claim") is None
+    assert _missing_place("engine/read/topic_page:_tombstone") is None
+    assert _missing_place("features/queue/claims:Claimer.claim") is None
     assert _missing_place("engine/nowhere") is not None
-    assert _missing_place("engine/diff:nothing") is not None
-    assert _missing_place("queue/claim:Claimer.nothing") is not None
+    assert _missing_place("engine/read/topic_page:nothing") is not None
+    assert _missing_place("features/queue/claims:Claimer.nothing") is not None
 
 
 def test_the_table_of_places_names_functions_for_what_newcomers_look_for() -> None:

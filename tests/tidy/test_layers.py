@@ -26,7 +26,7 @@ def test_package_files_hold_a_docstring_and_nothing_else() -> None:
 
 
 def test_no_server_code_lets_arrow_parse_messages() -> None:
-    """Arrow's readers trust what a message says about itself; `storage/arrow_read` checks it and uses none of them."""
+    """Arrow's readers trust what a message says about itself; `codec/arrow_columns` checks it and uses none of them."""
     remote = ("cli", "client", "pipeline", "testing")
     server = [m for m in modules("src") if not m.name.startswith(tuple(f"src/driftq/{name}/" for name in remote))]
     names = {"ipc", "read_schema", "read_record_batch", "open_stream", "open_file"}

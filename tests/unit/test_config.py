@@ -5,7 +5,7 @@ from msgspec import structs
 
 from driftq.config import OPTIONS, Option, Settings, Value, read_settings
 from driftq.errors import StartError
-from driftq.model.broker import BrokerSettings
+from driftq.model.broker_settings import BrokerSettings
 from driftq.model.limits import Limits
 
 MIB = 1 << 20

@@ -4,13 +4,13 @@ import errno
 
 import pytest
 
+from driftq.codec.write_body import make_rows
 from driftq.config import Settings
-from driftq.engine.ingest import make_rows
 from driftq.errors import DataDirLockedError, ShuttingDownError, StartError
-from driftq.model.answers import Holes
-from driftq.model.topic import Durability, TopicConfig
-from driftq.seam.disk import Disk
+from driftq.model.topic_config import Durability, TopicConfig
+from driftq.model.v0_answers import Holes
 from driftq.server import Server
+from driftq.system.disk import Disk
 from driftq.testing import CrashMode, FaultyDisk, ManualClock, ManualRuntime, OrderCheckingDisk, SimDisk
 
 FSYNC = TopicConfig(durability=Durability.FSYNC)

@@ -8,12 +8,12 @@ def main() -> None:
     """Run the command that was asked for."""
     _open_streams()
     if sys.argv[1:2] == ["serve"] and "_DRIFTQ_COMPLETE" not in os.environ:
-        from driftq.cli.options import parse_flags
-        from driftq.cli.serve import run_server
+        from driftq.cli.server.serve import run_server
+        from driftq.cli.server.serve_flags import parse_flags
 
         sys.exit(run_server(parse_flags(sys.argv[2:])))
     from driftq.cli.commands import make_app
-    from driftq.cli.frame import run
+    from driftq.cli.lazy_groups import run
 
     sys.exit(run(make_app(completing="_DRIFTQ_COMPLETE" in os.environ), sys.argv[1:]))
 

@@ -6,15 +6,11 @@
         for item in jobs.read():
             print(item)
 
-Every operation is a plan without I/O (`client.plan`) that a driver performs (`client.drivers`).
+Every operation is a plan without I/O (`client/transport/plan`) that a driver performs (`client/transport/drivers`).
 """
 
-from driftq.client.additions import Part
 from driftq.client.broker import AsyncBroker, Broker, Nack, NewMessage, RedriveFilter, SeekTo
-from driftq.client.buffer import Appended, AppendedLines, AsyncAppended, AsyncAppendedLines
 from driftq.client.client import AsyncClient, Client, WatchEvent
-from driftq.client.consume import Delivery
-from driftq.client.drivers import AsyncStream, Stream
 from driftq.client.errors import (
     ApiError,
     BadRequestError,
@@ -34,22 +30,25 @@ from driftq.client.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from driftq.client.handling import WorkerStats
 from driftq.client.idempotency import AsyncIdempotency, Begun, Idempotency, Key
-from driftq.client.leases import DeadLetter, Retry
-from driftq.client.messages import StoredMessage
-from driftq.client.plan import Response
-from driftq.client.producers import AsyncMessageProducer, AsyncTopicProducer, MessageProducer, TopicProducer
-from driftq.client.records import NewRecord
-from driftq.client.retry import Retries
-from driftq.client.threaded import Worker
-from driftq.client.topics import AsyncTopic, Topic
-from driftq.client.watch import CaughtUp, Start, TopicGone
-from driftq.client.worker import AsyncWorker
-from driftq.model.answers import Job, Record
-from driftq.model.envelope import Envelope, RetryPolicy
+from driftq.client.messages import Delivery, StoredMessage
+from driftq.client.producer.batch_buffer import Appended, AppendedLines, AsyncAppended, AsyncAppendedLines
+from driftq.client.producer.producers import AsyncMessageProducer, AsyncTopicProducer, MessageProducer, TopicProducer
+from driftq.client.topics.additions import Part
+from driftq.client.topics.topic import AsyncTopic, Topic
+from driftq.client.topics.watch import CaughtUp, Start, TopicGone
+from driftq.client.transport.drivers import AsyncStream, Stream
+from driftq.client.transport.new_records import NewRecord
+from driftq.client.transport.plan import Response
+from driftq.client.transport.retry import Retries
+from driftq.client.workers.held_work import DeadLetter, Retry
+from driftq.client.workers.item_handling import WorkerStats
+from driftq.client.workers.threaded_worker import Worker
+from driftq.client.workers.worker import AsyncWorker
+from driftq.model.message import Envelope, RetryPolicy
 from driftq.model.tombstone import Tombstone
-from driftq.model.topic import TopicConfig
+from driftq.model.topic_config import TopicConfig
+from driftq.model.v0_answers import Job, Record
 
 __all__ = [
     "ApiError",

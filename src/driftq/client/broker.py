@@ -8,20 +8,21 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from driftq.client.batches import each
-from driftq.client.binding import Async, Blocking, Operations, flow, operation
-from driftq.client.buffer import MakePlan
-from driftq.client.calls import JSON, decoded, path_of, present
-from driftq.client.consume import Consuming, Delivery
+from driftq.client.batch_calls import each
 from driftq.client.errors import ApiError
 from driftq.client.idempotency import AsyncIdempotency, Idempotency
-from driftq.client.messages import StoredMessage, stored_messages
-from driftq.client.plan import Flow, Plan, Request
-from driftq.client.producer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS
-from driftq.client.producers import AsyncMessageProducer, EncodeMessage, MessageProducer
-from driftq.client.reconnect import kept_open
-from driftq.client.retry import Repeat
-from driftq.model.broker_answers import (
+from driftq.client.messages import Consuming, Delivery, StoredMessage, stored_messages
+from driftq.client.producer.batch_buffer import MakePlan
+from driftq.client.producer.producers import AsyncMessageProducer, EncodeMessage, MessageProducer
+from driftq.client.producer.send_buffer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS
+from driftq.client.transport.calls import JSON, decoded, path_of, present
+from driftq.client.transport.event_stream import kept_open
+from driftq.client.transport.operations import Async, Blocking, Operations, flow, operation
+from driftq.client.transport.plan import Flow, Plan, Request
+from driftq.client.transport.retry import Repeat
+from driftq.model.message import Envelope
+from driftq.model.tombstone import Tombstone
+from driftq.model.v1_answers import (
     BatchProduced,
     BatchResult,
     Build,
@@ -40,8 +41,6 @@ from driftq.model.broker_answers import (
     TopicCreated,
     TopicNames,
 )
-from driftq.model.envelope import Envelope
-from driftq.model.tombstone import Tombstone
 
 _REASON_BYTES_MAX = 1024
 _NO_ENVELOPE = Envelope()
@@ -313,7 +312,8 @@ class Broker(BrokerOperations, Blocking):
         max_batch: int = BATCH_RECORDS,
         max_bytes: int = BUFFER_BYTES,
     ) -> MessageProducer:
-        """Return a producer that gathers messages into calls of up to `max_batch` of them (`client.producer`)."""
+        """Return a producer that gathers messages into calls of up to `max_batch` of them
+        (`client/producer/send_buffer`)."""
         batch, encoded = self._batch(topic), self._encoder()
         return MessageProducer(self._driver, batch, encoded, linger_ms, max_batch, max_bytes)
 
@@ -334,7 +334,8 @@ class AsyncBroker(BrokerOperations, Async):
         max_batch: int = BATCH_RECORDS,
         max_bytes: int = BUFFER_BYTES,
     ) -> AsyncMessageProducer:
-        """Return a producer that gathers messages into calls of up to `max_batch` of them (`client.producer`)."""
+        """Return a producer that gathers messages into calls of up to `max_batch` of them
+        (`client/producer/send_buffer`)."""
         batch, encoded = self._batch(topic), self._encoder()
         return AsyncMessageProducer(self._driver, batch, encoded, linger_ms, max_batch, max_bytes)
 

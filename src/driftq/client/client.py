@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.json import encode
 
-from driftq.client.address import Address, Tls
-from driftq.client.binding import Async, Blocking, Operations, flow, operation
 from driftq.client.broker import AsyncBroker, Broker
-from driftq.client.calls import JSON, Calls, decoded, path_of, query_of
-from driftq.client.closing import AsyncClosing, Closing
-from driftq.client.drivers import AsyncDriver, Driver
-from driftq.client.node import NodeName
-from driftq.client.plan import Flow, Plan, Request, Response
-from driftq.client.reading import Nodes
-from driftq.client.retry import Repeat, Retries
-from driftq.client.topics import AsyncTopic, Topic
-from driftq.client.watch import Starts, Watched, watched
-from driftq.model.additions import BackupList, BackupState
-from driftq.model.answers import (
+from driftq.client.node_name import NodeName
+from driftq.client.topics.pages import Nodes
+from driftq.client.topics.topic import AsyncTopic, Topic
+from driftq.client.topics.watch import Starts, Watched, watched
+from driftq.client.transport.calls import JSON, Calls, decoded, path_of, query_of
+from driftq.client.transport.drivers import AsyncClosing, AsyncDriver, Closing, Driver
+from driftq.client.transport.operations import Async, Blocking, Operations, flow, operation
+from driftq.client.transport.plan import Flow, Plan, Request, Response
+from driftq.client.transport.retry import Repeat, Retries
+from driftq.client.transport.server_address import Address, Tls
+from driftq.model.router_spec import Filter, Guarantee
+from driftq.model.v0_additions import BackupList, BackupState
+from driftq.model.v0_answers import (
     Health,
     Readiness,
     RouterDeleted,
@@ -33,9 +33,8 @@ from driftq.model.answers import (
     TopicList,
     TopicRow,
 )
-from driftq.model.router import Filter, Guarantee
-from driftq.seam.entropy import SystemEntropy
-from driftq.seam.http_body import Body
+from driftq.system.entropy import SystemEntropy
+from driftq.system.http_client.request_body import Body
 
 DEFAULT_URL = "http://127.0.0.1:4000"
 _TIMEOUT_S = 30.0

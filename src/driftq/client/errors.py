@@ -27,7 +27,7 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.json import decode
 
-from driftq.model.broker_answers import EntryResult
+from driftq.model.v1_answers import EntryResult
 
 _MS_PER_S = 1000
 

@@ -6,12 +6,12 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 
 from msgspec import Struct
 
-from driftq.client.batches import each
-from driftq.client.binding import Async, Blocking, Operations, operation
-from driftq.client.calls import present
+from driftq.client.batch_calls import each
 from driftq.client.errors import ApiError
-from driftq.client.plan import Plan
-from driftq.model.broker_answers import KeyEntry, KeyResult, KeyResults, KeyStanding
+from driftq.client.transport.calls import present
+from driftq.client.transport.operations import Async, Blocking, Operations, operation
+from driftq.client.transport.plan import Plan
+from driftq.model.v1_answers import KeyEntry, KeyResult, KeyResults, KeyStanding
 
 Status = Literal["PENDING", "COMMITTED", "FAILED"]
 

@@ -1,14 +1,83 @@
-"""The messages of a broker topic without a group, as they can be read through v0 (http-v1 §18.1)."""
+"""Consuming (http-v1 §3.6): the messages of a group, on a stream that is opened again when it breaks.
+
+A message is this consumer's until its lease ends, whether the stream is open or not; one that is not settled by then
+comes again, to somebody. So nothing is lost, and what comes twice is what was not acked in time.
+"""
+
+from collections.abc import Iterator
+from typing import Any
 
 from msgspec import Struct, convert
+from msgspec.json import Decoder, decode
 
-from driftq.client.calls import Calls, path_of
-from driftq.client.plan import Flow
-from driftq.client.reading import read_pages
-from driftq.model.answers import Record
-from driftq.model.envelope import Message
+from driftq.client.topics.pages import read_pages
+from driftq.client.transport.calls import Calls, Query, path_of, query_of
+from driftq.client.transport.event_stream import Rejoining
+from driftq.client.transport.plan import Flow, Open, Plan, Request
+from driftq.model.message import Envelope, Message, Routing
 from driftq.model.names import broker_topic
 from driftq.model.tombstone import Tombstone
+from driftq.model.v0_answers import Record
+
+_SILENCE_S = 60.0
+"""Three heartbeats."""
+
+
+class Delivery(Struct):
+    """A message, delivered. `topic`, `group` and `owner` say to whom, and so how to settle it."""
+
+    partition: int
+    offset: int
+    attempts: int
+    key: str
+    value: str
+    last_error: str = ""
+    routing: Routing | None = None
+    envelope: Envelope = Envelope()
+    topic: str = ""
+    group: str = ""
+    owner: str = ""
+
+    def json(self) -> Any:
+        """The value, decoded. Raises msgspec.DecodeError if it is no JSON."""
+        return decode(self.value)
+
+
+_delivery = Decoder(Delivery).decode
+
+
+class Consuming(Rejoining):
+    """A place in a group."""
+
+    def __init__(self, topic: str, group: str, owner: str, **asked: int | str | None) -> None:
+        self._place = topic, group, owner
+        query: Query = {"topic": topic, "group": group, "owner": owner, **asked}
+        headers = {"accept": "application/x-ndjson"}
+        super().__init__(Open(Request("GET", "/v1/consume", query_of(query), headers), _SILENCE_S))
+        self._rest = b""
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Do not open the stream again when it ends."""
+        self._leaving = True
+
+    def reopens(self) -> bool:
+        """Whether a stream that has ended is opened again."""
+        return not self._leaving
+
+    def opening(self) -> Plan[Open]:
+        """As it was; half a line is forgotten."""
+        self._rest = b""
+        return super().opening()
+
+    def heard(self, chunk: bytes) -> Iterator[Delivery]:
+        """The messages of the lines that are whole; an empty line is a heartbeat."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                delivery = _delivery(line)
+                delivery.topic, delivery.group, delivery.owner = self._place
+                yield delivery
 
 
 class StoredMessage(Struct, frozen=True):

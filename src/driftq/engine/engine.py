@@ -9,45 +9,44 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from driftq.config import Settings
-from driftq.engine.append import Appended, Appender, Write
-from driftq.engine.blocks import Blocks
-from driftq.engine.catalog import Catalog
-from driftq.engine.catalog_writer import CatalogWriter
-from driftq.engine.checkpoint import Checkpointer
-from driftq.engine.checkpoint_record import CheckpointRecord
-from driftq.engine.copying import Copier
-from driftq.engine.delete import Deleted, Deleter
-from driftq.engine.diff import Page, Query, Slice, read_page
-from driftq.engine.durable import DurableState
-from driftq.engine.fetching import Fetch, Fetching
-from driftq.engine.filing import Filing, SegmentPolicy
-from driftq.engine.filing_thread import FileThread
-from driftq.engine.floors import FloorLog
-from driftq.engine.idle import IdleTopics
-from driftq.engine.journal import Journal, forward
-from driftq.engine.key_windows import KeyWindows
-from driftq.engine.late import Loading
-from driftq.engine.mending import Mending
-from driftq.engine.places import rows_of
-from driftq.engine.pressure import Level, Pressure
-from driftq.engine.publication import Publisher
-from driftq.engine.quota import Quota
-from driftq.engine.recovery import Recovery
-from driftq.engine.recovery_report import Report
-from driftq.engine.relocation import Relocation
-from driftq.engine.seek import cursor_at
-from driftq.engine.space import Space
-from driftq.engine.space_watch import SpaceWatch
-from driftq.engine.synced import SyncWakeups
-from driftq.engine.tags import Match, TagIndexes
-from driftq.engine.time import EngineTime
-from driftq.engine.topic import Topic
-from driftq.engine.unsealed import Unsealed
-from driftq.engine.unsynced import synced_seq
+from driftq.engine.block_fetch import Fetch, Fetching
+from driftq.engine.engine_time import EngineTime
+from driftq.engine.files.checkpoint import Checkpointer
+from driftq.engine.files.checkpoint_health import CheckpointRecord
+from driftq.engine.files.index_rebuild import Mending
+from driftq.engine.files.relocation import Relocation
+from driftq.engine.files.segment_files import Filing, SegmentPolicy
+from driftq.engine.idle_topics import IdleTopics
+from driftq.engine.key_expiry import KeyWindows
+from driftq.engine.load.disk_forecast import SpaceWatch
+from driftq.engine.load.disk_space import Space
+from driftq.engine.load.pressure import Level, Pressure
+from driftq.engine.load.quota import Quota
+from driftq.engine.load.unsealed_limit import Unsealed
+from driftq.engine.read.seq_lookup import rows_of
+from driftq.engine.read.tag_lookup import Match, TagIndexes
+from driftq.engine.read.time_lookup import cursor_at
+from driftq.engine.read.topic_page import Page, Query, Slice, read_page
+from driftq.engine.read.waiting_readers import Wakeups
+from driftq.engine.recovery.deferred_load import Loading
+from driftq.engine.recovery.derived_copies import Deriver, Upstream
+from driftq.engine.recovery.recovery import Recovery
+from driftq.engine.recovery.recovery_report import Report
+from driftq.engine.state.block_cache import Blocks
+from driftq.engine.state.catalog import Catalog
+from driftq.engine.state.durable_feature import DurableState
+from driftq.engine.state.synced_seq import synced_seq
+from driftq.engine.state.topic import Topic
 from driftq.engine.upkeep import Upkeep
-from driftq.engine.upstream import Deriver, Upstream
-from driftq.engine.wakeup import Wakeups
-from driftq.engine.writers import Writers
+from driftq.engine.write.appender import Appended, Appender, Write
+from driftq.engine.write.catalog_writer import CatalogWriter
+from driftq.engine.write.change_log import Journal, forward
+from driftq.engine.write.copier import Copier
+from driftq.engine.write.deleter import Deleted, Deleter
+from driftq.engine.write.floor_log import FloorLog
+from driftq.engine.write.publisher import Publisher
+from driftq.engine.write.sync_waiters import SyncWakeups
+from driftq.engine.writer_watch import Writers
 from driftq.errors import (
     DataDirLockedError,
     DiskFullError,
@@ -60,20 +59,21 @@ from driftq.errors import (
 )
 from driftq.model.limits import KEY_BYTES_MAX
 from driftq.model.names import check_stored_name
-from driftq.model.topic import Durability, TopicConfig, TopicPatch
-from driftq.seam.boot import UNKNOWN_BOOT
-from driftq.seam.clock import Clock
-from driftq.seam.disk import Disk
-from driftq.seam.entropy import Entropy
-from driftq.seam.lock import Lock, LockHeldError
-from driftq.seam.runtime import Pending, Runtime, run
-from driftq.storage.ballast import Ballast
-from driftq.storage.cold_store import ColdStore
+from driftq.model.topic_config import Durability, TopicConfig, TopicPatch
+from driftq.storage.blocks.rows import Row, Rows
 from driftq.storage.layout import Layout
-from driftq.storage.rows import Row, Rows
-from driftq.storage.segment_scribe import SegmentScribe
-from driftq.storage.segment_store import SegmentStore
-from driftq.storage.shards import Shards
+from driftq.storage.segments.cold_store import ColdStore
+from driftq.storage.segments.hot_store import SegmentStore
+from driftq.storage.segments.segment_process import SegmentScribe
+from driftq.storage.space_reserve import Ballast
+from driftq.storage.wal.shards import Shards
+from driftq.system.clock import Clock
+from driftq.system.disk import Disk
+from driftq.system.entropy import Entropy
+from driftq.system.file_thread import FileThread
+from driftq.system.lock import Lock, LockHeldError
+from driftq.system.machine import UNKNOWN_BOOT
+from driftq.system.runtime import Pending, Runtime, run
 
 # long: the one place that knows every part of the engine
 

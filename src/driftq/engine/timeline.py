@@ -1,9 +1,9 @@
 """Which moment of engine time each stamp (`$ts`) belongs to.
 
-Engine time (`engine.time`) runs at the speed of the steady clock and never steps. Stamps follow the wall clock, which
-does. A timeline is the record of where the two parted: a list of bends, each "from this stamp on, which was given at
-this moment, a millisecond of stamps is so many milliseconds of engine time". So the age of a record is known exactly,
-however often the wall clock was set.
+Engine time (`engine/engine_time`) runs at the speed of the steady clock and never steps. Stamps follow the wall clock,
+which does. A timeline is the record of where the two parted: a list of bends, each "from this stamp on, which was given
+at this moment, a millisecond of stamps is so many milliseconds of engine time". So the age of a record is known
+exactly, however often the wall clock was set.
 
     pace 1  stamps follow the wall clock
     pace 2  stamps are ahead of the wall clock and advance at half speed

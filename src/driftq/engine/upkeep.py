@@ -1,36 +1,36 @@
 """The periodic work of a running engine, all of it on one timer: nothing here is needed for an answer to be right.
 
-While space is short (`engine.space`): a checkpoint at once, and again whenever there is something that one would free.
-Every second: the clocks compared, flags flipped, failed file work tried again, segments sealed by age, time seen logged
-while some topic has a TTL, a checkpoint taken when one is due, memory given back behind a load, seqs that idle topics
-have reserved, idempotency keys out of their window. Every five seconds: cold relocation, files in `lost/` removed that
-retention has passed.
+While space is short (`engine/load/disk_space`): a checkpoint at once, and again whenever there is something that one
+would free. Every second: the clocks compared, flags flipped, failed file work tried again, segments sealed by age, time
+seen logged while some topic has a TTL, a checkpoint taken when one is due, memory given back behind a load, seqs that
+idle topics have reserved, idempotency keys out of their window. Every five seconds: cold relocation, files in `lost/`
+removed that retention has passed.
 """
 
 from collections.abc import Callable
 from functools import partial
 
 from driftq.config import Settings
-from driftq.engine.append import Appender
-from driftq.engine.catalog import Catalog
-from driftq.engine.checkpoint import Checkpointer
-from driftq.engine.diff import Missing
-from driftq.engine.fetching import Fetching
-from driftq.engine.filing import Filing
-from driftq.engine.frames import TimeSeenBody, encode_body
-from driftq.engine.giving_up import passed
-from driftq.engine.journal import Journal
-from driftq.engine.key_windows import KeyWindows
-from driftq.engine.log import Part
-from driftq.engine.relocation import Relocation
-from driftq.engine.space_watch import SpaceWatch
-from driftq.engine.topic import Topic
+from driftq.engine.block_fetch import Fetching
+from driftq.engine.files.checkpoint import Checkpointer
+from driftq.engine.files.lost_segments import passed
+from driftq.engine.files.relocation import Relocation
+from driftq.engine.files.segment_files import Filing
+from driftq.engine.key_expiry import KeyWindows
+from driftq.engine.load.disk_forecast import SpaceWatch
+from driftq.engine.read.topic_page import Missing
+from driftq.engine.state.catalog import Catalog
+from driftq.engine.state.control_frames import TimeSeenBody, encode_body
+from driftq.engine.state.record_log import Part
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.appender import Appender
+from driftq.engine.write.change_log import Journal
 from driftq.model.limits import MIB
-from driftq.seam.memory import give_freed_memory_back
-from driftq.seam.runtime import Pending, Runtime, Timer
-from driftq.storage.ballast import Ballast
-from driftq.storage.commit import Submission
-from driftq.storage.frame import Kind, encode_control
+from driftq.storage.blocks.frame import Kind, encode_control
+from driftq.storage.space_reserve import Ballast
+from driftq.storage.wal.group_commit import Submission
+from driftq.system.machine import give_freed_memory_back
+from driftq.system.runtime import Pending, Runtime, Timer
 
 TICK_MS = 1000
 _SLOW_TICKS = 5

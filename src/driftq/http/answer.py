@@ -9,12 +9,15 @@ A stream is driven by its source, without a task. The connection calls
 A source checks `sink.room` before it renders: a peer that does not read costs what it has been sent and no more.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
 
 from driftq.http.reply import Reply
-from driftq.seam.runtime import Pending
+from driftq.http.request import Request
+from driftq.http.request_id import fresh, id_of
+from driftq.system.runtime import Pending
 
 
 class Sink(Protocol):
@@ -132,3 +135,46 @@ class Promise(Pending[Reply], eq=False):
 
 
 Answer = Reply | Stream | Upgrade | Pending[Reply]
+
+
+class Slot(Struct, eq=False):
+    """Where a reply belongs in the order."""
+
+    request: Request | None
+    keep_alive: bool = True
+    old: bool = False
+    """Is this a client of HTTP/1.0?"""
+    coded: bool = False
+    """Is the body to be unpacked?"""
+    answer: Reply | Stream | Upgrade | bytes | None = None
+    """Bytes are an answer that is written as it is."""
+
+    @property
+    def with_body(self) -> bool:
+        """HEAD wants none."""
+        return self.request is None or self.request.method != "HEAD"
+
+    @property
+    def request_id(self) -> bytes:
+        """The id that the answer has; a request by the short way does not name itself."""
+        return fresh() if self.request is None else id_of(self.request)
+
+
+class Replies(Protocol):
+    """The replies of one connection."""
+
+    def expect(self) -> Slot:
+        """Take the next place, for a reply that comes in a later turn of the loop."""
+        ...
+
+    def tell(self, slot: Slot, body: bytes) -> None:
+        """A `200` with this JSON is the reply."""
+        ...
+
+    def settle(self, slot: Slot, reply: Reply) -> None:
+        """This is the reply. With a request in its slot the log hears of it."""
+        ...
+
+
+Shortcut = Callable[[bytes, Replies], bool]
+"""Takes up a request, given its body, and expects a reply; or does nothing, and says so with False."""

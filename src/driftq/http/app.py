@@ -8,31 +8,30 @@ its envelope; anything else is a bug, is logged with its trace, and shows as `50
 
 from driftq.errors import ForbiddenError, NotAcceptableError, UnauthorizedError
 from driftq.http.access import FULL, STRANGER, Access, Scope
-from driftq.http.answer import Answer, Promise
-from driftq.http.errors import failed_reply, refusal
-from driftq.http.health import Health
+from driftq.http.answer import Answer, Promise, Shortcut
 from driftq.http.keys import Keys
-from driftq.http.metrics import Metrics
+from driftq.http.metrics.server_metrics import Metrics
+from driftq.http.openapi.v0_operations import OpenApi
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Found, Route, Table, decoded
-from driftq.http.slot import Shortcut
 from driftq.http.v0.backups import Backups
+from driftq.http.v0.broker_topics import fence_of
 from driftq.http.v0.cursors import Cursors
-from driftq.http.v0.described import OpenApi
-from driftq.http.v0.foreign import fence_of
+from driftq.http.v0.errors import failed_reply, refusal
+from driftq.http.v0.probes import Health
 from driftq.http.v0.queues import Queues
-from driftq.http.v0.records import Records
+from driftq.http.v0.records.records import Records
 from driftq.http.v0.routers import Routers
 from driftq.http.v0.segments import Segments
 from driftq.http.v0.staging import StagedWrites
+from driftq.http.v0.streams.job_stream import Work
+from driftq.http.v0.streams.watch_sessions import Watches
+from driftq.http.v0.streams.websocket_session import Sockets
 from driftq.http.v0.topics import Topics
-from driftq.http.v0.watch import Watches
-from driftq.http.v0.work import Work
-from driftq.http.v0.ws import Sockets
-from driftq.http.v1.dialect import Dialect
-from driftq.seam.runtime import Pending
+from driftq.http.v1.broker_api import Dialect
 from driftq.server import Server
+from driftq.system.runtime import Pending
 
 _EVENTS = b"text/event-stream"
 _TOPICS = "/v0/topics/"

@@ -9,7 +9,7 @@ import re
 from itertools import count
 
 from driftq.http.request import Request
-from driftq.seam.entropy import SystemEntropy
+from driftq.system.entropy import SystemEntropy
 
 NAME = b"x-request-id"
 

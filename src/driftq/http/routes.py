@@ -9,9 +9,8 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from driftq.http.access import NOTHING, Scope
-from driftq.http.answer import Answer
+from driftq.http.answer import Answer, Shortcut
 from driftq.http.request import Request
-from driftq.http.slot import Shortcut
 
 Handler = Callable[[Request], Answer]
 

@@ -10,6 +10,20 @@ from urllib.parse import quote, unquote
 
 from driftq.errors import InvalidRequestError
 
+NAME_BYTES_MAX = 255
+DLQ = "dlq."
+"""Begins the names of topics of dead letters."""
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+
+
+def check_name(topic: str) -> None:
+    """Refuse a name that a topic of the broker cannot have. Raises InvalidRequestError."""
+    if not topic:
+        raise InvalidRequestError("name is required")
+    if len(topic.encode()) > NAME_BYTES_MAX or _CONTROL.search(topic) is not None:
+        raise InvalidRequestError("invalid name")
+
+
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 _BROKER_TOPIC = re.compile(r"@(?:[A-Za-z0-9._:-]|%[0-9A-F]{2})+", re.ASCII)
 _ROUTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)

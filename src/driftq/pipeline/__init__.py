@@ -8,23 +8,23 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from driftq.pipeline.cold_topics import read_topic
     from driftq.pipeline.errors import DataLossError, PipelineError
-    from driftq.pipeline.jobs.files import step
-    from driftq.pipeline.jobs.launch import run_job
-    from driftq.pipeline.sessions import register, session, warm
+    from driftq.pipeline.jobs.user_pipeline import step
+    from driftq.pipeline.runs.launcher import run_job
+    from driftq.pipeline.spark_session import register, session, warm
+    from driftq.pipeline.topic_table import read_topic
 
 __all__ = ["DataLossError", "PipelineError", "read_topic", "register", "run_job", "session", "step", "warm"]
 
 _PLACES = {
     "DataLossError": "errors",
     "PipelineError": "errors",
-    "read_topic": "cold_topics",
-    "register": "sessions",
-    "run_job": "jobs.launch",
-    "session": "sessions",
-    "step": "jobs.files",
-    "warm": "sessions",
+    "read_topic": "topic_table",
+    "register": "spark_session",
+    "run_job": "runs.launcher",
+    "session": "spark_session",
+    "step": "jobs.user_pipeline",
+    "warm": "spark_session",
 }
 
 

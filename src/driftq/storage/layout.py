@@ -4,7 +4,7 @@
 <data>/meta/snapshot-<id:016>.bin                 checkpoints
 <data>/wal/wal-<n:016>.log                        one shard
 <data>/wal/shard-<NN>/wal-<n:016>.log             more than one
-<data>/.driftq.reserve                            space for a checkpoint on a full disk (`storage.ballast`)
+<data>/.driftq.reserve                            space for a checkpoint on a full disk (`storage/space_reserve`)
 <data>/stage/part-<n:016>.bin                     staged parts
 <data>/topics/<id:08X>/seg-<first_seq:016>.*      hot segments: .data, .idx, .tags
 <cold>/topics/<id:08X>/seg-<first_seq:016>.*      cold segments: .parquet, .del
@@ -14,7 +14,7 @@
 import posixpath
 import re
 
-from driftq.seam.disk import Disk, Site
+from driftq.system.disk import Disk, Site
 
 _WAL = re.compile(r"wal-(\d{16})\.log")
 _SHARD = re.compile(r"shard-(\d{2,})")

@@ -17,13 +17,13 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftq.seam.disk import OsDisk
-from driftq.storage.arrow import block_arrays
-from driftq.storage.block import Block
-from driftq.storage.cold import ColdDamagedError, ColdFile
-from driftq.storage.frame import DELETED
-from driftq.storage.segment import BlockIndex, decode_index
-from driftq.storage.segment_store import BlockDamagedError, verified
+from driftq.storage.blocks.block import Block
+from driftq.storage.blocks.block_arrow import block_arrays
+from driftq.storage.blocks.frame import DELETED
+from driftq.storage.segments.block_index import BlockIndex, decode_index
+from driftq.storage.segments.cold_file import ColdDamagedError, ColdFile
+from driftq.storage.segments.hot_store import BlockDamagedError, verified
+from driftq.system.disk import OsDisk
 
 UNREADABLE = (OSError, ValueError, BlockDamagedError, ColdDamagedError, pa.ArrowException)
 

@@ -12,10 +12,10 @@ written to it, and nothing in it is removed. A cold directory with the mark of a
 import re
 
 from driftq.errors import ColdUnavailableError, UnrecoverableError
-from driftq.seam.disk import Disk, Site, read_file, write_fully
-from driftq.seam.entropy import Entropy
-from driftq.seam.runtime import Pending, Runtime, Worker
 from driftq.storage.layout import Layout
+from driftq.system.disk import Disk, Site, read_file, write_fully
+from driftq.system.entropy import Entropy
+from driftq.system.runtime import Pending, Runtime, Worker
 
 _BYTES = 16
 _RETRY_MS = 1000

@@ -3,12 +3,15 @@
 And what tests of an engine or a server begin with: one that is built in a line, and a model to compare it with.
 """
 
-from driftq.testing.build import SMALL, EngineRig, decoded, rows_of
-from driftq.testing.clock import ManualClock
-from driftq.testing.disk import Crashed, CrashMode, SimDisk, SimFile, SimLock
-from driftq.testing.entropy import SeededEntropy
-from driftq.testing.faults import SHORT, FaultyDisk
-from driftq.testing.oracle import (
+from driftq.testing.disk_faults import SHORT, FaultyDisk
+from driftq.testing.engine_rig import SMALL, EngineRig, decoded, rows_of
+from driftq.testing.manual_clock import ManualClock
+from driftq.testing.manual_runtime import ManualRuntime, ManualTimer, ManualWorker
+from driftq.testing.seeded_entropy import SeededEntropy
+from driftq.testing.server_rig import Asked, KeptSink, ServerRig, decoded_reply, settled
+from driftq.testing.simulated_disk import Crashed, CrashMode, SimDisk, SimFile, SimLock
+from driftq.testing.sync_order import OrderCheckingDisk
+from driftq.testing.topic_oracle import (
     OracleDelete,
     OracleFound,
     OracleKey,
@@ -21,9 +24,6 @@ from driftq.testing.oracle import (
     OracleTopic,
     OracleWrite,
 )
-from driftq.testing.order import OrderCheckingDisk
-from driftq.testing.runtime import ManualRuntime, ManualTimer, ManualWorker
-from driftq.testing.wire import Asked, KeptSink, ServerRig, decoded_reply, settled
 
 __all__ = [
     "SHORT",

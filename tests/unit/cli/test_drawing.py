@@ -3,11 +3,11 @@
 import pytest
 from rich.console import Console
 
-from driftq.cli.routers import draw_graph
-from driftq.cli.runs import tree_of
-from driftq.model.answers import RouterRow
-from driftq.model.broker_answers import RunStep, RunSteps, StepInGroup
-from driftq.model.router import Guarantee
+from driftq.cli.topics.router import draw_graph
+from driftq.cli.work.run import tree_of
+from driftq.model.router_spec import Guarantee
+from driftq.model.v0_answers import RouterRow
+from driftq.model.v1_answers import RunStep, RunSteps, StepInGroup
 
 
 def drawn(*trees: object) -> list[str]:

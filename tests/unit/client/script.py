@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from msgspec.json import decode, encode
 
-from driftq.client.calls import Calls
 from driftq.client.errors import TransportError
-from driftq.client.plan import Action, Emit, Flow, Open, Pause, Plan, Request, Response, Shut
-from driftq.client.retry import Retries
+from driftq.client.transport.calls import Calls
+from driftq.client.transport.plan import Action, Emit, Flow, Open, Pause, Plan, Request, Response, Shut
+from driftq.client.transport.retry import Retries
 
 T = TypeVar("T")
 

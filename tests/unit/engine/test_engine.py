@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from driftq.errors import DataDirLockedError, StartError, TopicNotFoundError
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import SMALL, EngineRig, FaultyDisk, SimDisk
 
 

@@ -5,16 +5,16 @@ from collections.abc import Callable
 import pytest
 from msgspec import Struct, msgpack, structs
 
-from driftq.engine.capture import TopicState, decode_topic
-from driftq.engine.frames import TopicBody, WatermarkBody
+from driftq.engine.files.topic_checkpoint import TopicState, decode_topic
+from driftq.engine.state.control_frames import TopicBody, WatermarkBody
 from driftq.errors import NewerFormatError
-from driftq.model.topic import TopicConfig
-from driftq.seam.disk import Site, read_file
-from driftq.storage import snapshot as snapshot_module
-from driftq.storage.commit import Submission
-from driftq.storage.frame import Kind, encode_control
+from driftq.model.topic_config import TopicConfig
+from driftq.storage import snapshot_file as snapshot_module
+from driftq.storage.blocks.frame import Kind, encode_control
 from driftq.storage.layout import Layout
-from driftq.storage.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from driftq.storage.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
+from driftq.storage.wal.group_commit import Submission
+from driftq.system.disk import Site, read_file
 from driftq.testing import EngineRig
 from tests.golden.directory import files_of
 
@@ -24,7 +24,7 @@ REFUSED = r"was written by DriftQ 9\.9\.9; this is DriftQ 0\.1\.0; start that ve
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """From here on the server that writes is version 9.9.9."""
-    monkeypatch.setattr("driftq.storage.shards.__version__", "9.9.9")
+    monkeypatch.setattr("driftq.storage.wal.shards.__version__", "9.9.9")
     return monkeypatch
 
 
@@ -79,7 +79,7 @@ def test_a_frame_of_a_newer_version_is_refused_by_name(kind: int, body: bytes) -
 @pytest.mark.usefixtures("newer")
 def test_a_wal_file_of_a_newer_format_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """proves: G-REC-14"""
-    monkeypatch.setattr("driftq.storage.wal_head.MAGIC_2", b"DQF\x03")
+    monkeypatch.setattr("driftq.storage.wal.wal_head.MAGIC_2", b"DQF\x03")
     rig = EngineRig()
     rig.put("a")
     monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.engine.filing import Filing
+from driftq.engine.files.segment_files import Filing
 from driftq.testing import EngineRig
 from tests.unit.failing import BugError, fail_once
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from driftq.seam.disk import Disk
+from driftq.system.disk import Disk
 from driftq.testing import EngineRig, FaultyDisk
 
 

@@ -61,7 +61,9 @@ def test_the_log_says_when_a_disk_is_full_and_when_it_is_not_any_more(caplog: py
         failing.fails = False
         failing.rig.advance(1100)
         failing.rig.write("t", 1)
-    lines = [(record.levelname, record.message) for record in caplog.records if record.name == "driftq.engine.writers"]
+    lines = [
+        (record.levelname, record.message) for record in caplog.records if record.name == "driftq.engine.writer_watch"
+    ]
     refused, accepted = ("ERROR", "writes are refused, reads are answered"), ("INFO", "writes are accepted again")
     assert lines == [refused, accepted] * 2
 

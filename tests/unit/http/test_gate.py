@@ -9,7 +9,7 @@ from driftq.http.answer import Answer
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route, Table
-from driftq.seam.runtime import Pending
+from driftq.system.runtime import Pending
 from driftq.testing import ServerRig, settled
 
 WRITE = {"records": [{"data": 1}]}

@@ -3,9 +3,9 @@
 import pytest
 
 from driftq.http.answer import Promise
-from driftq.storage import spans
+from driftq.storage.wal import memory_spans as spans
 from driftq.testing import ServerRig
-from driftq.testing.wire import Asked
+from driftq.testing.server_rig import Asked
 
 RECORDS = 60
 

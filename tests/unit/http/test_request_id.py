@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from driftq.http.answer import Stream, Upgrade
-from driftq.http.asgi import Asgi, Event
-from driftq.http.connection import Connection
-from driftq.http.heads import HEADS_KEPT_MAX
 from driftq.http.request import Request
 from driftq.http.request_id import fresh, id_of
-from driftq.http.serving import Serving, Terms
-from driftq.seam.runtime import AsyncioRuntime
+from driftq.http.transport.asgi import Asgi, Event
+from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection_context import Serving, Terms
+from driftq.http.transport.head_cache import HEADS_KEPT_MAX
+from driftq.system.runtime import AsyncioRuntime
 from driftq.testing import ServerRig
 from tests.unit.http.sources import Talk, Voice
-from tests.unit.http.test_h2c import Client as Http2Client
+from tests.unit.http.transport.h2.test_h2_connection import Client as Http2Client
 from tests.unit.http.wire import Peer, Transport, echo, get
 
 FRESH = re.compile(rb"[0-9a-f]{24}")

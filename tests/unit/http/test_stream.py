@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from driftq.http.answer import Sink, Stream
-from driftq.http.answering import LINGER_MS
-from driftq.http.outbox import HIGH_WATER
 from driftq.http.reply import Reply
 from driftq.http.request import Request
+from driftq.http.transport.h1.reply_order import LINGER_MS
+from driftq.http.transport.outbox import HIGH_WATER
 from tests.unit.http.sources import Voice
 from tests.unit.http.wire import Peer, get
 

@@ -1,11 +1,11 @@
 """How long a peer may take, and `Expect`."""
 
 from driftq.http.answer import Stream
-from driftq.http.answering import LINGER_MS
-from driftq.http.h1 import BODY_STEP
 from driftq.http.reply import Reply
+from driftq.http.transport.h1.reply_order import LINGER_MS
+from driftq.http.transport.h1.request_parser import BODY_STEP
 from tests.unit.http.sources import Voice
-from tests.unit.http.test_connection import Desk, refusal_of
+from tests.unit.http.transport.test_connection import Desk, refusal_of
 from tests.unit.http.wire import Peer, get
 
 HEADER_MS, BODY_MS, IDLE_MS = 400, 800, 2000

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from driftq.http.answer import Answer
-from driftq.http.connection import Connection
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.serving import Serving, Terms
+from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection_context import Serving, Terms
 from driftq.testing import ManualClock, ManualRuntime
 
 BODY_BYTES_MAX = 1000

@@ -5,23 +5,23 @@ from typing import Any
 
 from msgspec import json, structs
 
+from driftq.codec.record_json import Fields, render_records
 from driftq.config import Settings
-from driftq.engine.delete import parse_match
-from driftq.engine.diff import Page, Query
-from driftq.engine.fetching import Fetch
-from driftq.engine.render import Fields, render_records
-from driftq.model.topic import Durability, TopicConfig
+from driftq.engine.block_fetch import Fetch
+from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.write.deleter import parse_match
+from driftq.features.staging.staged_parts import Address
+from driftq.model.topic_config import Durability, TopicConfig
 from driftq.offline.findings import Report
-from driftq.offline.verify import verify
-from driftq.seam.disk import Site
-from driftq.seam.runtime import Pending
+from driftq.offline.verification import verify
 from driftq.server import Server
-from driftq.staging.parts import Address
-from driftq.storage.frame import Frame, read_frame
+from driftq.storage.blocks.frame import Frame, read_frame
 from driftq.storage.layout import Layout
-from driftq.storage.wal_head import read_wal_head
+from driftq.storage.wal.wal_head import read_wal_head
+from driftq.system.disk import Site
+from driftq.system.runtime import Pending
 from driftq.testing import ManualClock, ManualRuntime, SimDisk
-from driftq.testing.build import SMALL, rows_of
+from driftq.testing.engine_rig import SMALL, rows_of
 from tests.golden import directory
 
 SETTINGS: Settings = structs.replace(

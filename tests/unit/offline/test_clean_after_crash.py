@@ -5,12 +5,12 @@ import random
 import pytest
 from msgspec import structs
 
-from driftq.offline.verify import verify
-from driftq.seam.disk import Site
+from driftq.offline.verification import verify
 from driftq.storage.layout import Layout
+from driftq.system.disk import Site
 from driftq.testing import CrashMode, EngineRig, ServerRig, SimDisk
-from driftq.testing.build import SMALL
-from tests.unit.router.routed_rig import put_router, put_topic
+from driftq.testing.engine_rig import SMALL
+from tests.unit.features.router.routed_rig import put_router, put_topic
 
 _TOPICS = ("source", "copy", "late", "picked")
 

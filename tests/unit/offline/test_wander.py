@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from driftq.model.topic import Durability
+from driftq.model.topic_config import Durability
 from driftq.testing import SimDisk
 from tests.unit.offline.life import Life, checked
-from tests.unit.offline.test_repair import damaged_copies, missing, picture, repaired, told
+from tests.unit.offline.repair.test_repair import damaged_copies, missing, picture, repaired, told
 
 _CONFIGS: tuple[dict[str, object], ...] = ({}, {"cap_records": 12}, {"ttl_ms": 20_000}, {"cap_bytes": 100})
 

@@ -6,12 +6,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from driftq.pipeline import DataLossError, PipelineError, source
-from driftq.pipeline.columns import Projection
-from driftq.pipeline.options import parse
-from driftq.pipeline.reading import Task
-from driftq.pipeline.source import StreamReader
-from driftq.pipeline.wire import AnswerError, Wire
+from driftq.pipeline import DataLossError, PipelineError
+from driftq.pipeline.server_connection import AnswerError, Wire
+from driftq.pipeline.source import data_source as source
+from driftq.pipeline.source.data_source import StreamReader
+from driftq.pipeline.source.read_columns import Projection
+from driftq.pipeline.source.read_options import parse
+from driftq.pipeline.source.split_reader import Task
 
 
 class _Server(Wire):

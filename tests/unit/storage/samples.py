@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from driftq.storage.block import RowSource, encode_block
-from driftq.storage.rows import Rows, Texts
+from driftq.storage.blocks.block import RowSource, encode_block
+from driftq.storage.blocks.rows import Rows, Texts
 
 # Quotes, escapes, control characters, zero bytes, several bytes per character, and nothing at all.
 texts = st.text(st.sampled_from('ab"\\\n\0é€😀'), max_size=6).map(str.encode)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from driftq.seam.disk import Site
 from driftq.storage.layout import Layout, make_directory
+from driftq.system.disk import Site
 from driftq.testing import CrashMode, SimDisk
 
 

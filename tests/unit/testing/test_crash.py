@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.seam.disk import Site, read_file, write_fully, write_zeros
+from driftq.system.disk import Site, read_file, write_fully, write_zeros
 from driftq.testing import CrashMode, SimDisk, SimFile
 
 DROP, KEEP, TORN, REORDER = CrashMode

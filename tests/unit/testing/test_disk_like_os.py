@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from driftq.seam.disk import Disk, File, OsDisk, Site, read_file
+from driftq.system.disk import Disk, File, OsDisk, Site, read_file
 from driftq.testing import CrashMode, SimDisk
 
 # Few names, so that files, directories and missing ones meet; "a" and "d" are sometimes a file and sometimes not.

@@ -10,18 +10,17 @@ import os
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from driftq.backup.backups import Backup
 from driftq.errors import ForbiddenError, InternalError, InvalidRequestError
+from driftq.features.backup.backups import Backup
 from driftq.http.access import Scope
-from driftq.http.body import decode_body
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import since_ms
-from driftq.model.additions import BackupList, BackupRow, BackupState
-from driftq.model.answers import Performance
-from driftq.seam.patience import Patience
+from driftq.http.v0.bodies import decode_body, since_ms
+from driftq.model.v0_additions import BackupList, BackupRow, BackupState
+from driftq.model.v0_answers import Performance
 from driftq.server import Server
+from driftq.system.hang_guard import Patience
 
 _BACKUPS = "/v0/backups"
 _LOOP_PATIENCE_S = 0.5

@@ -3,20 +3,19 @@
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from driftq.cursors.named import Cursor
-from driftq.engine.ingest import meta_column
-from driftq.engine.topic import Topic
+from driftq.codec.write_body import meta_column
+from driftq.engine.state.topic import Topic
+from driftq.features.cursors import Cursor
 from driftq.http.access import Scope
-from driftq.http.body import U64, check_u64, decode_body
-from driftq.http.paging import Paging
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import since_ms
-from driftq.model.additions import CursorDeleted, CursorList, CursorMoved, CursorRow, CursorState
-from driftq.model.answers import Performance
-from driftq.seam.runtime import Pending, run
+from driftq.http.v0.bodies import U64, check_u64, decode_body, since_ms
+from driftq.http.v0.paging import Paging
+from driftq.model.v0_additions import CursorDeleted, CursorList, CursorMoved, CursorRow, CursorState
+from driftq.model.v0_answers import Performance
 from driftq.server import Server
+from driftq.system.runtime import Pending, run
 
 _CURSORS = "/v0/topics/:topic/cursors"
 

@@ -10,22 +10,21 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.json import Decoder, encode
 
-from driftq.engine.topic import Topic
+from driftq.engine.state.topic import Topic
 from driftq.errors import BatchTooLargeError, InvalidRequestError
+from driftq.features.queue.claims import Claimed
+from driftq.features.queue.job_settlement import Extended, Settled
+from driftq.features.queue.waiting_claims import WaitingClaim
 from driftq.http.access import Scope
 from driftq.http.answer import Answer
-from driftq.http.body import U32, U64, check_size, check_u64, decode_body
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import since_ms
-from driftq.model.answers import AckAnswer, ExtendAnswer, LeaveAnswer, NackAnswer, Performance
+from driftq.http.v0.bodies import U32, U64, check_size, check_u64, decode_body, since_ms
 from driftq.model.limits import Limits
-from driftq.queue.claim import Claimed
-from driftq.queue.settle import Extended, Settled
-from driftq.queue.wait import WaitingClaim
-from driftq.seam.runtime import Pending
+from driftq.model.v0_answers import AckAnswer, ExtendAnswer, LeaveAnswer, NackAnswer, Performance
 from driftq.server import Server
+from driftq.system.runtime import Pending
 
 T = TypeVar("T")
 

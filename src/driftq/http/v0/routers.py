@@ -3,22 +3,21 @@
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from driftq.engine.delete import parse_match
+from driftq.engine.write.deleter import parse_match
 from driftq.errors import ForbiddenError
+from driftq.features.router.destination import Router
 from driftq.http.access import Access, Scope
 from driftq.http.answer import Answer
-from driftq.http.body import decode_body
-from driftq.http.paging import Paging
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import since_ms
-from driftq.http.v0.foreign import check_not_new, check_own
-from driftq.model.answers import Performance, RouterDeleted, RouterList, RouterPut, RouterRow, RouterState
-from driftq.model.router import Guarantee, RouterSpec
-from driftq.router.inflow import Router
-from driftq.seam.runtime import Pending, run
+from driftq.http.v0.bodies import decode_body, since_ms
+from driftq.http.v0.broker_topics import check_not_new, check_own
+from driftq.http.v0.paging import Paging
+from driftq.model.router_spec import Guarantee, RouterSpec
+from driftq.model.v0_answers import Performance, RouterDeleted, RouterList, RouterPut, RouterRow, RouterState
 from driftq.server import Server
+from driftq.system.runtime import Pending, run
 
 _ROUTER = "/v0/routers/:router"
 

@@ -4,19 +4,19 @@ Listed are sealed segments, hot and cold. A file that is named may be gone when 
 its segment or relocation moved it: the reader gets a missing file and asks again. One that it has open stays readable.
 """
 
-from driftq.engine.segment import Segment
-from driftq.engine.topic import Topic
+from driftq.engine.state.segment import Segment
+from driftq.engine.state.topic import Topic
 from driftq.http.access import Scope
 from driftq.http.answer import Answer
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import since_ms
-from driftq.model.additions import HoleRow, Manifest, SegmentRow
-from driftq.model.answers import Performance
-from driftq.seam.runtime import run
+from driftq.http.v0.bodies import since_ms
+from driftq.model.v0_additions import HoleRow, Manifest, SegmentRow
+from driftq.model.v0_answers import Performance
 from driftq.server import Server
 from driftq.storage.layout import segment_file
+from driftq.system.runtime import run
 
 
 class Segments:

@@ -3,23 +3,32 @@
 from msgspec import UNSET, Struct
 from msgspec.json import Decoder
 
-from driftq.engine.ingest import decode_write
-from driftq.engine.ingest_arrow import decode_arrow
+from driftq.codec.arrow_write_body import decode_arrow
+from driftq.codec.write_body import decode_write
 from driftq.errors import InvalidRequestError
+from driftq.features.staging.staged_parts import Address
+from driftq.features.staging.staging import PartRef, check_writer
 from driftq.http.access import Scope
-from driftq.http.body import ARROW, JSON, U64, check_media_type, check_size, check_u64, decode_body, has_media_type
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import since_ms
-from driftq.model.additions import BatchCommitted, PartsDropped, PartStaged, WriterState
-from driftq.model.answers import Performance
+from driftq.http.v0.bodies import (
+    ARROW,
+    JSON,
+    U64,
+    check_media_type,
+    check_size,
+    check_u64,
+    decode_body,
+    has_media_type,
+    since_ms,
+)
 from driftq.model.limits import U64_MAX
-from driftq.seam.runtime import Pending, run
+from driftq.model.v0_additions import BatchCommitted, PartsDropped, PartStaged, WriterState
+from driftq.model.v0_answers import Performance
 from driftq.server import Server
-from driftq.staging.parts import Address
-from driftq.staging.stage import PartRef, check_writer
-from driftq.storage.rows import Rows
+from driftq.storage.blocks.rows import Rows
+from driftq.system.runtime import Pending, run
 
 _TOPIC = "/v0/topics/:topic"
 _NS_PER_MS = 1_000_000

@@ -1,23 +1,62 @@
 """Topics: create and change, look at, list, delete (http-v0 §6, §22.6)."""
 
-from driftq.engine.ingest_config import decode_config, decode_patch
-from driftq.engine.priority import effective_priority
-from driftq.engine.topic import Topic
+from driftq.codec.topic_config_body import decode_config, decode_patch
+from driftq.engine.load.priority import effective_priority
+from driftq.engine.state.topic import Topic
 from driftq.http.access import Scope
 from driftq.http.answer import Answer
-from driftq.http.body import json_body
-from driftq.http.paging import Paging
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.timing import since_ms
-from driftq.http.v0.foreign import check_own
-from driftq.http.v0.sync_wait import SyncWait
-from driftq.model.answers import Performance, TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
+from driftq.http.v0.bodies import json_body, since_ms
+from driftq.http.v0.broker_topics import check_own
+from driftq.http.v0.paging import Paging
 from driftq.model.names import is_broker_topic
-from driftq.model.topic import Durability, TopicConfig
-from driftq.seam.runtime import Pending, run
+from driftq.model.topic_config import Durability, TopicConfig
+from driftq.model.v0_answers import Performance, TopicDeleted, TopicList, TopicPut, TopicRow, TopicState
 from driftq.server import Server
+from driftq.system.runtime import Pending, Timer, run
+
+
+class SyncWait:
+    """One caller."""
+
+    def __init__(self, server: Server, request: Request, seq: int) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._request = request
+        self._name = request.params[0]
+        self._seq = seq
+        self._over: Pending[None] = Pending()
+        self._timer: Timer | None = None
+
+    def park(self, wait_ms: int) -> Pending[None] | None:
+        """Wait; None where there is nothing to wait for."""
+        if not wait_ms or self._reached():
+            return None
+        self._engine.synced.add(self._name, self._look)
+        self._timer = self._server.runtime.later(wait_ms, self._end)
+        self._request.on_hang_up = self._end
+        return self._over
+
+    def _reached(self) -> bool:
+        topic = self._engine.catalog.find(self._name)
+        synced = None if topic is None else self._engine.synced_or_none(topic)
+        return synced is None or synced >= self._seq
+
+    def _look(self) -> None:
+        if self._reached():
+            self._end()
+
+    def _end(self) -> None:
+        if self._over.settled:
+            return
+        self._engine.synced.discard(self._name, self._look)
+        self._request.on_hang_up = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._over.resolve(None)
+
 
 _TOPIC = "/v0/topics/:topic"
 _WAIT_MS_MAX = 30_000

@@ -8,7 +8,7 @@ from driftq.errors import DriftQError, OverloadedError, ShardStoppedError, Throt
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.request_id import id_of
-from driftq.seam.log import facts
+from driftq.system.log_facts import facts
 
 JSON = b"application/json; charset=utf-8"
 

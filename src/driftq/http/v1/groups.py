@@ -8,13 +8,12 @@ from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v1.form import json_reply
-from driftq.http.v1.names import check_name, may_name
-from driftq.http.v1.params import I32, I64, only_body, query_of, stripped
-from driftq.model.broker_answers import GroupList
+from driftq.http.v1.params import I32, I64, check_name, may_name, only_body, query_of, stripped
+from driftq.http.v1.replies import json_reply
 from driftq.model.names import broker_topic
-from driftq.seam.runtime import Pending, run
+from driftq.model.v1_answers import GroupList
 from driftq.server import Server
+from driftq.system.runtime import Pending, run
 
 
 class SeekTo(Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,21 +10,20 @@ from functools import partial
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from driftq.engine.journal import settle_with
+from driftq.engine.write.change_log import settle_with
 from driftq.errors import InvalidRequestError, NotFoundError
-from driftq.groups.consume_scope import Entry
-from driftq.groups.ports import Scope as KeyScope
-from driftq.groups.registry import LEASE_MS, Begun
+from driftq.features.broker.idempotency.consumed_keys import Entry
+from driftq.features.broker.idempotency.registry import LEASE_MS, Begun
+from driftq.features.broker.protocols import Scope as KeyScope
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v1.entries import answered, given_entries
-from driftq.http.v1.form import after, json_reply
-from driftq.http.v1.names import check_name
-from driftq.http.v1.params import I64, only_body, query_of, stripped
-from driftq.seam.runtime import Pending
+from driftq.http.v1.messages.batch_entries import answered, given_entries
+from driftq.http.v1.params import I64, check_name, only_body, query_of, stripped
+from driftq.http.v1.replies import after, json_reply
 from driftq.server import Server
+from driftq.system.runtime import Pending
 
 _PATH = "/v1/idempotency"
 

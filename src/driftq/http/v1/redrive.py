@@ -6,16 +6,15 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.redrive import Filter, Job
+from driftq.features.broker.redrive import Filter, Job
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v1.form import after, json_reply
-from driftq.http.v1.names import check_name
-from driftq.http.v1.params import I64, only_body, stripped
-from driftq.seam.runtime import Pending
+from driftq.http.v1.params import I64, check_name, only_body, stripped
+from driftq.http.v1.replies import after, json_reply
 from driftq.server import Server
+from driftq.system.runtime import Pending
 
 _PATH = "/v1/dlq/redrive"
 _OFFSETS_MAX = 10_000

@@ -3,15 +3,14 @@
 from typing import Any
 
 from driftq.errors import NotFoundError
-from driftq.groups.runs import Letter, Step, Trace
-from driftq.groups.standing import GroupStanding
+from driftq.features.broker.group_reports import GroupStanding
+from driftq.features.broker.run_index import Letter, Step, Trace
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v1.form import json_reply
-from driftq.http.v1.names import may_name
-from driftq.http.v1.params import query_of, stripped
+from driftq.http.v1.params import may_name, query_of, stripped
+from driftq.http.v1.replies import json_reply
 from driftq.server import Server
 
 _RANK = ("dead", "leased", "waiting", "ready", "done")

@@ -8,11 +8,10 @@ from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
-from driftq.http.v1.form import after, json_reply
-from driftq.http.v1.names import check_name, may_name
-from driftq.http.v1.params import I32, body_of, query_of, stripped, whole_number
-from driftq.seam.runtime import Pending
+from driftq.http.v1.params import I32, body_of, check_name, may_name, query_of, stripped, whole_number
+from driftq.http.v1.replies import after, json_reply
 from driftq.server import Server
+from driftq.system.runtime import Pending
 
 NAME_BYTES_MAX = 255
 

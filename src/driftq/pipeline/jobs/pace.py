@@ -1,6 +1,6 @@
 """A rate that is kept over the whole of a run: how fast it was, and how long to wait before the next step."""
 
-from driftq.seam.clock import Clock, SystemClock
+from driftq.system.clock import Clock, SystemClock
 
 _NS = 1e9
 _STEP_S = 5

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from msgspec import json
 
 from driftq.http.answer import Stream
-from driftq.testing.wire import KeptSink, ServerRig
-from driftq.watch.ids import decode_id
+from driftq.http.v0.streams.watch_events import decode_id
+from driftq.testing.server_rig import KeptSink, ServerRig
 
 
 class Event(NamedTuple):

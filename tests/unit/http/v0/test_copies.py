@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from driftq.features.router.destination import Inflow
+from driftq.features.router.forwarding import Forwarder, Outcome
 from driftq.http.answer import Answer
-from driftq.router.forward import Forwarder, Outcome
-from driftq.router.inflow import Inflow
-from driftq.seam.runtime import Pending
+from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, ServerRig, decoded_reply, settled
 
 HOPS_MAX = 8

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from driftq.engine.diff import Query
-from driftq.engine.fetching import Fetch
+from driftq.engine.block_fetch import Fetch
+from driftq.engine.read.topic_page import Query
 from driftq.errors import InternalError
 from driftq.http.answer import Answer
-from driftq.seam.runtime import Pending
+from driftq.system.runtime import Pending
 from driftq.testing import ServerRig, decoded_reply, settled
 
 PATH = "/v0/topics/t/diff"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from driftq.seam.runtime import Pending
-from driftq.testing.wire import ServerRig, decoded_reply, settled
+from driftq.system.runtime import Pending
+from driftq.testing.server_rig import ServerRig, decoded_reply, settled
 
 LONG_MS = 3_600_000
 SETTLING: list[tuple[str, dict[str, Any]]] = [("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})]

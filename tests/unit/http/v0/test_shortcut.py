@@ -1,4 +1,4 @@
-"""Writes by the short way are answered like those by the long one, and in their order (`http.slot`)."""
+"""Writes by the short way are answered like those by the long one, and in their order (`http/answer`)."""
 
 import json
 from collections.abc import Iterator
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from driftq.engine.ingest import decode_plain
-from driftq.http.answering import PIPELINE_MAX
-from driftq.http.connection import Connection
+from driftq.codec.write_body import decode_plain
+from driftq.http.answer import Shortcut
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.serving import Serving, Terms
-from driftq.http.slot import Shortcut
-from driftq.http.v0 import short_write
+from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection_context import Serving, Terms
+from driftq.http.transport.h1.reply_order import PIPELINE_MAX
+from driftq.http.v0.records import short_write
 from driftq.model.limits import Limits
-from driftq.storage.rows import Row, Rows
+from driftq.storage.blocks.rows import Row, Rows
 from driftq.testing import FaultyDisk, ServerRig
 from tests.unit.http.wire import Transport, replies_in
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from driftq.http.v0 import records, wire
+from driftq.http.v0.records import record_bodies as wire
+from driftq.http.v0.records import records
 from driftq.testing import FaultyDisk, ServerRig, decoded_reply, settled
 
 PATH = "/v0/topics/t"

@@ -5,14 +5,14 @@ from typing import Any
 from msgspec import json
 
 from driftq.errors import InvalidRequestError
-from driftq.groups.broker import Broker
-from driftq.groups.group import Stream
-from driftq.groups.ports import Outlet, Place, Produced
+from driftq.features.broker.broker import Broker
+from driftq.features.broker.protocols import Outlet, Place, Produced
+from driftq.features.broker.state.group import Stream
 from driftq.http.app import App
 from driftq.http.reply import Reply
-from driftq.model.broker import BrokerSettings
-from driftq.model.envelope import Message
-from driftq.seam.runtime import Pending
+from driftq.model.broker_settings import BrokerSettings
+from driftq.model.message import Message
+from driftq.system.runtime import Pending
 from driftq.testing import ServerRig
 
 

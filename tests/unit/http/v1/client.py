@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import json
 
 from driftq.http.answer import Stream
-from driftq.model.broker import DEV_LIMITS, BrokerSettings
+from driftq.model.broker_settings import DEV_LIMITS, BrokerSettings
 from driftq.testing import Asked, KeptSink, ServerRig
 
 

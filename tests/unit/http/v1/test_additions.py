@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec import convert, json
 
-from driftq.model.broker import BrokerSettings
-from driftq.model.broker_answers import GroupList
+from driftq.model.broker_settings import BrokerSettings
+from driftq.model.v1_answers import GroupList
 from driftq.testing import ServerRig, decoded_reply, settled
-from driftq.testing.wire import KeptSink
+from driftq.testing.server_rig import KeptSink
 
 KEY = {"topic": "t", "group": "g", "idempotency_key": "k", "owner": "a"}
 

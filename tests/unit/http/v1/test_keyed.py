@@ -2,11 +2,11 @@
 
 import pytest
 
-from driftq.groups.consume_scope import LeaseHeldError
+from driftq.features.broker.idempotency.consumed_keys import LeaseHeldError
 from driftq.http.answer import Answer
-from driftq.model.envelope import Envelope, Message
+from driftq.model.message import Envelope, Message
 from driftq.testing import SimDisk
-from driftq.testing.wire import settled
+from driftq.testing.server_rig import settled
 from tests.unit.http.v1.client import Client, message
 
 MINUTE_MS = 60_000

@@ -3,13 +3,13 @@
 import pytest
 
 from driftq import server
-from driftq.groups.hook import RouterHook
-from driftq.model.broker import BrokerSettings
-from driftq.model.envelope import Message, RoutingDecision
-from driftq.seam.clock import Clock
-from driftq.seam.runtime import Pending
+from driftq.features.broker.producer.router_hook import RouterHook
+from driftq.model.broker_settings import BrokerSettings
+from driftq.model.message import Message, RoutingDecision
+from driftq.system.clock import Clock
+from driftq.system.runtime import Pending
 from driftq.testing import ManualRuntime
-from tests.unit.groups.coroutines import Coroutines
+from tests.unit.features.broker.coroutines import Coroutines
 from tests.unit.http.v1.client import Client, message
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.pace import Pace, step_of
-from driftq.pipeline.jobs.times import to_ms
+from driftq.pipeline.jobs.replay.replay_job import to_ms
 from driftq.testing import ManualClock
 
 

@@ -4,16 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from driftq.pipeline.jobs.minutes import ROLLUP
-from driftq.pipeline.jobs.run_fold import Letter, Try, load
-from driftq.pipeline.lake.lake import Lake
+from driftq.pipeline.jobs.lineage.run_fold import Letter, Try, load
+from driftq.pipeline.jobs.rollup.minute_figures import ROLLUP
+from driftq.pipeline.lake.delta_tables import Lake
 from tests.acceptance.process import environment
 
 # In processes of their own, because what is registered to travel by value stays so.
 _HERE = """
 import sys
 from pyspark import cloudpickle
-from driftq.pipeline.shipping import ship_by_value
+from driftq.pipeline.spark_session import ship_by_value
 {imports}
 ship_by_value()
 sys.stdout.buffer.write(cloudpickle.dumps({sent}))
@@ -68,7 +68,7 @@ print(state)
 
 
 def test_lineage_folds_runs_where_nothing_of_ours_is_installed() -> None:
-    state = _worked("from driftq.pipeline.jobs.lineage import fold_run", "fold_run", _FOLD, "msgspec")
+    state = _worked("from driftq.pipeline.jobs.lineage.lineage_job import fold_run", "fold_run", _FOLD, "msgspec")
     found = load("r", "t", state)
     assert found.tries == [Try("a", "", "@work", 0, 0, 5, True)]
     assert found.letters == [Letter("@work", 0, "g", 2, "boom", 9)]
@@ -111,10 +111,10 @@ def test_batches_of_archive_and_rollup_are_worked_on_by_a_server_of_spark_connec
     imports = f"""
 from functools import partial
 from pathlib import Path
-from driftq.pipeline.jobs.archive import _Archive
-from driftq.pipeline.jobs.minutes import ROLLUP
-from driftq.pipeline.jobs.rollup import add_minutes
-from driftq.pipeline.lake.lake import Batch, Lake
+from driftq.pipeline.jobs.archive_job import _Archive
+from driftq.pipeline.jobs.rollup.minute_figures import ROLLUP
+from driftq.pipeline.jobs.rollup.rollup_job import add_minutes
+from driftq.pipeline.lake.delta_tables import Batch, Lake
 lake = Lake({str(tmp_path / "lake")!r})
 added = partial(add_minutes, lake.table("rollup", ROLLUP), batch=Batch("q", 0))
 archived = _Archive(lake, None, Path({str(tmp_path)!r})).write

@@ -7,15 +7,15 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from driftq.pipeline.lake.parts import Places
+from driftq.pipeline.lake.parquet_parts import Places
 from tests.acceptance.process import environment
 
 # In a process of its own, because what is registered to travel by value stays so.
 _HERE = """
 import pickle, sys
 from pyspark import cloudpickle
-from driftq.pipeline.lake.parts import Places, write_parts
-from driftq.pipeline.shipping import ship_by_value
+from driftq.pipeline.lake.parquet_parts import Places, write_parts
+from driftq.pipeline.spark_session import ship_by_value
 ship_by_value()
 sys.stdout.buffer.write(cloudpickle.dumps((write_parts, *pickle.load(sys.stdin.buffer))))
 """

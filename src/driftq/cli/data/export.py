@@ -1,0 +1,261 @@
+"""`driftq export`: a topic as a file of JSON lines, an Arrow stream or a Parquet file.
+
+Pages come as Arrow, the next one while the last is written. A line is a record as the API shows it; where records were
+lost a line, or the metadata of the file, says which. A named file appears when it is whole, and not before.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
+
+import typer
+from msgspec import json
+
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.output import Json, note, progress, show
+from driftq.cli.server_access import KeyFile, TopicName, Url, connected
+from driftq.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_PAGE_RECORDS = 100_000
+_COLUMNS = ["seq", "ts", "node", "tag", "meta", "data"]
+
+
+class Format(StrEnum):
+    """What a file of records may be."""
+
+    NDJSON = "ndjson"
+    ARROW = "arrow"
+    PARQUET = "parquet"
+
+
+def format_of(path: Path | None, given: Format | None) -> Format:
+    """What was said, else what the name says, else JSON lines."""
+    if given is not None:
+        return given
+    suffix = "" if path is None else path.suffix.lower()
+    return {".arrow": Format.ARROW, ".arrows": Format.ARROW, ".parquet": Format.PARQUET}.get(suffix, Format.NDJSON)
+
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", "-f", help="Kind of file; without it as its name says.", show_default=False),
+]
+
+
+def export(
+    name: TopicName,
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; without it standard output.")
+    ] = None,
+    form: FormatOption = None,
+    from_seq: Annotated[int, typer.Option(min=0, help="Begin behind this seq.")] = 0,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Write every record of a topic to a file: NDJSON, Arrow or Parquet."""
+    chosen = format_of(output, form)
+    if output is None and chosen is not Format.NDJSON and sys.stdout.isatty():
+        raise CommandError(f"{chosen} is nothing for a terminal; name a file with -o", ExitCode.USAGE)
+    clock = SystemClock()
+    began_ns = clock.monotonic_ns()
+    with connected(url, key_file) as client, _opened(output) as file:
+        topic = client.topic(name)
+        head = topic.info().head_seq
+        with progress(f"exporting {name}", head) as tell:
+            pages = topic.arrow_pages(from_seq, page_records=_PAGE_RECORDS)
+            done = asyncio.run(_write(pages, _WRITERS[chosen](file), tell))
+    seconds = (clock.monotonic_ns() - began_ns) / 1e9
+    facts = {
+        "topic": name,
+        "format": str(chosen),
+        "records": done.records,
+        "gaps": len(done.gaps),
+        "last_seq": done.seq,
+    }
+    facts |= {"seconds": round(seconds, 3), "records_per_s": round(done.records / seconds)}
+    if output is not None:
+        show({"file": str(output), **facts}, as_json=as_json)
+    if done.gaps:
+        note(f"{len(done.gaps)} ranges of records had been lost before; the export says which")
+
+
+class _Done:
+    """How far an export is."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.seq = 0
+        self.gaps: list[bytes] = []
+
+
+class _Writer(Protocol):
+    """One format."""
+
+    def page(self, table: "pyarrow.Table", gap: bytes) -> None:
+        """Some more records, behind a gap where there is one."""
+        ...
+
+    def close(self, gaps: Sequence[bytes]) -> None:
+        """No more come."""
+        ...
+
+
+async def _write(pages: "Iterable[pyarrow.Table]", writer: _Writer, tell: Callable[[int], None]) -> _Done:
+    """Each page is fetched by another thread while the one before it is written."""
+    done = _Done()
+    left = iter(pages)
+    coming = asyncio.create_task(asyncio.to_thread(next, left, None))
+    while (page := await coming) is not None:
+        coming = asyncio.create_task(asyncio.to_thread(next, left, None))
+        await asyncio.sleep(0)  # it begins
+        facts = page.schema.metadata
+        gap = facts.get(b"tombstone", b"")
+        if gap:
+            done.gaps.append(gap)
+        writer.page(page.select(_COLUMNS).replace_schema_metadata(None), gap)
+        done.records += page.num_rows
+        done.seq = int(facts[b"next_from_seq"])
+        tell(done.seq)
+    writer.close(done.gaps)
+    return done
+
+
+class _Lines:
+    """Records as the API shows them, one a line."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def page(self, table: "pyarrow.Table", gap: bytes) -> None:
+        """A line each."""
+        if gap:
+            self._file.write(gap + b"\n")
+        if table.num_rows:
+            self._file.write("\n".join(_lines(table)).encode())
+            self._file.write(b"\n")
+
+    def close(self, gaps: Sequence[bytes]) -> None:
+        """The gaps stand among the lines."""
+
+
+def _lines(table: "pyarrow.Table") -> Iterator[str]:
+    seqs, times = table["seq"].to_pylist(), table["ts"].cast("int64").to_pylist()
+    columns = [_labelled(table[name], name) for name in ("node", "tag", "meta")]
+    for seq, ts, node, tag, meta, data in zip(seqs, times, *columns, table["data"].to_pylist(), strict=True):
+        yield f'{{"$seq":{seq},"$ts":{ts}{node}{tag}{meta},"data":{data}}}'
+
+
+def _labelled(column: Any, name: str) -> list[str]:
+    """A column that may be absent, with its label where it is there. `meta` is JSON already, the others are texts."""
+    if column.null_count == len(column):
+        return [""] * len(column)
+    if name == "meta":
+        return ["" if value is None else f',"meta":{value}' for value in column.to_pylist()]
+    return ["" if value is None else f',"${name}":{json.encode(value).decode()}' for value in column.to_pylist()]
+
+
+class _Arrow:
+    """One Arrow stream."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._writer: Any = None
+
+    def page(self, table: "pyarrow.Table", gap: bytes) -> None:
+        """Its batches."""
+        import pyarrow as pa
+
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(self._file, table.schema)
+        self._writer.write_table(table)
+        if gap:
+            # Metadata of a batch is the only place in a stream that can say something late.
+            empty = pa.RecordBatch.from_pylist([], schema=table.schema)
+            self._writer.write_batch(empty, custom_metadata={"driftq.tombstone": gap.decode()})
+
+    def close(self, gaps: Sequence[bytes]) -> None:
+        """End the stream."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Parquet:
+    """One Parquet file, with the columns and encodings of the cold tier."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._writer: Any = None
+
+    def page(self, table: "pyarrow.Table", gap: bytes) -> None:
+        """A row group each."""
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._file,
+                table.schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=False,
+                column_encoding={"seq": "DELTA_BINARY_PACKED", "ts": "DELTA_BINARY_PACKED"},
+                write_statistics=["seq", "ts", "node", "tag"],
+                store_schema=False,
+            )
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=_PAGE_RECORDS)
+
+    def close(self, gaps: Sequence[bytes]) -> None:
+        """The footer tells of the gaps."""
+        if self._writer is not None:
+            self._writer.add_key_value_metadata({"driftq.tombstones": (b"[" + b",".join(gaps) + b"]").decode()})
+            self._writer.close()
+
+
+_WRITERS: dict[Format, Callable[[IO[bytes]], _Writer]] = {
+    Format.NDJSON: _Lines,
+    Format.ARROW: _Arrow,
+    Format.PARQUET: _Parquet,
+}
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[BinaryIO]:
+    """Where the bytes go: standard output, or a file that gets its name at the end.
+
+    What is there and is no file, as a pipe or a device, is written to as it is: a file in its place would be the end
+    of it. A link is followed, and stays.
+    """
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+            return
+        with _finished(path.resolve()) as file:
+            yield file
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _finished(path: Path) -> Iterator[BinaryIO]:
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,42 @@
+"""`driftq import`: the ways in. What is no name of one is a file."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import typer
+
+from driftq.cli.lazy_groups import Entry, LazyGroup
+
+_FILES = "files"
+
+
+class _Imports(LazyGroup):
+    table: ClassVar[Mapping[str, Entry]] = {
+        _FILES: Entry(
+            "Ways",
+            "driftq.cli.data.import_files:import_files",
+            "Write the records of NDJSON, Arrow or Parquet files to a topic; may be left out.",
+        ),
+        "driftq-core": Entry("Ways", "driftq.cli.data.import_core:import_core", "Bring in the log of the Go broker."),
+    }
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`driftq import FILE…` is `driftq import files FILE…`."""
+        if args and args[0] not in self.table and args[0] not in ("-h", "--help"):
+            args = [_FILES, *args]
+        return super().parse_args(ctx, args)
+
+
+def _nothing_of_its_own() -> None:
+    """Make a group of it."""
+
+
+imports = typer.Typer(
+    cls=_Imports,
+    callback=_nothing_of_its_own,
+    help="Write the records of files to a topic, or bring in what another broker has stored.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

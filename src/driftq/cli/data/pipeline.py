@@ -1,0 +1,284 @@
+"""`driftq pipeline`: run jobs and pipelines of one's own, see how they stand, stop them, verify an archive.
+
+Spark is imported by the command that needs it. `run` takes the flags of the job behind its own: they are made of the
+job's options (`pipeline/runs/job_options`), and `driftq pipeline run NAME --help` tells both.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec import to_builtins
+
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.lazy_groups import group
+from driftq.cli.output import Json, note, print_line, show, show_rows
+from driftq.cli.server_access import KeyFile, Url, api_key, connected, server_url, translated
+from driftq.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from driftq.pipeline.runs.run_records import RunRecord
+
+pipeline = group("The data pipeline on Spark: run jobs, see how they stand, stop them.")
+
+_HELP = frozenset(("-h", "--help"))
+_POLL_S = 0.2
+_LISTED = ("id", "pipeline", "state", "rows", "rows_per_s", "lag", "batches", "started_ts", "ended_ts", "error")
+
+Master = Annotated[str | None, typer.Option(metavar="URL", help="Spark master; without it local[*], this machine.")]
+Remote = Annotated[str | None, typer.Option(metavar="URL", help="Spark Connect server, as sc://host:15002.")]
+
+
+def need_spark() -> None:
+    """Refuse where the extra is not installed."""
+    absent = [name for name in ("pyspark", "deltalake", "pandas") if find_spec(name) is None]
+    if absent:
+        raise CommandError(f"the data pipeline needs {absent[0]}; install it with `pip install 'driftq[spark]'`")
+
+
+@pipeline.command(
+    "run",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="[flags]",
+)
+def run(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="NAME|FILE.py", help="A job, or a file of yours.")] = None,
+    *,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be given often.")
+    ] = None,
+    every: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.1, help="Run once, again and again, so long apart.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; print the id of the run.")] = False,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Run a job, or a pipeline of yours, until it ends or is stopped."""
+    if name is None or name in _HELP or _HELP & set(context.args):
+        _tell_help(context, name)
+        return
+    if name.startswith("-"):
+        raise CommandError(f"name the pipeline before {name}; see driftq pipeline run --help", ExitCode.USAGE)
+    need_spark()
+    key = api_key(key_file)
+    if key is not None:
+        os.environ["DRIFTQ_API_KEY"] = key  # where the source and the sink look for it, too
+    from driftq.cli.data.pipeline_run import Call, run_detached, run_here
+
+    call = Call(name, list(context.args), server_url(url), master, remote, _settings(conf), every)
+    with _refusals(call.url):
+        if detach:
+            _say_run(run_detached(call), as_json=as_json)
+        else:
+            _show_end(run_here(call, as_json=as_json), as_json=as_json)
+
+
+@contextmanager
+def _refusals(url: str | None = None) -> Iterator[None]:
+    """What the pipeline and the server refuse, with the exit code that it has."""
+    from driftq.client import ClientError
+    from driftq.pipeline.errors import AbsentError, DeniedError, PipelineError, UnreachableError
+    from driftq.pipeline.runs.job_options import WrongFlagError
+
+    codes: dict[type[PipelineError], ExitCode] = {
+        WrongFlagError: ExitCode.USAGE,
+        AbsentError: ExitCode.ABSENT,
+        DeniedError: ExitCode.DENIED,
+        UnreachableError: ExitCode.UNREACHABLE,
+    }
+    try:
+        yield
+    except PipelineError as error:
+        code = next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
+        raise CommandError(error.message, code) from None
+    except ClientError as error:
+        raise translated(error, url or "the server") from None
+
+
+def _show_end(ended: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_line(ended)
+        return
+    show({field: ended[field] for field in ("id", "pipeline", "state")} | ended["facts"], as_json=False)
+    for title, rows in ended["tables"].items():
+        sys.stdout.write(f"\n{title}\n")
+        show_rows(rows, as_json=False)
+
+
+def _settings(conf: list[str] | None) -> dict[str, str]:
+    pairs = [one.partition("=") for one in conf or ()]
+    wrong = next((key for key, equals, _ in pairs if not (key and equals)), None)
+    if wrong is not None:
+        raise CommandError(f"--conf {wrong} is no KEY=VALUE", ExitCode.USAGE)
+    return {key: value for key, _, value in pairs}
+
+
+def _tell_help(context: typer.Context, name: str | None) -> None:
+    typer.echo(context.get_help())
+    if name is None or name in _HELP:
+        from driftq.pipeline.runs.job import PLACES
+
+        typer.echo(f"\nJobs: {', '.join(PLACES)}. `driftq pipeline run NAME --help` tells the flags of one.")
+        return
+    need_spark()
+    from driftq.cli.data.pipeline_run import help_of
+
+    with _refusals():
+        typer.echo(f"\n{help_of(name)}")
+
+
+@pipeline.command("ls")
+def list_runs(
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the pipelines that run on this machine."""
+    from driftq.pipeline.runs.run_records import OPEN, Runs
+
+    show_rows([_row(one) for one in Runs().all() if everything or one.state in OPEN], _LISTED, as_json=as_json)
+
+
+@pipeline.command("status")
+def status(
+    wanted: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or the name of its pipeline.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show how a run stands."""
+    from driftq.pipeline.runs.run_records import Runs
+
+    with _refusals():
+        _say_run(Runs().find(wanted), as_json=as_json)
+
+
+@pipeline.command("stop")
+def stop(
+    wanted: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or the name of its pipeline.")],
+    *,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for its end.")] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Stop a run behind the batch it works on."""
+    from driftq.pipeline.runs.run_records import OPEN, Runs
+
+    runs = Runs()
+    with _refusals():
+        record = runs.find(wanted)
+    if record.state in OPEN:
+        runs.ask_to_stop(record)
+    clock = SystemClock()
+    until = clock.monotonic_ns() + int(wait * 1e9)
+    while record.state in OPEN and clock.monotonic_ns() < until:
+        threading.Event().wait(_POLL_S)
+        record = runs.find(record.id)
+    _say_run(record, as_json=as_json)
+    if record.state in OPEN:
+        raise CommandError(f"run {record.id} was asked to stop and still works; process {record.pid} is its own")
+
+
+@pipeline.command("verify")
+def verify(
+    what: Annotated[str, typer.Argument(metavar="archive", help="What to verify.")],
+    *,
+    lake: Annotated[str, typer.Option(metavar="DIRECTORY", help="The lake.")],
+    topics: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Topics, with commas; without it all that the lake has.")
+    ] = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Compare an archive with its topics, seq by seq, and say `equal` or what differs."""
+    if what != "archive":
+        raise CommandError(f"{what!r} cannot be verified; say `driftq pipeline verify archive`", ExitCode.USAGE)
+    need_spark()
+    from driftq.pipeline.lake.archive_check import verify as compare
+    from driftq.pipeline.lake.delta_tables import Lake
+    from driftq.pipeline.lake.server_topics import ServerTopics
+
+    with connected(url, key_file) as client:
+        wanted = [name for name in topics.split(",") if name] if topics is not None else None
+        findings = compare(Lake(lake), ServerTopics(client), wanted)
+    if not findings:
+        raise CommandError(f"there is no archive in {lake}; `driftq pipeline run archive` makes one", ExitCode.ABSENT)
+    show_rows([to_builtins(finding) for finding in findings], as_json=as_json)
+    differing = [finding.topic for finding in findings if finding.verdict != "equal"]
+    if differing:
+        raise CommandError(f"{len(differing)} of {len(findings)} topics differ: {', '.join(differing[:5])}")
+    if not as_json:
+        note("equal")
+
+
+@pipeline.command("warm")
+def warm(*, as_json: Json = False) -> None:
+    """Record what makes every later session start fast; once per machine."""
+    need_spark()
+    from driftq.pipeline import warm as record
+
+    show({"class_archive": str(record())}, as_json=as_json)
+
+
+cluster = group("A real Spark cluster on this machine, for trying things.")
+pipeline.add_typer(cluster, name="cluster", help="A real Spark cluster on this machine, for trying things.")
+
+Directory = Annotated[
+    Path | None, typer.Option(metavar="DIRECTORY", help="Its logs and files; without it one in the cache.")
+]
+
+
+@cluster.command("up")
+def cluster_up(
+    *,
+    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    cores: Annotated[int, typer.Option(min=1, help="Cores of each.")] = 1,
+    memory: Annotated[str, typer.Option(help="Memory of each, as Spark says it.")] = "1536m",
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Start a master and workers; `--master` of `run` takes the address that is shown."""
+    need_spark()
+    from driftq.pipeline.spark.cluster import up
+
+    show(up(workers, cores=cores, memory=memory, directory=directory)._asdict(), as_json=as_json)
+
+
+@cluster.command("down")
+def cluster_down(*, directory: Directory = None, as_json: Json = False) -> None:
+    """End the cluster that `up` has started."""
+    need_spark()
+    from driftq.pipeline.spark.cluster import down
+
+    show({"ended": down(directory)}, as_json=as_json)
+
+
+def _row(record: "RunRecord") -> dict[str, Any]:
+    progress = record.progress
+    return {
+        "id": record.id,
+        "pipeline": Path(record.pipeline).name,
+        "state": record.state,
+        "rows": progress.rows,
+        "rows_per_s": progress.rows_per_s,
+        "lag": progress.lag,
+        "batches": progress.batches,
+        "started_ts": record.started_ms,
+        "ended_ts": record.ended_ms,
+        "error": record.error,
+    }
+
+
+def _say_run(record: "RunRecord", *, as_json: bool) -> None:
+    more = {"server": record.server, "pid": record.pid, "options": record.options, "checkpoints": record.checkpoints}
+    show({**_row(record), **more}, as_json=as_json)

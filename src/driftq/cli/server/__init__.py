@@ -1,0 +1,1 @@
+"""Run, check and measure a server."""

@@ -1,0 +1,61 @@
+"""`driftq help`: the help of any command, and what the exit codes mean."""
+
+import os
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from driftq.cli.commands import make_app
+from driftq.cli.exits import MEANINGS, CommandError, ExitCode
+from driftq.cli.output import Json, show_rows
+
+
+class Shell(StrEnum):
+    """The shells whose completions are known."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell to complete in.")],
+) -> None:
+    """Print the completions for a shell.
+
+    bash: driftq completion bash > ~/.local/share/bash-completion/completions/driftq
+
+    zsh: driftq completion zsh > a directory of $fpath, as _driftq
+
+    fish: driftq completion fish > ~/.config/fish/completions/driftq.fish
+    """
+    os.environ["_DRIFTQ_COMPLETE"] = f"source_{shell.value}"
+    typer.main.get_command(make_app(completing=True)).main([], prog_name="driftq")
+
+
+_EXIT_CODES = "exit-codes"
+
+
+def manual(
+    context: typer.Context,
+    subject: Annotated[list[str] | None, typer.Argument(help=f"A command, or `{_EXIT_CODES}`.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show the help of a command, or what the exit codes mean: `driftq help topic create`, `driftq help exit-codes`."""
+    if subject == [_EXIT_CODES]:
+        show_rows([{"code": int(code), "meaning": meaning} for code, meaning in MEANINGS.items()], as_json=as_json)
+        return
+    typer.echo(_help_of(context.find_root(), subject or []))
+
+
+def _help_of(context: Any, path: list[str]) -> str:
+    """The help at the end of a path of names."""
+    for at, name in enumerate(path):
+        resolve = getattr(context.command, "resolve_command", None)
+        if resolve is None:
+            raise CommandError(f"`{' '.join(path[:at])}` has no commands; see driftq --help", ExitCode.USAGE)
+        _, command, _ = resolve(context, [name])
+        context = type(context)(command, info_name=name, parent=context)
+    return str(context.get_help())

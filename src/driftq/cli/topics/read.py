@@ -1,0 +1,141 @@
+"""`driftq read` and `driftq tail`: records as lines, for people or as JSON, and what is lost where it is missing."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.output import Json, note, print_line, readable
+from driftq.cli.server_access import TopicName, complete_topic, served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from driftq.client import Client, Record, Start, Tombstone, WatchEvent
+
+_LINES = 10
+"""What `tail` shows of what is there already."""
+
+FromSeq = Annotated[int | None, typer.Option(min=0, help="Begin behind this seq; 0: at what is retained.")]
+Epoch = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="The epoch that --from-seq is from, as `topic show` printed it; without it, the current one."
+    ),
+]
+FromTs = Annotated[int | None, typer.Option(min=0, help="Begin with what was written at this time, in ms.")]
+Count = Annotated[int | None, typer.Option("--limit", min=1, help="End after so many records.")]
+
+
+@served
+def read(
+    client: "Client",
+    name: TopicName,
+    *,
+    from_seq: FromSeq = None,
+    from_ts: FromTs = None,
+    epoch: Epoch = None,
+    limit: Count = None,
+    as_json: Json = False,
+) -> None:
+    """Print the records of a topic, up to the last one there is at the beginning; with --json one object a line."""
+    if from_seq is not None and from_ts is not None:
+        raise CommandError("--from-seq and --from-ts exclude each other; leave one out", ExitCode.USAGE)
+    if epoch is None and from_seq:
+        epoch = client.topic(name).info(touch=False).epoch
+    with client.topic(name).read(from_seq, from_ts=from_ts, epoch=epoch) as items:
+        _print_all(items, limit, as_json=as_json)
+
+
+def _print_all(items: "Iterable[Record | Tombstone]", limit: int | None, *, as_json: bool) -> None:
+    from driftq.client import Record
+
+    left = limit
+    for item in items:
+        print_item(item, as_json=as_json)
+        if left is not None and isinstance(item, Record):
+            left -= 1
+            if not left:
+                return
+
+
+@served
+def tail(
+    client: "Client",
+    names: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.", autocompletion=complete_topic)
+    ],
+    *,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Begin with so many of the last.")] = _LINES,
+    from_seq: FromSeq = None,
+    from_ts: FromTs = None,
+    limit: Count = None,
+    as_json: Json = False,
+) -> None:
+    """Print the last records of topics and then whatever is written to them, until interrupted.
+
+    A server that goes away is waited for, and nothing is missed or shown twice meanwhile.
+    """
+    from driftq.client import Start
+
+    if from_seq is None and from_ts is None:
+        starts = {name: _near_the_end(client, name, lines) for name in names}
+    else:
+        epochs = {name: client.topic(name).info(touch=False).epoch if from_seq else None for name in names}
+        starts = {name: Start(from_seq, from_ts, epoch=epochs[name]) for name in names}
+    with client.watch(starts) as events:
+        _follow(events, limit, as_json=as_json, many=len(names) > 1)
+
+
+def _near_the_end(client: "Client", name: str, lines: int) -> "Start":
+    from driftq.client import Start
+
+    state = client.topic(name).info(touch=False)
+    return Start(max(state.head_seq - lines, state.earliest_seq - 1, 0))
+
+
+def _follow(events: "Iterator[WatchEvent]", limit: int | None, *, as_json: bool, many: bool) -> None:
+    from driftq.client import Record, Tombstone, TopicGone
+
+    left = limit
+    for event in events:
+        if isinstance(event.item, TopicGone):
+            note(f"topic {event.topic} was deleted")
+        if isinstance(event.item, Record | Tombstone):
+            print_item(event.item, as_json=as_json, topic=event.topic if many or as_json else None)
+            sys.stdout.buffer.flush()  # whoever follows waits for it
+        if left is not None and isinstance(event.item, Record):
+            left -= 1
+            if not left:
+                return
+    raise CommandError("no topic is left to follow", ExitCode.ABSENT)
+
+
+def print_item(item: "Record | Tombstone", *, as_json: bool, topic: str | None = None) -> None:
+    """A record, or what is missing, in one line."""
+    from driftq.client import Record
+
+    if as_json:
+        from msgspec import to_builtins
+
+        print_line({**({} if topic is None else {"topic": topic}), **to_builtins(item)}, at_once=False)
+        return
+    place = "" if topic is None else f"{topic}  "
+    line = place + (_record_line(item) if isinstance(item, Record) else _gap_line(item)) + "\n"
+    sys.stdout.buffer.write(line.encode())
+
+
+def _record_line(record: "Record") -> str:
+    from msgspec import json
+
+    parts = [str(record.seq), readable("ts", record.ts)]
+    parts += [f"#{record.tag}"] if record.tag is not None else []
+    parts += [f"@{record.node}"] if record.node is not None else []
+    parts.append(json.encode(record.data).decode())
+    parts += [json.encode(record.meta).decode()] if record.meta else []
+    return "  ".join(parts)
+
+
+def _gap_line(gap: "Tombstone") -> str:
+    return f"-- {gap.text()}"

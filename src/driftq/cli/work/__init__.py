@@ -1,0 +1,1 @@
+"""Queues, groups and runs."""

@@ -1,0 +1,174 @@
+"""`driftq queue work`: a command for every job, many at a time, until told to stop.
+
+A command gets the job's data as JSON on its standard input and the rest in its environment (`DRIFTQ_JOB_…`). How it
+exits decides: 0 is done; the code of `--give-up-code` makes a dead letter; any other gives the job back. Leases are
+extended while commands run. SIGTERM and SIGINT let those that run finish: they are out of a terminal's reach.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec import Struct, json, structs
+
+from driftq.cli.exits import CommandError, ExitCode
+from driftq.cli.output import Json, note, show
+from driftq.cli.server_access import TopicName, served
+
+if TYPE_CHECKING:
+    from driftq.client import AsyncTopic, AsyncWorker, Client, Job
+    from driftq.model.v0_answers import TopicState
+
+_LOOK_S = 0.2
+"""How often it is looked whether there is still work."""
+
+
+Node = Annotated[str | None, typer.Option(help="The name of this worker; without it that of the machine.")]
+LeaseMs = Annotated[int | None, typer.Option(min=100, help="How long a job is held; without it as the queue says.")]
+
+
+def worker_name(node: str | None) -> str:
+    """Who takes jobs here: the same one every time, so that jobs taken by one command can be settled by another."""
+    return node or f"cli@{socket.gethostname()}"[:128]
+
+
+class Work(Struct, frozen=True):
+    """What is to be done with jobs."""
+
+    queue: str
+    command: list[str]
+    retry_ms: int | None
+    give_up_code: int | None
+    until_empty: bool
+    limit: int | None
+    quiet: bool
+    """Nothing but the summary goes to standard output."""
+
+
+@served
+def work(
+    client: "Client",
+    name: TopicName,
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What runs for each job; after `--`.")],
+    *,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-j", min=1, max=1000, help="Commands at a time.")] = 1,
+    lease_ms: LeaseMs = None,
+    retry_ms: Annotated[int | None, typer.Option(min=0, help="Give a job back for so long; else ever longer.")] = None,
+    give_up_code: Annotated[int | None, typer.Option(min=1, max=255, help="Who exits so makes a dead letter.")] = None,
+    until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue has no job left.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many jobs.")] = None,
+    drain_s: Annotated[float, typer.Option(min=0, help="How long running commands may take to finish.")] = 30.0,
+    node: Node = None,
+    as_json: Json = False,
+) -> None:
+    """Run a command for every job of a queue: its data on standard input, exit code 0 acks it.
+
+    Example: driftq queue work thumbnails -j 4 -- python make_thumbnail.py
+    """
+    if shutil.which(command[0]) is None:
+        raise CommandError(f"there is no command {command[0]!r} to run", ExitCode.USAGE)
+    job = Work(name, command, retry_ms, give_up_code, until_empty, limit, as_json)
+    state = client.topic(name).info(touch=False)
+    lease = lease_ms or lease_of(state)
+    if give_up_code is not None and state.config.dead_letter is None:
+        what = f"{name} has no topic for dead letters, and --give-up-code makes one of a job"
+        raise CommandError(f"{what}; leave it out, or set dead_letter of the queue", ExitCode.USAGE)
+    stats = asyncio.run(_run(client, job, concurrency, lease, drain_s, worker_name(node)))
+    show({"topic": name, **stats}, as_json=as_json)
+
+
+def lease_of(state: "TopicState") -> int:
+    """How long a queue's jobs are held unless somebody says otherwise. Raises CommandError."""
+    if state.queue is None:
+        raise CommandError(f"{state.topic} is no queue; create one with `driftq topic create NAME --type queue`")
+    return state.config.lease_ms
+
+
+async def _run(
+    client: "Client", job: Work, concurrency: int, lease_ms: int, drain_s: float, owner: str
+) -> dict[str, int]:
+    from driftq.client import AsyncWorker
+
+    async with client.asynchronous() as twin:
+        commands = Commands(job)
+        worker = AsyncWorker.queue(
+            twin, job.queue, commands.handle, concurrency=concurrency, lease_ms=lease_ms, drain_s=drain_s, owner=owner
+        )
+        commands.when_all_began = worker.stop
+        looking = asyncio.create_task(_stop_when_empty(twin.topic(job.queue), worker)) if job.until_empty else None
+        try:
+            await worker.run()
+        finally:
+            if looking is not None:
+                looking.cancel()
+        return structs.asdict(worker.stats)
+
+
+async def _stop_when_empty(topic: "AsyncTopic", worker: "AsyncWorker[Job]") -> None:
+    from driftq.client import ClientError
+
+    while True:
+        with suppress(ClientError):
+            if not (await topic.info(touch=False)).count:
+                worker.stop()
+                return
+        await asyncio.sleep(_LOOK_S)
+
+
+class Commands:
+    """The commands that run, one for each job."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._began = 0
+        self.when_all_began: Callable[[], None] = lambda: None
+
+    async def handle(self, job: "Job") -> None:
+        """Run the command for a job. Raises Retry or DeadLetter where that is what its exit code says."""
+        from driftq.client import DeadLetter, Retry
+
+        work = self._work
+        if work.limit is not None and self._began >= work.limit:
+            raise Retry(after=0)
+        self._began += 1
+        if self._began == work.limit:
+            self.when_all_began()
+        code = await self._exit_code(job)
+        if code == 0:
+            return
+        note(f"job {job.seq}: {work.command[0]} exited with {code}, delivery {job.deliveries}")
+        if code == work.give_up_code:
+            raise DeadLetter(f"{work.command[0]} exited with {code}")
+        raise Retry(after=None if work.retry_ms is None else work.retry_ms / 1000, reason=f"exited with {code}")
+
+    async def _exit_code(self, job: "Job") -> int:
+        child = await asyncio.create_subprocess_exec(
+            *self._work.command,
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr if self._work.quiet else None,
+            env=os.environ | job_environment(self._work.queue, job),
+            start_new_session=True,  # so that Ctrl-C lets it finish
+        )
+        try:
+            await child.communicate(json.encode(job.data) + b"\n")
+        except asyncio.CancelledError:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            await child.wait()
+            raise
+        return child.returncode or 0
+
+
+def job_environment(queue: str, job: "Job") -> dict[str, str]:
+    """What a command is told beside the data."""
+    facts = {"TOPIC": queue, "SEQ": str(job.seq), "TS": str(job.ts), "DELIVERIES": str(job.deliveries)}
+    facts |= {"TAG": job.tag or "", "META": json.encode(job.meta or {}).decode(), "LEASE_ID": job.lease_id}
+    return {f"DRIFTQ_JOB_{name}": value for name, value in facts.items()}

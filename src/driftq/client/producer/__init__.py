@@ -1,0 +1,1 @@
+"""Buffered producers: many appends become few requests."""

@@ -1,0 +1,229 @@
+"""Buffered producers: many appends become few requests.
+
+An append encodes its record, adds it to the open batch and returns a handle. A sender (a thread, or a task) sends one
+batch at a time, so the records of a producer keep their order; while one batch is on its way the next one fills.
+
+    batch:    open → full or lingered → sent → settled: results, or an error
+    producer: open → closing: everything that was appended is sent → closed
+
+Invariants
+- Lines of JSON that are appended together are a batch of their own: nothing is added to it, nor to the one before it.
+- A batch is closed when it has `max_batch` records or 1 MiB, and at the latest `linger_ms` after its first record while
+  nothing is on its way. A batch carries idempotency keys, so a retry never writes it twice.
+- At most `max_bytes` wait or are on their way: an append that would exceed this waits for room. A single record that is
+  larger than `max_bytes` waits until nothing else does.
+- A batch that fails fails all its handles and no others. A failure that no handle has shown is raised by `flush` and
+  `close`, so no failure is lost.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, Generic
+
+from driftq.client.errors import ClosedError
+from driftq.client.producer.batch_buffer import (
+    Appended,
+    AppendedLines,
+    AsyncAppended,
+    AsyncAppendedLines,
+    Buffer,
+    MakePlan,
+    R,
+)
+from driftq.client.transport.drivers import AsyncClosing, AsyncDriver, Closing, Driver, Kind
+from driftq.client.transport.thread_pool import start_thread
+
+LINGER_MS = 2.0
+BATCH_RECORDS = 500
+BUFFER_BYTES = 16 << 20
+
+
+class Producer(Closing, Generic[R]):
+    """Gathers appends into batches and sends them from a thread. May be used by many threads."""
+
+    def __init__(self, driver: Driver, plan: MakePlan[R], linger_ms: float, max_batch: int, max_bytes: int) -> None:
+        self._driver = driver
+        self._plan = plan
+        self._linger_s = linger_ms / 1000
+        self._buffer: Buffer[R] = Buffer(max_batch, max_bytes, threading.Event)
+        lock = threading.Lock()
+        self._work, self._room = threading.Condition(lock), threading.Condition(lock)
+        self._process = os.getpid()
+        self._thread = start_thread("driftq-producer", self._run)
+
+    def _add(self, record: bytes) -> Appended[R]:
+        with self._work:
+            self._wait_for_room(len(record))
+            batch, index = self._buffer.add(record)
+            # The sender waits for the first record of a batch, and for its last.
+            if index == 0 or self._buffer.is_ready():
+                self._work.notify()
+        return Appended(batch, index)
+
+    def _add_alone(self, records: bytes, plan: MakePlan[R]) -> AppendedLines[R]:
+        with self._work:
+            self._wait_for_room(len(records))
+            batch = self._buffer.add_alone(records, plan)
+            self._work.notify()
+        return AppendedLines(batch, 0)
+
+    def _wait_for_room(self, size: int) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("a producer does not work in a forked child; make one there")
+        buffer = self._buffer
+        while not buffer.closed and not buffer.has_room(size):
+            self._room.wait()
+        if buffer.closed:
+            raise ClosedError("the producer is closed")
+
+    def flush(self) -> None:
+        """Wait until everything that was appended is written. Raise the first failure that no handle has shown."""
+        with self._work:
+            batches = self._buffer.flush()
+            self._work.notify()
+        for batch in batches:
+            batch.settled.wait()
+        self._buffer.raise_unshown()
+
+    def close(self) -> None:
+        """Write everything that was appended, then stop. Raise the first failure that no handle has shown."""
+        self._stop()
+        self._buffer.raise_unshown()
+
+    def __exit__(self, kind: Kind, error: BaseException | None, at: Any) -> None:
+        self._stop()
+        if error is None:
+            self._buffer.raise_unshown()
+
+    def _stop(self) -> None:
+        with self._work:
+            self._buffer.closed = True
+            self._work.notify()
+            self._room.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        buffer = self._buffer
+        while True:
+            with self._work:
+                while not buffer.waiting:
+                    if buffer.closed:
+                        return
+                    self._work.wait()
+                if not buffer.is_ready():
+                    self._work.wait_for(buffer.is_ready, self._linger_s)
+                batch = buffer.take()
+            results: Sequence[R] = ()
+            failure: BaseException | None = None
+            try:
+                results = self._driver.run((batch.plan or self._plan)(batch.records))
+            except BaseException as error:  # noqa: BLE001  # it belongs to the callers whose records these are
+                failure = error
+            with self._work:
+                buffer.settle(batch, results, failure)
+                self._room.notify_all()
+
+
+class AsyncProducer(AsyncClosing, Generic[R]):
+    """Gathers appends into batches and sends them from a task of the running loop."""
+
+    def __init__(
+        self, driver: AsyncDriver, plan: MakePlan[R], linger_ms: float, max_batch: int, max_bytes: int
+    ) -> None:
+        self._driver = driver
+        self._plan = plan
+        self._linger_s = linger_ms / 1000
+        self._buffer: Buffer[R] = Buffer(max_batch, max_bytes, asyncio.Event)
+        self._work, self._room = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def _add(self, record: bytes) -> AsyncAppended[R]:
+        await self._wait_for_room(len(record))
+        batch, index = self._buffer.add(record)
+        if index == 0 or self._buffer.is_ready():
+            self._work.set()
+        return AsyncAppended(batch, index)
+
+    async def _add_alone(self, records: bytes, plan: MakePlan[R]) -> AsyncAppendedLines[R]:
+        await self._wait_for_room(len(records))
+        batch = self._buffer.add_alone(records, plan)
+        self._work.set()
+        return AsyncAppendedLines(batch, 0)
+
+    async def _wait_for_room(self, size: int) -> None:
+        buffer = self._buffer
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="driftq-producer")
+            self._task.add_done_callback(self._ended)
+        while not buffer.closed and not buffer.has_room(size):
+            self._room.clear()
+            await self._room.wait()
+        if buffer.closed:
+            raise ClosedError("the producer is closed")
+
+    async def flush(self) -> None:
+        """Wait until everything that was appended is written. Raise the first failure that no handle has shown."""
+        batches = self._buffer.flush()
+        self._work.set()
+        for batch in batches:
+            await batch.settled.wait()
+        self._buffer.raise_unshown()
+
+    async def close(self) -> None:
+        """Write everything that was appended, then stop. Raise the first failure that no handle has shown."""
+        await self._stop()
+        self._buffer.raise_unshown()
+
+    async def __aexit__(self, kind: Kind, error: BaseException | None, at: Any) -> None:
+        await self._stop()
+        if error is None:
+            self._buffer.raise_unshown()
+
+    async def _stop(self) -> None:
+        self._buffer.closed = True
+        self._work.set()
+        self._room.set()
+        if self._task is not None:
+            await self._task
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        """Fail what a task that was cancelled leaves, so that no caller waits for it without end."""
+        self._buffer.closed = True
+        while self._buffer.waiting:
+            self._buffer.settle(self._buffer.take(), (), ClosedError("the producer's task was cancelled"))
+        self._room.set()
+
+    async def _run(self) -> None:
+        buffer = self._buffer
+        while True:
+            while not buffer.waiting:
+                if buffer.closed:
+                    return
+                self._work.clear()
+                await self._work.wait()
+            await self._linger()
+            batch = buffer.take()
+            results: Sequence[R] = ()
+            failure: BaseException | None = None
+            try:
+                results = await self._driver.run((batch.plan or self._plan)(batch.records))
+            except BaseException as error:  # noqa: BLE001  # it belongs to the callers whose records these are
+                failure = error
+            buffer.settle(batch, results, failure)
+            self._room.set()
+            if isinstance(failure, asyncio.CancelledError):
+                raise failure
+
+    async def _linger(self) -> None:
+        """Wait for more records, until the first batch is ready or its time is over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._linger_s
+        while not self._buffer.is_ready() and loop.time() < until:
+            self._work.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._work.wait()
+            except TimeoutError:
+                return

@@ -1,0 +1,122 @@
+"""Segments, named cursors and staged writes (http-v0 §22.2, §22.4, §22.5)."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from driftq.client.transport.calls import JSON, decoded, path_of, query_of
+from driftq.client.transport.new_records import NewRecord, write_body
+from driftq.client.transport.operations import Operations, flow, operation
+from driftq.client.transport.plan import Flow, Plan, Request
+from driftq.client.transport.retry import Repeat
+from driftq.model.v0_additions import (
+    BatchCommitted,
+    CursorDeleted,
+    CursorList,
+    CursorMoved,
+    CursorRow,
+    CursorState,
+    Manifest,
+    PartsDropped,
+    PartStaged,
+    WriterState,
+)
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+class Part(Struct, frozen=True):
+    """A part of a batch that was staged: its number, the attempt that counts, and how many chunks that has."""
+
+    part: int
+    attempt: int = 0
+    chunks: int = 1
+
+
+class Additions(Operations):
+    """What can be done with any topic beside writing and reading it."""
+
+    name: str
+    _path: str
+
+    @operation
+    def segments(self) -> Plan[Manifest]:
+        """Which files hold which seqs, for readers in place."""
+        return self._calls.json("GET", f"{self._path}/segments", Manifest)
+
+    @flow
+    def cursors(self, *, prefix: str | None = None) -> Flow[CursorRow]:
+        """The named cursors of the topic, by name."""
+        path = f"{self._path}/cursors"
+        return self._calls.pages(path, CursorList, lambda page: page.cursors, {"prefix": prefix})
+
+    @operation
+    def cursor(self, name: str) -> Plan[CursorState]:
+        """Where a named cursor stands."""
+        return self._calls.json("GET", self._cursor_path(name), CursorState)
+
+    @operation
+    def set_cursor(
+        self,
+        name: str,
+        seq: int,
+        *,
+        epoch: int | None = None,
+        rewind: bool = False,
+        meta: Mapping[str, str] | None = None,
+    ) -> Plan[CursorMoved]:
+        """Move a named cursor forward, or anywhere with `rewind`; it is made if it is not there."""
+        body = {"seq": seq, "epoch": epoch, "rewind": rewind, "meta": meta}
+        return self._calls.json("PUT", self._cursor_path(name), CursorMoved, body=body)
+
+    @operation
+    def delete_cursor(self, name: str) -> Plan[CursorDeleted]:
+        """Forget a named cursor."""
+        return self._calls.json("DELETE", self._cursor_path(name), CursorDeleted)
+
+    def _cursor_path(self, name: str) -> str:
+        return self._path + path_of("cursors", name)
+
+    @operation
+    def stage(
+        self,
+        records: Iterable[NewRecord | Mapping[str, Any]] | bytes,
+        *,
+        writer: str,
+        batch: int,
+        part: int,
+        attempt: int = 0,
+        chunk: int = 0,
+    ) -> Plan[PartStaged]:
+        """Lay a part of a batch aside: records, or an Arrow stream as bytes. Nobody sees it before `commit`."""
+        query = query_of({"writer": writer, "batch": batch, "part": part, "attempt": attempt, "chunk": chunk})
+        headers = {"content-type": ARROW} if isinstance(records, bytes) else JSON
+        body = records if isinstance(records, bytes) else write_body(records)
+        request = Request("POST", f"{self._path}/stage", query, headers, body)
+        return decoded((yield from self._calls.response(request, Repeat.SAME)), PartStaged)
+
+    @operation
+    def commit(
+        self,
+        *,
+        writer: str,
+        batch: int,
+        parts: Iterable[Part],
+        epoch: int | None = None,
+        return_seqs: bool = False,
+    ) -> Plan[BatchCommitted]:
+        """Publish the parts of a batch in their order, all at once; a batch is published only once."""
+        body = {"writer": writer, "batch": batch, "parts": list(parts), "epoch": epoch}
+        query = {"return_seqs": return_seqs}
+        return self._calls.json("POST", f"{self._path}/commit", BatchCommitted, query=query, body=body)
+
+    @operation
+    def writer(self, writer: str) -> Plan[WriterState]:
+        """The last batch of a writer."""
+        return self._calls.json("GET", self._path + path_of("writers", writer), WriterState)
+
+    @operation
+    def drop_staged(self, writer: str) -> Plan[PartsDropped]:
+        """Drop what a writer has staged and not committed."""
+        return self._calls.json("DELETE", self._path + path_of("stage", writer), PartsDropped)

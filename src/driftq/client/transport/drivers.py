@@ -1,0 +1,373 @@
+"""The two ways to perform a plan: blocking, and on an asyncio loop. All that they do not share is in here.
+
+`timeout` is the time of a whole call: connecting, sending, waiting for the answer, and the pauses and further tries
+after a failure. A stream has no such limit; what is bounded there is how long the server may be silent.
+"""
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from driftq.client.errors import ClientError, ClosedError, TransportError
+from driftq.client.transport.plan import Action, Emit, EmitAll, Flow, Open, Pause, Plan, Pull, Request, Response
+from driftq.client.transport.server_address import Address
+from driftq.system.http_client import http_async, http_blocking
+from driftq.system.http_client.http1 import HttpError
+
+Kind = type[BaseException] | None
+
+
+class Closing(ABC):
+    """For `with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Kind, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncClosing(ABC):
+    """For `async with`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: Kind, error: BaseException | None, at: TracebackType | None) -> None:
+        await self.close()
+
+
+T = TypeVar("T")
+
+
+def _next(plan: Any, outcome: object) -> Any:
+    """Return the next action of a plan that has got `outcome`. Raises StopIteration with its answer."""
+    return plan.throw(outcome) if isinstance(outcome, ClientError) else plan.send(outcome)
+
+
+def _head(address: Address, request: Request) -> bytes:
+    return address.head.request(request.method, request.path, request.query, request.headers, request.content)
+
+
+def _failed(address: Address, error: HttpError, *, closed: bool) -> ClientError:
+    """Return what a plan gets instead of an answer."""
+    failure: ClientError
+    if closed:
+        failure = ClosedError("the client is closed")
+    else:
+        failure = TransportError(f"no answer from {address.url}: {error}", sent=error.sent)
+    failure.__cause__ = error.__cause__ or error
+    return failure
+
+
+class Driver:
+    """Performs plans by blocking. May be used by many threads."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.pool = http_blocking.Pool(address.endpoint)
+        self.pausing: set[threading.Event] = set()
+        """Those who wait for their next try; each ends when its event is set."""
+
+    def run(self, plan: Plan[T]) -> T:
+        """Return the answer of a plan."""
+        line = _Line(self)
+        try:
+            action = plan.send(None)
+            while True:
+                action = _next(plan, line.perform(action))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            line.shut()
+
+    def stream(self, flow: Flow[T]) -> "Stream[T]":
+        """Return the items of a flow."""
+        return Stream(self, flow)
+
+    def close(self) -> None:
+        """Close all connections. Calls and streams that wait in other threads end with a ClosedError."""
+        self.pool.close()
+        for pause in list(self.pausing):
+            pause.set()
+
+
+class _Line:
+    """What one plan does on the network: calls, and one stream at a time."""
+
+    __slots__ = ("_address", "_deadline", "_driver", "_ended", "_pausing", "_pool", "_silence_s", "_stream")
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._pool, self._address = driver, driver.pool, driver.address
+        self._deadline = 0.0
+        """When the call of the last request must be over."""
+        self._stream: http_blocking.Connection | None = None
+        self._silence_s = 0.0
+        self._ended = False
+        self._pausing: threading.Event | None = None
+
+    def perform(self, action: Action) -> object:
+        """Return what came of an action."""
+        try:
+            if isinstance(action, Request):
+                if not action.again:
+                    self._deadline = http_blocking.now() + self._address.timeout_s + action.wait_s
+                head = _head(self._address, action)
+                return Response(*self._pool.exchange(action.method, head, action.content, self._deadline))
+            if isinstance(action, Pull):
+                return b"" if self._stream is None else self._stream.pull(http_blocking.now() + self._silence_s)
+            if isinstance(action, Open):
+                return self._open(action)
+            if isinstance(action, Pause):
+                return self._pause(action)
+        except HttpError as error:
+            return _failed(self._address, error, closed=self._pool.closed)
+        self.shut()
+        return None
+
+    def _open(self, action: Open) -> Response:
+        self.shut()
+        request, deadline = action.request, http_blocking.now() + action.silence_s
+        head = _head(self._address, request)
+        self._silence_s = action.silence_s
+        stream = self._stream = self._pool.take(deadline)
+        status, headers = stream.begin(request.method, head, request.content, deadline)
+        if status < 300:
+            return Response(status, headers, b"")
+        content = b""
+        while chunk := stream.pull(deadline):
+            content += chunk
+        return Response(status, headers, content)
+
+    def _pause(self, pause: Pause) -> bool:
+        if pause.in_call and http_blocking.now() + pause.seconds >= self._deadline:
+            return False
+        waiting = self._pausing = threading.Event()
+        self._driver.pausing.add(waiting)
+        try:
+            if not self._ended and not self._pool.closed:
+                waiting.wait(pause.seconds)
+        finally:
+            self._driver.pausing.discard(waiting)
+        return True
+
+    def shut(self) -> None:
+        """Let go of the open stream."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._pool.give_back(stream)
+
+    def end(self) -> None:
+        """End what another thread waits for here."""
+        self._ended = True
+        pausing, stream = self._pausing, self._stream
+        if pausing is not None:
+            pausing.set()
+        if stream is not None:
+            stream.interrupt()
+
+    def check(self) -> None:
+        """Raise StopIteration after `end`."""
+        if self._ended:
+            raise StopIteration
+
+
+class Stream(Closing, Generic[T]):
+    """The items of a flow, one after the other. Close it, or use it as a context, when you stop before its end.
+
+    `close` may be called from any thread: one that waits for the next item then sees the end of the stream.
+    """
+
+    def __init__(self, driver: Driver, flow: Flow[T]) -> None:
+        self._flow, self._line = flow, _Line(driver)
+        self._outcome: object = None
+        self._items: Iterator[T] = iter(())
+        """What the flow has handed out and the caller has not got yet."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        for item in self._items:
+            return item
+        try:
+            while True:
+                action = _next(self._flow, self._outcome)
+                if isinstance(action, Emit | EmitAll):
+                    self._outcome = None
+                    self._items = items = iter((action.item,) if isinstance(action, Emit) else action.items)
+                    self._line.check()
+                    for item in items:
+                        return item
+                else:
+                    self._outcome = self._line.perform(action)
+                    self._line.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the stream."""
+        self._line.end()
+        self._items = iter(())
+        try:
+            self._flow.close()
+        except ValueError:
+            return  # another thread is in the flow, and closes it when it sees the end
+        self._line.shut()
+
+
+class AsyncDriver:
+    """Performs plans on the running asyncio loop."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.pool = http_async.Pool(address.endpoint)
+        self.pausing: set[asyncio.Event] = set()
+        """Those who wait for their next try; each ends when its event is set."""
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Return the answer of a plan."""
+        line = _AsyncLine(self)
+        try:
+            action = plan.send(None)
+            while True:
+                action = _next(plan, await line.perform(action))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            line.shut()
+
+    def stream(self, flow: Flow[T]) -> "AsyncStream[T]":
+        """Return the items of a flow."""
+        return AsyncStream(self, flow)
+
+    async def close(self) -> None:
+        """Close all connections. Calls and streams that wait in other tasks end with a ClosedError."""
+        self.pool.close()
+        for pause in self.pausing:
+            pause.set()
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
+
+
+class _AsyncLine:
+    """What one plan does on the network: calls, and one stream at a time."""
+
+    __slots__ = ("_address", "_deadline", "_driver", "_now", "_pool", "_silence_s", "_stream")
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver, self._pool, self._address = driver, driver.pool, driver.address
+        self._now = asyncio.get_running_loop().time
+        self._deadline = 0.0
+        """When the call of the last request must be over."""
+        self._stream: http_async.Connection | None = None
+        self._silence_s = 0.0
+
+    async def perform(self, action: Action) -> object:
+        """Return what came of an action."""
+        try:
+            if isinstance(action, Request):
+                if not action.again:
+                    self._deadline = self._now() + self._address.timeout_s + action.wait_s
+                head = _head(self._address, action)
+                return Response(*await self._pool.exchange(action.method, head, action.content, self._deadline))
+            if isinstance(action, Pull):
+                return b"" if self._stream is None else await self._stream.pull(self._now() + self._silence_s)
+            if isinstance(action, Open):
+                return await self._open(action)
+            if isinstance(action, Pause):
+                return await self._pause(action)
+        except HttpError as error:
+            return _failed(self._address, error, closed=self._pool.closed)
+        self.shut()
+        return None
+
+    async def _open(self, action: Open) -> Response:
+        self.shut()
+        request, deadline = action.request, self._now() + action.silence_s
+        head = _head(self._address, request)
+        self._silence_s = action.silence_s
+        stream = self._stream = await self._pool.take(deadline)
+        status, headers = await stream.begin(request.method, head, request.content, deadline)
+        if status < 300:
+            return Response(status, headers, b"")
+        content = b""
+        while chunk := await stream.pull(deadline):
+            content += chunk
+        return Response(status, headers, content)
+
+    async def _pause(self, pause: Pause) -> bool:
+        if pause.in_call and self._now() + pause.seconds >= self._deadline:
+            return False
+        if pause.seconds <= 0 or self._pool.closed:
+            await asyncio.sleep(0)
+            return True
+        waiting = asyncio.Event()
+        self._driver.pausing.add(waiting)
+        try:
+            async with asyncio.timeout(pause.seconds):
+                await waiting.wait()
+        except TimeoutError:
+            pass  # the pause is over
+        finally:
+            self._driver.pausing.discard(waiting)
+        return True
+
+    def shut(self) -> None:
+        """Let go of the open stream."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._pool.give_back(stream)
+
+
+class AsyncStream(AsyncClosing, Generic[T]):
+    """The items of a flow, for `async for` and `async with`."""
+
+    def __init__(self, driver: AsyncDriver, flow: Flow[T]) -> None:
+        self._driver, self._flow = driver, flow
+        self._line: _AsyncLine | None = None
+        self._outcome: object = None
+        self._items: Iterator[T] = iter(())
+        """What the flow has handed out and the caller has not got yet."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        for item in self._items:
+            return item
+        line = self._line = self._line or _AsyncLine(self._driver)
+        try:
+            while True:
+                action = _next(self._flow, self._outcome)
+                if isinstance(action, Emit | EmitAll):
+                    self._outcome = None
+                    self._items = iter((action.item,) if isinstance(action, Emit) else action.items)
+                    for item in self._items:
+                        return item
+                else:
+                    self._outcome = await line.perform(action)
+        except StopIteration:
+            await self.close()
+            raise StopAsyncIteration from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the stream."""
+        self._items = iter(())
+        self._flow.close()
+        if self._line is not None:
+            self._line.shut()

@@ -1,0 +1,1 @@
+"""Take, handle, settle."""

@@ -1,0 +1,252 @@
+"""Where a worker's items come from: a queue or a group; and where it is kept which of their effects have happened."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from driftq.client.client import AsyncClient
+from driftq.client.errors import ApiError, ClientError, LeaseLostError, NotFoundError
+from driftq.client.idempotency import AsyncIdempotency, Begun, Key
+from driftq.client.messages import Consuming, Delivery
+from driftq.client.transport.retry import Repeat, may_retry
+from driftq.client.workers.batched_settlement import Gathering
+from driftq.client.workers.held_work import Held, HeldJob, HeldMessage, Membership, Queue, Work
+from driftq.model.v0_answers import Job
+from driftq.system.entropy import SystemEntropy
+
+T = TypeVar("T")
+Item_co = TypeVar("Item_co", covariant=True)
+
+_log = logging.getLogger(__name__)
+
+_WAIT_MS = 10_000
+"""How long a claim waits at the server."""
+_AWAY_S, _UNWAITED_S = 1.0, 0.1
+"""Pauses before the next claim: after one that failed, and after one that a server answered without waiting."""
+_LEAVE_S, _LEAVE_AGAIN_S = 2.0, 0.05
+_ENTRIES_MAX = 1000
+
+
+class Source(Protocol[Item_co]):
+    """Where work comes from."""
+
+    effects: "Effects | None"
+    quit_s: float
+    """How long `taken` may need to end by itself once there is no more room."""
+    rounds: int
+    """How many rounds of jobs are taken: with 2, one waits while another is handled."""
+
+    async def extend(self, held: list[Any], lease_ms: int) -> None:
+        """Hold all of these longer. Raise ClientError."""
+        ...
+
+    def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Item_co]]:
+        """What is taken, as there is room; ends when `room` says 0."""
+        ...
+
+    def hurry(self) -> None:
+        """Send the acks that are gathered: nothing more is being handled."""
+        ...
+
+    async def leave(self) -> None:
+        """Make sure that what goes back after this is not given to this worker again. Never raises ClientError."""
+        ...
+
+
+class Effects:
+    """Where it is kept which work is done; calls that come together go in one request."""
+
+    def __init__(self, keys: AsyncIdempotency, topic: str, group: str, owner: str) -> None:
+        self._keys = keys
+        self._place = topic, group
+        self._owner = owner
+        self._lease_ms = 0
+        self._begins: Gathering[Key, Begun | ApiError] = Gathering(self._begin)
+        self._commits: Gathering[Key, Begun | ApiError] = Gathering(
+            partial(keys.commit_batch, topic, group, owner=owner)
+        )
+        self._fails: Gathering[Key, Begun | ApiError] = Gathering(partial(keys.fail_batch, topic, group, owner=owner))
+
+    async def _begin(self, keys: list[Key]) -> list[Begun | ApiError]:
+        return await self._keys.begin_batch(*self._place, keys, owner=self._owner, lease_ms=self._lease_ms)
+
+    async def begin(self, work: Work, lease_ms: int) -> bool:
+        """Take work, unless it is done; return whether it is. Every work of a worker has the same lease."""
+        self._lease_ms = lease_ms
+        return _checked(await self._begins.call(Key(work.key, work.tenant_id))).already_done
+
+    async def renew(self, works: list[Work], lease_ms: int) -> None:
+        """Keep all of these, in one request for every 1000 of them. Raise ClientError."""
+        for some in _split([Key(work.key, work.tenant_id) for work in works]):
+            for renewed in await self._keys.renew_batch(*self._place, some, owner=self._owner, lease_ms=lease_ms):
+                if isinstance(renewed, ApiError):  # what is being committed at this moment is among them
+                    _log.info("the key of an effect could not be renewed: %s", renewed)
+
+    async def commit(self, work: Work, result: bytes, lease_ms: int) -> None:
+        """It is done. A key that was lost meanwhile, as in a restart, is taken again if nobody else has it: the effect
+        has happened, and is not to happen again.
+        """
+        key = Key(work.key, work.tenant_id, result)
+        try:
+            _checked(await self._commits.call(key))
+        except (LeaseLostError, NotFoundError):
+            if not await self.begin(work, lease_ms):
+                _checked(await self._commits.call(key))
+
+    async def fail(self, work: Work, error: str) -> None:
+        """It is not. A key that cannot be reached lapses by itself."""
+        with suppress(ClientError):
+            await self._fails.call(Key(work.key, work.tenant_id, error=error))
+
+
+def _split(items: list[T]) -> Iterator[list[T]]:
+    """Return the items in lists that one request takes."""
+    return (items[at : at + _ENTRIES_MAX] for at in range(0, len(items), _ENTRIES_MAX))
+
+
+def _checked(found: Begun | ApiError) -> Begun:
+    if isinstance(found, ApiError):
+        raise found
+    return found
+
+
+class GroupSource:
+    """The messages of a group, pushed by the server: at most two rounds, one of which waits.
+
+    To leave is to ask the server to end the stream, and to read it to its end: so all that was delivered is known, and
+    goes back or is handled.
+    """
+
+    quit_s = 2.0
+    rounds = 2
+
+    def __init__(self, client: AsyncClient, topic: str, group: str, owner: str, *, effects: bool) -> None:
+        self._broker = client.broker
+        self._place = topic, group
+        self._owner = owner
+        self._membership = Membership(client.broker)
+        self._line: Consuming | None = None
+        self._stream = SystemEntropy().token(8).hex()
+        self._early = False
+        keys = client.broker.idempotency
+        self.effects = Effects(keys, topic, group, owner) if effects else None
+
+    async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Delivery]]:
+        """Messages as they come."""
+        credit = await room()
+        if not credit:
+            return
+        line = self._line = Consuming(
+            *self._place, self._owner, lease_ms=lease_ms, max_in_flight=credit, stream=self._stream
+        )
+        async with self._broker.messages_of(line) as stream:
+            async for delivery in stream:
+                yield HeldMessage(self._membership, delivery)
+                if self._early:  # it was left while it was being opened
+                    await self.leave()
+
+    def hurry(self) -> None:
+        """Send the acks that are gathered."""
+        self._membership.acks.hurry()
+
+    async def leave(self) -> None:
+        """Ask the server to end the stream. Never raises ClientError."""
+        if self._line is None:
+            return
+        self._line.leave()
+        try:
+            async with asyncio.timeout(self.quit_s):
+                ended = await self._broker.leave(*self._place, self._stream, owner=self._owner)
+            self._early = not ended
+        except (ClientError, TimeoutError) as error:
+            _log.warning("the server did not end the stream of this worker, and may deliver to it: %s", error)
+
+    async def extend(self, held: list[HeldMessage], lease_ms: int) -> None:
+        """Hold these longer, in one request for every 1000 of them. Raise ClientError."""
+        for some in _split(held):
+            for extended in await self._broker.extend_batch([one.item for one in some], lease_ms=lease_ms):
+                if isinstance(extended, ApiError):  # what is being acked at this moment is among them
+                    _log.info("the lease of a message could not be extended: %s", extended)
+
+
+class QueueSource:
+    """The jobs of a queue: claimed as there is room, by calls that wait at the server until there is a job.
+
+    A claim is never called off, because its jobs would be held by nobody who knows. To leave is to ask the server to
+    answer it.
+    """
+
+    quit_s = 10.0
+    rounds = 2
+
+    def __init__(self, client: AsyncClient, name: str, owner: str, *, effects: str | None) -> None:
+        self._client = client
+        self._topic = client.topic(name)
+        self._owner = owner
+        self._effects_topic = effects
+        self._answered, self._leaving = asyncio.Event(), asyncio.Event()
+        self._answered.set()
+        self.effects = None if effects is None else Effects(client.broker.idempotency, effects, f"queue:{name}", owner)
+
+    async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Job]]:
+        """Jobs as they come."""
+        queue = await self._known()
+        while count := await room():
+            for job in await self._claimed(count, lease_ms):
+                yield HeldJob(queue, job)
+
+    async def _known(self) -> Queue:
+        state, manifest = await self._topic.info(touch=False), await self._topic.segments()
+        name, most = state.config.dead_letter, state.config.max_deliveries
+        if self._effects_topic is not None:
+            await self._client.broker.create_topic(self._effects_topic)
+        letters = None if name is None else self._client.topic(name)
+        return Queue(self._topic, manifest.epoch, letters, most, self._owner)
+
+    def hurry(self) -> None:
+        """Do nothing: the next claim is on its way, and what it brings is acked with these."""
+
+    async def leave(self) -> None:
+        """Have the claim that waits answered. Never raises ClientError."""
+        self._leaving.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                while not self._answered.is_set():
+                    with suppress(ClientError):
+                        await self._topic.leave(node=self._owner)
+                    # A claim may reach the server after the call that was to end it: then the next call does.
+                    await _set_within(self._answered, _LEAVE_AGAIN_S)
+
+    async def extend(self, held: list[HeldJob], lease_ms: int) -> None:
+        """Hold these longer, in one request."""
+        await self._topic.extend([one.item for one in held], lease_ms=lease_ms, node=self._owner)
+
+    async def _claimed(self, count: int, lease_ms: int) -> list[Job]:
+        """Return what can be had; nothing while the server is away, because it may come back."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        pause_s = _UNWAITED_S
+        self._answered.clear()
+        try:
+            jobs = (await self._topic.claim(count, lease_ms=lease_ms, node=self._owner, wait_ms=_WAIT_MS)).claimed
+        except ClientError as error:
+            if not may_retry(error, Repeat.SAME):
+                raise
+            _log.info("no jobs can be claimed now: %s", error)
+            jobs, pause_s = [], _AWAY_S
+        finally:
+            self._answered.set()
+        # An older server does not know `wait_ms`.
+        if not jobs and now() - began < _WAIT_MS / 2000:
+            await _set_within(self._leaving, pause_s)
+        return jobs
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but not for longer than this."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

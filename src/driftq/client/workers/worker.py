@@ -1,0 +1,132 @@
+"""Workers on an asyncio loop: they take, handle and settle, many at a time, until they are stopped.
+
+    take → keep the lease → begin → handler → commit → ack
+
+A handler that returns is acked; one that raises is nacked with what it raised, and `Retry` and `DeadLetter` are more
+precise. A handler that returns work instead of a result (`client/workers/handlers`) is nacked too. With effects, the
+key of a message is begun before its handler runs and committed after it: a message whose effect has happened is acked
+without being handled. `client/workers/item_handling` has the states of an item.
+
+To stop is to drain: nothing more is taken, what was started is finished and settled, and what waits goes back at once,
+for another worker. (A job at its last delivery is handled instead: going back would give it up.)
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, Unpack
+
+from driftq.client.client import AsyncClient
+from driftq.client.messages import Delivery
+from driftq.client.workers.handler_runners import LoopRunner, Runner, ThreadRunner
+from driftq.client.workers.handlers import Outcome, WorkerOptions, check_awaitable, check_options
+from driftq.client.workers.item_handling import Handling, WorkerStats
+from driftq.client.workers.stop_signals import StopSignals
+from driftq.client.workers.work_sources import GroupSource, QueueSource, Source
+from driftq.model.v0_answers import Job
+from driftq.system.entropy import SystemEntropy
+
+Item = TypeVar("Item")
+"""What a handler gets."""
+
+CONCURRENCY = 8
+
+
+class AsyncWorker(Generic[Item]):
+    """Handles messages or jobs with a coroutine function. Make one with `group` or `queue`; `run` it; `stop` it."""
+
+    def __init__(
+        self,
+        source: Source[Item],
+        handle: Callable[[Item], Any],
+        options: WorkerOptions,
+        *,
+        in_threads: bool = False,
+        stats: WorkerStats | None = None,
+    ) -> None:
+        if not in_threads:
+            check_awaitable(handle)
+        self.stats = stats or WorkerStats()
+        self._source = source
+        self._handle = handle
+        self._in_threads = in_threads
+        self._concurrency = options.get("concurrency", CONCURRENCY)
+        self._lease_ms = options.get("lease_ms", 30_000)
+        self._drain_s = options.get("drain_s", 30.0)
+        self._stopping = asyncio.Event()
+        self.handling = Handling(source, self.stats, self._concurrency, self._lease_ms)
+
+    @staticmethod
+    def group(
+        client: AsyncClient,
+        topic: str,
+        group: str,
+        handle: Callable[[Delivery], Awaitable[Outcome]],
+        *,
+        effects: bool = False,
+        **options: Unpack[WorkerOptions],
+    ) -> "AsyncWorker[Delivery]":
+        """Return a worker for the messages of a group; with `effects`, each key is handled at most once.
+
+        Raise TypeError for an unknown option or a generator function.
+        """
+        check_options(options)
+        source = GroupSource(client, topic, group, options.get("owner") or own_name(client), effects=effects)
+        return AsyncWorker(source, handle, options)
+
+    @staticmethod
+    def queue(
+        client: AsyncClient,
+        name: str,
+        handle: Callable[[Job], Awaitable[Outcome]],
+        *,
+        effects: str | None = None,
+        **options: Unpack[WorkerOptions],
+    ) -> "AsyncWorker[Job]":
+        """Return a worker for the jobs of a queue; `effects` names a topic of the broker that keeps which are done.
+
+        Raise TypeError for an unknown option or a generator function.
+        """
+        check_options(options)
+        source = QueueSource(client, name, options.get("owner") or own_name(client), effects=effects)
+        return AsyncWorker(source, handle, options)
+
+    async def run(self) -> None:
+        """Work until `stop`, SIGTERM or SIGINT; then finish what was taken. Raises what ends it otherwise."""
+        loop, handling = asyncio.get_running_loop(), self.handling
+        runner: Runner = LoopRunner(self._handle)
+        if self._in_threads:
+            runner = ThreadRunner(self._handle, self._concurrency, handling.is_wanted)
+        handling.run_by(runner)
+        with StopSignals(loop, self.stop):
+            keeping, feeding = loop.create_task(handling.keep()), loop.create_task(self._feed())
+            stopping = loop.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                self.stop()
+                await self._source.leave()
+                handling.release_ahead()
+                await asyncio.wait({feeding}, timeout=self._source.quit_s)
+                feeding.cancel()
+                ended = await asyncio.gather(feeding, return_exceptions=True)
+                await handling.drained(self._drain_s)
+            finally:
+                for task in (keeping, feeding, stopping):
+                    task.cancel()
+                await handling.close()
+        failure = handling.failure or ended[0]
+        if failure is not None and not isinstance(failure, asyncio.CancelledError):
+            raise failure
+
+    def stop(self) -> None:
+        """Take nothing more; `run` returns when what was taken is settled. To be called on the loop."""
+        self._stopping.set()
+        self.handling.stop()
+
+    async def _feed(self) -> None:
+        async for held in self._source.taken(self.handling.room, self._lease_ms):
+            self.handling.take(held)
+
+
+def own_name(client: AsyncClient) -> str:
+    """Return a name for a worker: two workers of one client do not settle each other's work."""
+    return f"{client.node}.{SystemEntropy().token(3).hex()}"

@@ -1,1 +1,0 @@
-"""Named cursors: where readers that want to be seen stand."""

@@ -1,0 +1,117 @@
+"""What a read waits for: a block that has to come from a file, or a damaged one that has to become a hole first.
+
+Files are read on two threads, one for each tier, so that reads of hot segments never wait for a cold tier that hangs.
+The loop goes on, and whoever reads asks again when his `Fetch` has settled.
+"""
+
+from collections.abc import Callable
+
+from driftq.engine.read.topic_page import Damaged, Missing
+from driftq.engine.state.block_cache import Blocks, unavailable
+from driftq.engine.state.control_frames import HoleBody, encode_body
+from driftq.engine.state.record_log import Part
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.change_log import Journal
+from driftq.engine.write.state_changes import apply_hole
+from driftq.errors import DriftQError
+from driftq.model.tombstone import Reason
+from driftq.storage.blocks.block import Block, RowSource
+from driftq.storage.blocks.frame import Kind
+from driftq.storage.segments.hot_store import BlockDamagedError
+from driftq.system.runtime import Pending, Runtime, Worker
+
+
+class Fetch(Pending[None], eq=False, kw_only=True):
+    """A read that has to wait. Ask again when it has settled, and hold it until then: it holds blocks of the page."""
+
+    held: list[RowSource]
+
+
+class Fetching:
+    """The threads that read, and what becomes of what they find."""
+
+    def __init__(self, runtime: Runtime, blocks: Blocks, journal: Journal, changed: Callable[[Topic], None]) -> None:
+        self._runtime = runtime
+        self._blocks = blocks
+        self._journal = journal
+        self._changed = changed
+        self._readers: Worker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
+        self._cold_readers: Worker[Callable[[], None]] | None = None
+        """Started when first needed."""
+
+    def close(self) -> None:
+        """End the threads."""
+        self._readers.close()
+        if self._cold_readers is not None:
+            self._cold_readers.close()
+
+    def wait_for(self, topic: Topic, found: Missing | Damaged) -> Fetch:
+        """What stands between a reader and his page, as something to wait for."""
+        if isinstance(found, Missing):
+            return self._fetch(topic, found)
+        answer = Fetch(held=[])
+        self._isolate(topic, found.part, answer)
+        return answer
+
+    def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
+        """Read a block on a thread. The reader finds it, or the hole that a damaged one became, when he asks again."""
+        answer = Fetch(held=missing.others)
+        part = missing.part
+        first_seq, index, cold = part.segment.first_seq, part.segment.index, part.segment.cold
+
+        def settle(block: Block | None, error: Exception | None) -> None:
+            if part.segment.index is not index or part.segment not in topic.segments:
+                # It has been moved to the cold tier or dropped meanwhile: what was read has another place now.
+                answer.resolve(None)
+            elif block is not None:
+                self._blocks.keep(part.segment, part.number, block)
+                answer.held.append(block)
+                answer.resolve(None)
+            elif isinstance(error, BlockDamagedError):
+                self._isolate(topic, part, answer)
+            else:
+                assert error is not None
+                answer.fail(unavailable(error, cold=cold))
+
+        def read() -> None:
+            try:
+                block = self._blocks.read(topic.id, first_seq, index, part.number, cold=cold)
+            except Exception as failure:  # noqa: BLE001 - the thread goes on, and whoever waits hears of it
+                error = failure
+                self._runtime.from_thread(lambda: settle(None, error))
+            else:
+                self._runtime.from_thread(lambda: settle(block, None))
+
+        self._worker_for(cold=cold).put(read)
+        return answer
+
+    def _worker_for(self, *, cold: bool) -> Worker[Callable[[], None]]:
+        if not cold:
+            return self._readers
+        if self._cold_readers is None:
+            self._cold_readers = self._runtime.worker("driftq-cold-reads", _run_all)
+        return self._cold_readers
+
+    def _isolate(self, topic: Topic, part: Part, answer: Fetch) -> None:
+        """A damaged block becomes a hole, logged before anybody is told."""
+        body = HoleBody(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
+
+        def settle(done: Pending[None]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+            else:
+                answer.resolve(None)
+
+        def apply(op: int, ts: int) -> None:
+            apply_hole(topic, body, op, ts)
+            self._changed(topic)
+
+        try:
+            self._journal.control(topic, Kind.HOLE, encode_body(body), apply).then(settle)
+        except DriftQError as error:
+            answer.fail(error)
+
+
+def _run_all(jobs: list[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()

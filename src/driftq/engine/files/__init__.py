@@ -1,0 +1,1 @@
+"""Segments and checkpoints behind the memory."""

@@ -1,0 +1,316 @@
+"""The checkpoint: capture the whole state in one loop turn, install it, trim the WAL behind it (http-v0 §19.5).
+
+    sync active segments, mark every shard → capture → install → remove older snapshots, WAL files, dropped segments
+
+Exactness. Frames before a mark are applied when the mark has settled. Frames behind it may be applied too, and are
+replayed over the capture: an Append at or below the captured head and a control frame at or below the captured `op` are
+skipped, so each frame counts once. A step that fails ends the checkpoint, and the one before it stays the truth; a
+block that has to be copied and cannot be read is such a failure.
+
+Invariant: no state is captured while a shard is stopped, for it may lack what the log has. Topics that are late
+(`engine/recovery/deferred_load`) are loaded first.
+
+On a full disk a mark that has no room is left out: its place in the log is what counts (`storage/wal/wal_writer`). A
+snapshot that has no room gets that of the ballast (`storage/space_reserve`).
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct, msgpack
+
+from driftq.engine.engine_time import EngineTime
+from driftq.engine.files.checkpoint_health import CheckpointRecord
+from driftq.engine.files.segment_files import Filing
+from driftq.engine.files.topic_checkpoint import capture_topic
+from driftq.engine.load.disk_space import Space
+from driftq.engine.state.block_cache import Blocks
+from driftq.engine.state.catalog import Catalog
+from driftq.engine.state.segment import Segment
+from driftq.engine.state.topic import Topic
+from driftq.engine.timeline import ClockBody
+from driftq.engine.write.lost_writes import Losses
+from driftq.errors import DriftQError
+from driftq.model.limits import MIB
+from driftq.storage.blocks.frame import Kind, encode_control
+from driftq.storage.layout import Layout
+from driftq.storage.no_space import is_no_space
+from driftq.storage.snapshot_file import Snapshot, install_snapshot, remove_older, snapshot_parts
+from driftq.storage.space_reserve import Ballast
+from driftq.storage.wal.group_commit import Shard, Submission
+from driftq.storage.wal.shards import Shards
+from driftq.system.file_thread import FileThread
+from driftq.system.runtime import Pending
+
+ENGINE_SECTION = "engine"
+_ROUNDS_MAX = 4
+_COPIED_BYTES = 4 << 20
+"""So much may be copied into a checkpoint without another round of syncs."""
+_KEPT_BYTES_MAX = MIB
+_STOPPED = "the log is stopped"
+_COPIES = 3
+"""So often is a capture in memory at most: itself, the body of the file, and the room that the encoder takes ahead."""
+
+
+class EngineState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What belongs to no topic."""
+
+    next_topic_id: int
+    time_seen: int
+    """Expiry is judged up to this moment of engine time, and after a restart no earlier."""
+    clock: ClockBody | None = None
+
+
+class Checkpointer:
+    """Takes one checkpoint at a time."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        shards: Shards,
+        catalog: Catalog,
+        filing: Filing,
+        thread: FileThread,
+        blocks: Blocks,
+        time: EngineTime,
+        losses: Losses,
+        space: Space,
+        ballast: Ballast,
+        last_number: int,
+        record: CheckpointRecord,
+    ) -> None:
+        self._layout = layout
+        self._shards = shards
+        self._catalog = catalog
+        self._filing = filing
+        self._thread = thread
+        self._blocks = blocks
+        self._time = time
+        self._losses = losses
+        self._space = space
+        self._ballast = ballast
+        self._number = last_number
+        self.record = record
+        self._captured: dict[Topic, bytes] = {}
+        self._running: Pending[bool] | None = None
+        self._size = 0
+        self.bytes_written = 0
+        """Size of the last snapshot."""
+        self.lacked = 0
+        """The size of the last snapshot, if the disk had no room for it; else 0."""
+        self.wal_bytes_before = 0
+        """What the shards had written when the last checkpoint began."""
+
+    @property
+    def wal_bytes(self) -> int:
+        """WAL bytes since the last checkpoint."""
+        return sum(shard.counters.bytes for shard in self._shards.all) - self.wal_bytes_before
+
+    def has_room(self) -> bool:
+        """Whether there seems to be room for a snapshot like the one that there was none for."""
+        return self._layout.disk.free_bytes(self._layout.meta_dir) >= self.lacked
+
+    def run(self, *, clean: bool = False) -> Pending[bool]:
+        """Take a checkpoint; the answer says whether it was installed. One that runs is shared, if clean enough."""
+        if self._running is not None:
+            return self._clean_behind(self._running) if clean else self._running
+        answer = self._running = Pending()
+        self.record.begin()
+        try:
+            self._catalog.load_all()
+        except DriftQError as error:
+            self._fail(answer, error.message)
+            return answer
+        if self._any_stopped():
+            self._fail(answer, _STOPPED)
+        else:
+            self._begin(answer, clean=clean)
+        return answer
+
+    def capture(self) -> Snapshot:
+        """The whole state as it is in this turn, for who wants it elsewhere; its log ends here. Raises OSError.
+
+        Not while a checkpoint is under way: what that one has noted of deletes is not to be mixed with this.
+        """
+        assert self._running is None
+        topics = list(self._catalog.visible())
+        noted = [(segment, segment.noted) for topic in topics for segment in topic.segments]
+        try:
+            return Snapshot(
+                {}, self._capture_sections(clean=True), [capture_topic(topic, clean=True) for topic in topics]
+            )
+        finally:
+            for segment, before in noted:
+                segment.noted = before
+
+    def _begin(self, answer: Pending[bool], *, clean: bool) -> None:
+        """Sync and mark; when the last of that has been heard of, install."""
+        wal_bytes = self.wal_bytes_before + self.wal_bytes
+        self._filing.flip()
+        waiting = [len(self._shards.all) + 1]
+
+        def arrived(error: Exception | None) -> None:
+            waiting[0] -= 1
+            if answer.settled:
+                return
+            if error is not None or self._any_stopped():
+                self._fail(answer, _STOPPED if error is None else str(error))
+            elif waiting[0] == 0:
+                self._install(answer, marks, wal_bytes, clean=clean)
+
+        def marked(_: Submission, error: DriftQError | None) -> None:
+            arrived(error)
+
+        marks = [
+            Submission([self._mark(shard)], sync=True, done=marked, uses_reserve=True, is_mark=True)
+            for shard in self._shards.all
+        ]
+        wal_bytes += sum(mark.size for mark in marks)  # or a server at rest would find something new for ever
+        for shard, mark in zip(self._shards.all, marks, strict=True):
+            shard.submit(mark)
+            shard.flush()
+        self._sync_files(arrived, _ROUNDS_MAX, clean=clean)
+
+    def _sync_files(
+        self, arrived: Callable[[Exception | None], None], rounds: int, before: int | None = None, *, clean: bool
+    ) -> None:
+        """Write closed blocks and make them durable, in rounds, until few bytes are left to be copied.
+
+        Writers close other blocks meanwhile, so there are `rounds` at most in which less than 4 MiB of `before`, the
+        bytes that the round before left, became durable. A graceful stop (`clean`) has waited for writes by threads
+        already, and copies what they do not have.
+        """
+        for topic in self._catalog.visible():
+            if topic.changed:
+                self._filing.settle(topic)
+                self._filing.sync_active(topic)
+
+        def synced(_: None, error: Exception | None) -> None:
+            left = sum(self._filing.undurable(topic) for topic in self._catalog.visible() if topic.changed)
+            used = 0 if before is not None and left + _COPIED_BYTES <= before else 1
+            if error is None and rounds > used and left > _COPIED_BYTES:
+                self._sync_files(arrived, rounds - used, left, clean=clean)
+            else:
+                arrived(error)
+
+        if clean:
+            self._filing.after_syncs(synced)
+        else:
+            self._filing.after_writes(lambda: self._filing.after_syncs(synced))
+
+    def _any_stopped(self) -> bool:
+        return any(shard.stopped is not None for shard in self._shards.all)
+
+    def _clean_behind(self, running: Pending[bool]) -> Pending[bool]:
+        """Another one when the running one has ended: it may have begun before the last writes."""
+        answer: Pending[bool] = Pending()
+        running.then(lambda _: self.run(clean=True).then(lambda done: answer.resolve(done.result())))
+        return answer
+
+    def _mark(self, shard: Shard) -> bytes:
+        ts = self._time.stamp()
+        return encode_control(Kind.CHECKPOINT_MARK, b"", topic_id=0, op=0, ts=ts, synced_to=shard.synced_to)
+
+    def _install(self, answer: Pending[bool], marks: list[Submission], wal_bytes: int, *, clean: bool) -> None:
+        """All is synced and marked: capture in this very turn, write on the thread."""
+        self._filing.captures = capture = self._filing.captures + 1
+        try:
+            snapshot = Snapshot(
+                self._positions(marks), self._capture_sections(clean=clean), self._capture_topics(clean=clean)
+            )
+        except OSError as error:
+            self._filing.failures += 1
+            self._fail(answer, str(error))
+            return
+        trash: list[tuple[Topic, Segment]] = []
+        if not self._filing.pinned:
+            trash, self._filing.trash = self._filing.trash, []
+        number = self._number + 1
+        covered = self._losses.captured()
+        lent = _COPIES * sum(map(len, snapshot.topics))
+        self._blocks.lend(lent)
+
+        def done(size: int | None, error: Exception | None) -> None:
+            self._blocks.lend(-lent)
+            if size is None or error is not None:
+                self._filing.trash += trash
+                if error is not None:
+                    self.lacked = self._size if is_no_space(error) else 0
+                    self._space.note(self, error)
+                self._fail(answer, str(error))
+                return
+            self.lacked = 0
+            self._space.note(self, None)
+            self._number = number
+            self.bytes_written = size
+            self.wal_bytes_before = wal_bytes
+            self._filing.checkpointed(capture)
+            self._losses.covered(covered)
+            self.record.installed(size)
+            self._end(answer, installed=True)
+
+        self._thread.submit(partial(self._write, number, snapshot, trash), done)
+
+    def _positions(self, marks: list[Submission]) -> dict[str, tuple[int, int]]:
+        """Where replay begins in every shard directory: behind the marks, and in those of other runs at no frame."""
+        run = min(mark.end for mark in marks) >> 32
+        positions = dict.fromkeys(self._layout.wal_dirs(), (run, 0))
+        for name, mark in zip(self._shards.names, marks, strict=True):
+            positions[name] = (mark.end >> 32, mark.end & 0xFFFFFFFF)
+        return positions
+
+    def _capture_sections(self, *, clean: bool) -> dict[str, bytes]:
+        # The notes of time in the WAL were ahead too. Behind a graceful stop nobody sees any more expire.
+        seen = self._time.now() if clean else self._time.ahead()
+        engine = EngineState(self._catalog.next_id, seen, self._time.state())
+        sections = {feature.name: feature.capture() for feature in self._catalog.features}
+        sections[ENGINE_SECTION] = msgpack.encode(engine)
+        return sections
+
+    def _capture_topics(self, *, clean: bool) -> list[bytes]:
+        """Every topic; those that have not changed since the last capture as they were captured then.
+
+        A large capture is full of records that no segment held yet. It is not kept: the next one will be small.
+        """
+        topics = self._catalog.visible()
+        for topic in topics:
+            topic.expire(self._time.now())
+            if topic not in self._captured or topic.changed or clean:
+                # At once, for a later topic may turn out to be unreadable, and this one will not count as changed then.
+                self._captured[topic] = capture_topic(topic, clean=clean)
+                topic.changed = False
+        captured = {topic: self._captured[topic] for topic in topics}
+        self._captured = {topic: content for topic, content in captured.items() if len(content) <= _KEPT_BYTES_MAX}
+        return list(captured.values())
+
+    def _write(self, number: int, snapshot: Snapshot, trash: list[tuple[Topic, Segment]]) -> int:
+        """On the thread: install the snapshot, then remove what it makes superfluous."""
+        parts = snapshot_parts(snapshot)
+        snapshot.topics.clear()  # they are in the parts now, and may be large
+        self._size = sum(map(len, parts))
+        try:
+            install_snapshot(self._layout, number, *parts)
+        except OSError as error:
+            if not is_no_space(error) or not self._ballast.release():
+                raise
+            install_snapshot(self._layout, number, *parts)
+        try:
+            remove_older(self._layout, number)
+            for file, name in self._layout.wal_files():
+                if file < snapshot.positions.get(name, (0, 0))[0]:
+                    self._layout.disk.unlink(self._layout.wal_path(name, file))
+            self._filing.remove_files(trash)
+        except OSError:
+            # It is installed; what could not be removed is ignored by a start and removed by the next checkpoint.
+            self._filing.failures += 1
+        return self._size
+
+    def _fail(self, answer: Pending[bool], why: str) -> None:
+        if not answer.settled:
+            self.record.failed(why)
+        self._end(answer, installed=False)
+
+    def _end(self, answer: Pending[bool], *, installed: bool) -> None:
+        self._running = None
+        if not answer.settled:
+            answer.resolve(installed)

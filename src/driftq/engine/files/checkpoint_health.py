@@ -1,0 +1,53 @@
+"""How checkpoints go: the age of the last one, how many failed, and the log lines about failed and slow ones."""
+
+import logging
+
+from driftq.system.clock import Clock
+from driftq.system.log_facts import facts
+
+SLOW_MS = 5000
+"""A checkpoint that takes longer is logged."""
+_NS_PER_MS = 1_000_000
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointRecord:
+    """Of the checkpoints of this process.
+
+    Failures in a row are logged at the first, second, fourth, eighth and so on: one that is tried again every few
+    seconds does not fill the log.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._now_ns = clock.monotonic_ns
+        self._began_ns = self._installed_ns = clock.monotonic_ns()
+        self._in_a_row = 0
+        self.failures = 0
+
+    @property
+    def age_ms(self) -> int:
+        """Milliseconds since the last checkpoint was installed; before the first one, since the start."""
+        return (self._now_ns() - self._installed_ns) // _NS_PER_MS
+
+    def begin(self) -> None:
+        """Note that one begins."""
+        self._began_ns = self._now_ns()
+
+    def installed(self, size: int) -> None:
+        """Note that the one that began last is installed."""
+        self._installed_ns = self._now_ns()
+        took_ms = (self._installed_ns - self._began_ns) // _NS_PER_MS
+        if self._in_a_row:
+            _log.info("checkpoints work again", extra=facts(failed_before=self._in_a_row, ms=took_ms))
+        elif took_ms > SLOW_MS:
+            _log.info("slow checkpoint", extra=facts(ms=took_ms, bytes=size))
+        self._in_a_row = 0
+
+    def failed(self, why: str) -> None:
+        """Note that it failed: the one before it stays, and the log since then is kept."""
+        self.failures += 1
+        self._in_a_row += 1
+        if self._in_a_row & (self._in_a_row - 1) == 0:
+            named = facts(reason=why, in_a_row=self._in_a_row, age_ms=self.age_ms)
+            _log.warning("a checkpoint failed; the log grows until one works", extra=named)

@@ -1,0 +1,43 @@
+"""Rebuilds `.tags` and `.idx` files that a crash took, in the background, so that a clean stop leaves every file whole.
+
+Neither is needed for an answer: a start makes an index of the data, and a search for tags too
+(`engine/read/tag_lookup`). No sync protects `.tags`, so that a power loss may take or tear it; a process that is killed
+loses nothing that it had written.
+
+    waiting → being looked at → sound, or rebuilt          one segment at a time, on the thread for files
+
+A segment that is dropped or moved to the cold tier meanwhile is passed over. One with a block that cannot be read is
+left as it is: whoever reads the block says what is wrong. A stop waits for the rest, as for all file work.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+
+from driftq.engine.files.segment_files import Filing
+from driftq.engine.state.segment import Segment
+from driftq.engine.state.topic import Topic
+from driftq.storage.segments.hot_store import SegmentStore
+
+
+class Mending:
+    """The segments that are yet to be looked at."""
+
+    def __init__(self, filing: Filing, store: SegmentStore, segments: Iterable[tuple[Topic, Segment]]) -> None:
+        self._filing = filing
+        self._store = store
+        self._waiting = deque(segments)
+
+    def go_on(self) -> None:
+        """Look at the next segment, and at the others after it."""
+        while self._waiting:
+            topic, segment = self._waiting.popleft()
+            if not (segment.dropped or segment.cold or segment.moving):
+                work = partial(self._mend, topic, segment)
+                self._filing.unpinned(partial(self._filing.in_background, work, self.go_on))
+                return
+
+    def _mend(self, topic: Topic, segment: Segment) -> None:
+        """On the thread. What fails is as it was, and the next start tries again."""
+        if not segment.dropped and not segment.cold:
+            self._store.mend(topic.id, segment.first_seq, segment.index)

@@ -1,0 +1,67 @@
+"""Topics give their reserved seqs back when they are idle, so that a power loss in quiet times leaves no hole.
+
+    reserved (`watch`) → due, written to meanwhile → due again, 60 s after that write
+                       → due, idle → a reservation of nothing is logged and synced; the topic is forgotten here
+
+Invariants
+- A topic is in the heap once, from its reservation until it has given it back. A topic that is not in the heap costs
+  nothing, and one that is in the heap costs nothing before it is due.
+- A reservation is given back only when every record of the topic is on stable storage and none is under way. From that
+  moment no write may rely on it (`Appender.reserve`), so the next `disk` write waits for one sync.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from driftq.engine.state.topic import Topic
+from driftq.model.limits import RESERVE_MIN
+from driftq.model.topic_config import Durability
+
+IDLE_MS = 60_000
+"""How long a topic keeps its reservation after its last write."""
+_AGAIN_MS = 1000
+"""When to look again at a topic that is idle and has a record that is not synced yet, or whose shard is busy."""
+_PER_LOOK = 1024
+"""How many reservations are given back in one go: each is a frame in a queue of 4096."""
+
+
+class IdleTopics:
+    """The topics that have seqs reserved, by when they are to be looked at."""
+
+    def __init__(self, may_give_back: Callable[[Topic], bool], reserve: Callable[[Topic, int], None]) -> None:
+        self._may_give_back = may_give_back
+        self._reserve = reserve
+        self._due: list[tuple[int, int, Topic]] = []
+        self._watched: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def watch(self, topic: Topic, now: int) -> None:
+        """Look at a topic that has seqs reserved when it may be idle."""
+        if topic.id not in self._watched:
+            self._watched.add(topic.id)
+            self._look_at(topic, now + IDLE_MS)
+
+    def look(self, now: int) -> None:
+        """Give back what topics that are idle by now have reserved."""
+        due = self._due
+        for _ in range(_PER_LOOK):
+            if not due or due[0][0] > now:
+                return
+            self._look(heappop(due)[2], now)
+
+    def _look(self, topic: Topic, now: int) -> None:
+        if topic.gone or topic.durability is not Durability.DISK or topic.reserve_asked <= topic.head:
+            self._watched.discard(topic.id)
+        elif now - (written := topic.timeline.moment(topic.last_ts)) < IDLE_MS:
+            self._look_at(topic, written + IDLE_MS)
+        elif not self._may_give_back(topic):
+            self._look_at(topic, now + _AGAIN_MS)
+        else:
+            self._watched.discard(topic.id)
+            topic.reserve_window = RESERVE_MIN
+            self._reserve(topic, topic.head)
+
+    def _look_at(self, topic: Topic, due: int) -> None:
+        heappush(self._due, (due, topic.id, topic))

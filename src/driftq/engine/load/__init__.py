@@ -1,0 +1,1 @@
+"""Limits, pressure and fairness."""

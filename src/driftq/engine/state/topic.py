@@ -1,0 +1,402 @@
+"""One topic's state and what makes its records go: retention, deletes, damage. The log itself is
+`engine/state/record_log`.
+
+Invariants, after every method, beside those of the log
+- `1 <= evict_floor <= earliest <= head + 1`; only what cap and TTL took while it was live moves `evict_floor`;
+- `earliest`, `cap_lost`, `ttl_lost`, `head` and `last_ts` never decrease.
+
+Retention never fails. Where it needs the bytes of a block that is unavailable it leaves that block, and so the topic
+holds up to one block more than its caps and TTL allow. No reader sees those records: they cannot be read.
+
+Nothing here logs, waits or asks the time. `engine/write/state_changes` decides when a transition happens, live and in
+replay alike.
+"""
+
+import errno
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+
+from driftq.engine.state.block_cache import Blocks
+from driftq.engine.state.holes import Holes
+from driftq.engine.state.idempotency_keys import Keys
+from driftq.engine.state.record_log import Log, Part
+from driftq.engine.state.segment import Segment
+from driftq.engine.timeline import Timeline
+from driftq.model.limits import RESERVE_MIN
+from driftq.model.tombstone import Reason
+from driftq.model.topic_config import Durability, TopicConfig
+from driftq.storage.blocks.block import RowSource
+from driftq.storage.blocks.frame import DELETED
+from driftq.storage.segments.hot_store import BlockDamagedError
+
+_GONE = bytes([DELETED])
+
+
+class Going(Enum):
+    """Why live records go."""
+
+    BY_CAP = auto()
+    BY_TIME = auto()
+    BY_WISH = auto()
+
+
+Guard = Callable[["Topic", Going], None]
+FloorMoved = Callable[["Topic"], None]
+
+
+class Topic(Log):
+    """A named append-only log of records."""
+
+    recovered = False
+    """Whether an earlier run of the server has made it."""
+    lost_to = 0
+    """The last seq whose frame a failed write lost after its ack; meaningless while `lost_from` is None."""
+    handing = 0
+    """Those of `waiting` that are applied when they are handed over to the log writer, not when it has written them."""
+
+    keyed: "Callable[[Topic], None] | None" = None
+    """Called when the topic has got an idempotency key (`engine/key_expiry`)."""
+    late = False
+    """Are records of it still to be loaded (`engine/recovery/deferred_load`)? Then nobody may see it."""
+    unread: Part | None = None
+    """The block that retention could not read; it tries again when that has been fetched (`engine.upkeep`)."""
+
+    def __init__(self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks, timeline: Timeline) -> None:
+        super().__init__(topic_id, blocks)
+        self.timeline = timeline
+        self.name = name
+        self.configure(config)
+        self.created_ts = 0
+        self.consumed_at: int | None = None
+        """The engine time of the last read, in this run; its recency (`engine/load/priority`)."""
+        self.cap_lost = 0
+        self.ttl_lost = 0
+        self.holes = Holes()
+        self.keys = Keys()
+        self.reserved = 0
+        """`disk`: seqs up to here are promised never to be given twice, in a synced frame."""
+        # Under way, not part of the state:
+        self.deleted = 0
+        """Records that deletes and damage took in this run: whoever keeps notes on records sees when to look again."""
+        self.visible = False
+        """Is its creation committed, and its deletion not?"""
+        self.gone = False
+        """Is its deletion committed?"""
+        self.held = 0
+        """Control operations under way that writes must not overtake."""
+        self.waiting = 0
+        """Submissions whose effect is not applied yet; what comes behind them waits its turn."""
+        self.inflight_records = 0
+        self.inflight_payload = 0
+        self.reserve_asked = 0
+        self.reserve_window = RESERVE_MIN
+        self.acked_since_reserve = 0
+        self.unsynced: deque[tuple[int, int]] = deque()
+        self.synced_seq = 0
+        self.lost_from: int | None = None
+        """First seq whose frame a failed write lost after its ack, until a checkpoint has it
+        (`engine/write/lost_writes`)."""
+        self.guard: Guard | None = None
+        """Hears that live records are about to go, before any does: the last chance to copy them."""
+        self.fed = False
+        """Do copies come into it, in line with its own records, that are made again from the log of others?"""
+        self.mixed_to = 0
+        """Up to here some records are in the log and others, of an `ephemeral` time, are not
+        (`engine/write/floor_log`)."""
+        self.floor_moved: FloorMoved | None = None
+        """Hears of every move of `evict_floor` while the topic is mixed."""
+
+    def configure(self, config: TopicConfig) -> None:
+        """From now on this is its config."""
+        self.config = config
+        self.durability: Durability = config.resolved_durability
+        """The class of the writes to come."""
+
+    @property
+    def evict_floor(self) -> int:
+        """One more than the highest seq that cap or TTL took while it was live."""
+        return 1 + max(self.cap_lost, self.ttl_lost)
+
+    @property
+    def keeps_head(self) -> bool:
+        """Whether no crash has moved the head back: a seq that a reader saw was never given to another record."""
+        return not self.recovered or self.durability in (Durability.DISK, Durability.FSYNC)
+
+    def is_resident(self) -> bool:
+        """Records of an `ephemeral` topic are never on disk."""
+        return self.durability is Durability.EPHEMERAL
+
+    def skip_to(self, head: int, reason: Reason | None, *, at_most: bool = False) -> None:
+        """The seqs up to `head` have no record: a hole, or silence where nobody was promised anything.
+
+        `at_most`: it is not known that any of them ever had one that was acked.
+        """
+        if head <= self.head:
+            return
+        self.close_open()
+        if reason is not None:
+            self.holes.add(self.head + 1, head, reason, at_most=at_most)
+        if self.count == 0:
+            self.earliest = head + 1
+        self.head = head
+        self.changed = True
+
+    def source(self, part: Part) -> RowSource | None:
+        """Return the rows of a part, however long it takes; None when they are damaged, which is a hole from here on.
+
+        Raises OSError when they are unavailable; nothing has changed then.
+        """
+        if self.is_open(part):
+            return self.open
+        try:
+            return self._blocks.load(self.id, part.segment, part.number)
+        except BlockDamagedError:
+            self.lose(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
+            return None
+
+    def look_through(self, segment: Segment) -> None:
+        """Some block of a segment is damaged: find it, and make a hole of it."""
+        for part in list(self.parts(segment.first_seq)):
+            if part.segment is segment:
+                with suppress(OSError):  # who looks again may find it
+                    self.source(part)
+
+    def expire_at(self, stamp: int) -> None:
+        """`expire` as of the moment of a stamp, for what a frame does."""
+        if self.config.ttl_ms:
+            self.expire(self.timeline.moment(stamp))
+
+    def forget_keys(self, stamp: int) -> None:
+        """Forget the idempotency keys that were out of their window when a stamp was given."""
+        self.keys.expire(self.kept_from(self.timeline.moment(stamp), self.config.idempotency_window_ms))
+        if self.keyed is not None:
+            self.keyed(self)
+
+    def kept_from(self, now: int, age_ms: int) -> int:
+        """Return the lowest stamp of what is at most so old at a moment."""
+        return self.timeline.stamp(now - age_ms)
+
+    def expire(self, now: int) -> None:
+        """Remove what is older than the TTL allows at the front, and raise the floor.
+
+        Whole blocks go by what memory knows of them. Of a block that holds older and newer records the times are
+        needed: while they are unavailable all its records stay, unread, and the next call tries again.
+
+        `now` is a moment of engine time, and so is the time at which each record was stored (`engine.timeline`).
+        """
+        ttl = self.config.ttl_ms
+        if not ttl or not self.count:
+            return
+        oldest_kept = self.timeline.stamp(now - ttl)
+        if self.oldest_ts >= oldest_kept:
+            return
+        self._warn(Going.BY_TIME)
+        while self.count:
+            part = next(self.parts(self.earliest))
+            if part.first_ts >= oldest_kept:
+                break
+            if part.last_ts < oldest_kept:
+                self._lose_to_ttl(self._clear_front(part))
+                continue
+            try:
+                source = self._front_rows(part)
+            except OSError:
+                return
+            if source is None:
+                continue
+            row = self.earliest - part.first_seq
+            times = source.times(row, part.count)
+            if isinstance(times, int):
+                self.oldest_ts = times
+                return
+            old = bisect_left(times, oldest_kept)
+            if old:
+                self._lose_to_ttl(self._pass(part, source, row + old))
+            self.oldest_ts = times[old]
+            return
+        self.oldest_ts = oldest_kept
+
+    def evict(self) -> None:
+        """Remove the fewest oldest live records that bring the topic within both caps, and raise the floor.
+
+        Whole blocks go by what memory knows of them. Of the block where the cut is the sizes are needed: while they
+        are unavailable all its records stay, unread, and the next call goes the rest of the way.
+        """
+        records = self.count - self.config.cap_records if self.config.cap_records else 0
+        payload = self.payload - self.config.cap_bytes if self.config.cap_bytes else 0
+        if records > 0 or payload > 0:
+            self._warn(Going.BY_CAP)
+        while records > 0 or payload > 0:
+            part = next(self.parts(self.earliest))
+            live, size = self.live_in(part)
+            if live <= records or size <= payload:
+                self._lose_to_cap(self._clear_front(part))
+                records -= live
+                payload -= size
+                continue
+            try:
+                source = self._front_rows(part)
+            except OSError:
+                return
+            if source is None:
+                records -= live
+                payload -= size
+                continue
+            weights = source.weights(0, part.count)
+            dead = self.dead_of(part)
+            row = self.earliest - part.first_seq
+            while records > 0 or payload > 0:
+                if dead is None or dead.flags[row] != DELETED:
+                    records -= 1
+                    payload -= weights[row + 1] - weights[row]
+                row += 1
+            self._lose_to_cap(self._pass(part, source, row))
+            return
+
+    def _front_rows(self, part: Part) -> RowSource | None:
+        """Return what `source` does. Raises OSError, and at once while `unread` waits to be fetched."""
+        waits = self.unread
+        known = waits is not None and waits.segment is part.segment and waits.number == part.number
+        if known and self._blocks.in_memory(part.segment, part.number) is None:
+            raise OSError(errno.EAGAIN, "retention waits until it has been fetched")
+        try:
+            source = self.source(part)
+        except OSError:
+            self.unread = part
+            raise
+        self.unread = None
+        return source
+
+    def _lose_to_cap(self, seq: int) -> None:
+        self.cap_lost = max(self.cap_lost, seq)
+        self._settle_floor()
+
+    def _lose_to_ttl(self, seq: int) -> None:
+        self.ttl_lost = max(self.ttl_lost, seq)
+        self._settle_floor()
+
+    def _settle_floor(self) -> None:
+        self.holes.forget_before(self.evict_floor)
+        if self.mixed_to and self.floor_moved is not None:
+            self.floor_moved(self)
+
+    def drop_below(self, seq: int) -> int:
+        """A delete of everything below a seq. Returns how many records were live. Raises OSError, as `source`."""
+        before = self.count
+        if self.earliest < seq and before:
+            self._warn(Going.BY_WISH)
+        while self.earliest < seq and self.count:
+            part = next(self.parts(self.earliest))
+            if part.first_seq >= seq:
+                break
+            if part.end_seq <= seq:
+                self._clear_front(part)
+                continue
+            source = self.source(part)
+            if source is not None:
+                self._pass(part, source, seq - part.first_seq)
+        return before - self.count
+
+    def age_out(self, seq: int) -> None:
+        """Whoever owns the topic has found all below a seq too old: it goes as TTL would take it."""
+        if self.drop_below(seq):
+            self._lose_to_ttl(min(seq, self.head + 1) - 1)
+
+    def kill(self, part: Part, rows: Sequence[int]) -> int:
+        """A delete of some rows of a part. Returns how many were live."""
+        before = self.count
+        self._warn(Going.BY_WISH)
+        self._mark(part, rows)
+        self._settle()
+        return before - self.count
+
+    def lose(self, first: int, last: int, reason: Reason) -> None:
+        """Records that turned out to be damaged: a hole, and their live rows are gone."""
+        for part in list(self.parts(first)):
+            if part.first_seq > last:
+                break
+            if first <= part.first_seq and part.end_seq <= last + 1 and not self.is_open(part):
+                records, payload = part.segment.clear(part.number)
+                self.deleted += records
+                self._account(-records, -payload)
+                self._drop_if_empty(part.segment)
+            else:
+                start, end = max(first, part.first_seq), min(last + 1, part.end_seq)
+                self._mark(part, range(start - part.first_seq, end - part.first_seq))
+        self.holes.add(max(first, self.earliest), last, reason)
+        self._settle()
+
+    def is_damaged(self, first: int, end: int) -> bool:
+        """Whether a hole of damage, which retention has not passed, lies in [first, end)."""
+        first = max(first, self.evict_floor)
+        return first < end and any(
+            hole.first < end and hole.last >= first and hole.reason is Reason.CORRUPTION for hole in self.holes.all
+        )
+
+    def _warn(self, going: Going) -> None:
+        if self.guard is not None:
+            self.guard(self, going)
+
+    def _mark(self, part: Part, rows: Sequence[int]) -> None:
+        """Rows are gone for good: their flags will say so on disk."""
+        source = self.source(part)
+        if source is None:
+            return
+        dead = self._dead(part)
+        if isinstance(rows, range) and rows and not dead.any_in(rows):
+            weights = source.weights(rows[0], rows[-1] + 1)
+            fresh: Sequence[int] = range(part.first_seq + rows[0], part.first_seq + rows[-1] + 1)
+            records, payload = dead.add_run(rows, weights[-1] - weights[0])
+        else:
+            weights = source.weights(0, part.count)
+            fresh = [part.first_seq + row for row in rows if dead.flags[row] != DELETED]
+            records, payload = dead.add(rows, [weights[row + 1] - weights[row] for row in rows])
+        self.deleted += records
+        self._account(-records, -payload)
+        if not self.is_open(part):
+            segment = part.segment
+            segment.live -= records
+            if not segment.resident:
+                segment.flips.extend(fresh)
+            self._drop_if_empty(segment)
+
+    def _clear_front(self, part: Part) -> int:
+        """Every row of the front part goes. Returns the seq of the last one that was live."""
+        dead = self.dead_of(part)
+        last = part.end_seq - 1
+        if dead is not None:
+            last = part.first_seq + len(dead.flags.rstrip(_GONE)) - 1
+        if self.is_open(part):
+            records, payload = self.live_in(part)
+            gone = self._dead(part)
+            gone.flags[:] = _GONE * part.count
+            gone.count = part.count
+            gone.payload += payload
+        else:
+            records, payload = part.segment.clear(part.number)
+        self.earliest = part.end_seq
+        self._account(-records, -payload)
+        self._settle()
+        return last
+
+    def _pass(self, part: Part, source: RowSource, row: int) -> int:
+        """The live rows of the front part below `row` go. Returns the seq of the last one that was live."""
+        weights = source.weights(0, part.count)
+        first = self.earliest - part.first_seq
+        rows = range(first, row)
+        dead = self._dead(part)
+        last = first + len(dead.flags[first:row].rstrip(_GONE)) - 1
+        records, payload = dead.add(rows, [weights[r + 1] - weights[r] for r in rows])
+        if not self.is_open(part):
+            part.segment.live -= records
+        self.earliest = part.first_seq + row
+        self._account(-records, -payload)
+        self._settle()
+        return part.first_seq + last
+
+    def _drop_passed(self) -> None:
+        super()._drop_passed()
+        self.holes.forget_before(self.evict_floor)

@@ -1,0 +1,360 @@
+"""The write path: dedupe, room, seqs and stamp, frame, commit point, apply, answer.
+
+Small writes of one loop turn to one topic share a frame: one stamp, contiguous seqs, each caller its own range. A write
+with an idempotency key, a node of its own or many records keeps its own frame.
+
+A `disk` write within the reservation of its topic (`engine/write/seq_reservations`) and a `memory` write are shown and
+acked when their frame is handed over to the log writer: if the server dies alone, the writer writes it. What has not
+been handed over nobody has seen.
+
+Where the shard's last write has failed, on a full disk for example, no ack goes ahead of the file: `disk` and `memory`
+writes are refused like all others until one gets in.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from driftq.engine.load.quota import Quota
+from driftq.engine.load.topic_caps import check_caps, check_size
+from driftq.engine.state.synced_seq import note_unsynced, synced_seq
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.change_log import Journal
+from driftq.engine.write.lost_writes import Losses
+from driftq.engine.write.seq_reservations import Reservations
+from driftq.engine.write.state_changes import apply_append
+from driftq.errors import DriftQError, ShardStoppedError
+from driftq.model.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_RECORDS_MAX,
+    OWN_BLOCK_RECORDS,
+)
+from driftq.model.topic_config import Discard, Durability, TopicConfig
+from driftq.storage.blocks.block import Block, encode_block
+from driftq.storage.blocks.rows import Row, Rows
+from driftq.storage.wal.group_commit import Submission
+from driftq.system.runtime import Pending
+
+# A member of an enum takes as long to look up as it takes to call a function.
+_EPHEMERAL, _MEMORY, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.MEMORY, Durability.DISK, Durability.FSYNC
+_REJECT = Discard.REJECT
+
+
+class Appended(Struct, frozen=True):
+    """The answer to a write."""
+
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    ts: int
+    created: bool = False
+    deduped: bool = False
+    sync_ns: int = 0
+    """How long its sync took: above 0 in class `fsync`, 0 in every other."""
+    synced_seq: int | None = None
+    """Up to where the topic is on stable storage, as of the answer; None where nothing ever is."""
+
+    @property
+    def count(self) -> int:
+        """Records of this write."""
+        return self.last_seq - self.first_seq + 1
+
+
+class Committed(Struct, frozen=True):
+    """What all writes of one frame are told alike."""
+
+    head_seq: int
+    ts: int
+    sync_ns: int
+    synced_seq: int | None
+
+
+class Write(Pending[Appended], eq=False, kw_only=True):
+    """One caller's records, on their way, and what the caller waits for."""
+
+    rows: Rows | Row
+    key: bytes | None = None
+    created: bool = False
+
+    def answer(self, first_seq: int, committed: Committed) -> None:
+        """They are there, from this seq on."""
+        self.resolve(
+            Appended(
+                first_seq,
+                first_seq + self.rows.count - 1,
+                committed.head_seq,
+                committed.ts,
+                self.created,
+                False,
+                committed.sync_ns,
+                committed.synced_seq,
+            )
+        )
+
+
+class Appender:
+    """Gathers writes and sends them."""
+
+    def __init__(self, journal: Journal, published: Callable[[Topic], None], quota: Quota) -> None:
+        self._journal = journal
+        self._published = published
+        self._quota = quota
+        self.losses = Losses()
+        self.reservations = Reservations(journal)
+        self._gathered: dict[Topic, list[Write]] = {}
+        self._keys: dict[tuple[int, bytes], Pending[Appended]] = {}
+        journal.at_turn(self._send_gathered)
+
+    def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[Appended]:
+        """Take a write in, or raise and change nothing."""
+        if key is not None:
+            earlier = self._same_key(topic, key)
+            if earlier is not None:
+                return earlier
+        write = Write(rows=rows, key=key, created=created)
+        self.take(topic, write)
+        return write
+
+    def take(self, topic: Topic, write: Write) -> None:
+        """Take in a write whose key, if it has one, nobody uses (`knows`), or raise and change nothing."""
+        rows = write.rows
+        config = topic.config
+        if config.ttl_ms:
+            topic.expire(self._journal.time.now())
+        if config.discard is _REJECT:
+            check_caps(topic, rows)
+        payload = rows.payload_bytes
+        quota = self._quota
+        if quota.limited:
+            quota.check(payload)
+        if topic.durability is not _EPHEMERAL and not write.created:
+            # The topic that this write creates has its frame in the queue already, and would be left behind.
+            self._journal.check_append(topic)
+        # `count_in`, for every write there is.
+        topic.inflight_records += rows.count
+        topic.inflight_payload += payload
+        quota.reserved += payload
+        gathered = self._gathered.get(topic)
+        if gathered is None:
+            self._gathered[topic] = [write]
+        else:
+            gathered.append(write)
+        if write.key is not None:
+            self._keys[topic.id, write.key] = write
+        self._journal.schedule()
+
+    def forget(self, topic: Topic, error: DriftQError) -> None:
+        """The topic is gone: what was gathered for it and not sent fails."""
+        for write in self._gathered.pop(topic, ()):
+            self._fail(topic, [write], error)
+
+    def knows(self, topic: Topic, key: bytes) -> bool:
+        """Whether a write with this key is a repeat of one that is committed or under way."""
+        if (topic.id, key) in self._keys:
+            return True
+        return key in topic.keys and topic.keys.find(key, self._kept_from(topic)) is not None
+
+    def _kept_from(self, topic: Topic) -> int:
+        return self._journal.time.kept_from(topic.config.idempotency_window_ms)
+
+    def _same_key(self, topic: Topic, key: bytes) -> Pending[Appended] | None:
+        """The answer of an earlier write with this key, committed or under way."""
+        found = topic.keys.find(key, self._kept_from(topic))
+        answer: Pending[Appended] = Pending()
+        if found is not None:
+            first, count = found
+            last = first + count - 1
+            ts = self._journal.time.wall()
+            answer.resolve(Appended(first, last, last, ts, deduped=True, synced_seq=self._synced_seq(topic)))
+            return answer
+        winner = self._keys.get((topic.id, key))
+        if winner is None:
+            return None
+
+        def settle(done: Pending[Appended]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+            else:
+                won = done.result()
+                first, last = won.first_seq, won.last_seq
+                answer.resolve(Appended(first, last, last, won.ts, deduped=True, synced_seq=won.synced_seq))
+
+        winner.then(settle)
+        return answer
+
+    def check_new(self, config: TopicConfig, rows: Rows | Row) -> None:
+        """Refuse a write that the topic it is about to create could not take."""
+        check_size(config, rows)
+        if config.durability is not _EPHEMERAL:
+            self._journal.unsealed.check()
+        self._quota.check(rows.payload_bytes)
+
+    def count_in(self, topic: Topic, records: int, payload: int) -> None:
+        """Records that are under way, or no more, count against caps and quota as if they were there."""
+        topic.inflight_records += records
+        topic.inflight_payload += payload
+        self._quota.reserved += payload
+
+    def _send_gathered(self) -> None:
+        gathered = self._gathered
+        self._gathered = {}
+        for topic, writes in gathered.items():
+            if topic.held:
+                self._gathered[topic] = writes
+            else:
+                self._send_all(topic, writes)
+
+    def _send_all(self, topic: Topic, writes: list[Write]) -> None:
+        together: list[Write] = []
+        records = payload = 0
+        for write in writes:
+            rows = write.rows
+            alone = write.key is not None or rows.batch_node is not None or rows.count >= OWN_BLOCK_RECORDS
+            full = records + rows.count > BLOCK_RECORDS_MAX or payload + rows.payload_bytes > BLOCK_BYTES_MAX
+            if together and (alone or full):
+                self._send(topic, together)
+                together, records, payload = [], 0, 0
+            if alone:
+                self._send(topic, [write])
+            else:
+                together.append(write)
+                records += rows.count
+                payload += rows.payload_bytes
+        if together:
+            self._send(topic, together)
+
+    def _send(self, topic: Topic, writes: list[Write]) -> None:
+        """One frame: seqs, stamp, and the commit point of the topic's class."""
+        shard = self._journal.shard_of(topic)
+        if shard.stopped is not None and topic.durability is not _EPHEMERAL:
+            self._fail(topic, writes, shard.stopped)  # it was still well when they were gathered
+            return
+        rows = Rows.joined([write.rows for write in writes])
+        first = topic.next_seq
+        last = first + rows.count - 1
+        topic.next_seq = last + 1
+        ts = max(self._journal.time.stamp(), topic.last_ts)
+        durability = topic.durability
+        if durability is _EPHEMERAL:
+            frames: list[bytes] = []
+            records: Rows | Block = rows
+        else:
+            frame = encode_block(
+                rows, topic_id=topic.id, first_seq=first, ts=ts, synced_to=shard.synced_to, key=writes[0].key
+            )
+            frames = [frame]
+            records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
+        sync = durability is _FSYNC or (
+            durability is _DISK
+            and (self.reservations.must_wait(topic, first, last) or self._journal.overtakes_copies(topic))
+        )
+        # While the log cannot be written, a write that would be acked when handed over is acked when it is in the file.
+        ahead = topic.waiting - topic.handing if frames else topic.waiting
+        if sync or ahead or (frames and shard.failing is not None):
+            self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
+        elif frames:
+            topic.waiting += 1
+            topic.handing += 1
+            lost = partial(self._written, topic, first, last)
+            handed = partial(self._handed, topic, writes, records, ts, first)
+            # A start may load what is in class `memory` when it is ready.
+            late = (topic.id, ts) if durability is _MEMORY else None
+            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed, late=late)
+        elif self._apply(topic, writes, records, ts):
+            self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
+
+    def _handed(
+        self,
+        topic: Topic,
+        writes: list[Write],
+        records: Rows | Block,
+        ts: int,
+        first: int,
+        submission: Submission,
+        error: DriftQError | None,
+    ) -> None:
+        """A frame that nobody waits for has gone to the log writer: now its records may be seen."""
+        topic.waiting -= 1
+        topic.handing -= 1
+        if error is not None:
+            self._journal.give_back(topic)
+            self._fail(topic, writes, error)
+        elif self._apply(topic, writes, records, ts):
+            note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
+            topic.acked_since_reserve += records.count
+            self._answer(topic, writes, first, ts, 0)
+
+    def _written(self, topic: Topic, first: int, last: int, submission: Submission, error: DriftQError | None) -> None:
+        """Take note of what became of a frame whose records are shown."""
+        self.losses.note(topic, first, last, submission, error)
+        if error is not None:
+            self._journal.on_lost(topic, first)
+
+    def _send_waiting(
+        self,
+        topic: Topic,
+        writes: list[Write],
+        frames: list[bytes],
+        records: Rows | Block,
+        ts: int,
+        first: int,
+        *,
+        sync: bool,
+    ) -> None:
+        topic.waiting += 1
+        promised = topic.durability is _FSYNC
+
+        def done(submission: Submission, error: DriftQError | None) -> None:
+            topic.waiting -= 1
+            if error is not None:
+                self._journal.give_back(topic)
+                self._fail(topic, writes, error)
+                return
+            assert topic.head + 1 == first, "commits of one topic come in the order of their seqs"
+            if not self._apply(topic, writes, records, ts):
+                return
+            if frames:
+                note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
+            # A `disk` write that waited for a reservation was not promised a sync, and does not show one.
+            self._answer(topic, writes, first, ts, max(1, submission.sync_ns) if promised else 0)
+
+        self._journal.submit(topic, frames, sync=sync, done=done)
+
+    def _apply(self, topic: Topic, writes: list[Write], records: Rows | Block, ts: int) -> bool:
+        """Show committed records; where that cannot be done, their writers hear of it. Returns whether it was."""
+        try:
+            self._journal.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
+        except ShardStoppedError as stopped:
+            self._journal.give_back(topic)
+            self._fail(topic, writes, stopped)
+            return False
+        return True
+
+    def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
+        committed = Committed(topic.head, ts, sync_ns, self._synced_seq(topic))
+        self._settle(topic, writes)
+        for write in writes:
+            write.answer(first, committed)
+            first += write.rows.count
+        self._published(topic)
+
+    def _synced_seq(self, topic: Topic) -> int | None:
+        if topic.durability is _EPHEMERAL:
+            return None
+        return synced_seq(topic, self._journal.shard_of(topic))
+
+    def _fail(self, topic: Topic, writes: list[Write], error: DriftQError) -> None:
+        self._settle(topic, writes)
+        for write in writes:
+            write.fail(error)
+
+    def _settle(self, topic: Topic, writes: list[Write]) -> None:
+        """They are under way no more."""
+        records = payload = 0
+        for write in writes:
+            records += write.rows.count
+            payload += write.rows.payload_bytes
+            if write.key is not None:
+                self._keys.pop((topic.id, write.key), None)
+        self.count_in(topic, -records, -payload)

@@ -1,0 +1,234 @@
+"""Create, update and delete topics: each change is logged and synced before anyone sees it, in every class.
+
+Two creators of one name make one topic. A put or a delete that meets a creation or deletion in flight waits for it and
+then decides.
+"""
+
+from collections.abc import Callable
+
+from driftq.engine.state.catalog import Catalog
+from driftq.engine.state.control_frames import TopicBody, encode_body
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.change_log import Journal, forward, settle_with
+from driftq.engine.write.state_changes import apply_topic
+from driftq.errors import (
+    DriftQError,
+    ThrottledError,
+    TopicExistsIncompatibleError,
+    TopicNotEmptyError,
+    TopicNotFoundError,
+)
+from driftq.model.limits import RESERVE_MIN
+from driftq.model.names import check_stored_name
+from driftq.model.topic_config import Durability, TopicConfig, TopicPatch
+from driftq.storage.blocks.frame import Kind
+from driftq.system.runtime import Pending
+
+_DEFAULT = TopicConfig()
+
+
+class CatalogWriter:
+    """The logged operations on the catalog."""
+
+    def __init__(self, catalog: Catalog, journal: Journal, gone: Callable[[Topic, DriftQError], None]) -> None:
+        self._catalog = catalog
+        self._journal = journal
+        self._gone = gone
+        self._creating: dict[int, Pending[Topic]] = {}
+        self._updating: dict[int, Pending[None]] = {}
+        """The last update of each topic that has any under way."""
+        self._deleting: dict[int, Pending[bool]] = {}
+        self.before_update: list[Callable[[Topic, TopicConfig], None]] = []
+        """Who logs something before the frame of a new config."""
+        self.before_delete: list[Callable[[Topic], None]] = []
+        """Who logs something before the frame of a deletion."""
+
+    def put(self, name: str, config: TopicConfig) -> Pending[bool]:
+        """Create a topic or replace its config. The answer says whether it was created."""
+        check_stored_name(name)
+        resolved = config.resolved(name)
+        answer: Pending[bool] = Pending()
+        existing = self._catalog.holder(name)
+        if existing is None:
+            settle_with(self.create(name, resolved), answer, lambda _: True)
+        elif (unsettled := self.unsettled(existing)) is not None:
+            unsettled.then(lambda _: forward(lambda: self.put(name, config), answer))
+        else:
+            self._check_type(existing, resolved)
+            settle_with(self._update(existing, resolved), answer, lambda _: False)
+        return answer
+
+    def patch(self, name: str, patch: TopicPatch) -> Pending[TopicConfig]:
+        """Change some fields of a config. The answer is the whole config. Raise TopicNotFoundError.
+
+        A patch waits for every change of its topic that is under way, so two of them never undo each other.
+        """
+        topic = self._catalog.holder(name)
+        if topic is None:
+            raise TopicNotFoundError(name)
+        answer: Pending[TopicConfig] = Pending()
+        unsettled = self.unsettled(topic) or self._updating.get(topic.id)
+        if unsettled is not None:
+            unsettled.then(lambda _: forward(lambda: self.patch(name, patch), answer))
+            return answer
+        config = patch.over(topic.config).resolved(name)
+        self._check_type(topic, config)
+        settle_with(self._update(topic, config), answer, lambda _: config)
+        return answer
+
+    def ensure(self, name: str, config: TopicConfig = _DEFAULT) -> Pending[bool]:
+        """Create a topic unless it is there; its config then stays. The answer says whether it was created."""
+        answer: Pending[bool] = Pending()
+        existing = self._catalog.holder(name)
+        if existing is None:
+            settle_with(self.create(name, config.resolved(name)), answer, lambda _: True)
+        elif (unsettled := self.unsettled(existing)) is not None:
+            unsettled.then(lambda _: forward(lambda: self.ensure(name, config), answer))
+        else:
+            answer.resolve(False)
+        return answer
+
+    def unsettled(self, topic: Topic) -> "Pending[Topic] | Pending[bool] | None":
+        """The creation or deletion of a topic, while it is under way."""
+        return self._creating.get(topic.id) or self.deleting(topic)
+
+    def deleting(self, topic: Topic) -> Pending[bool] | None:
+        """The deletion of a topic, while it is under way."""
+        return self._deleting.get(topic.id)
+
+    def create(self, name: str, config: TopicConfig, *, for_write: bool = False) -> Pending[Topic]:
+        """Create a topic whose name is free. Only one that a write waits for reserves seqs: it is about to use them."""
+        check_stored_name(name)
+        catalog = self._catalog
+        if 0 < catalog.topics_max <= len(catalog.by_name):
+            raise ThrottledError(
+                "there are as many topics as there may be",
+                detail={"limit": "max_topics", "max": catalog.topics_max},
+                retry_after_ms=1000,
+            )
+        topic_id = catalog.next_id
+        created_ts = self._journal.time.wall()
+        topic = catalog.adopt(topic_id, name, config)
+        topic.held += 1
+        catalog.hold_name(topic)
+        reserved = RESERVE_MIN if for_write and config.resolved_durability is Durability.DISK else 0
+        body = TopicBody(name, config, created_ts, reserved=reserved)
+
+        def apply(op: int, ts: int) -> Topic:
+            apply_topic(topic, body, op, ts)
+            catalog.config_changes += 1
+            topic.visible = True
+            return topic
+
+        try:
+            created = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply, uses_reserve=False)
+        except DriftQError:
+            del catalog.by_id[topic_id]
+            catalog.free_name(topic)
+            raise
+        self._creating[topic_id] = created
+        created.then(lambda done: self._created(topic, done))
+        return created
+
+    def _created(self, topic: Topic, done: Pending[Topic]) -> None:
+        del self._creating[topic.id]
+        topic.held -= 1
+        if done.error is not None:
+            assert isinstance(done.error, DriftQError)
+            del self._catalog.by_id[topic.id]
+            self._catalog.free_name(topic)
+            self._gone(topic, done.error)
+        self._journal.schedule()
+
+    def _check_type(self, topic: Topic, config: TopicConfig) -> None:
+        if config.type != topic.config.type:
+            raise TopicExistsIncompatibleError(
+                f"topic {topic.name!r} is a {topic.config.type} and stays one",
+                detail={"topic": topic.name, "existing_type": topic.config.type, "requested_type": config.type},
+            )
+
+    def _update(self, topic: Topic, config: TopicConfig) -> Pending[None]:
+        """Replace the config. Writes wait meanwhile: the frame says up to where the old class held."""
+        topic.expire(self._journal.time.now())
+        for hears in self.before_update:
+            hears(topic, config)
+        head = topic.next_seq - 1
+        disk = config.resolved_durability is Durability.DISK
+        body = TopicBody(
+            topic.name,
+            config,
+            topic.created_ts,
+            head=head,
+            earliest=topic.earliest,
+            cap_lost=topic.cap_lost,
+            ttl_lost=topic.ttl_lost,
+            reserved=max(head, topic.reserved, topic.reserve_asked) if disk else 0,
+        )
+        topic.held += 1
+
+        def apply(op: int, ts: int) -> None:
+            apply_topic(topic, body, op, ts)
+            self._catalog.config_changes += 1
+
+        try:
+            updated = self._journal.control(topic, Kind.TOPIC, encode_body(body), apply)
+        except DriftQError:
+            topic.held -= 1
+            raise
+        self._updating[topic.id] = updated
+        updated.then(lambda done: self._updated(topic, done))
+        return updated
+
+    def _updated(self, topic: Topic, done: Pending[None]) -> None:
+        if self._updating.get(topic.id) is done:
+            del self._updating[topic.id]
+        self._release(topic)
+
+    def _release(self, topic: Topic) -> None:
+        topic.held -= 1
+        self._journal.schedule()
+
+    def delete(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
+        """Delete a topic and everything that names it. The answer says whether it was there."""
+        answer: Pending[bool] = Pending()
+        topic = self._catalog.holder(name)
+        if topic is None:
+            answer.resolve(False)
+            return answer
+        unsettled = self.unsettled(topic)
+        if unsettled is not None:
+            unsettled.then(lambda _: forward(lambda: self.delete(name, if_empty=if_empty), answer))
+            return answer
+        topic.expire(self._journal.time.now())
+        if if_empty and topic.count + topic.inflight_records:
+            raise TopicNotEmptyError(
+                f"topic {name!r} is not empty",
+                detail={"topic": name, "count": topic.count + topic.inflight_records},
+            )
+        for hears in self.before_delete:
+            hears(topic)
+        topic.held += 1
+
+        def apply(_: int, __: int) -> bool:
+            self._catalog.forget(topic)
+            return True
+
+        try:
+            deleted = self._journal.control(topic, Kind.TOPIC_DELETE, b"", apply)
+        except DriftQError:
+            topic.held -= 1
+            raise
+
+        self._deleting[topic.id] = deleted
+
+        def settle(done: Pending[bool]) -> None:
+            del self._deleting[topic.id]
+            if done.error is not None:
+                self._release(topic)
+                answer.fail(done.error)
+            else:
+                self._gone(topic, TopicNotFoundError(name))
+                answer.resolve(True)
+
+        deleted.then(settle)
+        return answer

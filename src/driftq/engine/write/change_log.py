@@ -1,0 +1,244 @@
+"""Log, then apply: the way of every change from a frame to the state.
+
+    submitted → (commit point of its class) → applied → answered
+
+Invariants
+- Effects on one topic are applied in the order of its frames. A change whose commit point is "queued" is applied at
+  once only when nothing of the topic is waiting; else it takes its turn.
+- A change that fails is applied nowhere, and nor is what was queued behind it; seqs nobody was told of are free again.
+- A change that is committed and cannot be applied, because a block it needs is unavailable, stops its shard: memory is
+  behind the log from there on, and only a replay brings it up again. Until then no checkpoint is taken.
+- Frames of one loop turn go to a shard's writer in one hand-over. What is not to wait for the writer is applied and
+  answered when it has been handed over, mostly in the same turn.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from driftq.engine.engine_time import EngineTime
+from driftq.engine.load.disk_space import Space
+from driftq.engine.load.unsealed_limit import Unsealed
+from driftq.engine.state.control_frames import encode_body
+from driftq.engine.state.topic import Topic
+from driftq.errors import DiskFullError, DriftQError, ShardReadOnlyError, ShardStoppedError, TopicNotFoundError
+from driftq.model.topic_config import Durability
+from driftq.storage.blocks.frame import Kind, encode_control
+from driftq.storage.wal.group_commit import Shard, Submission
+from driftq.storage.wal.shards import Shards
+from driftq.system.runtime import Pending, Runtime
+
+T = TypeVar("T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+class Journal:
+    """The door to the WAL, and the loop turn."""
+
+    def __init__(self, runtime: Runtime, time: EngineTime, shards: Shards, unsealed: Unsealed, space: Space) -> None:
+        self.time = time
+        self.unsealed = unsealed
+        self.shards = shards
+        self.space = space
+        space.watch(shards.all)
+        self.is_caught_up: Callable[[Topic], bool] = lambda _: True
+        """Says of a topic that routers copy into whether they have copied all that was submitted
+        (`features/router/router_table`)."""
+        self.on_lost: Callable[[Topic, int], None] = lambda _topic, _first: None
+        """Called when the write of records that are shown has failed, with their first seq."""
+        self.before_frames: Callable[[], None] | None = None
+        """Queues frames that have to be in the log before any other (`features/router/copy_marks`); None where there
+        are none."""
+        self._runtime = runtime
+        self._scheduled = False
+        self._gathering = False
+        """Is a turn collecting its frames? Then those that are queued go with it."""
+        self._before_flush: list[Callable[[], None]] = []
+        self._after_flush: list[Callable[[], None]] = []
+        time.changed = self._log_clock
+
+    def at_turn(self, callback: Callable[[], None]) -> None:
+        """Call back in every turn, before its frames are handed over."""
+        self._before_flush.append(callback)
+
+    def schedule(self) -> None:
+        """There is something to hand over."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._runtime.soon(self._turn)
+
+    def after_flush(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the frames of this turn are queued."""
+        self._after_flush.append(callback)
+
+    def shard_of(self, topic: Topic) -> Shard:
+        """Where its frames go."""
+        shards = self.shards.all
+        return shards[topic.id % len(shards)]
+
+    def check_append(self, topic: Topic, size: int = 0) -> None:
+        """Refuse records for a topic before anything is changed; `size` as `Unsealed.check` has it.
+
+        Raises ShardStoppedError, ThrottledError, DiskFullError or ShardReadOnlyError.
+        """
+        self.shard_of(topic).check_room()
+        self.unsealed.check(size)
+        if self.space.short and topic.durability is not Durability.EPHEMERAL:
+            self.space.check()
+
+    def between_shards(self, topic: Topic) -> bool:
+        """Whether a power loss may take a frame of this topic and keep a later one that a copy in it is made from."""
+        return topic.fed and len(self.shards.all) > 1
+
+    def overtakes_copies(self, topic: Topic) -> bool:
+        """Whether a crash may take the next write to this topic and keep what a copy that comes after it is made from.
+
+        A start would then make that copy again at the seq of the write. Frames of one shard are lost from the end, so
+        there this needs a record that is in the log and not copied yet.
+        """
+        return topic.fed and (len(self.shards.all) > 1 or not self.is_caught_up(topic))
+
+    def queue_first(self) -> None:
+        """Queue what has to be in the log before any other frame. Call it before a control frame gets its number."""
+        if self.before_frames is not None:
+            self.before_frames()
+
+    def submit(
+        self,
+        topic: Topic,
+        frames: list[bytes],
+        *,
+        sync: bool,
+        done: Callable[[Submission, DriftQError | None], None] | None,
+        prompt: bool = True,
+        handed: Callable[[Submission, DriftQError | None], None] | None = None,
+        uses_reserve: bool = False,
+        late: tuple[int, int] | None = None,
+    ) -> int:
+        """Queue frames; `late` as `Submission` has it. Returns the submission's number."""
+        if not self._gathering:
+            self.schedule()
+        return self.shard_of(topic).submit(
+            Submission(frames, sync=sync, done=done, prompt=prompt, handed=handed, uses_reserve=uses_reserve, late=late)
+        )
+
+    def control(
+        self,
+        topic: Topic,
+        kind: int,
+        body: bytes,
+        apply: Callable[[int, int], T],
+        *,
+        sync: bool = True,
+        in_order: bool = True,
+        uses_reserve: bool = True,
+        again: bool = False,
+        checks_room: bool = True,
+    ) -> Pending[T]:
+        """Log one control frame; `apply(op, ts)` runs at its commit point and gives the answer.
+
+        `in_order` is False where the effect commutes with records logged after it. `uses_reserve` is False where it
+        need not work on a full disk. `again`: one that fails because the disk is full is logged once more, when space
+        has been freed. `checks_room` is False for what `before_frames` queues: the frame after it was checked.
+        """
+        if checks_room:
+            self.shard_of(topic).check_room()
+        if not uses_reserve:
+            self.space.check()
+        self.queue_first()
+        pending: Pending[T] = Pending()
+        op, ts = topic.next_op, max(self.time.stamp(), topic.last_ts)
+        topic.next_op += 1
+        topic.waiting += in_order
+
+        def done(_: Submission, error: DriftQError | None) -> None:
+            topic.waiting -= in_order
+            if error is not None:
+                self.give_back(topic)
+                if again and isinstance(error, DiskFullError | ShardReadOnlyError) and not topic.gone:
+                    self.space.when_relieved(
+                        lambda: forward(
+                            lambda: self.control(topic, kind, body, apply, sync=sync, in_order=in_order), pending
+                        )
+                    )
+                else:
+                    pending.fail(error)
+            elif topic.gone:
+                # Deleted by a frame before this one. Replay passes it over, too.
+                pending.fail(TopicNotFoundError(topic.name))
+            else:
+                try:
+                    value = self.apply(topic, lambda: apply(op, ts))
+                except ShardStoppedError as stopped:
+                    pending.fail(stopped)
+                else:
+                    pending.resolve(value)
+
+        synced_to = self.shard_of(topic).synced_to
+        frame = encode_control(kind, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to)
+        self.submit(topic, [frame], sync=sync, done=done, uses_reserve=uses_reserve)
+        return pending
+
+    def _log_clock(self) -> None:
+        """Log how the clocks relate, to every shard: the frames of each are read without those of the others."""
+        state = self.time.state()
+        body = encode_body(state)
+
+        def done(_: Submission, error: DriftQError | None) -> None:
+            if error is not None:
+                self.time.not_logged()
+
+        for shard in self.shards.all:
+            if shard.stopped is None:
+                frame = encode_control(Kind.CLOCK, body, topic_id=0, op=0, ts=state.stamp, synced_to=shard.synced_to)
+                shard.submit(Submission([frame], sync=False, done=done, prompt=False, uses_reserve=True))
+        self.schedule()
+
+    def apply(self, topic: Topic, change: Callable[[], T]) -> T:
+        """Make a change that is committed. Raises ShardStoppedError."""
+        try:
+            return change()
+        except OSError as error:
+            why = f"a committed change could not be applied: {error.strerror}"
+            raise self.shard_of(topic).stop(why) from error
+
+    def give_back(self, topic: Topic) -> None:
+        """After a failure: once nothing is waiting, the seqs that nobody was told of are free."""
+        if not topic.waiting:
+            topic.next_seq = topic.head + 1
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        self._gathering = True
+        try:
+            self.queue_first()
+            for callback in self._before_flush:
+                callback()
+        finally:
+            # Whatever became of one of them, what is queued goes on its way, and whoever waits for that hears of it.
+            self._gathering = False
+            self.shards.flush()
+            self.shards.hand_over()
+            answers, self._after_flush = self._after_flush, []
+            for answer in answers:
+                answer()
+
+
+def settle_with(inner: Pending[_A], answer: Pending[_B], value: Callable[[_A], _B]) -> None:
+    """Settle an answer as another is settled, with a value made of that one's."""
+
+    def settle(done: Pending[_A]) -> None:
+        if done.error is not None:
+            answer.fail(done.error)
+        else:
+            answer.resolve(value(done.result()))
+
+    inner.then(settle)
+
+
+def forward(call: Callable[[], Pending[_A]], answer: Pending[_A]) -> None:
+    """Make a call later, on behalf of somebody who already has the answer's handle."""
+    try:
+        settle_with(call(), answer, lambda value: value)
+    except DriftQError as error:
+        answer.fail(error)

@@ -1,0 +1,157 @@
+"""Copies into a topic: the write path of records that are not logged, because replay makes them again.
+
+    room → seqs, stamp → at once, or in turn behind what the topic waits for → shown
+
+Invariants
+- A copy and the move of its maker's cursor are one change: `done` is called in the turn that shows the records, before
+  anybody hears of them.
+- `disk` seqs of copies are reserved like those of writes: a reader who has seen one never sees another under its seq.
+- Where the records they are made from do not last, copies are logged as writes are, with the frame of the cursor behind
+  them in one submission.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+
+from driftq.engine.load.quota import Quota
+from driftq.engine.state.synced_seq import note_unsynced
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.appender import Appender
+from driftq.engine.write.change_log import Journal
+from driftq.engine.write.state_changes import apply_append
+from driftq.errors import DriftQError, ShardStoppedError
+from driftq.model.limits import OWN_BLOCK_RECORDS
+from driftq.model.topic_config import Discard, Durability
+from driftq.storage.blocks.block import Block, encode_block
+from driftq.storage.blocks.frame import encode_control
+from driftq.storage.blocks.rows import Rows
+from driftq.storage.wal.group_commit import Submission
+
+Done = Callable[[DriftQError | None], None]
+
+
+class Note(NamedTuple):
+    """A control frame that is logged with copies."""
+
+    kind: int
+    body: bytes
+
+
+def fitting(topic: Topic, sizes: Sequence[int], quota: int | None) -> int:
+    """How many of these records, by their bytes, a topic has room for, from the first on; `quota` is the server's."""
+    config = topic.config
+    count, payload = len(sizes), quota
+    if config.discard is Discard.REJECT:
+        if config.cap_records:
+            count = min(count, config.cap_records - topic.count - topic.inflight_records)
+        if config.cap_bytes:
+            left = config.cap_bytes - topic.payload - topic.inflight_payload
+            payload = left if payload is None else min(payload, left)
+    if payload is not None:
+        count = min(count, bisect_right(list(accumulate(sizes)), payload))
+    return max(count, 0)
+
+
+class Copier:
+    """Places copies."""
+
+    def __init__(self, journal: Journal, appender: Appender, quota: Quota, published: Callable[[Topic], None]) -> None:
+        self._journal = journal
+        self._appender = appender
+        self._quota = quota
+        self._published = published
+
+    def room(self, topic: Topic, sizes: Sequence[int]) -> int:
+        """How many of these records there is room for."""
+        return fitting(topic, sizes, self._quota.left(sum(sizes)))
+
+    def place(self, topic: Topic, rows: Rows, done: Done, *, note: Note | None, lasting: bool) -> None:
+        """Copy records for which there is room. `lasting`: what they are made from is on stable storage."""
+        first, count, payload = topic.next_seq, rows.count, rows.payload_bytes
+        last = first + count - 1
+        ts = max(self._journal.time.stamp(), topic.last_ts)
+        durability = topic.durability
+        # Before the frames get their number: a reservation logs a frame of its own, which comes before them in the log.
+        sync = (durability is Durability.FSYNC and note is not None) or (
+            durability is Durability.DISK
+            and (
+                self._appender.reservations.must_wait(topic, first, last)
+                or (note is not None and self._journal.between_shards(topic))
+            )
+        )
+
+        op = topic.next_op
+        records, frames = self._encoded(topic, rows, ts, note)
+        topic.next_seq = last + 1
+
+        def show() -> None:
+            apply_append(topic, records, ts)
+            if note is not None:
+                topic.op = op
+
+        if not sync and not frames and not topic.waiting:
+            # What they are made from has been handed over to the log writer, or nobody could have read it.
+            if self._show(topic, show, done):
+                topic.acked_since_reserve += count
+                self._settled(topic, last, None, lasting=lasting)
+            return
+        at_hand_over = not sync and bool(frames) and topic.waiting == topic.handing
+        topic.waiting += 1
+        topic.handing += at_hand_over
+        self._appender.count_in(topic, count, payload)
+
+        def settle(submission: Submission, error: DriftQError | None) -> None:
+            topic.waiting -= 1
+            topic.handing -= at_hand_over
+            self._appender.count_in(topic, -count, -payload)
+            if error is not None:
+                self._journal.give_back(topic)
+                done(error)
+            elif self._show(topic, show, done):
+                topic.acked_since_reserve += count if at_hand_over else 0
+                self._settled(topic, last, submission.number if frames else None, lasting=lasting)
+
+        if at_hand_over:
+            lost = partial(self._appender.losses.note, topic, first, last)
+            self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=settle)
+        else:
+            self._journal.submit(topic, frames, sync=sync, done=settle)
+
+    def _encoded(self, topic: Topic, rows: Rows, ts: int, note: Note | None) -> tuple[Rows | Block, list[bytes]]:
+        """The records as they are added, and the frames to log."""
+        if note is None and rows.count < OWN_BLOCK_RECORDS:
+            return rows, []
+        synced_to = self._journal.shard_of(topic).synced_to
+        frame = encode_block(rows, topic_id=topic.id, first_seq=topic.next_seq, ts=ts, synced_to=synced_to)
+        records: Rows | Block = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
+        if note is None:
+            return records, []
+        control = encode_control(note.kind, note.body, topic_id=topic.id, op=topic.next_op, ts=ts, synced_to=synced_to)
+        topic.next_op += 1
+        return records, [frame, control]
+
+    def _show(self, topic: Topic, show: Callable[[], None], done: Done) -> bool:
+        try:
+            self._journal.apply(topic, show)
+        except ShardStoppedError as stopped:
+            self._journal.give_back(topic)
+            done(stopped)
+            return False
+        done(None)
+        return True
+
+    def _settled(self, topic: Topic, last: int, number: int | None, *, lasting: bool) -> None:
+        """Copies are shown. Note from when on they are on stable storage: what they are made from is."""
+        shard = self._journal.shard_of(topic)
+        if number is None and not lasting:
+            number = shard.last_number  # of the same shard, or the next write of the topic will tell
+        if number is not None:
+            note_unsynced(topic, shard, number, last)
+        elif topic.unsynced:
+            note_unsynced(topic, shard, topic.unsynced[-1][0], last)
+        else:
+            topic.synced_seq = last
+        self._published(topic)

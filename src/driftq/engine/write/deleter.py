@@ -1,0 +1,94 @@
+"""The delete path: logged, synced where the class promises anything, then applied, then answered (http-v0 §10).
+
+Point in time: the frame carries the head at the call, and neither live nor in replay is a later record touched.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from driftq.engine.read.tag_lookup import Match, TagIndexes
+from driftq.engine.state.control_frames import DeleteBody, encode_body
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.change_log import Journal
+from driftq.engine.write.state_changes import apply_delete, sources_of_delete
+from driftq.errors import InvalidRequestError
+from driftq.model.topic_config import Durability
+from driftq.storage.blocks.frame import Kind
+from driftq.system.runtime import Pending
+
+
+class Deleted(Struct, frozen=True):
+    """The answer to a delete."""
+
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    payload: int
+
+
+def parse_match(match: object) -> Match:
+    """The match grammar: `["tag","Eq",v]`, `["tag","Glob","p*"]`, or a bare string, which is always exact."""
+    if isinstance(match, str):
+        return Match(match.encode(), False)
+    if isinstance(match, list | tuple) and len(match) == 3 and all(isinstance(item, str) for item in match):
+        field, operator, value = match
+        if field == "tag" and operator == "Eq":
+            return Match(value.encode(), False)
+        if field == "tag" and operator == "Glob" and value.endswith("*"):
+            return Match(value[:-1].encode(), True)
+    raise InvalidRequestError(
+        'match is ["tag","Eq",tag], ["tag","Glob","prefix*"] or a string, which stands for ["tag","Eq",string]'
+    )
+
+
+class Deleter:
+    """Deletes by seq, by tag, or by both."""
+
+    def __init__(self, journal: Journal, indexes: TagIndexes) -> None:
+        self._journal = journal
+        self._indexes = indexes
+
+    def delete(
+        self,
+        topic: Topic,
+        *,
+        before_seq: int | None = None,
+        match: Match | None = None,
+        seqs: Sequence[int] | None = None,
+        sync: bool | None = None,
+    ) -> Pending[Deleted]:
+        """Delete what is selected and below the present head. `sync` None waits for one as deletes promise.
+
+        Raises SegmentUnavailableError, before anything is logged, when a block it needs cannot be read.
+        """
+        if before_seq is None and match is None and seqs is None:
+            raise InvalidRequestError("a delete needs before_seq or match")
+        topic.expire(self._journal.time.now())
+        body = DeleteBody(
+            bound=topic.head + 1,
+            before=before_seq,
+            tag=match.text if match is not None and not match.is_prefix else None,
+            prefix=match.text if match is not None and match.is_prefix else None,
+            seqs=None if seqs is None else list(seqs),
+        )
+        held = sources_of_delete(topic, self._indexes, body)
+
+        def apply(op: int, ts: int) -> Deleted:
+            deleted = apply_delete(topic, self._indexes, body, op, ts)
+            held.clear()
+            return Deleted(deleted, topic.earliest, topic.head, topic.count, topic.payload)
+
+        # Without a cap or a TTL a delete commutes with the records behind it, so they need not wait for its sync. A
+        # config that is under way may bring one, and be in force before the delete is.
+        config = topic.config
+        return self._journal.control(
+            topic,
+            Kind.DELETE,
+            encode_body(body),
+            apply,
+            sync=topic.durability in (Durability.DISK, Durability.FSYNC) if sync is None else sync,
+            in_order=bool(config.cap_records or config.cap_bytes or config.ttl_ms or topic.held),
+            again=True,
+        )

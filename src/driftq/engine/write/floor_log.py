@@ -1,0 +1,92 @@
+"""Floors that the log does not give by itself, logged behind their move.
+
+What a cap takes is a function of the log wherever the log has all the records. A topic that changes into `ephemeral` or
+out of it has two kinds: those that a restart brings back, and those that it does not. Behind a restart there are fewer
+to count, the cap takes fewer, and what it took before would be there again.
+
+    moved → due → under way (one frame at a time) → logged | due again, a little later, where the log did not take it
+
+Invariants
+- While `mixed_to` of a topic is not 0, seqs up to there may be of either kind, and every move of its floor is logged.
+- The frame goes to the shard in the turn of the move: for a `disk` write, with the write itself.
+- Once a logged floor is beyond `mixed_to`, what is left is of one kind and the log gives the floors again.
+"""
+
+from driftq.engine.state.control_frames import FloorsBody, encode_body
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.change_log import Journal
+from driftq.engine.write.state_changes import apply_floors
+from driftq.errors import DriftQError
+from driftq.storage.blocks.frame import Kind
+from driftq.system.runtime import Pending, Runtime, Timer
+
+_RETRY_MS = 50
+
+
+class FloorLog:
+    """The floors that are to be logged."""
+
+    def __init__(self, journal: Journal, runtime: Runtime) -> None:
+        self._journal = journal
+        self._runtime = runtime
+        self._due: set[Topic] = set()
+        self._under_way: set[Topic] = set()
+        self._timer: Timer | None = None
+        journal.at_turn(self._log_due)
+
+    def moved(self, topic: Topic) -> None:
+        """The floor of a mixed topic has moved."""
+        self._due.add(topic)
+        self._journal.schedule()
+
+    def _log_due(self) -> None:
+        for topic in self._due - self._under_way:
+            if self._past_logging(topic) or self._log(topic):
+                self._due.discard(topic)
+
+    def _past_logging(self, topic: Topic) -> bool:
+        """Is it gone, or its log stopped until a restart? Then what is on disk is all that will be."""
+        return topic.gone or self._journal.shard_of(topic).stopped is not None
+
+    def _log(self, topic: Topic) -> bool:
+        """Log the floor as it is now. Returns whether the log took it; if not, it is tried again."""
+        body = self._body(topic)
+
+        def apply(op: int, _: int) -> None:
+            apply_floors(topic, body, op)
+            if body.earliest > topic.mixed_to:
+                topic.mixed_to = 0
+
+        try:
+            logged = self._journal.control(topic, Kind.FLOORS, encode_body(body), apply, in_order=False)
+        except DriftQError:
+            self._try_later()
+            return False
+        self._under_way.add(topic)
+        logged.then(lambda done: self._settle(topic, done))
+        return True
+
+    def _body(self, topic: Topic) -> FloorsBody:
+        """Of an `ephemeral` topic a log knows only what came before that class."""
+        last = topic.mixed_to if topic.is_resident() else topic.head
+        return FloorsBody(
+            earliest=min(topic.earliest, last + 1),
+            cap_lost=min(topic.cap_lost, last),
+            ttl_lost=min(topic.ttl_lost, last),
+        )
+
+    def _settle(self, topic: Topic, done: Pending[None]) -> None:
+        self._under_way.discard(topic)
+        if done.error is not None and not self._past_logging(topic):
+            self._due.add(topic)
+            self._try_later()
+        elif topic in self._due:
+            self._journal.schedule()
+
+    def _try_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._runtime.later(_RETRY_MS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        self._journal.schedule()

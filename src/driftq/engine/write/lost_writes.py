@@ -1,0 +1,54 @@
+"""Records that were acked when queued and whose frame a failed write then lost.
+
+They are in memory and readers see them, but no part of the log has them: a crash now would take them. A checkpoint
+captures them like all others, so the loss ends with the first durable checkpoint whose capture came after it.
+
+    acked when queued → its write fails: lost → captured → checkpoint durable: not lost any more
+
+Invariants
+- `synced_seq` of a topic stays below `lost_from` while there is one (`engine.write.appender.synced_seq`).
+- In a `disk` topic that routers copy into, a mark in the log says that the seqs of such records are taken. No copy and
+  no frame comes before it (`features/router/copy_marks`).
+- A capture covers the seqs up to the topic's head at that moment. Seqs above it that are lost later stay lost.
+"""
+
+from collections.abc import Callable
+
+from driftq.engine.state.topic import Topic
+from driftq.errors import DriftQError
+from driftq.storage.wal.group_commit import Submission
+
+
+class Losses:
+    """The topics that have such records."""
+
+    def __init__(self) -> None:
+        self._topics: set[Topic] = set()
+        self.on_covered: Callable[[Topic], None] | None = None
+        """Called when a durable checkpoint has the lost records of a topic, or some of them."""
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    def note(self, topic: Topic, first: int, last: int, _: Submission, error: DriftQError | None) -> None:
+        """Take note of what became of a frame whose records were acked when it was queued."""
+        if error is not None:
+            topic.lost_from = first if topic.lost_from is None else min(first, topic.lost_from)
+            topic.lost_to = max(last, topic.lost_to)
+            self._topics.add(topic)
+
+    def captured(self) -> dict[Topic, int]:
+        """Return the head of every topic with lost records, in the turn in which a checkpoint captures them."""
+        self._topics = {topic for topic in self._topics if not topic.gone}
+        return {topic: topic.head for topic in self._topics}
+
+    def covered(self, captured: dict[Topic, int]) -> None:
+        """End the losses that a checkpoint covers, now that it is durable."""
+        for topic, head in captured.items():
+            if topic.lost_to <= head:
+                topic.lost_from = None
+                self._topics.discard(topic)
+            else:
+                topic.lost_from = head + 1
+            if self.on_covered is not None and not topic.gone:
+                self.on_covered(topic)

@@ -1,0 +1,258 @@
+"""Several blocks that appear at once: the Append frames of a publication, closed by one Commit frame.
+
+    gathered → encoded, when no control operation holds the topic, and sent → committed as the topic's class says
+    → shown, all of it
+
+All frames are one submission, so they stand one behind the other in one WAL file, or not at all. The Append frames
+carry a writer column: replay holds such frames back until it meets their Commit frame, and drops them where it does
+not. In an `ephemeral` topic the Commit frame is the only one. Either way it carries what the feature that publishes
+wants to keep of it, and that feature applies it together with the records.
+
+Unlike a small write, a publication is never applied before its frames are written: a control frame whose number is
+below that of the Commit frame may be under way, and a checkpoint between the two would pass it over.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from driftq.engine.load.topic_caps import check_caps
+from driftq.engine.state.control_frames import COMMIT, CommitBody, WriterTag, encode_body
+from driftq.engine.state.durable_feature import DurableState
+from driftq.engine.state.synced_seq import note_unsynced
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.appender import Appended
+from driftq.engine.write.change_log import Journal
+from driftq.engine.write.state_changes import apply_append
+from driftq.errors import DriftQError, InternalError, ShardStoppedError, TopicNotFoundError
+from driftq.model.limits import COMMIT_BYTES_MAX, OWN_BLOCK_RECORDS
+from driftq.model.topic_config import Durability
+from driftq.storage.blocks.block import Block, encode_block
+from driftq.storage.blocks.frame import encode_control
+from driftq.storage.blocks.rows import Rows
+from driftq.storage.wal.group_commit import Shard, Submission
+from driftq.system.file_thread import FileThread
+from driftq.system.runtime import Pending, Runtime
+
+_JOINED_RECORDS = 16_384
+_JOINED_BYTES = 4 << 20
+"""Smaller neighbours share a frame up to this size."""
+_INLINE_BYTES = 1 << 20
+"""So much is encoded on the loop: about a millisecond."""
+
+
+class Publication(Struct, eq=False):
+    """One of them, on its way."""
+
+    topic: Topic
+    parts: Sequence[Rows]
+    tag: WriterTag
+    feature: DurableState
+    synced: Callable[[], None]
+    """Hears that the Commit frame is on stable storage."""
+    count: int
+    payload_bytes: int
+    pending: Pending[Appended]
+
+
+class _Plan(NamedTuple):
+    """Where a publication is to stand."""
+
+    first: int
+    ts: int
+    synced_to: int
+
+
+class _Sent(NamedTuple):
+    """What has been queued of one."""
+
+    records: list[Rows | Block]
+    body: bytes
+    op: int
+    first: int
+    last: int
+    ts: int
+
+
+class Publisher:
+    """Takes publications in and sends them."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        journal: Journal,
+        published: Callable[[Topic], None],
+        when_synced: Callable[[Shard, int, Callable[[], None]], None],
+    ) -> None:
+        self._journal = journal
+        self._published = published
+        self._when_synced = when_synced
+        self._gathered: list[Publication] = []
+        self._thread = FileThread(runtime, "driftq-encode")
+        journal.at_turn(self._send_gathered)
+
+    def publish(
+        self, topic: Topic, parts: Sequence[Rows], tag: WriterTag, feature: DurableState, synced: Callable[[], None]
+    ) -> Pending[Appended]:
+        """Take one in, or raise and change nothing. Its bytes are within the quota already."""
+        count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
+        assert payload <= COMMIT_BYTES_MAX, "one WAL file holds it"
+        asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
+        topic.expire(self._journal.time.now())
+        check_caps(topic, asked)
+        self._journal.check_append(topic, payload)
+        topic.inflight_records += count
+        topic.inflight_payload += payload
+        self._gathered.append(asked)
+        self._journal.schedule()
+        return asked.pending
+
+    def forget(self, topic: Topic, error: DriftQError) -> None:
+        """The topic is gone: what was gathered for it and not sent fails."""
+        gone = [asked for asked in self._gathered if asked.topic is topic]
+        self._gathered = [asked for asked in self._gathered if asked.topic is not topic]
+        for asked in gone:
+            self._fail(asked, error)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for asked in gathered:
+            if asked.topic.held:
+                self._gathered.append(asked)
+            else:
+                self._send(asked)
+
+    def _send(self, asked: Publication) -> None:
+        topic = asked.topic
+        shard = self._journal.shard_of(topic)
+        if shard.stopped is not None:
+            self._fail(asked, shard.stopped)
+            return
+        plan = _Plan(topic.next_seq, max(self._journal.time.stamp(), topic.last_ts), shard.synced_to)
+        if asked.payload_bytes <= _INLINE_BYTES or topic.durability is Durability.EPHEMERAL:
+            self._submit(asked, plan, _encoded(asked, plan, logged=topic.durability is not Durability.EPHEMERAL))
+        else:
+            self._encode_aside(asked, plan)
+
+    def _encode_aside(self, asked: Publication, plan: "_Plan") -> None:
+        """Encode on a thread, for the loop has others to serve. The topic's seqs are held meanwhile."""
+        topic = asked.topic
+        topic.held += 1
+
+        def done(encoded: list[tuple[bytes | None, Rows | Block]] | None, error: Exception | None) -> None:
+            topic.held -= 1
+            self._journal.schedule()
+            if topic.gone:
+                self._fail(asked, TopicNotFoundError(topic.name))
+            elif encoded is None:
+                self._fail(asked, InternalError(f"the commit could not be encoded: {error}"))
+            elif topic.held or topic.next_seq != plan.first or topic.last_ts > plan.ts:
+                self._gathered.append(asked)  # something came between; what is encoded does not fit any more
+            elif (stopped := self._journal.shard_of(topic).stopped) is not None:
+                self._fail(asked, stopped)
+            else:
+                self._submit(asked, plan, encoded)
+
+        self._thread.submit(lambda: _encoded(asked, plan, logged=True), done)
+
+    def _submit(self, asked: Publication, plan: "_Plan", encoded: list[tuple[bytes | None, Rows | Block]]) -> None:
+        topic = asked.topic
+        first, ts, synced_to = plan
+        last = first + asked.count - 1
+        body = encode_body(CommitBody(asked.tag.writer, asked.tag.batch, first, last))
+        self._journal.queue_first()
+        op = topic.next_op
+        frames = [frame for frame, _ in encoded if frame is not None]
+        frames.append(encode_control(COMMIT, body, topic_id=topic.id, op=op, ts=ts, synced_to=synced_to))
+        sent = _Sent([rows for _, rows in encoded], body, op, first, last, ts)
+        topic.next_seq = last + 1
+        topic.next_op = op + 1
+        topic.waiting += 1
+        # Beyond the reservation a `disk` topic's records have to be durable themselves before anybody hears of them.
+        first_seen = last > topic.reserved or self._journal.overtakes_copies(topic)
+        sync = topic.durability is Durability.FSYNC or (topic.durability is Durability.DISK and first_seen)
+        self._journal.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
+
+    def _done(self, asked: Publication, sent: "_Sent", submission: Submission, error: DriftQError | None) -> None:
+        topic = asked.topic
+        topic.waiting -= 1
+        if error is None:
+            error = self._apply(asked, sent)
+        if error is not None:
+            self._journal.give_back(topic)
+            self._fail(asked, error)
+            return
+        shard = self._journal.shard_of(topic)
+        if topic.durability is not Durability.EPHEMERAL:
+            note_unsynced(topic, shard, submission.number, sent.last)
+        self._when_synced(shard, submission.number, asked.synced)
+        self._settle(asked)
+        sync_ns = max(1, submission.sync_ns) if topic.durability is Durability.FSYNC else 0
+        asked.pending.resolve(Appended(sent.first, sent.last, topic.head, sent.ts, sync_ns=sync_ns))
+        self._published(topic)
+
+    def _apply(self, asked: Publication, sent: "_Sent") -> DriftQError | None:
+        """Show all of it in one go, or say why not."""
+        topic = asked.topic
+        if topic.gone:
+            return TopicNotFoundError(topic.name)
+        assert topic.head + 1 == sent.first, "commits of one topic come in the order of their seqs"
+
+        def apply() -> None:
+            for rows in sent.records:
+                apply_append(topic, rows, sent.ts)
+            topic.op = sent.op
+            topic.changed = True
+            asked.feature.apply(COMMIT, topic, sent.ts, sent.body)
+
+        try:
+            self._journal.apply(topic, apply)
+        except ShardStoppedError as stopped:
+            return stopped
+        return None
+
+    def _fail(self, asked: Publication, error: DriftQError) -> None:
+        self._settle(asked)
+        asked.pending.fail(error)
+
+    def _settle(self, asked: Publication) -> None:
+        asked.topic.inflight_records -= asked.count
+        asked.topic.inflight_payload -= asked.payload_bytes
+
+
+def _encoded(asked: Publication, plan: _Plan, *, logged: bool) -> list[tuple[bytes | None, Rows | Block]]:
+    """The frames of the records, none where they are not logged, and what is applied of each."""
+    writer = encode_body(asked.tag)
+    found: list[tuple[bytes | None, Rows | Block]] = []
+    place = plan.first
+    for rows in _joined(asked.parts):
+        if not logged:
+            found.append((None, rows))
+            continue
+        frame = encode_block(
+            rows, topic_id=asked.topic.id, first_seq=place, ts=plan.ts, synced_to=plan.synced_to, writer=writer
+        )
+        found.append((frame, Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows))
+        place += rows.count
+    return found
+
+
+def _joined(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """The same rows in fewer pieces: small neighbours become one."""
+    together: list[Rows] = []
+    records = payload = 0
+    for rows in parts:
+        if together and (records + rows.count > _JOINED_RECORDS or payload + rows.payload_bytes > _JOINED_BYTES):
+            yield Rows.joined(together)
+            together, records, payload = [], 0, 0
+        together.append(rows)
+        records += rows.count
+        payload += rows.payload_bytes
+    if together:
+        yield Rows.joined(together)

@@ -1,0 +1,58 @@
+"""Who is waiting for a topic to be on stable storage further than it is.
+
+A second list beside `Engine.wakeups`, so that a sync costs nothing while nobody waits for one, and does not wake
+readers who have no use for it. A waiter is called after `synced_seq` of its topic may have moved, and when the topic is
+deleted; it finds out by looking.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from driftq.engine.read.waiting_readers import Waiter, Wakeups
+from driftq.engine.state.catalog import Catalog
+from driftq.engine.state.synced_seq import synced_seq
+from driftq.storage.wal.group_commit import Shard
+from driftq.storage.wal.shards import Shards
+from driftq.system.runtime import Runtime
+
+
+class SyncWakeups(Wakeups):
+    """Waiters for syncs, by the name of the topic."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog, shards: Shards) -> None:
+        super().__init__(runtime)
+        self._catalog = catalog
+        self._shards = shards
+        self._told: dict[str, tuple[int, int]] = {}
+        """The topic and its `synced_seq` that the waiters of a name were last woken for."""
+        self._due: dict[Shard, deque[tuple[int, Callable[[], None]]]] = {shard: deque() for shard in shards.all}
+        """Callbacks by the number of the submission that has to be synced, which only grows."""
+        for shard in shards.all:
+            shard.on_synced = self._synced
+
+    def after(self, shard: Shard, number: int, callback: Callable[[], None]) -> None:
+        """Call back once, when a submission is on stable storage; at once if it is. Ask in the order of submissions."""
+        if number <= shard.synced_number:
+            callback()
+        else:
+            self._due[shard].append((number, callback))
+
+    def discard(self, name: str, waiter: Waiter) -> None:
+        """Call this one no more."""
+        super().discard(name, waiter)
+        if not self.awaited(name):
+            self._told.pop(name, None)
+
+    def _synced(self, shard: Shard) -> None:
+        """A shard has synced something."""
+        due = self._due[shard]
+        while due and due[0][0] <= shard.synced_number:
+            due.popleft()[1]()
+        for name in self.names():
+            topic = self._catalog.find(name)
+            if topic is None or self._shards.of(topic.id) is not shard:
+                continue
+            reached = (topic.id, synced_seq(topic, shard))
+            if self._told.get(name) != reached:
+                self._told[name] = reached
+                self.wake(name)

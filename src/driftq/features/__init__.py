@@ -1,0 +1,1 @@
+"""Peers above the engine; none imports another."""

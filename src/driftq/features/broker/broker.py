@@ -1,0 +1,235 @@
+"""`Broker`: the broker API as one feature, for the server and its handlers."""
+
+from collections.abc import Sequence
+
+from driftq.engine.engine import Engine
+from driftq.engine.state.topic import Topic
+from driftq.errors import DriftQError
+from driftq.features.broker.consumer.ack_batches import Acked, ack_all
+from driftq.features.broker.consumer.deadlines import Agenda, Spot
+from driftq.features.broker.consumer.dispatcher import Dispatcher
+from driftq.features.broker.consumer.group_seek import Moved, seek
+from driftq.features.broker.consumer.message_settlement import Settler, Verdict
+from driftq.features.broker.group_reports import GroupStanding, figures, standings
+from driftq.features.broker.producer.message_batch import store_batch
+from driftq.features.broker.producer.producer import Producer
+from driftq.features.broker.protocols import Counters, Hook, NoHook, NoRegistry, Outlet, Place, Produced, Registry
+from driftq.features.broker.retention import Retention
+from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.group import Group, Stream
+from driftq.features.broker.state.group_partition import Open, State
+from driftq.features.broker.state.message_cache import Recent
+from driftq.model.broker_settings import BrokerSettings
+from driftq.model.message import Message
+from driftq.model.v1_answers import GroupRow
+from driftq.system.runtime import Pending, Runtime, each, run
+
+
+class Broker:
+    """Topics, messages, groups and streams. Every refusal is a DriftQError whose message is the contract's text."""
+
+    name = Book.name
+    kinds = Book.kinds
+
+    def __init__(self, settings: BrokerSettings, registry: Registry | None = None, hook: Hook | None = None) -> None:
+        self.settings = settings
+        self.registry: Registry = registry or NoRegistry()
+        self.hook: Hook = hook or NoHook()
+        self.counters = Counters()
+        self.book = Book(self.registry, self._ask, lambda: self._agenda.now())
+        self._asked: dict[tuple[int, str], tuple[BrokerTopic, Group]] = {}
+        self._closed = False
+        self._engine: Engine
+        self._runtime: Runtime
+        self._agenda: Agenda
+        self._dispatcher: Dispatcher
+        self.producer: Producer
+        self.settler: Settler
+        self.retention: Retention
+
+    def open(self, engine: Engine, runtime: Runtime) -> None:
+        """Recovery is over. Raises OSError."""
+        settings, counters = self.settings, self.counters
+        self._engine = engine
+        self._runtime = runtime
+        self._agenda = Agenda(
+            runtime,
+            engine.time.running,
+            settings.redelivery_tick_ms,
+            due=lambda spot, entry: self.settler.due(spot, entry),
+            sweep=self.registry.sweep,
+        )
+        recent = Recent()
+        self.producer = Producer(engine, settings, self.book, self.registry, self.hook, counters, recent)
+        self.settler = Settler(engine, settings, self.book, self._agenda, self.producer, self.registry, counters)
+        self._dispatcher = Dispatcher(engine, settings, self._agenda, self.settler, self.registry, counters, recent)
+        self.retention = Retention(engine, runtime, self.book, settings.v1_retention_ms)
+        self.book.open(engine)
+        for topic in self.book.by_id.values():
+            for group in topic.groups.values():
+                for lane in group.lanes.values():
+                    self._reopen(Spot(topic, group, lane))
+                    self.producer.note_progress(lane)
+        self.retention.start()
+
+    def _reopen(self, spot: Spot) -> None:
+        """Messages that failed in an earlier run wait as long as they were to, or are to be tried again."""
+        now = self._agenda.now()
+        lane = spot.lane
+        for offset, fact in lane.retries.items():
+            entry = lane.open[offset] = Open(offset, fact.attempts, fact.last_error)
+            entry.doomed = fact.doomed
+            if fact.next_at > now:
+                entry.state = State.WAITING
+                entry.due = fact.next_at
+                self._agenda.add(spot, entry)
+            else:
+                lane.make_ready(entry)
+
+    def close(self) -> None:
+        """Hand nothing out any more."""
+        self._closed = True
+        self._agenda.close()
+        self.retention.close()
+
+    def _ask(self, topic: BrokerTopic, group: Group) -> None:
+        if not self._asked:
+            self._runtime.soon(self._serve)
+        self._asked[topic.id, group.name] = (topic, group)
+
+    def _serve(self) -> None:
+        asked, self._asked = self._asked, {}
+        if not self._closed:
+            each(asked.values(), lambda one: self._dispatcher.serve(*one))
+
+    # Topics
+
+    def create_topic(self, name: str, partitions: int = 1) -> Pending[int]:
+        """Create a topic unless it is there; the answer is how many partitions it has. `partitions` is checked here."""
+        return self.producer.create(name, partitions)
+
+    def topics(self) -> list[str]:
+        """Every topic, by the bytes of its name."""
+        return sorted(self.book.by_name, key=str.encode)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has. Raises InvalidRequestError."""
+        return self.book.find(topic).partitions
+
+    # Messages
+
+    def produce(self, topic: str, message: Message, *, deadline_ms: int | None = None) -> Pending[Produced]:
+        """Store a message (http-v1 §3.5, steps 2 to 10); `deadline_ms` is its envelope's deadline as a moment."""
+        return self.producer.produce(topic, message, deadline_ms)
+
+    def produce_batch(
+        self, topic: str, messages: list[tuple[Message, int | None]], *, atomic: bool
+    ) -> Pending[list[Produced | DriftQError]]:
+        """Store messages, each with its deadline, in their order: all or none, or each for itself (http-v1 §22)."""
+        return run(store_batch(self.producer, topic, messages, atomic=atomic))
+
+    def attach(
+        self,
+        topic: str,
+        group: str,
+        owner: str,
+        outlet: Outlet,
+        *,
+        lease_ms: int = 0,
+        credit: int | None = None,
+        name: str = "",
+    ) -> Stream:
+        """Join a group: messages go to `outlet` from the next turn on. Raises InvalidRequestError."""
+        found = self.book.find(topic)
+        settings = self.settings
+        lease = min(lease_ms or settings.default_lease_ms, settings.lease_ms_max)
+        joined = self.book.group(found, group)
+        stream = Stream(joined, owner, outlet, lease, settings.stream_credit if credit is None else credit, name)
+        joined.join(stream)
+        self.producer.note_member(found, joined)
+        return stream
+
+    def leave(self, topic: str, group: str, owner: str, name: str) -> int:
+        """End the streams of this owner and name; return how many there were (http-v1 §22)."""
+        known = self.book.find(topic).groups.get(group)
+        return 0 if known is None else known.end(owner, name)
+
+    def ack(self, place: Place, owner: str) -> Pending[None]:
+        """A message is done (http-v1 §3.7, from check 6 on)."""
+        return self.settler.ack(place, owner)
+
+    def ack_all(self, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]) -> list[Acked]:
+        """Ack messages of a group, given as partition and offset; return the answer of each (http-v1 §22)."""
+        return ack_all(self.book, self.settler, topic, group, owner, messages)
+
+    def nack(
+        self, place: Place, owner: str, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
+    ) -> Pending[None]:
+        """A message failed (http-v1 §3.8); its worker may say when it is tried again, or that it never is."""
+        return self.settler.nack(place, owner, Verdict(reason, delay_ms, dead_letter))
+
+    def release(self, place: Place, owner: str) -> Pending[None]:
+        """Give a delivery back that was not worked on: it does not count as an attempt (http-v1 §22)."""
+        return self.settler.release(place, owner)
+
+    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+        """Give a delivery another deadline; the answer is that, as wall time (http-v1 §22)."""
+        return self.settler.extend(place, owner, lease_ms)
+
+    # Groups
+
+    def groups(self, topic: str | None = None, group: str | None = None, *, ages: bool = True) -> list[GroupRow]:
+        """How groups stand, those of this topic and name if given; without `ages` for less."""
+        return figures(self.book, self._engine.time, topic, group, ages=ages)
+
+    def standings(self, topic: str, partition: int, offset: int) -> list[GroupStanding]:
+        """How a message stands in every group of its topic."""
+        return standings(self.book, topic, partition, offset)
+
+    def is_done(self, topic: str, group: str, offset: int) -> bool:
+        """Is a message done for a group? One that there is not is."""
+        found = self.book.by_name.get(topic)
+        partition = None if found is None else found.index.partition_at(offset)
+        if found is None or partition is None:
+            return True
+        known = found.groups.get(group)
+        lane = None if known is None else known.lanes.get(partition)
+        return lane is not None and offset in lane.done
+
+    def seek(
+        self,
+        topic: str,
+        group: str,
+        floors: dict[int, int],
+        *,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Pending[list[Moved]]:
+        """Put a group before the first message at or above an offset, per partition (http-v1 §22)."""
+        seams = self._engine, self._runtime
+        moved = run(seek(*seams, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
+        moved.then(lambda done: self._sought(topic, group) if done.error is None else None)
+        return moved
+
+    def _sought(self, topic: str, group: str) -> None:
+        known = self.book.find(topic).groups.get(group)
+        for lane in () if known is None else known.lanes.values():
+            self.producer.note_progress(lane)
+
+    # What the engine asks for
+
+    def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
+        """One committed frame."""
+        self.book.apply(kind, topic, ts, body)
+
+    def capture(self) -> bytes:
+        """All state."""
+        return self.book.capture()
+
+    def restore(self, section: bytes) -> None:
+        """And back."""
+        self.book.restore(section)
+
+    def forget(self, topic: Topic) -> None:
+        """Topics of the broker are never deleted."""
+        self.book.forget(topic)

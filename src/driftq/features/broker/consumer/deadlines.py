@@ -1,0 +1,110 @@
+"""What is due when: leases that end and retries that become ready, looked at once per tick (http-v1 §7).
+
+Nothing happens before its moment, and nothing later than one tick behind it. While nothing is due some time there is no
+tick. Entries whose moment has changed stay until they come up, or until they are most of the heap.
+
+A look that fails is taken again at the next tick, and costs no other its turn.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from driftq.features.broker.state.broker_state import BrokerTopic
+from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.group_partition import Lane, Open
+from driftq.system.runtime import Runtime, Timer, each
+
+_STALE_MIN = 64
+
+
+class Spot(NamedTuple):
+    """Where an open message is."""
+
+    topic: BrokerTopic
+    group: Group
+    lane: Lane
+
+
+class Agenda:
+    """Everything that waits for time to pass."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        now: Callable[[], int],
+        tick_ms: int,
+        due: Callable[[Spot, Open], None],
+        sweep: Callable[[], None],
+    ) -> None:
+        """`now` is the engine's running time in milliseconds."""
+        self._runtime = runtime
+        self.now = now
+        self._tick_ms = tick_ms
+        self._due = due
+        self._sweep = sweep
+        self._heap: list[tuple[int, int, int, Spot, Open]] = []
+        self._numbers = count()
+        self._kept = 0
+        self._lanes: dict[tuple[int, str, int], tuple[Group, int]] = {}
+        self._timer: Timer | None = None
+        self._closed = False
+
+    def add(self, spot: Spot, entry: Open) -> None:
+        """Look at a message when `entry.due` has passed."""
+        heappush(self._heap, (entry.due, next(self._numbers), entry.due, spot, entry))
+        if len(self._heap) > 2 * self._kept + _STALE_MIN:
+            self._heap = [held for held in self._heap if not held[4].void and held[4].due == held[2]]
+            heapify(self._heap)
+            self._kept = len(self._heap)
+        self._arm()
+
+    def again(self, spot: Spot, entry: Open) -> None:
+        """Look at a message once more at the next tick."""
+        heappush(self._heap, (max(self.now(), entry.due), next(self._numbers), entry.due, spot, entry))
+        self._arm()
+
+    def stir_later(self, topic: BrokerTopic, group: Group, partition: int) -> None:
+        """Let a lane go on at the next tick."""
+        self._lanes[topic.id, group.name, partition] = (group, partition)
+        self._arm()
+
+    def close(self) -> None:
+        """No more ticks."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self) -> None:
+        if self._timer is None and not self._closed:
+            self._timer = self._runtime.later(self._tick_ms, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            each((self._stir, self._sweep, self._look), lambda step: step())
+        finally:
+            if self._heap or self._lanes:
+                self._arm()
+
+    def _stir(self) -> None:
+        lanes, self._lanes = self._lanes, {}
+        for group, partition in lanes.values():
+            group.stir(partition)
+
+    def _look(self) -> None:
+        now = self.now()
+        due: list[tuple[Spot, Open]] = []
+        while self._heap and self._heap[0][0] < now:
+            _, _, moment, spot, entry = heappop(self._heap)
+            if not entry.void and entry.due == moment:
+                due.append((spot, entry))
+        each(due, self._look_at)
+
+    def _look_at(self, found: tuple[Spot, Open]) -> None:
+        try:
+            self._due(*found)
+        except Exception:
+            self.again(*found)
+            raise

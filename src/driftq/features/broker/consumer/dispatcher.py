@@ -1,0 +1,182 @@
+"""Hands messages to streams (http-v1 §6): in order per partition, to the streams of a group in turns.
+
+A group is served in a loop turn of its own after something happened to it. Partitions take turns; in each, what is to
+be tried again goes first, then fresh messages, as long as fewer than the limit are open. A message goes to the next
+stream that takes one; when none does, nothing is read for the group until one asks. The newest messages are in memory;
+of a backlog some are read at a time.
+
+A message whose key somebody else holds waits, and those behind it in its partition with it. One whose key is committed
+is done without being handed out.
+"""
+
+from msgspec import structs
+
+from driftq.engine.block_fetch import Fetch
+from driftq.engine.engine import Engine
+from driftq.errors import DriftQError
+from driftq.features.broker.consumer.deadlines import Agenda, Spot
+from driftq.features.broker.consumer.message_settlement import Settler
+from driftq.features.broker.protocols import Counters, Delivery, Registry, Scope
+from driftq.features.broker.state.broker_state import BrokerTopic
+from driftq.features.broker.state.group import Group, Stream
+from driftq.features.broker.state.group_partition import Lane, Open, State
+from driftq.features.broker.state.message_cache import Recent
+from driftq.features.broker.state.stored_messages import Read, read_messages
+from driftq.model.broker_settings import BrokerSettings
+from driftq.model.message import Message
+
+_AHEAD = 64
+"""So many messages of a backlog are read at one time."""
+
+
+class Dispatcher:
+    """Serves groups."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: BrokerSettings,
+        agenda: Agenda,
+        settler: Settler,
+        registry: Registry,
+        counters: Counters,
+        recent: Recent,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._agenda = agenda
+        self._settler = settler
+        self._registry = registry
+        self._counters = counters
+        self._recent = recent
+
+    def serve(self, topic: BrokerTopic, group: Group) -> None:
+        """Hand out what can be handed out now."""
+        while group.round and group.next_stream() is not None:
+            partition = next(iter(group.round))
+            del group.round[partition]
+            try:
+                more = self._serve_lane(Spot(topic, group, group.lane(partition)))
+            except Exception:
+                self._agenda.stir_later(topic, group, partition)
+                raise
+            if more:
+                group.round[partition] = None
+
+    def _serve_lane(self, spot: Spot) -> bool:
+        """One message of a partition. Returns whether there may be more."""
+        topic, group, lane = spot
+        if lane.fetching or lane.moving is not None:
+            return False
+        entry = lane.next_ready()
+        if entry is None:
+            if len(lane.open) >= self._settings.in_flight_max:
+                return False
+            offset = lane.next_fresh()
+            if offset is None:
+                return False
+            entry = Open(offset)
+        try:
+            found = self._recent.get(topic.id, entry.offset) or self._read(topic, lane, entry.offset)
+        except DriftQError:
+            self._agenda.stir_later(topic, group, lane.partition)
+            return False
+        if isinstance(found, Fetch):
+            self._wait_for(found, spot)
+            return False
+        if found is None:
+            self._pass_over(lane, entry)
+            return True
+        entry.stored_ts = found.ts
+        return self._offer(spot, entry, found.message)
+
+    def _read(self, topic: BrokerTopic, lane: Lane, offset: int) -> Read | Fetch | None:
+        """A message, and with it those that follow it in its partition and its block. Raises DriftQError."""
+        offsets = [offset]
+        block = next(topic.log.parts(offset + 1), None)
+        end = 0 if block is None else block.end_seq - 1
+        while len(offsets) < _AHEAD and (further := lane.following(offsets[-1])) is not None and further < end:
+            offsets.append(further)
+        found = read_messages(self._engine, topic.log, offsets)
+        if isinstance(found, Fetch):
+            return found
+        for at, message in found.items():
+            self._recent.put(topic.id, at, message)
+        return found.get(offset)
+
+    def _wait_for(self, fetch: Fetch, spot: Spot) -> None:
+        """The lane goes on when a block has been read."""
+        topic, group, lane = spot
+        lane.fetching = True
+
+        def go_on(failed: bool) -> None:
+            lane.fetching = False
+            if failed:
+                self._agenda.stir_later(topic, group, lane.partition)
+            else:
+                group.stir(lane.partition)
+
+        fetch.then(lambda done: go_on(done.error is not None))
+
+    def _pass_over(self, lane: Lane, entry: Open) -> None:
+        """A message that was lost: it holds nobody up, and counts nowhere."""
+        lane.close(entry)
+        if entry.offset not in lane.done:
+            lane.done.add(entry.offset, lane.following)
+
+    def _offer(self, spot: Spot, entry: Open, message: Message) -> bool:
+        """Give a message to a stream, or do what has to be done instead. Returns whether the lane may go on."""
+        topic, group, lane = spot
+        envelope = message.envelope
+        entry.size = message.size
+        if envelope is not None and envelope.retry_policy is not None:
+            policy = envelope.retry_policy
+            entry.limit, entry.policy = policy.max_attempts, (policy.backoff_ms, policy.max_backoff_ms)
+        holder: str | None = None
+        if envelope is not None and envelope.idempotency_key and envelope.dlq is None:
+            entry.scope = Scope(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
+            standing = self._registry.standing(entry.scope, entry.stored_ts)
+            if standing.committed and not entry.doomed:
+                self._skip(spot, entry)
+                return True
+            holder = standing.holder
+        if entry.is_spent:
+            self._settler.bury(spot, entry)
+            return True
+        stream = group.next_stream(holder)
+        if stream is not None:
+            self._deliver(spot, entry, message, stream)
+        elif holder is not None:
+            self._agenda.stir_later(topic, group, lane.partition)
+            return False
+        return True
+
+    def _skip(self, spot: Spot, entry: Open) -> None:
+        """The group has done the work of this key: the message is done."""
+        spot.lane.open[entry.offset] = entry
+        entry.state = State.WAITING
+        entry.due = self._agenda.now()
+        try:
+            self._settler.skip(spot, entry)
+        except DriftQError:
+            self._agenda.add(spot, entry)
+
+    def _deliver(self, spot: Spot, entry: Open, message: Message, stream: Stream) -> None:
+        _, group, lane = spot
+        entry.attempts += 1
+        if entry.attempts > 1:
+            self._counters.redeliveries += 1
+        entry.owner = stream.owner
+        entry.state = State.LEASED
+        entry.due = self._agenda.now() + stream.lease_ms
+        entry.stream = stream
+        stream.held += 1
+        lane.open[entry.offset] = entry
+        group.took(stream)
+        self._agenda.add(spot, entry)
+        if entry.scope is not None:
+            self._registry.delivered(entry.scope, stream.owner, entry.due, lane.partition, entry.offset)
+        envelope = message.envelope
+        if envelope is not None and envelope.redrive_policy is not None:
+            message = structs.replace(message, envelope=structs.replace(envelope, redrive_policy=None))
+        stream.outlet.deliver(Delivery(lane.partition, entry.offset, entry.attempts, entry.last_error, message))

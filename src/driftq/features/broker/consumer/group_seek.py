@@ -1,0 +1,133 @@
+"""Seek: put a group somewhere else, as one logged record (http-v1 §22). Leases end, and attempts start anew.
+
+From the moment its record is on its way nothing is logged of what was handed out before: an ack waits, and finds its
+delivery ended. So what is done behind a seek was handed out behind it.
+"""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from driftq.engine.engine import Engine
+from driftq.errors import InvalidRequestError, PreconditionError
+from driftq.features.broker.protocols import Registry
+from driftq.features.broker.state.broker_frames import GroupKind, Landing, SeekBody, encode
+from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.stored_messages import read_page
+from driftq.system.runtime import Pending, Runtime
+
+_PAGE = 256
+
+
+class Moved(NamedTuple):
+    """What a seek did to one partition."""
+
+    partition: int
+    floor_before: int
+    floor_after: int
+
+
+async def seek(
+    engine: Engine,
+    runtime: Runtime,
+    book: Book,
+    registry: Registry,
+    name: str,
+    group: str,
+    floors: dict[int, int],
+    *,
+    dry_run: bool,
+    force: bool,
+) -> list[Moved]:
+    """Put a group before the first message at or above an offset, per partition."""
+    topic = book.find(name)
+    if any(not 0 <= partition < topic.partitions for partition in floors):
+        raise InvalidRequestError("partition out of range")
+    known = topic.groups.get(group)
+    if known is not None and known.streams and not force:
+        raise PreconditionError("the group has live streams")
+    topic.pinned += 1
+    try:
+        if topic.trimming is not None:
+            await topic.trimming
+        landings = await _landings(engine, runtime, topic, floors)
+        if not dry_run:
+            await _before(topic, group, landings)
+        known = topic.groups.get(group)
+        moved = []
+        for landing in landings:
+            lane = None if known is None else known.lanes.get(landing.partition)
+            moved.append(Moved(landing.partition, -1 if lane is None else lane.done.floor, landing.floor))
+        if not dry_run and landings:
+            await _move(book, registry, topic, book.group(topic, group), landings)
+    finally:
+        topic.pinned -= 1
+    return moved
+
+
+async def _before(topic: BrokerTopic, group: str, landings: list[Landing]) -> None:
+    """Other seeks that are on their way to where this one goes come first."""
+    while (known := topic.groups.get(group)) is not None:
+        lanes = [known.lanes.get(landing.partition) for landing in landings]
+        under_way = next((lane.moving for lane in lanes if lane is not None and lane.moving is not None), None)
+        if under_way is None:
+            return
+        await under_way
+
+
+async def _move(book: Book, registry: Registry, topic: BrokerTopic, group: Group, landings: list[Landing]) -> None:
+    lanes = [group.lane(landing.partition) for landing in landings]
+    over: Pending[None] = Pending()
+    for lane in lanes:
+        lane.moving = over
+    try:
+        await book.log(topic, GroupKind.SEEK, encode(SeekBody(group.name, landings)))
+        registry.voided(topic.name, group.name)
+    finally:
+        for lane in lanes:
+            lane.moving = None
+            group.stir(lane.partition)
+        over.resolve(None)
+
+
+class _Below(Struct):
+    """What of one partition is below an offset."""
+
+    offset: int
+    floor: int = -1
+    count: int = 0
+    size: int = 0
+
+
+async def _landings(engine: Engine, runtime: Runtime, topic: BrokerTopic, floors: dict[int, int]) -> list[Landing]:
+    """What is done when everything below an offset is, per partition. That is read, for its bytes count too."""
+    index = topic.index
+    below: dict[int, _Below] = {}
+    for partition, offset in floors.items():
+        part = index.parts[partition]
+        if offset >= index.head:
+            below[partition] = _Below(0, index.last(partition), part.count, part.size)
+        else:
+            below[partition] = _Below(offset)
+    reached, end = index.start, max((found.offset for found in below.values()), default=0)
+    while reached < end:
+        begin = reached
+        page, reached = await read_page(engine, topic.log, begin, min(begin + _PAGE, end))
+        sizes = {found.offset: found.message.size for found in page}
+        for offset in range(begin, reached):
+            partition_at = index.partition_at(offset)
+            found = None if partition_at is None else below.get(partition_at)
+            if found is not None and offset < found.offset:
+                found.floor = offset
+                found.count += offset in sizes
+                found.size += sizes.get(offset, 0)
+        await _turn(runtime)
+    return [Landing(partition, found.floor, found.count, found.size) for partition, found in sorted(below.items())]
+
+
+def _turn(runtime: Runtime) -> Pending[None]:
+    """Others have theirs: there may be a million messages."""
+    over: Pending[None] = Pending()
+    runtime.soon(lambda: over.resolve(None))
+    return over

@@ -1,0 +1,94 @@
+"""How groups stand, for people and for metrics (http-v1 §17, §22)."""
+
+from typing import NamedTuple
+
+from driftq.engine.engine_time import EngineTime
+from driftq.engine.read.topic_page import Damaged, Missing, rows_nowait
+from driftq.errors import DriftQError
+from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.group_partition import Lane, State
+from driftq.model.v1_answers import GroupRow, PartitionRow
+
+
+def figures(
+    book: Book, time: EngineTime, topic: str | None = None, group: str | None = None, *, ages: bool = True
+) -> list[GroupRow]:
+    """Every group, or those of this topic and name. Without `ages` no block is looked into."""
+    return [
+        GroupRow(
+            found.name,
+            member.name,
+            len(member.streams),
+            [_lane_figures(found, member, partition, time if ages else None) for partition in range(found.partitions)],
+        )
+        for name, found in sorted(book.by_name.items())
+        if topic is None or name == topic
+        for of, member in sorted(found.groups.items())
+        if group is None or of == group
+    ]
+
+
+def _lane_figures(topic: BrokerTopic, group: Group, partition: int, time: EngineTime | None) -> PartitionRow:
+    lane = group.lanes.get(partition) or Lane(partition, topic.index, live=True)
+    leased = [entry for entry in lane.open.values() if entry.state is State.LEASED]
+    owners = sorted({entry.owner for entry in leased if entry.owner is not None})
+    return PartitionRow(
+        partition,
+        lane.done.floor,
+        lane.done.last,
+        lane.count,
+        lane.lag,
+        len(leased),
+        len(lane.open) - len(leased),
+        owners,
+        None if time is None else _oldest_ms(topic, lane, time),
+    )
+
+
+def _oldest_ms(topic: BrokerTopic, lane: Lane, time: EngineTime) -> int | None:
+    """The age of the oldest open message. Where its block would have to come from the disk it is that of the block."""
+    oldest = lane.index.at_or_after(lane.partition, lane.done.floor + 1)
+    part = None if oldest is None else next(topic.log.parts(oldest + 1), None)
+    if oldest is None or part is None:
+        return None
+    stored = part.first_ts
+    if stored != part.last_ts:
+        try:
+            source = rows_nowait(topic.log, part, [])
+        except DriftQError:
+            source = Missing(part, [])
+        if not isinstance(source, Missing | Damaged):
+            row = max(0, oldest + 1 - part.first_seq)
+            times = source.times(row, row + 1)
+            stored = times if isinstance(times, int) else times[0]
+    return time.age(stored)
+
+
+_NAMES = {State.LEASED: "leased", State.WAITING: "waiting", State.READY: "ready"}
+
+
+class GroupStanding(NamedTuple):
+    """How a message stands for one group. One that is done was delivered once, as far as is known here."""
+
+    group: str
+    attempts: int
+    state: str
+    """ready, leased, waiting or done."""
+    last_error: str
+
+
+def standings(book: Book, topic: str, partition: int, offset: int) -> list[GroupStanding]:
+    """One of each group, by name."""
+    found = book.by_name.get(topic)
+    groups = {} if found is None else found.groups
+    return [_standing(name, group.lanes.get(partition), offset) for name, group in sorted(groups.items())]
+
+
+def _standing(group: str, lane: Lane | None, offset: int) -> GroupStanding:
+    if lane is not None and offset in lane.done:
+        return GroupStanding(group, 1, "done", "")
+    entry = None if lane is None else lane.open.get(offset)
+    if entry is None:
+        return GroupStanding(group, 0, "ready", "")
+    return GroupStanding(group, entry.attempts, _NAMES[entry.state], entry.last_error)

@@ -1,0 +1,1 @@
+"""Keys of producers and consumers."""

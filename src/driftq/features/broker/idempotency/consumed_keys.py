@@ -1,0 +1,292 @@
+"""What groups have done with keyed messages (http-v1 §13.3 to §13.5): one entry per tenant, topic, group and key.
+
+    absent ─deliver, begin─► PENDING ─ack, commit─► COMMITTED ─window over, nothing open─► absent
+      FAILED ─deliver, begin──►│ └──nack, fail──► FAILED ─window over─► absent
+
+Pure: it knows neither clock nor log; `now` is the engine's time in ms. Outcomes are applied when their frame is, live
+and in replay; PENDING is never logged, so every lease is void after a restart.
+
+Invariants
+- Of two owners at most one has a live lease on a key. While an outcome is being logged (`settle`) its owner holds the
+  key however long the disk takes, so nobody does the work a second time behind a commit that is under way.
+- COMMITTED is final within its window: no begin, failure or second commit changes it or its result.
+- A message that was stored before the end of the window of a COMMITTED entry is skipped, whenever it comes up: the
+  entry stays as long as one of those that are known is not done.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from driftq.errors import NotFoundError, PreconditionError
+from driftq.features.broker.idempotency.produced_keys import Id, ProduceScope
+from driftq.features.broker.protocols import Scope
+
+_SWEEP_MAX = 1000
+_RECHECK_MS = 60_000
+"""How soon an entry that had to stay beyond its window is looked at again."""
+
+
+class Status(Enum):
+    """How the work of a key stands for a group."""
+
+    PENDING = "PENDING"
+    COMMITTED = "COMMITTED"
+    FAILED = "FAILED"
+
+
+class Entry(Struct):
+    """What is known of one piece of work."""
+
+    status: Status
+    updated_at: int
+    owner: str = ""
+    lease_until: int = 0
+    result: bytes = b""
+    last_error: str = ""
+    partition: int = -1
+    offset: int = -1
+    """The delivery that the lease came with, if it came with one."""
+    settling: int = 0
+    """Outcomes that are being logged."""
+    queued: bool = False
+    """Does it stand in the queue of what may be over?"""
+
+    def held(self, now: int) -> bool:
+        """Has somebody a live lease?"""
+        return self.status is Status.PENDING and (now < self.lease_until or self.settling > 0)
+
+
+class Outcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An outcome as it is logged (kind 72) and stands in checkpoints."""
+
+    tenant: str
+    topic: str
+    group: str
+    key: str
+    committed: bool
+    owner: str = ""
+    result: bytes = b""
+    last_error: str = ""
+    offsets: list[int] = []
+    """Messages with this key that were known then."""
+
+
+class LeaseHeldError(PreconditionError):
+    """Another owner works on it."""
+
+    def __init__(self) -> None:
+        super().__init__("idempotency: lease held by another worker")
+
+
+class LeaseLostError(PreconditionError):
+    """The owner's time was over."""
+
+    def __init__(self) -> None:
+        super().__init__("idempotency: lease lost or expired")
+
+
+class KeyNotFoundError(NotFoundError):
+    """Nobody has begun it."""
+
+    def __init__(self) -> None:
+        super().__init__("idempotency: key not found")
+
+
+def producers(scope: Scope) -> Id:
+    """The same key as its producer has it."""
+    return scope.tenant, scope.topic, scope.key
+
+
+class ConsumeScope:
+    """All entries of all groups."""
+
+    def __init__(self, ttl_ms: int, pending_ttl_ms: int, produced: ProduceScope) -> None:
+        """`ttl_ms` 0: a commit is remembered for ever. What is not committed goes after `pending_ttl_ms` then."""
+        self._ttl_ms = ttl_ms
+        self._pending_ttl_ms = ttl_ms or pending_ttl_ms
+        self._produced = produced
+        self._entries: dict[Scope, Entry] = {}
+        self._queue: list[tuple[int, Scope]] = []
+        self.is_done: Callable[[str, str, int], bool] = lambda _topic, _group, _offset: True
+        """Is an offset of a topic done for a group? Who knows that says so here."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # Deliveries
+
+    def holder(self, scope: Scope, now: int) -> str | None:
+        """The owner of the live lease on the key, if there is one."""
+        entry = self._entries.get(scope)
+        return entry.owner if entry is not None and entry.held(now) else None
+
+    def is_committed(self, scope: Scope, stored_ts: int) -> bool:
+        """Is the work of a message that was stored then done already?"""
+        entry = self._entries.get(scope)
+        if entry is None or entry.status is not Status.COMMITTED:
+            return False
+        return not self._ttl_ms or stored_ts < entry.updated_at + self._ttl_ms
+
+    def deliver(self, scope: Scope, owner: str, lease_until: int, now: int, *, partition: int, offset: int) -> None:
+        """A message with the key was handed to an owner, or its lease was extended."""
+        entry = self._take(scope, owner, lease_until, now)
+        entry.partition, entry.offset = partition, offset
+
+    def release(self, scope: Scope, owner: str, offset: int) -> None:
+        """End the lease that came with a delivery, if the key is still held for that delivery."""
+        entry = self._entries.get(scope)
+        if entry is not None and (entry.owner, entry.offset) == (owner, offset):
+            entry.lease_until = 0
+
+    def void(self, topic: str, group: str) -> None:
+        """The leases of a group are void: it was moved."""
+        for scope, entry in self._entries.items():
+            if scope.topic == topic and scope.group == group:
+                entry.lease_until = 0
+
+    # What an owner does
+
+    def find(self, scope: Scope, now: int) -> Entry | None:
+        """The entry, unless its time is over."""
+        entry = self._entries.get(scope)
+        if entry is not None and self._is_over(scope, entry, now):
+            self._drop(scope, now)
+            return None
+        return entry
+
+    def begin(self, scope: Scope, owner: str, lease_until: int, now: int) -> Entry:
+        """The entry as it stands now: COMMITTED, or this owner's. Raises LeaseHeldError."""
+        entry = self.find(scope, now)
+        if entry is not None:
+            if entry.status is Status.COMMITTED:
+                return entry
+            if entry.held(now) and entry.owner != owner:
+                raise LeaseHeldError
+        return self._take(scope, owner, lease_until, now)
+
+    def owned(self, scope: Scope, owner: str, now: int) -> Entry:
+        """The live PENDING entry of this owner. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError."""
+        entry = self.find(scope, now)
+        if entry is None:
+            raise KeyNotFoundError
+        if not entry.held(now):
+            raise LeaseLostError
+        if entry.owner != owner:
+            raise LeaseHeldError
+        return entry
+
+    def settle(self, scope: Scope) -> None:
+        """An outcome is being logged; `settled` must follow."""
+        if (entry := self._entries.get(scope)) is not None:
+            entry.settling += 1
+
+    def settled(self, scope: Scope) -> None:
+        """It is logged, or it could not be."""
+        if (entry := self._entries.get(scope)) is not None and entry.settling:
+            entry.settling -= 1
+
+    # Outcomes
+
+    def outcome(self, scope: Scope, *, committed: bool, owner: str, result: bytes, error: str) -> Outcome:
+        """What is to be logged."""
+        offsets = list(self._produced.offsets(producers(scope)))
+        entry = self._entries.get(scope)
+        if entry is not None and entry.offset >= 0 and entry.offset not in offsets:
+            offsets.append(entry.offset)
+        return Outcome(*scope, committed, owner, result, error, offsets)
+
+    def apply(self, outcome: Outcome, ts: int) -> None:
+        """A logged outcome."""
+        scope = Scope(outcome.tenant, outcome.topic, outcome.group, outcome.key)
+        if outcome.committed:
+            self.commit(scope, ts, outcome.result, owner=outcome.owner)
+        else:
+            self.fail(scope, ts, outcome.last_error, owner=outcome.owner)
+        self._produced.known(producers(scope), outcome.offsets)
+
+    def commit(self, scope: Scope, ts: int, result: bytes = b"", *, owner: str = "") -> None:
+        """The work is done; the first commit of a window stands."""
+        self._end(scope, ts, Status.COMMITTED, owner, result, "")
+
+    def fail(self, scope: Scope, ts: int, error: str, *, owner: str = "") -> None:
+        """The work failed, and anybody may try again; but a commit stands."""
+        self._end(scope, ts, Status.FAILED, owner, b"", error)
+
+    def _end(self, scope: Scope, ts: int, status: Status, owner: str, result: bytes, error: str) -> None:
+        entry = self._entry(scope, ts)
+        if self.is_committed(scope, ts):
+            return
+        entry.status, entry.updated_at, entry.lease_until = status, ts, 0
+        entry.owner, entry.result, entry.last_error = owner or entry.owner, result, error
+        self._enqueue(scope, entry)
+
+    # What is over
+
+    def sweep(self, now: int, most: int = _SWEEP_MAX) -> None:
+        """Forget what is out of its window, a bounded number at a time."""
+        for _ in range(min(len(self._queue), most)):
+            if self._queue[0][0] > now:
+                return
+            _, scope = heappop(self._queue)
+            entry = self._entries.get(scope)
+            if entry is None or not entry.queued:
+                continue
+            entry.queued = False
+            if self._is_over(scope, entry, now):
+                self._drop(scope, now)
+            else:
+                self._enqueue(scope, entry, not_before=min(now + _RECHECK_MS, now + self._pending_ttl_ms))
+
+    def _is_over(self, scope: Scope, entry: Entry, now: int) -> bool:
+        ttl_ms = self._window(entry)
+        if not ttl_ms or now < entry.updated_at + ttl_ms or entry.settling or entry.held(now):
+            return False
+        if entry.status is not Status.COMMITTED:
+            return True
+        offsets = [*self._produced.offsets(producers(scope)), entry.offset]
+        return all(self.is_done(scope.topic, scope.group, offset) for offset in offsets if offset >= 0)
+
+    def _window(self, entry: Entry) -> int:
+        return self._ttl_ms if entry.status is Status.COMMITTED else self._pending_ttl_ms
+
+    def _entry(self, scope: Scope, now: int) -> Entry:
+        entry = self._entries.get(scope)
+        if entry is None:
+            entry = self._entries[scope] = Entry(Status.PENDING, now)
+            self._produced.hold(producers(scope))
+        return entry
+
+    def _take(self, scope: Scope, owner: str, lease_until: int, now: int) -> Entry:
+        entry = self._entry(scope, now)
+        entry.status, entry.updated_at = Status.PENDING, now
+        entry.owner, entry.lease_until = owner, lease_until
+        entry.result, entry.last_error = b"", ""
+        self._enqueue(scope, entry)
+        return entry
+
+    def _enqueue(self, scope: Scope, entry: Entry, *, not_before: int = 0) -> None:
+        ttl_ms = self._window(entry)
+        if not entry.queued and ttl_ms:
+            entry.queued = True
+            heappush(self._queue, (max(entry.updated_at + ttl_ms, not_before), scope))
+
+    def _drop(self, scope: Scope, now: int) -> None:
+        del self._entries[scope]
+        self._produced.let_go(producers(scope), now)
+
+    # Checkpoints
+
+    def capture(self) -> list[tuple[int, Outcome]]:
+        """Time and outcome of everything that survives a restart."""
+        return [
+            (entry.updated_at, self._captured(scope, entry))
+            for scope, entry in self._entries.items()
+            if entry.status is not Status.PENDING
+        ]
+
+    def _captured(self, scope: Scope, entry: Entry) -> Outcome:
+        committed = entry.status is Status.COMMITTED
+        return self.outcome(scope, committed=committed, owner=entry.owner, result=entry.result, error=entry.last_error)

@@ -1,0 +1,296 @@
+"""The idempotency registry (http-v1 §13): its two scopes, their log, and what a worker may ask of it.
+
+    begin → side effect → mark_success → ack
+
+The broker tells of produces, deliveries, acks and nacks (`ports.Registry`), and logs their outcomes in its own frames.
+What a worker says explicitly is logged here: one frame of kind 72 per outcome, in the log of its topic, applied live
+and in replay by the same function; the checkpoint's section is `idempotency` (docs/formats/idempotency.md).
+
+Invariants
+- `mark_success` is answered when its frame is as durable as the topic's class says, and is COMMITTED from then on.
+- While the frame is under way the key stays its owner's, even beyond the end of the lease: no second commit.
+"""
+
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct, msgpack
+
+from driftq.engine.engine import Engine
+from driftq.engine.state.topic import Topic
+from driftq.errors import DriftQError, InvalidRequestError, PayloadTooLargeError
+from driftq.features.broker.idempotency.consumed_keys import ConsumeScope, Entry, Outcome, Status
+from driftq.features.broker.idempotency.produced_keys import Gate, Id, ProduceScope
+from driftq.features.broker.protocols import Place, Scope, Standing
+from driftq.model.broker_settings import BrokerSettings
+from driftq.model.message import Message
+from driftq.model.names import broker_topic
+from driftq.model.topic_config import Durability
+from driftq.system.runtime import Pending
+
+KIND = 72
+LEASE_MS = 30_000
+"""The lease of a caller that does not say how long."""
+_LEASE_MS_MIN, _LEASE_MS_MAX = 250, 600_000
+_RESULT_BYTES_MAX = 64 << 10
+_SWEEP_PER_KEY = 4
+"""With every key that comes so many may go: else keys that come faster than ticks sweep would stay."""
+
+
+class Groups(Protocol):
+    """What the registry asks of the broker."""
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has. Raises InvalidRequestError where there is no such topic."""
+        ...
+
+    def is_done(self, topic: str, group: str, offset: int) -> bool:
+        """Is a message done for a group?"""
+        ...
+
+    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+        """Give a delivery another deadline. Raises a DriftQError where this owner has none."""
+        ...
+
+
+class Begun(NamedTuple):
+    """The answer to a begin."""
+
+    already_done: bool
+    prior_result: bytes | None
+    lease_until: int | None
+
+
+class _Section(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a checkpoint holds."""
+
+    produced: list[tuple[Id, int, list[int]]]
+    outcomes: list[tuple[int, Outcome]]
+
+
+class IdempotencyRegistry:
+    """Both scopes."""
+
+    name = "idempotency"
+    kinds = frozenset((KIND,))
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._error_bytes_max = settings.error_bytes_max
+        self.produced = ProduceScope(settings.idem_ttl_ms)
+        self.consumed = ConsumeScope(settings.idem_consume_ttl_ms, settings.idem_ttl_ms, self.produced)
+        self._engine: Engine
+        self._groups: Groups
+
+    def bind(self, engine: Engine, groups: Groups) -> None:
+        """The engine is there, and so is the broker."""
+        self._engine = engine
+        self._groups = groups
+        self.consumed.is_done = groups.is_done
+
+    # What the broker tells
+
+    def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
+        """Take a key for a produce. True: it is committed already. Raises InvalidRequestError while it is pending."""
+        now = self._engine.time.running()
+        self._make_room(now)
+        gate = self.produced.begin((tenant, topic, key), now)
+        if gate is Gate.BUSY:
+            raise InvalidRequestError("idempotency: key already in-flight")
+        return gate is Gate.DUPLICATE
+
+    def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
+        """The produce that took it was stored there and then, or failed."""
+        if ts is None:
+            self.produced.fail((tenant, topic, key))
+        else:
+            self.stored(tenant, topic, key, ts, offset)
+
+    def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
+        """A message with this key has this stamp and offset."""
+        self.produced.stored((tenant, topic, key), self._engine.time.timeline.moment(ts), offset)
+
+    def standing(self, scope: Scope, stored_ts: int) -> Standing:
+        """How a key stands for a message with this stamp."""
+        if self.consumed.is_committed(scope, self._engine.time.timeline.moment(stored_ts)):
+            return Standing(committed=True)
+        return Standing(holder=self.consumed.holder(scope, self._engine.time.running()))
+
+    def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
+        """A message with this key was handed to an owner, or its lease was extended."""
+        now = self._engine.time.running()
+        self.consumed.deliver(scope, owner, lease_until, now, partition=partition, offset=offset)
+
+    def released(self, scope: Scope, owner: str, offset: int) -> None:
+        """An owner gave this delivery back without having worked on it: anybody may have the key now."""
+        self.consumed.release(scope, owner, offset)
+
+    def settling(self, scope: Scope) -> None:
+        """An outcome is being logged."""
+        self.consumed.settle(scope)
+
+    def settled(self, scope: Scope) -> None:
+        """It is logged, or could not be."""
+        self.consumed.settled(scope)
+
+    def voided(self, topic: str, group: str) -> None:
+        """The leases of a group are void."""
+        self.consumed.void(topic, group)
+
+    def committed(self, scope: Scope, ts: int) -> None:
+        """It was acked."""
+        self.consumed.commit(scope, ts)
+
+    def failed(self, scope: Scope, reason: str, ts: int) -> None:
+        """It was nacked."""
+        self.consumed.fail(scope, ts, reason)
+
+    def sweep(self) -> None:
+        """Forget what is out of its window, a little at a time."""
+        now = self._engine.time.running()
+        self.consumed.sweep(now)
+        self.produced.sweep(now)
+
+    def _make_room(self, now: int) -> None:
+        self.consumed.sweep(now, _SWEEP_PER_KEY)
+        self.produced.sweep(now, _SWEEP_PER_KEY)
+
+    # What a worker asks
+
+    def begin(self, topic: str, group: str, msg: Message, owner: str, lease_ms: int = LEASE_MS) -> Begun:
+        """Take a message's key, unless its work is done already. Raises LeaseHeldError, InvalidRequestError."""
+        return self.begin_key(scope_of(topic, group, msg), owner, lease_ms)
+
+    def renew(self, topic: str, group: str, msg: Message, owner: str, lease_ms: int = LEASE_MS) -> int:
+        """Keep it for longer; the answer is until when. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError."""
+        return self.renew_key(scope_of(topic, group, msg), owner, lease_ms)
+
+    def mark_success(self, topic: str, group: str, msg: Message, owner: str, result: bytes = b"") -> Pending[None]:
+        """The work is done. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError, PayloadTooLargeError."""
+        return self.commit_key(scope_of(topic, group, msg), owner, result)
+
+    def mark_failure(self, topic: str, group: str, msg: Message, owner: str, cause: str) -> Pending[None]:
+        """It failed. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError."""
+        return self.fail_key(scope_of(topic, group, msg), owner, cause)
+
+    def check(self, topic: str, group: str, msg: Message) -> Status | None:
+        """How it stands."""
+        entry = self.entry(scope_of(topic, group, msg))
+        return None if entry is None else entry.status
+
+    # The same by key, for the handlers
+
+    def begin_key(self, scope: Scope, owner: str, lease_ms: int) -> Begun:
+        """Take a key, unless its work is done already."""
+        self._check(scope, lease_ms)
+        now = self._engine.time.running()
+        self._make_room(now)
+        entry = self.consumed.begin(scope, owner, now + lease_ms, now)
+        if entry.status is Status.COMMITTED:
+            return Begun(True, entry.result, None)
+        return Begun(False, None, self._engine.time.shown(entry.lease_until))
+
+    def renew_key(self, scope: Scope, owner: str, lease_ms: int) -> int:
+        """Another deadline, of the delivery too."""
+        self._check(scope, lease_ms)
+        now = self._engine.time.running()
+        entry = self.consumed.owned(scope, owner, now)
+        if entry.offset >= 0:
+            try:
+                self._groups.extend(Place(scope.topic, scope.group, entry.partition, entry.offset), owner, lease_ms)
+            except DriftQError:
+                entry.offset = -1  # the delivery is settled, or somebody else's: the key alone goes on
+        entry.lease_until, entry.updated_at = now + lease_ms, now
+        return self._engine.time.shown(entry.lease_until)
+
+    def commit_key(self, scope: Scope, owner: str, result: bytes = b"") -> Pending[None]:
+        """The work of a key is done."""
+        if len(result) > _RESULT_BYTES_MAX:
+            raise PayloadTooLargeError(f"a result has at most {_RESULT_BYTES_MAX} bytes")
+        self._groups.partitions(scope.topic)
+        found = self.entry(scope)
+        if found is not None and found.status is Status.COMMITTED:
+            answer: Pending[None] = Pending()
+            answer.resolve(None)
+            return answer
+        return self._log(scope, owner, committed=True, result=result, error="")
+
+    def fail_key(self, scope: Scope, owner: str, error: str = "") -> Pending[None]:
+        """The work of a key failed."""
+        self._groups.partitions(scope.topic)
+        cut = error.encode()[: self._error_bytes_max].decode(errors="ignore")
+        return self._log(scope, owner, committed=False, result=b"", error=cut)
+
+    def entry(self, scope: Scope) -> Entry | None:
+        """What is known of a key."""
+        return self.consumed.find(scope, self._engine.time.running())
+
+    def shown(self, moment: int) -> int:
+        """Return the time of day of a moment in an entry; 0 is none."""
+        return self._engine.time.shown(moment) if moment else 0
+
+    def _check(self, scope: Scope, lease_ms: int) -> None:
+        if not _LEASE_MS_MIN <= lease_ms <= _LEASE_MS_MAX:
+            raise InvalidRequestError("idempotency: invalid lease duration")
+        self._groups.partitions(scope.topic)
+
+    def _log(self, scope: Scope, owner: str, *, committed: bool, result: bytes, error: str) -> Pending[None]:
+        entry = self.consumed.owned(scope, owner, self._engine.time.running())
+        outcome = self.consumed.outcome(scope, committed=committed, owner=owner, result=result, error=error)
+        logged = self.record(outcome)
+        entry.settling += 1
+        logged.then(lambda _: self.consumed.settled(scope))
+        return logged
+
+    def record(self, outcome: Outcome) -> Pending[None]:
+        """Log an outcome and apply it at its commit point; of a topic that does not last nothing is logged."""
+        topic = self._engine.topic(broker_topic(outcome.topic))
+        if not _lasts(topic):
+            self._engine.check_open()
+            applied: Pending[None] = Pending()
+            self.consumed.apply(outcome, self._engine.time.running())
+            applied.resolve(None)
+            return applied
+        sync = topic.durability is Durability.FSYNC
+        return self._engine.log(topic, KIND, msgpack.encode(outcome), self, sync=sync, in_order=False)
+
+    # What the engine asks for
+
+    def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
+        """An outcome."""
+        self.consumed.apply(msgpack.decode(body, type=Outcome), topic.timeline.moment(ts))
+
+    def capture(self) -> bytes:
+        """Keys that were produced, and outcomes, of topics that last."""
+        logs = self._engine.catalog.by_name
+        lasting: dict[str, bool] = {}
+
+        def lasts(topic: str) -> bool:
+            if topic not in lasting:
+                log = logs.get(broker_topic(topic))
+                lasting[topic] = log is not None and _lasts(log)
+            return lasting[topic]
+
+        produced = [entry for entry in self.produced.capture() if lasts(entry[0][1])]
+        outcomes = [entry for entry in self.consumed.capture() if lasts(entry[1].topic)]
+        return msgpack.encode(_Section(produced, outcomes))
+
+    def restore(self, section: bytes) -> None:
+        """And back."""
+        found = msgpack.decode(section, type=_Section)
+        self.produced.restore(found.produced)
+        for ts, outcome in found.outcomes:
+            self.consumed.apply(outcome, ts)
+
+    def forget(self, topic: Topic) -> None:
+        """Topics of the broker are never deleted."""
+
+
+def _lasts(topic: Topic) -> bool:
+    return topic.durability is not Durability.EPHEMERAL
+
+
+def scope_of(topic: str, group: str, message: Message) -> Scope:
+    """Whose key a message has for a group. Raises InvalidRequestError where it has none."""
+    envelope = message.envelope
+    if envelope is None or not envelope.idempotency_key:
+        raise InvalidRequestError("idempotency: the message has no idempotency key")
+    return Scope(envelope.tenant_id, topic, group, envelope.idempotency_key)

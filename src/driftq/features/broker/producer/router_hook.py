@@ -1,0 +1,166 @@
+"""The router hook (http-v1 §14): somebody else's code that says where a message goes, before it is stored.
+
+It is asked on a thread of its own (`system/loop_thread`), with a copy of the message, and has so long to answer. What
+it says is judged here: anything but a decision or None is a failure. A failure is logged and counted; whether the
+produce goes on without a decision or is refused is the operator's choice.
+"""
+
+import importlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable
+from inspect import isawaitable
+from typing import Protocol
+
+from msgspec import msgpack
+
+from driftq.errors import NotReadyError, StartError
+from driftq.model.broker_settings import BrokerSettings
+from driftq.model.message import Message, RoutingDecision
+from driftq.system.clock import Clock
+from driftq.system.loop_thread import Coroutines, LoopThread
+from driftq.system.runtime import Pending, Runtime
+
+_QUIET_NS = 1_000_000_000
+"""Failures within this time are one line of the log."""
+_PARTITION_MAX = (1 << 31) - 1
+
+_log = logging.getLogger(__name__)
+_copy = msgpack.Decoder(Message)
+
+
+class Router(Protocol):
+    """What `--router module:attribute` names."""
+
+    def route(self, topic: str, message: Message) -> Awaitable[RoutingDecision | None]:
+        """Where a message goes that was sent to this topic; None leaves that to its producer."""
+        ...
+
+
+def load_router(settings: BrokerSettings) -> Router | None:
+    """The router that the settings name, if they name one. Raises StartError."""
+    if settings.router and settings.router_url:
+        raise StartError("--router and --router-url cannot both be given")
+    if settings.router_url:
+        from driftq.features.broker.producer.router_webhook import WebhookRouter
+
+        try:
+            return WebhookRouter(settings.router_url)
+        except ValueError as error:
+            raise StartError(f"the router cannot be used: {error}") from None
+    return _import(settings.router) if settings.router else None
+
+
+def _import(name: str) -> Router:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise StartError(f"the router is {name!r}, and has to be module:attribute")
+    try:
+        found: object = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        if callable(found) and (isinstance(found, type) or not hasattr(found, "route")):
+            found = found()
+    except Exception as error:
+        raise StartError(f"the router {name!r} cannot be loaded: {error}") from error
+    if not callable(getattr(found, "route", None)):
+        raise StartError(f"the router {name!r} has no method `route`")
+    return found  # type: ignore[return-value]  # has been looked at
+
+
+def make_hook(settings: BrokerSettings, runtime: Runtime, clock: Clock) -> "RouterHook | None":
+    """A hook for the router that the settings name, if they name one, with a thread of its own. Raises StartError."""
+    router = load_router(settings)
+    if router is None:
+        return None
+    return RouterHook(router, settings, runtime, clock, LoopThread(runtime, "driftq-router"))
+
+
+class RouterHook:
+    """Asks a router."""
+
+    def __init__(
+        self, router: Router, settings: BrokerSettings, runtime: Runtime, clock: Clock, coroutines: Coroutines
+    ) -> None:
+        self._router = router
+        self._timeout_ms = settings.router_timeout_ms
+        self._refuses = settings.router_fail == "closed"
+        self._runtime = runtime
+        self._clock = clock
+        self._coroutines = coroutines
+        self._told_ns: int | None = None
+        self.errors: Counter[str] = Counter()
+        """Failures by kind: error, timeout, invalid."""
+
+    def route(self, topic: str, message: Message) -> Pending[RoutingDecision | None]:
+        """Ask; the answer fails with NotReadyError where a failing router is to refuse produces."""
+        answer: Pending[RoutingDecision | None] = Pending()
+        private = _copy.decode(msgpack.encode(message))
+
+        async def ask() -> object:
+            found: object = self._router.route(topic, private)
+            return await found if isawaitable(found) else found
+
+        def ended(value: object, error: BaseException | None) -> None:
+            if answer.settled:
+                return
+            timer.cancel()
+            if error is not None:
+                self._fail(answer, "error", f"it raised {type(error).__name__}: {error}")
+            elif (wrong := _wrong(value)) is not None:
+                self._fail(answer, "invalid", wrong)
+            else:
+                answer.resolve(value)  # type: ignore[arg-type]  # has been looked at
+
+        def late() -> None:
+            if not answer.settled:
+                cancel()
+                self._fail(answer, "timeout", f"it took more than {self._timeout_ms} ms")
+
+        timer = self._runtime.later(self._timeout_ms, late)
+        cancel = self._coroutines.start(ask, ended)
+        return answer
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._coroutines.close()
+
+    def _fail(self, answer: Pending[RoutingDecision | None], kind: str, why: str) -> None:
+        self.errors[kind] += 1
+        now_ns = self._clock.monotonic_ns()
+        if self._told_ns is None or now_ns - self._told_ns >= _QUIET_NS:
+            self._told_ns = now_ns
+            _log.warning("the router failed: %s (%d failures since the start)", why, self.errors.total())
+        if self._refuses:
+            answer.fail(NotReadyError("the router failed, and the message was not stored", retry_after_ms=1000))
+        else:
+            answer.resolve(None)
+
+
+def _wrong(decision: object) -> str | None:
+    """What is wrong with an answer."""
+    if decision is None:
+        return None
+    if not isinstance(decision, RoutingDecision):
+        return f"it returned {type(decision).__name__}, not a RoutingDecision"
+    if not _are_texts(decision.label, decision.target_topic):
+        return "label and target_topic have to be strings of Unicode"
+    partition: object = decision.partition_override
+    if partition is not None and (type(partition) is not int or abs(partition) > _PARTITION_MAX):
+        return "partition_override has to be a number or None"
+    meta: object = decision.meta
+    if not isinstance(meta, dict) or not all(_are_texts(*item) for item in meta.items()):
+        return "meta has to be a dict of strings of Unicode"
+    return None
+
+
+def _are_texts(*values: object) -> bool:
+    """Can they be stored? Half a surrogate pair, as JSON may bring it into Python, cannot."""
+    try:
+        for value in values:
+            if not isinstance(value, str):
+                return False
+            value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""A router behind an address: `--router-url` (http-v1 §14, §16).
+
+    POST {"topic", "message": {"key", "value", "envelope"?}}
+    200 {"label"?, "target_topic"?, "partition_override"?, "meta"?}, or 204: no decision
+
+Every other status, and every body that is no decision, is an error of the router.
+"""
+
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from driftq.model.message import Envelope, Message, RoutingDecision
+from driftq.system.http_client.json_post import Poster
+
+
+class WebhookError(Exception):
+    """The address gave no decision."""
+
+
+class _Shown(Struct, frozen=True, omit_defaults=True):
+    key: str
+    value: str
+    envelope: Envelope | None = None
+
+
+class _Asked(Struct, frozen=True):
+    topic: str
+    message: _Shown
+
+
+class _Decision(Struct, frozen=True):
+    label: str | None = None
+    target_topic: str | None = None
+    partition_override: int | None = None
+    meta: dict[str, str] | None = None
+
+
+_answer = json.Decoder(_Decision)
+
+
+class WebhookRouter:
+    """Asks an address. Raises ValueError where it is none."""
+
+    def __init__(self, url: str) -> None:
+        self._poster = Poster(url)
+
+    async def route(self, topic: str, message: Message) -> RoutingDecision | None:
+        """Raises PostError, WebhookError."""
+        asked = _Asked(topic, _Shown(message.key, message.value, message.envelope))
+        status, body = await self._poster.post(json.encode(asked))
+        if status == 204:
+            return None
+        if status != 200:
+            raise WebhookError(f"the address answered {status}")
+        try:
+            found = _answer.decode(body)
+        except (DecodeError, ValidationError) as error:
+            raise WebhookError(f"the address answered with no decision: {error}") from None
+        return RoutingDecision(
+            found.label or "", found.target_topic or "", found.partition_override, dict(found.meta or {})
+        )
+
+    def close(self) -> None:
+        """Keep no connection any more."""
+        self._poster.close()

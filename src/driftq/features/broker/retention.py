@@ -1,0 +1,148 @@
+"""Retention of the broker's topics (http-v1 §16, §18.3 E14): what is old enough, and done for every group, goes.
+
+    looked at → bound found → its messages read → logged (TRIM) → gone
+
+A message goes when it is older than `--v1-retention-ms`, every group that is known has it done, and all before it goes
+too: so a topic begins at an offset, and groups to come begin there. A topic that no group reads goes by age alone. Dead
+letters are the exception: where nobody reads them they stay until a redrive has moved them.
+
+Blocks go whole, but for the one that is written to. What goes is read once more, for totals count messages and bytes
+per partition. A trim is one frame: records, totals and what groups have done change in the same step, live and in
+replay. From the moment it is asked for, nobody new is given what it takes.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from driftq.engine.engine import Engine
+from driftq.errors import DriftQError
+from driftq.features.broker.state.broker_frames import GroupKind, TrimBody, Trimmed, encode
+from driftq.features.broker.state.broker_state import Book, BrokerTopic
+from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.stored_messages import read_page
+from driftq.model.names import DLQ
+from driftq.system.runtime import Pending, Runtime, Timer, run
+
+_log = logging.getLogger(__name__)
+
+_LOOKS = 10
+"""How often a topic is looked at while a message grows too old."""
+_LOOK_MS_MIN, _LOOK_MS_MAX = 100, 60_000
+_PAGE = 256
+_STEP = 10_000
+"""So many messages go in one frame, and the rest of their block."""
+
+
+class Retention:
+    """Takes what may go from every topic, over and over."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, book: Book, retention_ms: int) -> None:
+        self._engine = engine
+        self._runtime = runtime
+        self._book = book
+        self._age_ms = retention_ms
+        self._look_ms = min(max(retention_ms // _LOOKS, _LOOK_MS_MIN), _LOOK_MS_MAX)
+        self._timer: Timer | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Look from now on, if there is anything to look for."""
+        if self._age_ms and not self._closed:
+            self._timer = self._runtime.later(self._look_ms, self._look)
+
+    def close(self) -> None:
+        """No more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        run(self.sweep()).then(self._looked)
+
+    def _looked(self, done: Pending[None]) -> None:
+        # A block that cannot be read, or a log that takes nothing, is nothing to tell: the next look tries again.
+        if done.error is not None and not isinstance(done.error, DriftQError):
+            _log.error("retention failed, and is tried again", exc_info=done.error)
+        self.start()
+
+    async def sweep(self) -> None:
+        """Take what may go now. Raises a DriftQError."""
+        for topic in list(self._book.by_id.values()):
+            while not self._closed and await self._trim(topic):
+                pass
+
+    async def _trim(self, topic: BrokerTopic) -> bool:
+        """One step. Returns whether there may be more to take."""
+        index = topic.index
+        oldest_kept = self._engine.time.kept_from(self._age_ms)
+        first = next(topic.log.parts(index.start + 1), None)
+        if first is None or first.first_ts >= oldest_kept:
+            return False
+        start = self._reach(topic, oldest_kept, self._bound(topic))
+        taken = await self._sum(topic, start)
+        # While it was read a group may have come, or have been put back.
+        if start <= index.start or topic.pinned or self._bound(topic) < start:
+            return False
+        index.leave(start)
+        trimming: Pending[None] = Pending()
+        topic.trimming = trimming
+        try:
+            await self._book.log(topic, GroupKind.TRIM, encode(TrimBody(start, taken)))
+        finally:
+            index.leave(index.start)
+            topic.trimming = None
+            trimming.resolve(None)
+        return True
+
+    def _reach(self, topic: BrokerTopic, oldest_kept: int, bound: int) -> int:
+        """Up to where messages may go: whole blocks, and rows of the open one, so that nothing is read to take them."""
+        begin = reached = topic.index.start
+        for part in topic.log.parts(begin + 1):
+            if part.last_ts < oldest_kept and part.end_seq - 1 <= bound:
+                reached = part.end_seq - 1
+                if reached - begin >= _STEP:
+                    break
+                continue
+            opened = topic.log.open
+            if opened is not None and topic.log.is_open(part):
+                times = opened.times(0, part.count)
+                old = bisect_left([times] * part.count if isinstance(times, int) else times, oldest_kept)
+                reached = max(reached, min(part.first_seq + old - 1, bound))
+            break
+        return reached
+
+    async def _sum(self, topic: BrokerTopic, start: int) -> list[Trimmed]:
+        """What all messages below an offset come to."""
+        index = topic.index
+        sums: dict[int, tuple[int, int]] = {}
+        reached = index.start
+        while reached < start:
+            page, reached = await read_page(self._engine, topic.log, reached, min(reached + _PAGE, start))
+            for found in page:
+                partition = index.partition_at(found.offset)
+                if partition is not None:
+                    count, size = sums.get(partition, (0, 0))
+                    sums[partition] = (count + 1, size + found.message.size)
+        return [Trimmed(partition, count, size) for partition, (count, size) in sorted(sums.items())]
+
+    def _bound(self, topic: BrokerTopic) -> int:
+        """The lowest message that some group has not done: nothing from there on may go."""
+        groups: Iterable[Group | None] = topic.groups.values()
+        if not topic.groups and topic.name.startswith(DLQ):
+            groups = [None]
+        return min((self._open_from(topic, group) for group in groups), default=topic.index.head)
+
+    def _open_from(self, topic: BrokerTopic, group: Group | None) -> int:
+        """The lowest message that a group, or one that has done nothing, has not done."""
+        index = topic.index
+        lowest = index.head
+        for partition, part in enumerate(index.parts):
+            lane = None if group is None else group.lanes.get(partition)
+            at = index.at_or_after(partition, 0 if lane is None else lane.done.floor + 1)
+            while lane is None and at is not None and at in part.retired:
+                at = index.at_or_after(partition, at + 1)
+            if at is not None:
+                lowest = min(lowest, at)
+        return lowest

@@ -1,0 +1,329 @@
+"""All durable state of the broker: which topics there are, and how far each group has come in them.
+
+    logged → (commit point) → applied here, live and in replay alike
+
+A topic of the broker is a log of the engine and one frame that gives it its name and its partitions. What groups do is
+logged as frames of that log, so it is ordered with nothing but itself. What is done in one turn of the loop shares a
+frame; any other frame of the topic has it written before itself. State of an `ephemeral` topic is never logged:
+its messages do not come back, and nor may what was done with them.
+
+A checkpoint has per group and partition a floor, ranges and facts of failures: as many as messages were open, whatever
+the length of the log.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from driftq.engine.engine import Engine
+from driftq.engine.state.topic import Topic
+from driftq.errors import DriftQError, InvalidRequestError, TopicNotFoundError
+from driftq.features.broker.protocols import Ender, Listener, Produced, Registry, Scope
+from driftq.features.broker.state.broker_frames import (
+    DoneBody,
+    GroupKind,
+    ManyDoneBody,
+    RetiredBody,
+    RetryState,
+    TopicBody,
+    TopicState,
+    TrimBody,
+    decode_done,
+    decode_many_done,
+    decode_retired,
+    decode_retry,
+    decode_section,
+    decode_seek,
+    decode_topic,
+    decode_trim,
+    encode,
+)
+from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.message_index import Index, IndexReader
+from driftq.model.message import Message
+from driftq.model.names import broker_topic
+from driftq.model.topic_config import Durability
+from driftq.system.runtime import Pending
+
+
+class BrokerTopic:
+    """One topic."""
+
+    def __init__(self, topic_id: int, name: str, partitions: int) -> None:
+        self.id = topic_id
+        self.name = name
+        self.partitions = partitions
+        self.index = Index(partitions)
+        self.groups: dict[str, Group] = {}
+        self.log: Topic
+        """Its log, once recovery is over."""
+        self.known = 0
+        self.totals: list[tuple[int, int]] = []
+        """What a checkpoint knew of the index."""
+        self.pinned = 0
+        """Calls under way that count messages: retention waits for them."""
+        self.trimming: Pending[None] | None = None
+        """A trim on its way to the log: who counts messages waits for it."""
+
+    @property
+    def lasts(self) -> bool:
+        """Do its messages outlive the process?"""
+        return self.log.durability is not Durability.EPHEMERAL
+
+
+class Book:
+    """Topics and groups, as one feature of the engine."""
+
+    name = "groups"
+    kinds = frozenset(int(kind) for kind in GroupKind)
+
+    def __init__(self, registry: Registry, ask: Callable[[BrokerTopic, Group], None], now: Callable[[], int]) -> None:
+        self.by_id: dict[int, BrokerTopic] = {}
+        self.by_name: dict[str, BrokerTopic] = {}
+        self.listeners: list[Listener] = []
+        self.enders: list[Ender] = []
+        self._registry = registry
+        self._ask = ask
+        self._now = now
+        self._engine: Engine | None = None
+        self._gathered: dict[int, list[tuple[Sequence[DoneBody], Pending[None]]]] = {}
+        """What is done and not logged yet, by topic."""
+
+    def open(self, engine: Engine) -> None:
+        """Recovery is over: find out which messages there are. Raises OSError."""
+        for topic in self.by_id.values():
+            topic.log = engine.catalog.by_id[topic.id]
+            if topic.log.name != broker_topic(topic.name):
+                # Directories of an earlier format call it `v1:NAME`, or `v1:id-HASH`.
+                engine.catalog.rename(topic.log, broker_topic(topic.name))
+            reader = IndexReader(topic.index, topic.log, engine.indexes, topic.known, self._heard(topic.name))
+            reader.read(topic.totals)
+            for group in topic.groups.values():
+                for lane in group.lanes.values():
+                    lane.settle()
+                group.done = sum(lane.count or lane.done.last >= 0 for lane in group.lanes.values())
+                group.left_at = self._now()
+        self._engine = engine
+        engine.journal.at_turn(self._send_gathered)
+
+    def _heard(self, name: str) -> Callable[[int, int, int, Message], None]:
+        """Takes what recovery finds of one topic: partition, offset, time and message."""
+
+        def heard(partition: int, offset: int, ts: int, message: Message) -> None:
+            envelope = message.envelope
+            if envelope is not None and envelope.idempotency_key and envelope.dlq is None:
+                self._registry.stored(envelope.tenant_id, name, envelope.idempotency_key, ts, offset)
+            found = Produced(name, partition, offset, ts)
+            for listener in self.listeners:
+                listener(found, message)
+
+        return heard
+
+    def find(self, name: str) -> BrokerTopic:
+        """A topic. Raises InvalidRequestError."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            raise InvalidRequestError("topic does not exist")
+        return topic
+
+    def group(self, topic: BrokerTopic, name: str) -> Group:
+        """A group, new or known."""
+        group = topic.groups.get(name)
+        if group is None:
+            group = topic.groups[name] = Group(name, topic.index, partial(self._ask, topic), self._now)
+        return group
+
+    def log(self, topic: BrokerTopic, kind: GroupKind, body: bytes) -> Pending[None]:
+        """Log a fact and apply it at its commit point."""
+        assert self._engine is not None
+        if not topic.lasts:
+            self._engine.check_open()
+            applied: Pending[None] = Pending()
+            self.apply(kind, topic.log, self._engine.time.stamp(), body)
+            applied.resolve(None)
+            return applied
+        if topic.id in self._gathered:
+            self._send_done(topic, self._gathered.pop(topic.id))
+        sync = topic.log.durability is Durability.FSYNC
+        return self._engine.log(topic.log, kind, body, self, sync=sync, in_order=False)
+
+    def log_done(self, topic: BrokerTopic, facts: Sequence[DoneBody]) -> Pending[None]:
+        """Log that messages are done, all or none, together with others of this turn."""
+        assert self._engine is not None
+        logged: Pending[None] = Pending()
+        if not topic.lasts:
+            self._send_done(topic, [(facts, logged)])
+            return logged
+        self._engine.check_open()
+        self._engine.journal.shard_of(topic.log).check_room()
+        self._gathered.setdefault(topic.id, []).append((facts, logged))
+        self._engine.journal.schedule()
+        return logged
+
+    def _kind_of(self, topic: BrokerTopic, fact: DoneBody) -> GroupKind:
+        lane = topic.groups[fact.group].lanes[fact.partition]
+        return GroupKind.OFFSET if fact.offset > lane.done.last else GroupKind.GAP
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for topic_id, facts in gathered.items():
+            topic = self.by_id.get(topic_id)
+            if topic is not None:
+                self._send_done(topic, facts)
+
+    def _send_done(self, topic: BrokerTopic, gathered: list[tuple[Sequence[DoneBody], Pending[None]]]) -> None:
+        facts = [fact for some, _ in gathered for fact in some]
+        try:
+            if len(facts) == 1:
+                logged = self.log(topic, self._kind_of(topic, facts[0]), encode(facts[0]))
+            else:
+                logged = self.log(topic, GroupKind.DONE, encode(ManyDoneBody(facts)))
+        except DriftQError as error:
+            for _, waiting in gathered:
+                waiting.fail(error)
+            return
+
+        def settle(done: Pending[None]) -> None:
+            for _, waiting in gathered:
+                if done.error is None:
+                    waiting.resolve(None)
+                else:
+                    waiting.fail(done.error)
+
+        logged.then(settle)
+
+    # What the engine asks for
+
+    def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
+        """One committed frame."""
+        at = topic.timeline.moment(ts)
+        if kind == GroupKind.TOPIC:
+            self._apply_topic(topic, decode_topic(body))
+            return
+        found = self.by_id.get(topic.id)
+        if found is None:
+            return  # the frame that made it a topic was damaged, and recovery has said so
+        if kind == GroupKind.RETRY:
+            self._apply_retry(found, at, body)
+        elif kind == GroupKind.RETIRED:
+            self._apply_retired(found, decode_retired(body))
+        elif kind == GroupKind.TRIM:
+            self._apply_trim(found, topic, decode_trim(body))
+        elif kind == GroupKind.SEEK:
+            seek = decode_seek(body)
+            group = self.group(found, seek.group)
+            group.moved = True
+            for landing in seek.landings:
+                lane = group.lane(landing.partition, live=self._engine is not None)
+                group.done += landing.count - lane.count
+                lane.land(landing)
+        elif kind == GroupKind.DONE:
+            self._apply_done(found, at, decode_many_done(body).facts)
+        else:
+            self._apply_done(found, at, [decode_done(body)])
+
+    def _apply_topic(self, topic: Topic, body: TopicBody) -> None:
+        found = self.by_id.get(topic.id)
+        if found is None:
+            found = BrokerTopic(topic.id, body.name, body.partitions)
+            self.by_id[topic.id] = self.by_name[body.name] = found
+            found.log = topic
+
+    def _apply_done(self, topic: BrokerTopic, at: int, facts: Sequence[DoneBody]) -> None:
+        group: Group | None = None
+        for fact in facts:
+            # Facts of one batch are of one group, and mostly of one partition.
+            if group is None or fact.group != group.name:
+                group = self.group(topic, fact.group)
+            lane = group.lane(fact.partition, live=self._engine is not None)
+            before = lane.count
+            lane.finish(fact.offset, fact.size)
+            group.done += lane.count - before
+            if fact.attempts != 1:
+                for ended in self.enders:
+                    ended(topic.name, fact.offset, fact.group, fact.attempts)
+            if fact.key:
+                self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), at)
+
+    def _apply_retired(self, topic: BrokerTopic, fact: RetiredBody) -> None:
+        topic.index.parts[fact.partition].retired[fact.offset] = fact.size
+        for group in topic.groups.values():
+            lane = group.lanes.get(fact.partition)
+            if lane is None:
+                continue
+            before = lane.count
+            lane.finish(fact.offset, fact.size)
+            group.done += lane.count - before
+            if (entry := lane.open.get(fact.offset)) is not None:
+                lane.close(entry)
+            group.stir(fact.partition)
+
+    def _apply_trim(self, topic: BrokerTopic, log: Topic, fact: TrimBody) -> None:
+        """Records, totals and what is counted as done go in one step, so that no crash comes between them."""
+        log.age_out(fact.start + 1)
+        for group in topic.groups.values():
+            for gone in fact.taken:
+                lane = group.lanes.get(gone.partition)
+                if lane is not None:
+                    lane.trim(fact.start, gone)
+        if self._engine is not None:
+            topic.index.trim(fact.start, fact.taken)
+            return
+        topic.index.cut(fact.start)
+        if fact.start >= topic.known:
+            topic.known, topic.totals = fact.start, []
+            return
+        totals = dict(enumerate(topic.totals))
+        for gone in fact.taken:
+            count, size = totals[gone.partition]
+            totals[gone.partition] = (max(0, count - gone.count), max(0, size - gone.size))
+        topic.totals = list(totals.values())
+
+    def _apply_retry(self, topic: BrokerTopic, at: int, body: bytes) -> None:
+        fact = decode_retry(body)
+        lane = self.group(topic, fact.group).lane(fact.partition, live=self._engine is not None)
+        if lane.raw is None or fact.offset not in lane.raw:
+            lane.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at, fact.doomed)
+        if fact.key:
+            self._registry.failed(Scope(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, at)
+
+    def capture(self) -> bytes:
+        """Every topic by its id."""
+        return encode({topic.id: self._captured(topic) for topic in self._in_order()})
+
+    def _captured(self, topic: BrokerTopic) -> TopicState:
+        if not topic.lasts:
+            return TopicState(topic.name, topic.partitions, 0, [], {})
+        index = topic.index
+        totals = [(part.count, part.size) for part in index.parts]
+        groups = {
+            name: states for name, group in sorted(topic.groups.items()) if (states := group.capture()) or group.moved
+        }
+        retired = [
+            RetiredBody(number, offset, size)
+            for number, part in enumerate(index.parts)
+            for offset, size in sorted(part.retired.items())
+        ]
+        return TopicState(topic.name, topic.partitions, index.head, totals, groups, retired, index.start)
+
+    def _in_order(self) -> Iterable[BrokerTopic]:
+        return [topic for _, topic in sorted(self.by_id.items())]
+
+    def restore(self, section: bytes) -> None:
+        """And back."""
+        for topic_id, state in decode_section(section).items():
+            topic = BrokerTopic(topic_id, state.name, state.partitions)
+            topic.known, topic.totals = state.known, state.totals
+            topic.index.cut(state.start)
+            self.by_id[topic_id] = self.by_name[state.name] = topic
+            for fact in state.retired:
+                topic.index.parts[fact.partition].retired[fact.offset] = fact.size
+            for name, lanes in state.groups.items():
+                self.group(topic, name).restore(lanes)
+
+    def forget(self, topic: Topic) -> None:
+        """The log is gone; nobody but an operator with his own tools can do that."""
+        for _, waiting in self._gathered.pop(topic.id, ()):
+            waiting.fail(TopicNotFoundError(topic.name))
+        found = self.by_id.pop(topic.id, None)
+        if found is not None:
+            self.by_name.pop(found.name, None)

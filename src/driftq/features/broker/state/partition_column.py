@@ -1,0 +1,176 @@
+"""Which partition each message of a topic is in, packed: what follows an offset in its partition is found in memory.
+
+    column:  0 2 1 1 0 …   one number per message, in chunks of 4096
+             sealed, sealed, …, tail
+
+A full chunk is kept compressed beside the set of partitions that are in it; the last one is as it is. Numbers of a few
+partitions come down to their entropy that way: a tenth to half a byte per message. A chunk that is looked into stays
+unpacked for a while, so whoever works through a topic unpacks it once.
+
+Invariants
+- offset `n` stands at place `n % 4096` of chunk `n // 4096`; chunks below the first one kept are gone;
+- a place without message, or whose message was lost before it was counted, has the number `nobody`.
+"""
+
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from driftq.storage.segments.tag_codes import Column
+
+CHUNK = 4096
+_SPAN = 256
+"""Chunks whose partitions are summed up, so that a long way without a message of one is quick."""
+NARROW_MAX = 255
+"""The number of so many partitions fits one byte, and there is one left for `nobody`."""
+_UNPACKED_MAX = 256
+_FASTEST = 1
+
+
+class Spread:
+    """The partitions of all messages of one topic."""
+
+    __slots__ = ("_first", "_lasts", "_masks", "_sealed", "_spans", "_tail", "_wide", "nobody")
+
+    def __init__(self, partitions: int) -> None:
+        self._wide = partitions > NARROW_MAX
+        self.nobody = (1 << 16) - 1 if self._wide else NARROW_MAX
+        self._sealed: list[bytes] = []
+        self._masks: list[int] = []
+        """Which partitions are in each sealed chunk, as bits."""
+        self._spans: dict[int, int] = {}
+        """The same for so many chunks at once, by number."""
+        self._first = 0
+        """The chunk that `_sealed` begins with."""
+        self._tail: Column = self._column()
+        self._lasts = array("q", [-1]) * partitions
+
+    def _column(self) -> Column:
+        return array("H") if self._wide else bytearray()
+
+    @property
+    def head(self) -> int:
+        """One more than the highest offset it knows of."""
+        return (self._first + len(self._sealed)) * CHUNK + len(self._tail)
+
+    def last(self, partition: int) -> int:
+        """The highest message of a partition, or -1."""
+        return self._lasts[partition]
+
+    def add(self, partition: int, offset: int) -> None:
+        """A message, behind all others."""
+        if offset > self.head:
+            self._skip_to(offset)
+        self._tail.append(partition)
+        self._lasts[partition] = offset
+        if len(self._tail) == CHUNK:
+            self._seal()
+
+    def extend(self, offset: int, partitions: Sequence[int]) -> None:
+        """Messages that follow one another from an offset on, a chunk at a time: at a start there may be a million."""
+        if offset > self.head:
+            self._skip_to(offset)
+        done = 0
+        while done < len(partitions):
+            piece = partitions[done : done + CHUNK - len(self._tail)]
+            for partition, place in self._places(piece):
+                self._lasts[partition] = offset + done + place
+            self._tail.extend(piece)
+            done += len(piece)
+            if len(self._tail) == CHUNK:
+                self._seal()
+
+    def _places(self, piece: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """Yield each partition of some messages, with the place of its last message among them."""
+        if self._wide:
+            return {partition: place for place, partition in enumerate(piece)}.items()
+        column = bytes(piece)
+        return [(partition, column.rindex(partition)) for partition in set(column)]
+
+    def _skip_to(self, offset: int) -> None:
+        """Offsets without message."""
+        if not self._sealed and not self._tail:
+            self._first = offset // CHUNK
+        while self.head < offset:
+            self._tail.extend([self.nobody] * min(offset - self.head, CHUNK - len(self._tail)))
+            if len(self._tail) == CHUNK:
+                self._seal()
+
+    def _seal(self) -> None:
+        mask = 0
+        for partition in set(self._tail):
+            if partition != self.nobody:
+                mask |= 1 << partition
+        number = self._first + len(self._sealed)
+        self._spans[number // _SPAN] = self._spans.get(number // _SPAN, 0) | mask
+        self._masks.append(mask)
+        self._sealed.append(
+            zlib.compress(bytes(self._tail.tobytes() if isinstance(self._tail, array) else self._tail), _FASTEST)
+        )
+        self._tail = self._column()
+
+    def partition_at(self, offset: int) -> int | None:
+        """The partition of a message; None where there is none."""
+        number, place = divmod(offset, CHUNK)
+        if offset >= self.head or number < self._first:
+            return None
+        partition = self._chunk(number)[place]
+        return None if partition == self.nobody else partition
+
+    def at_or_after(self, partition: int, offset: int) -> int | None:
+        """The first message of a partition that is not below an offset."""
+        if offset > self._lasts[partition]:
+            return None
+        offset = max(offset, self._first * CHUNK)
+        number, place = divmod(offset, CHUNK)
+        while number < self._first + len(self._sealed):
+            if self._masks[number - self._first] >> partition & 1:
+                found = _find(self._chunk(number), partition, place)
+                if found >= 0:
+                    return number * CHUNK + found
+            number, place = self._next(number + 1, partition), 0
+        found = _find(self._tail, partition, place)
+        return number * CHUNK + found if found >= 0 else None
+
+    def _next(self, number: int, partition: int) -> int:
+        """The first chunk from this one on that may have the partition, or the tail."""
+        end = self._first + len(self._sealed)
+        while number < end and not self._masks[number - self._first] >> partition & 1:
+            skip = number % _SPAN == 0 and not self._spans[number // _SPAN] >> partition & 1
+            number += _SPAN if skip else 1
+        return min(number, end)
+
+    def _chunk(self, number: int) -> "Column | bytes":
+        place = number - self._first
+        if place == len(self._sealed):
+            return self._tail
+        return _unpacked_wide(self._sealed[place]) if self._wide else _unpacked(self._sealed[place])
+
+    def trim(self, start: int) -> None:
+        """Nobody asks for messages below an offset any more."""
+        gone = min(start // CHUNK - self._first, len(self._sealed))
+        if gone > 0:
+            del self._sealed[:gone], self._masks[:gone]
+            self._first += gone
+            for span in [span for span in self._spans if (span + 1) * _SPAN <= self._first]:
+                del self._spans[span]
+
+
+def _find(column: "Column | bytes", partition: int, place: int) -> int:
+    if not isinstance(column, array):
+        return column.find(partition, place)
+    try:
+        return column.index(partition, place)
+    except ValueError:
+        return -1
+
+
+@lru_cache(_UNPACKED_MAX)
+def _unpacked(packed: bytes) -> bytes:
+    return zlib.decompress(packed)
+
+
+@lru_cache(_UNPACKED_MAX)
+def _unpacked_wide(packed: bytes) -> "array[int]":
+    return array("H", zlib.decompress(packed))

@@ -1,0 +1,202 @@
+"""Named cursors (http-v0 §22.4): where a reader that wants to be seen stands, kept for it by the server.
+
+    absent → put → moved, forwards, or anywhere with `rewind` → deleted, or gone with its topic
+
+A put is logged like a `disk` write: answered when its frame is written, durable when the shard's next sync is through,
+so a power loss may bring back where the cursor stood shortly before. What a put does is decided when its frame is
+applied, live and in replay alike: of many at once the highest stays, whatever the order in which they were asked for.
+
+Frame kind 80 and the checkpoint's section `cursors`: docs/formats/wal.md and docs/formats/snapshot.md.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct, msgpack
+
+from driftq.engine.engine import Engine
+from driftq.engine.state.catalog import check_epoch
+from driftq.engine.state.topic import Topic
+from driftq.errors import InvalidRequestError, NotFoundError, ThrottledError
+from driftq.model.limits import CURSORS_MAX
+from driftq.model.names import is_router_name
+from driftq.system.runtime import Pending
+
+KIND = 80
+
+
+class Cursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where one reader stands."""
+
+    seq: int
+    updated_ts: int
+    meta: dict[str, str] | None = None
+
+
+class CursorBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Kind 80: a put, or a delete where there is no seq."""
+
+    name: str
+    seq: int | None
+    rewind: bool = False
+    meta: dict[str, str] | None = None
+
+
+class Put(Struct, frozen=True):
+    """The answer to a put: the cursor as it stands behind it, and whether this put moved it."""
+
+    cursor: Cursor
+    moved: bool
+
+
+class NamedCursors:
+    """The cursors of every topic."""
+
+    name = "cursors"
+    kinds = frozenset((KIND,))
+
+    def __init__(self) -> None:
+        self._topics: dict[int, dict[str, Cursor]] = {}
+        self._under_way: Counter[tuple[int, str]] = Counter()
+        """Frames that are logged and not applied."""
+        self._effect = False
+        """Has the last frame that was applied changed where a cursor stands?"""
+        self._engine: Engine
+
+    def bind(self, engine: Engine) -> None:
+        """The engine is there."""
+        self._engine = engine
+
+    # What a caller does
+
+    def put(
+        self,
+        name: str,
+        cursor: str,
+        seq: int,
+        *,
+        epoch: int | None = None,
+        rewind: bool = False,
+        meta: dict[str, str] | None = None,
+    ) -> Pending[Put]:
+        """Move a cursor, or make one."""
+        topic = self._topic(name, cursor)
+        check_epoch(topic, epoch)
+        if seq > topic.head:
+            raise InvalidRequestError(f"seq {seq} is above the head of the topic, which is {topic.head}")
+        stored = self._topics.get(topic.id, {}).get(cursor)
+        answer: Pending[Put] = Pending()
+        body = CursorBody(cursor, seq, rewind, meta)
+        if stored is not None and not self._under_way[topic.id, cursor] and _after(stored, body, 0) == stored:
+            answer.resolve(Put(stored, False))
+            return answer
+        self._check_room(topic, cursor)
+
+        def settle(done: Pending[None]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+            else:
+                answer.resolve(Put(self._topics[topic.id][cursor], self._effect))
+
+        self._log(topic, body).then(settle)
+        return answer
+
+    def delete(self, name: str, cursor: str) -> Pending[bool]:
+        """Forget a cursor; the answer says whether it was there."""
+        topic = self._engine.topic(name)
+        answer: Pending[bool] = Pending()
+        if cursor not in self._topics.get(topic.id, {}) and not self._under_way[topic.id, cursor]:
+            answer.resolve(False)
+            return answer
+
+        def settle(done: Pending[None]) -> None:
+            if done.error is not None:
+                answer.fail(done.error)
+            else:
+                answer.resolve(self._effect)
+
+        self._log(topic, CursorBody(cursor, None)).then(settle)
+        return answer
+
+    def get(self, name: str, cursor: str) -> Cursor:
+        """One cursor. Raises NotFoundError, or TopicNotFoundError."""
+        found = self._topics.get(self._engine.topic(name).id, {}).get(cursor)
+        if found is None:
+            raise NotFoundError(f"topic {name!r} has no cursor {cursor[:256]!r}")
+        return found
+
+    def all(self, name: str) -> dict[str, Cursor]:
+        """The cursors of a topic, by name."""
+        return self._topics.get(self._engine.topic(name).id, {})
+
+    def lags(self, topics: Iterable[Topic]) -> Iterator[tuple[str, str, int]]:
+        """Topic, cursor and how many seqs it is behind, of every cursor of these topics."""
+        for topic in topics:
+            for name, cursor in self._topics.get(topic.id, {}).items():
+                yield topic.name, name, topic.head - cursor.seq
+
+    def _topic(self, name: str, cursor: str) -> Topic:
+        if not is_router_name(cursor):
+            raise InvalidRequestError(
+                "a cursor name is 1 to 255 of A-Z a-z 0-9 . _ : > - and begins with a letter or a digit"
+            )
+        return self._engine.topic(name)
+
+    def _check_room(self, topic: Topic, cursor: str) -> None:
+        names = {*self._topics.get(topic.id, {}), *(name for of, name in self._under_way if of == topic.id)}
+        if cursor not in names and len(names) >= CURSORS_MAX:
+            raise ThrottledError(
+                f"topic {topic.name!r} has as many cursors as it may",
+                detail={"limit": "max_cursors", "max": CURSORS_MAX},
+                retry_after_ms=1000,
+            )
+
+    def _log(self, topic: Topic, body: CursorBody) -> Pending[None]:
+        key = (topic.id, body.name)
+        logged = self._engine.log(topic, KIND, msgpack.encode(body), self, sync=False)
+        self._under_way[key] += 1
+
+        def settle(_: Pending[None]) -> None:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+        logged.then(settle)
+        return logged
+
+    # What the engine asks for
+
+    def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
+        """A put or a delete."""
+        asked = msgpack.decode(body, type=CursorBody)
+        cursors = self._topics.setdefault(topic.id, {})
+        stored = cursors.pop(asked.name, None)
+        if asked.seq is None:
+            self._effect = stored is not None
+            return
+        cursors[asked.name] = found = _after(stored, asked, ts)
+        self._effect = stored is None or found.seq != stored.seq
+
+    def capture(self) -> bytes:
+        """Topic id to its cursors by name."""
+        return msgpack.encode({topic_id: cursors for topic_id, cursors in self._topics.items() if cursors})
+
+    def restore(self, section: bytes) -> None:
+        """And back."""
+        self._topics = msgpack.decode(section, type=dict[int, dict[str, Cursor]])
+
+    def forget(self, topic: Topic) -> None:
+        """Cursors die with their topic."""
+        self._topics.pop(topic.id, None)
+
+
+def _after(stored: Cursor | None, asked: CursorBody, ts: int) -> Cursor:
+    """The cursor behind a put. A meta that is not given stays as it was."""
+    assert asked.seq is not None
+    if stored is None:
+        return Cursor(asked.seq, ts, asked.meta)
+    if asked.seq < stored.seq and not asked.rewind:
+        return stored
+    if asked.seq == stored.seq and asked.meta in (None, stored.meta):
+        return stored
+    return Cursor(asked.seq, ts, stored.meta if asked.meta is None else asked.meta)

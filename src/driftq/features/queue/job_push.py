@@ -1,0 +1,185 @@
+"""Jobs pushed to a connection: it holds at most so many, and gets the next as soon as there is room (http-v0 §14.9).
+
+    open → waiting → in line → asking → waiting …→ closed
+
+A `Push` asks for jobs whenever it may hold more, its peer reads, and something is ready; it takes its turn for that
+among all streams, by the priority of its topic. It looks again when the topic changes, when a lease or a delay runs
+out, and when its peer has read. Its claims are those of any worker, so it takes part in cohorts. Under pressure a
+topic of negative priority is not pushed; it can still be polled.
+
+`held` is kept by the lease table: a job leaves it when it is acked, given back or deleted, or its lease has run out.
+When the connection is gone what it holds is given back at once.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from driftq.engine.engine import Engine
+from driftq.engine.load.pressure import Level
+from driftq.engine.load.priority import effective_priority
+from driftq.engine.state.topic import Topic
+from driftq.features.queue.backlog import Backlog, ready
+from driftq.features.queue.claims import Claimed, Claimer
+from driftq.features.queue.job_settlement import Settler
+from driftq.features.queue.lease_table import Table
+from driftq.system.runtime import Pending, Runtime, Timer
+
+_AT_ONCE = 32
+"""So many jobs are rendered before the peer's buffer is looked at again."""
+_RETRY_MS = 250
+
+
+class Push:
+    """One connection: `deliver` hands it jobs, `has_room` says if it takes more, `ended` that the queue is gone."""
+
+    def __init__(
+        self,
+        parts: "Pusher",
+        topic: Topic,
+        node: str,
+        limit: int,
+        lease_ms: int | None,
+        *,
+        deliver: Callable[[Claimed], None],
+        has_room: Callable[[], bool],
+        ended: Callable[[], None],
+    ) -> None:
+        self.held: set[int] = set()
+        self._parts = parts
+        self._topic = topic
+        self._node = node
+        self._limit = limit
+        self._lease_ms = lease_ms
+        self._deliver = deliver
+        self._has_room = has_room
+        self._ended = ended
+        self._in_line = False
+        self._asking = False
+        self._closed = False
+        self._timer: Timer | None = None
+        parts.engine.wakeups.add(topic.name, self.wake)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something may have changed: look, and ask for more if there may be more."""
+        topic, parts = self._topic, self._parts
+        if self._closed:
+            return
+        if topic.gone:
+            self.close()
+            self._ended()
+            return
+        if self._asking or self._in_line:
+            return
+        wanted = self._wanted()
+        if wanted is None:
+            return
+        self._in_line = True
+        parts.turns.ask(self, parts.priority(topic))
+
+    def step(self) -> int:
+        """Its turn has come: ask for jobs. Returns how many bytes that brought so far."""
+        self._in_line = False
+        if self._closed or self._topic.gone:
+            self.wake()
+            return 0
+        wanted = self._wanted()
+        if wanted is None:
+            return 0
+        self._asking = True
+        try:
+            claim = self._parts.claimer.claim(self._topic, self._node, wanted, self._lease_ms, self.held)
+        except Exception:
+            self._asking = False
+            self._look_later(_RETRY_MS)
+            raise
+        claim.then(self._answered)
+        return sum(map(len, claim.result().jobs)) if claim.settled and claim.error is None else 0
+
+    def _wanted(self) -> int | None:
+        """How many jobs to ask for; when there is nothing to ask for it will be woken, and so it is after a failure."""
+        try:
+            return self._look()
+        except Exception:
+            self._look_later(_RETRY_MS)
+            raise
+
+    def _look(self) -> int | None:
+        topic, parts = self._topic, self._parts
+        table = parts.backlog.book.table(topic)
+        topic.expire(parts.engine.time.now())
+        parts.backlog.refresh(topic, table)
+        parts.backlog.settle_debts(topic, table)
+        wanted = self._limit - len(self.held)
+        if wanted <= 0 or not self._has_room() or ready(topic, table) <= 0:
+            self._look_again(table)
+            return None
+        if parts.engine.pressure.level >= Level.PRESSED and parts.priority(topic) < 0:
+            self._look_again(table, retry=True)
+            return None
+        return wanted if topic.config.claim_jitter_ms else min(wanted, _AT_ONCE)
+
+    def _answered(self, done: Pending[Claimed]) -> None:
+        self._asking = False
+        if self._closed:
+            self._release()
+            return
+        if done.error is not None or not done.result().seqs:
+            self._look_again(self._parts.backlog.book.table(self._topic), retry=done.error is not None)
+            return
+        try:
+            self._deliver(done.result())
+        finally:
+            self._parts.runtime.soon(self.wake)
+
+    def _look_again(self, table: Table, *, retry: bool = False) -> None:
+        """Be woken when the next lease or delay runs out; after a failed claim, shortly."""
+        due = table.next_due()
+        if due is None or retry:
+            self._look_later(_RETRY_MS if retry else None)
+        else:
+            self._look_later(max(1, due - self._parts.engine.time.running()))
+
+    def _look_later(self, delay_ms: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if delay_ms is None else self._parts.runtime.later(delay_ms, self.wake)
+
+    def close(self) -> None:
+        """The connection is gone: what it holds is given back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._parts.engine.wakeups.discard(self._topic.name, self.wake)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._release()
+
+    def _release(self) -> None:
+        if self.held and not self._topic.gone:
+            self._parts.settler.release(self._topic, sorted(self.held))
+
+
+class Turns(Protocol):
+    """Where streams take turns."""
+
+    def ask(self, one: Push, priority: int) -> None:
+        """Let one `step`, by and by."""
+
+
+class Pusher:
+    """What every `Push` works with."""
+
+    def __init__(
+        self, engine: Engine, runtime: Runtime, turns: Turns, backlog: Backlog, claimer: Claimer, settler: Settler
+    ) -> None:
+        self.engine = engine
+        self.runtime = runtime
+        self.turns = turns
+        self.backlog = backlog
+        self.claimer = claimer
+        self.settler = settler
+
+    def priority(self, topic: Topic) -> int:
+        """Which turn a topic's pushes get."""
+        return effective_priority(topic.config, topic.consumed_at, self.engine.time.running())

@@ -1,0 +1,131 @@
+"""The lease tables of all topics, as one feature of the engine: frames of kinds 32 and 33, one checkpoint section.
+
+A table begins with the first call that needs it. It is logged where the topic's config asks for durable leases and its
+class keeps anything; the first call under such a config logs the table as it is (LEASE_STATE), and every later one what
+it did. Where leases are not logged only the number of dead letters is in the checkpoint.
+
+After recovery `open` puts every table right once: what the log shows of leases holds where they are durable now, and is
+forgotten where they are not.
+"""
+
+from msgspec import msgpack
+
+from driftq.engine.engine import Engine
+from driftq.engine.read.seq_lookup import live_until
+from driftq.engine.state.topic import Topic
+from driftq.errors import DriftQError
+from driftq.features.queue.lease_events import Event, LeaseKind, TableState, decode_event, decode_state, encode
+from driftq.features.queue.lease_table import Table
+from driftq.model.topic_config import Durability
+from driftq.system.runtime import Pending
+
+_section = msgpack.Decoder(list[tuple[int, TableState]])
+_NOTHING = TableState(0)
+
+
+def are_durable(topic: Topic) -> bool:
+    """Do the leases of a topic outlive a restart?"""
+    return topic.config.leases_durable and topic.durability is not Durability.EPHEMERAL
+
+
+class LeaseBook:
+    """Every table, by the id of its topic."""
+
+    name = "leases"
+    kinds = frozenset({int(kind) for kind in LeaseKind})
+
+    def __init__(self) -> None:
+        self._tables: dict[int, Table] = {}
+        self._engine: Engine | None = None
+
+    def open(self, engine: Engine) -> None:
+        """Recovery is over: frames that are applied from now on are this run's own."""
+        self._engine = engine
+        for topic_id, table in list(self._tables.items()):
+            topic = engine.catalog.by_id[topic_id]
+            if are_durable(topic):
+                table.logged = True
+                table.rebuild(live_until(topic, table.frontier))
+            else:
+                table = self._tables[topic_id] = Table.of(TableState(table.dead_lettered))
+                table.logged = False
+            _follow(table, topic)
+
+    def table(self, topic: Topic) -> Table:
+        """The table of a topic, made when there was none. That of a topic which is gone is kept nowhere."""
+        table = self._tables.get(topic.id)
+        if table is None:
+            table = Table()
+            _follow(table, topic)
+            if not topic.gone:
+                self._tables[topic.id] = table
+        return table
+
+    def commit(self, topic: Topic, table: Table, event: Event) -> Pending[None] | None:
+        """Log an event where leases are logged, then apply it. None when it is applied on return."""
+        if not are_durable(topic):
+            table.logged = False
+            table.owed.clear()
+            table.apply(event)
+            return None
+        assert self._engine is not None
+        if not table.logged:
+            self._log_state(self._engine, topic, table)
+        owed, table.owed = table.owed, []
+        if owed:
+            event = Event(event.clock, owed + event.releases, event.grants)
+
+        def settle(error: BaseException | None) -> None:
+            if error is not None:
+                table.owed = owed + table.owed
+
+        sync = topic.durability is Durability.FSYNC
+        try:
+            logged = self._engine.log(topic, LeaseKind.LEASES, encode(event), self, sync=sync, in_order=False)
+        except DriftQError as error:
+            settle(error)
+            raise
+        logged.then(lambda done: settle(done.error))
+        return logged
+
+    def _log_state(self, engine: Engine, topic: Topic, table: Table) -> None:
+        """From here on the log shows the leases, beginning with those there are."""
+        table.logged = True
+        state = encode(table.capture())
+
+        def settle(error: BaseException | None) -> None:
+            table.logged = table.logged and error is None
+
+        try:
+            logged = engine.log(topic, LeaseKind.LEASE_STATE, state, self, sync=False, in_order=False)
+        except DriftQError as error:
+            settle(error)
+            raise
+        logged.then(lambda done: settle(done.error))
+
+    # What the engine asks
+
+    def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
+        """One committed frame."""
+        if kind == LeaseKind.LEASES:
+            self.table(topic).apply(decode_event(body))
+        elif self._engine is None:
+            self._tables[topic.id] = Table.of(decode_state(body))
+
+    def capture(self) -> bytes:
+        """All tables that have anything to keep, in the order of their topics' ids."""
+        states = [(topic_id, table.capture()) for topic_id, table in sorted(self._tables.items())]
+        return msgpack.encode([found for found in states if found[1] != _NOTHING])
+
+    def restore(self, section: bytes) -> None:
+        """The tables of a checkpoint."""
+        self._tables = {topic_id: Table.of(state) for topic_id, state in _section.decode(section)}
+
+    def forget(self, topic: Topic) -> None:
+        """Leases end with their topic."""
+        self._tables.pop(topic.id, None)
+
+
+def _follow(table: Table, topic: Topic) -> None:
+    """From here on the table has to hear of what the topic loses."""
+    table.seen_earliest, table.seen_deleted = topic.earliest, topic.deleted

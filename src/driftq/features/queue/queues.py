@@ -1,0 +1,37 @@
+"""Queues as one feature: its parts put together, for the server and its handlers."""
+
+from driftq.engine.engine import Engine
+from driftq.engine.state.topic import Topic
+from driftq.features.queue.backlog import Backlog, Counters
+from driftq.features.queue.claims import Claimer
+from driftq.features.queue.job_push import Pusher, Turns
+from driftq.features.queue.job_settlement import Settler
+from driftq.features.queue.lease_log import LeaseBook
+from driftq.features.queue.waiting_claims import Waits
+from driftq.system.entropy import Entropy
+from driftq.system.runtime import Runtime
+
+_RUN_ID_BYTES = 4
+
+
+class Queues:
+    """Claim, wait, settle, push, count. The engine has `book` as one of its features; all streams share `turns`."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: Turns, book: LeaseBook) -> None:
+        self._engine = engine
+        self._book = book
+        self.backlog = Backlog(engine, book)
+        # Claims are numbered from another random point in every run, so that no lease id comes twice.
+        run_id = int.from_bytes(entropy.token(_RUN_ID_BYTES)) >> 1
+        self.claimer = Claimer(engine, runtime, self.backlog, run_id)
+        self.settler = Settler(engine, self.backlog)
+        self.waits = Waits(engine, runtime, self.backlog, self.claimer, self.settler)
+        self.pusher = Pusher(engine, runtime, turns, self.backlog, self.claimer, self.settler)
+
+    def open(self) -> None:
+        """Recovery is over: put what it found in order."""
+        self._book.open(self._engine)
+
+    def counters(self, topic: Topic) -> Counters:
+        """Ready, in flight and dead-lettered jobs of a queue, as of now."""
+        return self.backlog.counters(topic)

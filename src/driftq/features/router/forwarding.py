@@ -1,0 +1,395 @@
+"""Forwarding: the live half of routers (http-v0 §11.3, §11.4).
+
+An inflow is at any moment one of
+
+    idle      it has passed its source's head
+    ready     there is something to pass, and a turn will
+    busy      something of it is under way: copies behind a commit, a mark, a block to fetch, a sync of the source
+    blocked   dest has no room for the next copy, or the log takes nothing now; tried again by
+    `features/router/retry_backoff`, and by readers
+
+and takes one step at a time: some records copied, or a gap passed. Invariants
+- A cursor moves in the turn that shows what it stands for, so a checkpoint has both or neither.
+- Nothing is passed over silently that replay could find: a gap is logged as a mark before it is passed.
+- No copy is placed while a mark of an earlier event is not logged (`features/router/copy_marks`).
+- A dest of class `fsync` gets copies of what is on stable storage, and of nothing else.
+- A source's writer never waits for any of this. Only where a cap is about to take records that a router has not passed
+  are they copied first, in the same turn, if dest takes them.
+"""
+
+from collections import Counter
+from enum import Enum, auto
+
+from driftq.engine.engine import Engine
+from driftq.engine.load.priority import Bands, effective_priority
+from driftq.engine.read.topic_page import Damaged, Missing
+from driftq.engine.state.control_frames import encode_body
+from driftq.engine.state.topic import Going, Topic
+from driftq.engine.write.copier import Note
+from driftq.errors import DriftQError
+from driftq.features.router.copies import Batch, copied_seqs, copies_of, first_too_large
+from driftq.features.router.copy_marks import Stamps, UnloggedMarks
+from driftq.features.router.destination import Gap, Inflow, Router, Rule, Run, look
+from driftq.features.router.retry_backoff import Backoff
+from driftq.features.router.router_frames import ROUTER_MARK, RouterMarkBody
+from driftq.features.router.router_table import Table
+from driftq.model.limits import BLOCK_RECORDS_MAX
+from driftq.model.topic_config import Durability
+from driftq.storage.wal.group_commit import Submission
+from driftq.system.runtime import Pending, Runtime
+
+TURN_RECORDS = BLOCK_RECORDS_MAX
+"""So many source records a router passes in one turn, at most."""
+_SOON_MS = 1
+_STEPS_PER_TURN = 16
+_STEPS_PER_READ = 64
+_DEPTH_MAX = 8
+_PASSING = (Durability.EPHEMERAL, Durability.MEMORY)
+
+
+class Outcome(Enum):
+    """How a step ended."""
+
+    IDLE = auto()
+    MORE = auto()
+    BUSY = auto()
+    BLOCKED = auto()
+
+
+class Forwarder:
+    """Drives the inflows of a running engine."""
+
+    def __init__(self, table: Table, engine: Engine, runtime: Runtime) -> None:
+        self._table = table
+        self._engine = engine
+        self._runtime = runtime
+        self._ready: Bands[Inflow] = Bands()
+        self._scheduled = False
+        self._closed = False
+        self._changing: set[int] = set()
+        """Topics in the middle of a change: nothing is copied into them before it is through."""
+        self._syncing: set[int] = set()
+        self._stamps = Stamps(table, engine, runtime)
+        self._backoff = Backoff(table, engine, runtime, self.wake)
+        self.unlogged = UnloggedMarks(table, engine.journal, self._marks_settled)
+        engine.listeners.append(self._published)
+
+    def close(self) -> None:
+        """Copy nothing more."""
+        self._closed = self._stamps.closed = self._backoff.closed = True
+        for inflow in self._table.all_inflows():
+            self._backoff.cancel(inflow)
+
+    def _published(self, topic: Topic) -> None:
+        for inflow in self._table.out.get(topic.id, ()):
+            if not inflow.retry_ms:
+                self.wake(inflow)
+
+    def wake(self, inflow: Inflow) -> None:
+        """There may be something to do."""
+        if inflow.queued or self._closed:
+            return
+        inflow.queued = True
+        dest = self._table.topic(inflow.dest_id)
+        now = self._engine.time.running()
+        self._ready.add(inflow, 0 if dest is None else effective_priority(dest.config, dest.consumed_at, now), now)
+        if not self._scheduled:
+            self._scheduled = True
+            self._runtime.soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        now = self._engine.time.running()
+        for _ in range(_STEPS_PER_TURN):
+            if not len(self._ready):
+                return
+            inflow = self._ready.take(now)
+            inflow.queued = False
+            before = self._engine.blocks.usage.payload
+            if self._advance(inflow) is Outcome.MORE and inflow.routers and inflow.low < inflow.source.head:
+                self.wake(inflow)
+            self._ready.spend(abs(self._engine.blocks.usage.payload - before))
+        if len(self._ready) and not self._scheduled:
+            self._scheduled = True
+            self._runtime.soon(self._turn)
+
+    # Reading its own writes
+
+    def bring(self, topic: Topic) -> Pending[None] | None:
+        """Drive the routers of a topic to the head of their source, if they can get there."""
+        inflow = self._table.inflow(topic.id)
+        if inflow is None or self._closed or (not inflow.busy and inflow.low >= inflow.source.head):
+            return None
+        target = inflow.source.head
+        outcome = Outcome.MORE
+        for _ in range(_STEPS_PER_READ):
+            outcome = self._advance(inflow)
+            if outcome is not Outcome.MORE:
+                break
+        if outcome in (Outcome.IDLE, Outcome.BLOCKED) or not inflow.routers or inflow.low >= target:
+            return None
+        waiting: Pending[None] = Pending()
+        inflow.waiters.append((target, waiting))
+        self.wake(inflow)
+        return waiting
+
+    def guard(self, topic: Topic, going: Going) -> None:
+        """Live records of a source are about to go: what its routers have not passed is passed now, if it can be."""
+        if going is Going.BY_TIME or self._closed or len(self._changing) >= _DEPTH_MAX or topic.id in self._changing:
+            return
+        self._changing.add(topic.id)
+        try:
+            for inflow in list(self._table.out.get(topic.id, ())):
+                while inflow.routers and self._advance(inflow) is Outcome.MORE:
+                    pass
+        finally:
+            self._changing.discard(topic.id)
+
+    # One step
+
+    def _advance(self, inflow: Inflow) -> Outcome:
+        """One step, and what follows from how it ended."""
+        try:
+            outcome = self._step(inflow)
+        except DriftQError:
+            outcome = Outcome.BLOCKED
+        except Exception:
+            self._backoff.block(inflow)  # and with it those that are in line
+            raise
+        if outcome is Outcome.BLOCKED:
+            self._backoff.block(inflow)
+        elif outcome is not Outcome.BUSY:
+            self._backoff.went_on(inflow)
+        if outcome is not Outcome.BUSY:
+            self._tell(inflow, everybody=outcome is Outcome.BLOCKED)
+        return outcome
+
+    def _tell(self, inflow: Inflow, *, everybody: bool) -> None:
+        if not inflow.waiters:
+            return
+        low = inflow.low if inflow.routers else inflow.source.head
+        waiters, inflow.waiters = inflow.waiters, []
+        for target, waiting in waiters:
+            if everybody or target <= low:
+                waiting.resolve(None)
+            else:
+                inflow.waiters.append((target, waiting))
+
+    def ended(self, inflow: Inflow) -> None:
+        """It has no routers any more: nobody waits for it."""
+        self._backoff.cancel(inflow)
+        self._tell(inflow, everybody=True)
+
+    def _step(self, inflow: Inflow) -> Outcome:
+        source, dest = inflow.source, self._table.topic(inflow.dest_id)
+        if not inflow.routers or inflow.low >= source.head or dest is None or source.gone:
+            return Outcome.IDLE
+        if inflow.busy or inflow.frozen:
+            return Outcome.BUSY
+        if self.unlogged:
+            return Outcome.BUSY if self.unlogged.hurry() else Outcome.BLOCKED
+        if dest.held or dest.id in self._changing:
+            self._backoff.later(inflow, _SOON_MS)
+            return Outcome.BUSY
+        if dest.durability is not Durability.EPHEMERAL:
+            self._engine.journal.check_append(dest)
+        source.expire(self._engine.time.now())
+        low, upto = inflow.low, source.head
+        # What an `fsync` topic shows is on stable storage, also before anybody has taken note of that.
+        synced = upto if source.durability is Durability.FSYNC else self._engine.synced_seq(source)
+        if dest.durability is Durability.FSYNC and source.durability not in _PASSING:
+            upto = min(upto, synced)
+            if low >= upto:
+                return self._ask_sync(inflow)
+        upto, made, active = inflow.border(low, upto, self._table.hops.get(source.id))
+        if any(rule.exactly_once and low < router.copied_to for router, rule in active):
+            if self._pass_copied(inflow, dest, active):
+                return Outcome.MORE
+            upto = low + 1
+        found = look(source, low, upto, TURN_RECORDS)
+        return self._proceed(inflow, dest, active, found, made, synced)
+
+    def _pass_copied(self, inflow: Inflow, dest: Topic, active: list[tuple[Router, Rule]]) -> bool:
+        """The cursor of an `exactly_once` router has gone back: pass the next record if its copy is there."""
+        for router, rule in active:
+            seq = router.cursor + 1
+            if rule.exactly_once and seq <= router.copied_to and seq in copied_seqs(dest, router):
+                self._pass(inflow, {router: seq}, {router: 1})
+                return True
+        return False
+
+    def _proceed(
+        self,
+        inflow: Inflow,
+        dest: Topic,
+        active: list[tuple[Router, Rule]],
+        found: Run | Gap | Missing | Damaged,
+        made: int,
+        synced: int,
+    ) -> Outcome:
+        if isinstance(found, Run):
+            return self._copy(inflow, dest, copies_of(found, inflow.source, active, made), active, synced)
+        if isinstance(found, Gap):
+            return self._pass_gap(inflow, dest, active, found)
+        return self._fetch(inflow, found)
+
+    def _copy(
+        self, inflow: Inflow, dest: Topic, batch: Batch, active: list[tuple[Router, Rule]], synced: int
+    ) -> Outcome:
+        if not batch.count:
+            self._pass(inflow, {router: batch.last_seq for router, _ in active}, {})
+            return Outcome.MORE
+        dest.expire(self._engine.time.now())
+        sizes = batch.sizes()
+        fit = self._engine.copier.room(dest, sizes)
+        large = first_too_large(batch, sizes, self._engine.settings.limits.record_bytes_max)
+        fit = fit if large is None else min(fit, large)
+        if not fit:
+            return Outcome.BLOCKED
+        cursors = batch.cursors_after(fit, active)
+        copied = Counter(batch.owners[:fit])
+        first = dest.next_seq
+        note = None
+        if inflow.logs_copies(dest):
+            mark = RouterMarkBody(
+                first + fit - 1,
+                [(router.number, cursor) for router, cursor in cursors.items()],
+                forwarded=[(router.number, count) for router, count in copied.items()],
+            )
+            note = Note(ROUTER_MARK, encode_body(mark))
+        failed: list[DriftQError] = []
+        later: list[bool] = []
+
+        def done(error: DriftQError | None) -> None:
+            inflow.busy = False
+            inflow.planned = None
+            if error is not None:
+                failed.append(error)
+                self._backoff.block(inflow)
+                self._tell(inflow, everybody=True)
+                return
+            for router in copied:
+                router.copied_to = max(router.copied_to, batch.seqs[fit - 1])
+            self._table.note_hops(dest, first, first + fit - 1, batch.hops)
+            self._pass(inflow, cursors, copied)
+            self._stamps.copied(dest, inflow)
+            if later:
+                self.wake(inflow)
+
+        inflow.busy = True
+        inflow.planned = cursors
+        self._engine.copier.place(
+            dest, batch.rows(0, fit), done, note=note, lasting=batch.seqs[fit - 1] <= synced and note is None
+        )
+        if failed:
+            return Outcome.BLOCKED
+        later.append(True)
+        return Outcome.BUSY if inflow.busy else Outcome.MORE
+
+    def _pass(
+        self, inflow: Inflow, cursors: dict[Router, int], forwarded: "dict[Router, int] | Counter[Router]"
+    ) -> None:
+        for router, count in forwarded.items():
+            router.forwarded += count
+        for router, cursor in cursors.items():
+            router.passed(cursor)
+        self._backoff.went_on(inflow)
+        if inflow.routers:
+            self._table.forget_hops(inflow.source)
+
+    def _pass_gap(self, inflow: Inflow, dest: Topic, active: list[tuple[Router, Rule]], gap: Gap) -> Outcome:
+        """Nothing to copy up to here. Unless replay finds the same by itself, it is logged first."""
+        source = inflow.source
+        rederived = source.durability is not Durability.EPHEMERAL and dest.durability is not Durability.EPHEMERAL
+        # What a crash took of a source was never copied into an `fsync` dest: it was not synced.
+        marked = gap.deleted or (gap.crash and dest.durability is not Durability.FSYNC)
+        if not gap.lost and not (marked and rederived):
+            self._pass(inflow, {router: gap.last for router, _ in active}, {})
+            return Outcome.MORE
+        slots = gap.lost * len(active)
+        body = RouterMarkBody(
+            dest.next_seq - 1,
+            [(router.number, gap.last) for router, _ in active],
+            slots,
+            [(router.number, gap.lost) for router, _ in active] if gap.lost else [],
+        )
+        self._log_mark(inflow, dest, body)
+        return Outcome.BUSY
+
+    def _log_mark(self, inflow: Inflow, dest: Topic, body: RouterMarkBody) -> None:
+        """Log a mark; the inflow goes on when it is committed. Raises and has changed nothing, or returns."""
+        logged = self._engine.log(dest, ROUTER_MARK, encode_body(body), self._table.feature, sync=dest.keeps_head)
+        dest.next_seq += body.slots
+        inflow.busy = True
+        inflow.planned = {
+            self._table.by_number[number]: cursor for number, cursor in body.cursors if number in self._table.by_number
+        }
+
+        def settle(done: Pending[None]) -> None:
+            inflow.busy = False
+            inflow.planned = None
+            if done.error is not None:
+                self._backoff.block(inflow)
+                self._tell(inflow, everybody=True)
+                return
+            if body.slots:
+                self._engine.publish(dest)
+            self._tell(inflow, everybody=False)
+            self.wake(inflow)
+
+        logged.then(settle)
+
+    def _marks_settled(self, *, logged: bool) -> None:
+        """Let every inflow go on, or try again later where a mark is still unlogged."""
+        for inflow in self._table.all_inflows():
+            if logged:
+                self.wake(inflow)
+            else:
+                self._backoff.block(inflow)
+                self._tell(inflow, everybody=True)
+
+    # Waiting
+
+    def _fetch(self, inflow: Inflow, found: Missing | Damaged) -> Outcome:
+        inflow.busy = True
+        fetch = self._engine.fetching.wait_for(inflow.source, found)
+        inflow.held = fetch
+
+        def settle(done: Pending[None]) -> None:
+            inflow.busy = False
+            if done.error is not None:
+                inflow.held = None
+                self._backoff.block(inflow)
+                self._tell(inflow, everybody=True)
+            else:
+                self._advance_on(inflow)
+                inflow.held = None
+
+        fetch.then(settle)
+        return Outcome.BUSY if inflow.busy else Outcome.MORE
+
+    def _advance_on(self, inflow: Inflow) -> None:
+        if inflow.routers and not self._closed and self._advance(inflow) is Outcome.MORE:
+            self.wake(inflow)
+
+    def _ask_sync(self, inflow: Inflow) -> Outcome:
+        """What dest waits for is on its way to the disk: hurry it up."""
+        source = inflow.source
+        if source.id in self._syncing:
+            return Outcome.BUSY
+        shard = self._engine.journal.shard_of(source)
+        shard.check_room()
+        self._syncing.add(source.id)
+
+        def done(_: Submission, error: DriftQError | None) -> None:
+            self._syncing.discard(source.id)
+            for waiting in self._table.out.get(source.id, ()):
+                if error is None and waiting.low < self._engine.synced_seq(source):
+                    self.wake(waiting)
+                else:
+                    self._backoff.block(waiting)
+                    self._tell(waiting, everybody=True)
+
+        shard.sync(done)
+        self._engine.journal.schedule()
+        return Outcome.BUSY

@@ -1,0 +1,351 @@
+"""Staged writes (http-v0 §22.5): parts that wait, durable and invisible, and the commits that publish them.
+
+A part     written and synced → waiting, at its address → replaced by another at the same address
+                                                        → expired, dropped, or gone with its topic
+                                                        → published
+A commit   one at a time per writer: parts found → read from their files → published (`engine/write/publisher`), which
+           remembers batch and seqs of the writer in the same step → its Commit frame synced → the files removed
+
+A part's address is its topic, writer, batch, part, attempt and chunk. The last batch of every writer lives as long as
+its topic, in the log and in the checkpoint's section `staging`: a batch up to it is never published again, whatever is
+asked. So every step may be repeated after any crash: before the Commit frame is on stable storage the parts are still
+there, and once it is the batch is known.
+
+Invariants
+- What is waiting counts once against the server's bytes (`Quota.reserved`), until it is a topic's.
+- A file is removed only when nothing can ask for it any more; what a crash brings back is found superfluous by `open`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, msgpack
+
+from driftq.engine.engine import Engine
+from driftq.engine.state.catalog import check_epoch
+from driftq.engine.state.control_frames import COMMIT, CommitBody, WriterTag
+from driftq.engine.state.topic import Topic
+from driftq.engine.write.appender import Appended
+from driftq.errors import (
+    BatchTooLargeError,
+    InternalError,
+    InvalidRequestError,
+    NotFoundError,
+    StageIncompleteError,
+    TopicNotFoundError,
+)
+from driftq.features.staging.part_thread import StageFiles
+from driftq.features.staging.staged_parts import Address, Owner, Part, Parts
+from driftq.model.limits import COMMIT_BYTES_MAX, WRITER_BYTES_MAX
+from driftq.storage.blocks.rows import Rows
+from driftq.storage.layout import Layout
+from driftq.storage.no_space import write_error
+from driftq.storage.part_file import PartHead
+from driftq.system.runtime import Pending, Runtime, Timer, run
+
+_TICK_MS = 1000
+
+
+class PartRef(NamedTuple):
+    """A part as a commit names it: its chunks are 0 to `chunks` - 1."""
+
+    part: int
+    attempt: int
+    chunks: int
+
+
+class LastBatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The newest batch that a writer has published, and its seqs."""
+
+    batch: int
+    first: int
+    last: int
+
+
+class Staged(Struct, frozen=True):
+    """The answer to a part."""
+
+    records: int
+    payload: int
+    expires_ts: int
+
+
+class Committed(Struct, frozen=True):
+    """The answer to a commit."""
+
+    seqs: range | None
+    """None for a batch before the writer's last one, of which no more is known."""
+    head_seq: int
+    deduped: bool
+    sync_ns: int = 0
+
+
+class Staging:
+    """The parts and writers of every topic."""
+
+    name = "staging"
+    kinds = frozenset((COMMIT,))
+
+    def __init__(self, ttl_ms: int) -> None:
+        self._ttl_ms = ttl_ms
+        self._writers: dict[int, dict[str, LastBatch]] = {}
+        self._parts = Parts()
+        self._published: dict[tuple[int, str, int], list[int]] = {}
+        """Files of parts that are published and not removed, by topic id, writer and batch."""
+        self._committing: dict[Owner, Pending[None]] = {}
+        self._next_number = 1
+        self._timer: Timer | None = None
+        self._engine: Engine
+        self._files: StageFiles
+        self._runtime: Runtime
+
+    def open(self, engine: Engine, runtime: Runtime, layout: Layout) -> None:
+        """The engine is there, its log replayed: find what is staged, and remove what nobody can ask for."""
+        self._engine = engine
+        self._runtime = runtime
+        self._parts.quota = engine.quota
+        layout.prepare_stage()
+        self._files = StageFiles(runtime, layout)
+        superfluous = []
+        for number, found in self._files.found():
+            self._next_number = number + 1
+            if found is None or found.topic_id not in engine.catalog.by_id:
+                superfluous.append(number)
+                continue
+            head = found.head
+            address = Address(head.batch, head.part, head.attempt, head.chunk)
+            part = Part(number, (found.topic_id, head.writer), address, head.payload, head.staged_ts)
+            last = self._writers.get(found.topic_id, {}).get(head.writer)
+            if last is not None and head.batch <= last.batch:
+                superfluous.append(number)
+            else:
+                superfluous += self._install(part)
+        self._remove(superfluous)
+        self._expire()
+
+    def close(self) -> None:
+        """No more is asked of it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._files.close()
+
+    # Parts
+
+    def stage(self, name: str, writer: str, address: Address, rows: Rows) -> Pending[Staged]:
+        """Take a part in, in the place of what was at its address."""
+        check_writer(writer)
+        self._engine.check_open()
+        topic = self._engine.topic(name)
+        self._engine.journal.space.check()
+        self._expire()
+        owner = (topic.id, writer)
+        before = self._parts.of(owner).get(address)
+        payload = rows.payload_bytes
+        self._engine.quota.check(payload - (before.payload if before is not None else 0))
+        self._engine.quota.reserved += payload
+        part = Part(self._next_number, owner, address, payload, self._engine.time.running())
+        self._next_number += 1
+        answer: Pending[Staged] = Pending()
+
+        def done(error: OSError | None) -> None:
+            self._engine.quota.reserved -= payload
+            if error is None and not topic.gone:
+                self._remove(self._install(part))
+                answer.resolve(Staged(rows.count, payload, self._engine.time.shown(part.staged_ts + self._ttl_ms)))
+                return
+            self._remove([part.number])
+            if error is not None:
+                answer.fail(write_error("the part could not be kept", error))
+            else:
+                answer.fail(TopicNotFoundError(name))
+
+        head = PartHead(writer, *address, part.staged_ts, rows.count, payload)
+        self._files.write(part.number, topic.id, head, rows, done)
+        return answer
+
+    def drop(self, name: str, writer: str) -> Pending[int]:
+        """Let a writer's parts go; the answer says how many there were."""
+        self._engine.check_open()
+        topic = self._engine.topic(name)
+        parts = list(self._parts.of((topic.id, writer)).values())
+        answer: Pending[int] = Pending()
+
+        def done(error: OSError | None) -> None:
+            if error is None:
+                answer.resolve(len(parts))
+            else:
+                answer.fail(InternalError(f"the parts could not be removed: {error.strerror}"))
+
+        self._files.drop(self._parts.take(parts), done)
+        return answer
+
+    def _install(self, part: Part) -> list[int]:
+        """A part is on disk and waits from now on. Returns the file that is not needed any more."""
+        if self._timer is None:
+            self._timer = self._runtime.later(_TICK_MS, self._tick)
+        return self._parts.install(part)
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self._expire()
+        finally:
+            if len(self._parts):
+                self._timer = self._runtime.later(_TICK_MS, self._tick)
+
+    def _expire(self) -> None:
+        # Not while a commit is under way: one that gets lost must find its parts again.
+        expired = self._parts.expired(self._engine.time.running() - self._ttl_ms, self._committing)
+        self._remove(self._parts.take(expired))
+
+    def _remove(self, numbers: list[int]) -> None:
+        if numbers:
+            self._files.remove(numbers)
+
+    # Commits
+
+    def commit(
+        self, name: str, writer: str, batch: int, parts: Sequence[PartRef], epoch: int | None = None
+    ) -> Pending[Committed]:
+        """Publish parts together, unless this batch, or a later one of this writer, has been."""
+        check_writer(writer)
+        if not parts:
+            raise InvalidRequestError("parts is empty")
+        if any(part.chunks < 1 for part in parts):
+            raise InvalidRequestError("chunks is a count, and at least 1")
+        return run(self._commit(name, writer, batch, parts, epoch))
+
+    def writer(self, name: str, writer: str) -> LastBatch:
+        """The last batch of a writer. Raises NotFoundError, or TopicNotFoundError."""
+        found = self._writers.get(self._engine.topic(name).id, {}).get(writer)
+        if found is None:
+            raise NotFoundError(f"topic {name!r} has no batch of writer {writer[:WRITER_BYTES_MAX]!r}")
+        return found
+
+    async def _commit(
+        self, name: str, writer: str, batch: int, parts: Sequence[PartRef], epoch: int | None
+    ) -> Committed:
+        self._engine.check_open()
+        topic = self._engine.topic(name)
+        check_epoch(topic, epoch)
+        while (turn := self._committing.get((topic.id, writer))) is not None:
+            await turn
+        if topic.gone:
+            raise TopicNotFoundError(name)
+        last = self._writers.get(topic.id, {}).get(writer)
+        if last is not None and batch <= last.batch:
+            return self._known(topic, writer, batch, last)
+        over = self._committing[topic.id, writer] = Pending[None]()
+        try:
+            done = await self._publish(topic, writer, batch, self._named(topic, writer, batch, parts))
+        finally:
+            del self._committing[topic.id, writer]
+            over.resolve(None)
+        return Committed(range(done.first_seq, done.last_seq + 1), done.head_seq, False, done.sync_ns)
+
+    def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> Committed:
+        """A batch that was published before. What was staged for it anew goes once the log is sure of it."""
+        shard = self._engine.journal.shard_of(topic)
+        again = self._parts.take(self._parts.up_to((topic.id, writer), last.batch))
+        self._engine.synced.after(shard, shard.last_number, lambda: self._remove(again))
+        if batch == last.batch:
+            return Committed(range(last.first, last.last + 1), last.last, True)
+        return Committed(None, topic.head, True)
+
+    def _named(self, topic: Topic, writer: str, batch: int, parts: Sequence[PartRef]) -> list[Part]:
+        """The parts that a commit names, in its order. Raises StageIncompleteError."""
+        self._expire()
+        waiting = self._parts.of((topic.id, writer))
+        wanted = _addresses(batch, parts, len(waiting))
+        missing = [address for address in wanted if address not in waiting]
+        if missing:
+            raise _incomplete(missing)
+        if len({*wanted}) < len(wanted):
+            raise InvalidRequestError("parts names a part twice")
+        named = [waiting[address] for address in wanted]
+        payload = sum(part.payload for part in named)
+        if payload > COMMIT_BYTES_MAX:
+            raise BatchTooLargeError(
+                f"{payload} bytes in one commit, and {COMMIT_BYTES_MAX} are the most",
+                detail={"bytes": payload, "max": COMMIT_BYTES_MAX},
+            )
+        return named
+
+    async def _publish(self, topic: Topic, writer: str, batch: int, named: list[Part]) -> Appended:
+        loaded: Pending[list[Rows | None]] = Pending()
+
+        def read(found: list[Rows | None], error: OSError | None) -> None:
+            if error is not None:
+                loaded.fail(InternalError(f"a staged part could not be read: {error.strerror}"))
+            else:
+                loaded.resolve(found)
+
+        self._files.read([part.number for part in named], read)
+        found = await loaded
+        if topic.gone:
+            raise TopicNotFoundError(topic.name)
+        damaged = [part for part, part_rows in zip(named, found, strict=True) if part_rows is None]
+        if damaged:
+            waiting = self._parts.of((topic.id, writer))
+            self._remove(self._parts.take([part for part in damaged if waiting.get(part.address) is part]))
+            raise _incomplete([part.address for part in damaged])
+        self._engine.check_open()
+        rows = [part_rows for part_rows in found if part_rows is not None]
+        return await self._engine.publisher.publish(
+            topic, rows, WriterTag(writer, batch), self, self._synced(topic, writer, batch)
+        )
+
+    def _synced(self, topic: Topic, writer: str, batch: int) -> Callable[[], None]:
+        """What becomes of the files of a batch once its Commit frame is on stable storage."""
+        return lambda: self._remove(self._published.pop((topic.id, writer, batch), []))
+
+    # What the engine asks for
+
+    def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
+        """A commit: the writer's last batch, and nothing up to it waits any more."""
+        done = msgpack.decode(body, type=CommitBody)
+        writers = self._writers.setdefault(topic.id, {})
+        last = writers.get(done.writer)
+        if last is None or last.batch < done.batch:
+            writers[done.writer] = LastBatch(done.batch, done.first, done.last)
+        files = self._parts.take(self._parts.up_to((topic.id, done.writer), done.batch))
+        if files:
+            self._published[topic.id, done.writer, done.batch] = files
+
+    def capture(self) -> bytes:
+        """Topic id to the last batch of each writer."""
+        return msgpack.encode({topic_id: writers for topic_id, writers in self._writers.items() if writers})
+
+    def restore(self, section: bytes) -> None:
+        """And back."""
+        self._writers = msgpack.decode(section, type=dict[int, dict[str, LastBatch]])
+
+    def forget(self, topic: Topic) -> None:
+        """Writers and parts die with their topic."""
+        self._writers.pop(topic.id, None)
+        self._remove(self._parts.take(self._parts.of_topic(topic.id)))
+
+
+def check_writer(writer: str) -> None:
+    """Refuse what is no name of a writer."""
+    if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
+        raise InvalidRequestError(f"writer has 1 to {WRITER_BYTES_MAX} bytes")
+
+
+def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[Address]:
+    """Every chunk of every part, in order; behind those that an answer can name as missing none is spelled out."""
+    found: list[Address] = []
+    for part, attempt, chunks in parts:
+        found += [Address(batch, part, attempt, chunk) for chunk in range(min(chunks, waiting + _MISSING_MAX))]
+        if len(found) > waiting + _MISSING_MAX:
+            break
+    return found
+
+
+def _incomplete(missing: Sequence[Address]) -> StageIncompleteError:
+    named = [{"part": part, "attempt": attempt, "chunk": chunk} for _, part, attempt, chunk in missing[:_MISSING_MAX]]
+    return StageIncompleteError(f"{len(missing)} parts of this commit are not there", detail={"missing": named})
+
+
+_MISSING_MAX = 1000
+"""So many are named in an answer."""

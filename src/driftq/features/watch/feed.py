@@ -1,0 +1,395 @@
+"""One reader of many topics: what they have for it, as one row of events (http-v0 §12.4, §12.6).
+
+A feed is woken for a topic, and looks. What it finds it hands to its outlet, one batch a step, while the outlet takes
+more; a slow outlet costs a set of names and nothing else, for everything is read again when there is room.
+
+    woken → its topic is marked → (a turn) → a pass: marked topics by name, each read up to where its head was → parked
+
+Invariants
+- A place moves when its event is handed over, in the same step; so streams that share places miss nothing between them.
+- A topic is read in the step after it was marked or later, so what was marked before a read is seen by that read.
+- `caught_up` is said once for every position at the end that was not there before, and once by every feed.
+- A feed waits for at most one block or upstream at a time, and nobody waits with it.
+- A topic whose records are unavailable keeps its place and is tried again every second; its outlet hears of it once per
+  outage. The other topics of the feed go on.
+"""
+
+import logging
+from collections import deque
+
+from driftq.engine.block_fetch import Fetch
+from driftq.engine.load.pressure import RETRY_MS, Level
+from driftq.engine.state.topic import Topic
+from driftq.errors import DriftQError, SegmentUnavailableError
+from driftq.features.watch.outlet import Outlet
+from driftq.features.watch.position import Options, Place
+from driftq.features.watch.rendered_pages import Batch
+from driftq.features.watch.shared_reads import Lead
+from driftq.features.watch.watch import Watch
+from driftq.system.runtime import Pending
+
+_log = logging.getLogger(__name__)
+
+_EVENT_COST = 100
+_TRY_AGAIN_MS = 1000
+
+
+class Subscription:
+    """One topic of a feed."""
+
+    __slots__ = ("_feed", "first", "name", "options", "paced", "place", "target", "told", "topic", "unavailable")
+
+    def __init__(self, feed: "Feed", name: str, place: Place, options: Options, topic: Topic | None) -> None:
+        self._feed = feed
+        self.name = name
+        self.place = place
+        self.options = options
+        self.topic = topic
+        """The topic as it was last found: it knows its last head even when it is gone."""
+        self.first = True
+        """Is nothing read yet?"""
+        self.told: tuple[int, int] | None = None
+        """The epoch and cursor that `caught_up` was last said for."""
+        self.target = 0
+        self.paced = False
+        self.unavailable = False
+        """Has its outlet been told that records cannot be read now?"""
+
+    @property
+    def alone(self) -> bool:
+        """Does its feed follow nothing else?"""
+        return len(self._feed) == 1
+
+    def wake(self) -> None:
+        """Something may have happened to the topic."""
+        self._feed.mark(self)
+
+    def lead(self) -> tuple[int, Lead | None]:
+        """The same, and its chorus waits for what it is told."""
+        return self._feed.lead(self)
+
+    def follow(self, lead: Lead) -> bool:
+        """Be told what another one was told, if this one stands where that one stood."""
+        return self._feed.follow(self, lead)
+
+
+class Feed:
+    """The topics of one connection."""
+
+    def __init__(self, watch: Watch, outlet: Outlet) -> None:
+        self._watch = watch
+        self._engine = watch.engine
+        self._outlet = outlet
+        self._subscriptions: dict[str, Subscription] = {}
+        self._marked: set[str] = set()
+        self._pass: deque[str] = deque()
+        self._current: Subscription | None = None
+        self._waiting = False
+        self._held: Fetch | None = None
+        """A fetch that has settled holds its blocks until they have been read."""
+        self._asked = False
+        self._put_off: set[str] = set()
+        """Topics that are looked at again when a timer ends."""
+        self._troubled = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    # What it follows
+
+    def add(self, name: str, place: Place, options: Options) -> None:
+        """Follow a topic; if it was followed before, from another place and in another way."""
+        if self._closed:
+            return
+        self.remove(name)
+        topic = self._engine.catalog.find(name)
+        if topic is not None:
+            self._engine.touch(topic)
+        found = Subscription(self, name, place, options, topic)
+        self._subscriptions[name] = found
+        self._watch.choruses.join(name, options, found)
+        self.mark(found)
+
+    def remove(self, name: str) -> None:
+        """Follow it no more: not one event after this."""
+        found = self._subscriptions.pop(name, None)
+        if found is None:
+            return
+        self._watch.choruses.leave(name, found.options, found)
+        self._marked.discard(name)
+        self._put_off.discard(name)
+        if self._current is found:
+            self._current = None
+
+    def close(self) -> None:
+        """It is over."""
+        self._closed = True
+        self._held = None
+        for name in list(self._subscriptions):
+            self.remove(name)
+
+    # Its turns
+
+    def mark(self, subscription: Subscription) -> None:
+        """Look at a topic, by and by; at one that is unavailable not before its time."""
+        if subscription.unavailable and subscription.name in self._put_off:
+            return
+        self._marked.add(subscription.name)
+        self._ask()
+
+    def resume(self) -> None:
+        """The outlet takes more again."""
+        self._ask()
+
+    def let_go(self) -> None:
+        """The outlet has been stuck for a while: keep nothing for it."""
+        self._held = None
+
+    def step(self) -> int:
+        """One batch of one topic, at most."""
+        self._asked = False
+        if self._closed or self._waiting or not self._outlet.ready:
+            return 0
+        try:
+            cost = self._work()
+            if cost:
+                self._outlet.flush()
+            if self._current is not None or self._pass or self._marked:
+                self._ask()
+        except DriftQError as error:
+            self._trouble(error)
+            return 0
+        except Exception:  # noqa: BLE001  # a bug in one feed ends one stream, not the server
+            _log.exception("a feed failed")
+            self.close()
+            self._outlet.failed()
+            return 0
+        return cost
+
+    # With others
+
+    def lead(self, subscription: Subscription) -> tuple[int, Lead | None]:
+        """Look at a topic now. What that cost, and what came of it if it holds for all who stand where it stood."""
+        stood = self._stands(subscription)
+        if stood is None:
+            self.mark(subscription)
+            return 0, None
+        before = subscription.place.cursor
+        self._marked.add(subscription.name)
+        cost = self.step()
+        place, topic, said = subscription.place, subscription.topic, self._outlet.said
+        if topic is None or said is None or place.cursor == before or self._stands(subscription) is None:
+            return cost, None
+        return cost, Lead(stood, place.cursor, place.epoch, place.head, topic, said)
+
+    def follow(self, subscription: Subscription, lead: Lead) -> bool:
+        """Go where another one went, and say what it said; unless this one stands elsewhere."""
+        if self._stands(subscription) != lead.stood:
+            return False
+        place = subscription.place
+        place.cursor, place.epoch, place.head = lead.cursor, lead.epoch, lead.head
+        subscription.told = (lead.epoch, lead.cursor)
+        subscription.topic = lead.topic
+        subscription.paced = self._troubled = False
+        self._outlet.say_again(lead.said)
+        return True
+
+    def _stands(self, subscription: Subscription) -> object:
+        """Where it waits for more of a topic, and all else that its next words depend on; None if it does not wait."""
+        place = subscription.place
+        here = (place.epoch, place.cursor)
+        busy = self._asked or self._waiting or self._closed or self._marked or self._pass
+        if busy or self._current is not None or subscription.told != here or not self._outlet.ready:
+            return None
+        standing = self._outlet.standing()
+        return None if standing is None else (here, standing)
+
+    def _ask(self) -> None:
+        """Ask for a turn, if there is anything to do with one."""
+        if self._asked or self._waiting or self._closed:
+            return
+        following = self._following()
+        if following is None:
+            return
+        self._asked = True
+        topic = self._engine.catalog.find(following)
+        self._watch.turns.ask(self, 0 if topic is None else self._watch.priority(topic))
+
+    def _following(self) -> str | None:
+        """The name of the topic that is next, as far as that can be said now."""
+        if self._current is not None:
+            return self._current.name
+        if self._pass:
+            return self._pass[0]
+        return min(self._marked) if self._marked else None
+
+    def _take_next(self) -> Subscription | None:
+        """Begin with the next topic."""
+        while self._pass or self._marked:
+            if not self._pass:
+                self._pass.extend(sorted(self._marked))
+            name = self._pass.popleft()
+            self._marked.discard(name)
+            self._current = self._subscriptions.get(name)
+            if self._current is not None:
+                return self._current
+        return None
+
+    # One topic
+
+    def _work(self) -> int:
+        begins = self._current is None
+        subscription = self._current or self._take_next()
+        if subscription is None:
+            return 0
+        topic = self._engine.catalog.find(subscription.name)
+        if topic is None:
+            self._end(subscription)
+            return _EVENT_COST
+        if begins and (self._is_paced(subscription, topic) or self._bring(topic)):
+            return 0
+        subscription.target = subscription.target or topic.head
+        return self._read(subscription, topic)
+
+    def _end(self, subscription: Subscription) -> None:
+        """The topic is gone."""
+        head = subscription.place.head if subscription.topic is None else subscription.topic.head
+        self.remove(subscription.name)
+        self._outlet.deleted(subscription.name, head)
+
+    def _bring(self, topic: Topic) -> bool:
+        """Have what is due copied into the topic first. Is that waited for?"""
+        waiting = self._engine.bring(topic)
+        if waiting is None:
+            return False
+        self._wait(waiting)
+        return True
+
+    def _read(self, subscription: Subscription, topic: Topic) -> int:
+        """One batch, and what follows from it."""
+        place, options = subscription.place, subscription.options
+        if topic.config.ttl_ms:
+            topic.expire(self._engine.time.now())
+        cursor = place.cursor if place.epoch == topic.id else topic.head + 1
+        head = topic.head
+        up_to = None
+        if options.strong:
+            up_to = self._engine.synced_seq(topic)
+            head = max(up_to, min(cursor, head))
+            if up_to <= cursor <= topic.head:
+                return self._parked(subscription, topic, head)
+        found = self._watch.batches.read(topic, cursor, up_to, options)
+        self._held = None
+        if isinstance(found, Fetch):
+            self._held = found
+            self._wait(found)
+            return 0
+        self._deliver(subscription, topic, found, cursor, head)
+        cost = _EVENT_COST + len(found.records)
+        if place.cursor >= head:
+            return cost + self._parked(subscription, topic, head)
+        if place.cursor >= subscription.target:
+            # It grows as fast as it is read: the others of this feed come first, then it goes on.
+            self._leave(subscription)
+            self.mark(subscription)
+        return cost
+
+    def _deliver(self, subscription: Subscription, topic: Topic, batch: Batch, cursor: int, head: int) -> None:
+        place, page = subscription.place, batch.page
+        place.epoch, place.head = topic.id, topic.head
+        tombstone = page.tombstone
+        if tombstone is not None:
+            if subscription.first:
+                tombstone = subscription.options.first_loss(tombstone)
+            place.cursor = cursor = tombstone.seq - 1
+            self._outlet.tombstone(subscription.name, tombstone)
+        place.cursor = page.next_from_seq
+        if batch.size:
+            self._engine.touch(topic)
+            self._outlet.records(subscription.name, batch, cursor, head)
+        subscription.first = False
+        subscription.topic = topic
+        subscription.unavailable = False
+        self._troubled = False
+
+    def _parked(self, subscription: Subscription, topic: Topic, head: int) -> int:
+        """The topic has been read to its end."""
+        self._leave(subscription)
+        subscription.first = False
+        subscription.topic = topic
+        here = (topic.id, subscription.place.cursor)
+        if subscription.told == here:
+            return 0
+        subscription.told = here
+        self._outlet.caught_up(subscription.name, head)
+        return _EVENT_COST
+
+    def _leave(self, subscription: Subscription) -> None:
+        subscription.target = 0
+        self._current = None
+
+    # Waiting
+
+    def _wait(self, pending: Pending[None]) -> None:
+        self._waiting = True
+        pending.then(self._waited)
+
+    def _waited(self, done: Pending[None]) -> None:
+        self._waiting = False
+        if self._closed:
+            return
+        if done.error is None:
+            self._ask()
+        else:
+            self._trouble(done.error)
+
+    def _trouble(self, error: BaseException) -> None:
+        """Go on with the other topics where one is unavailable; after any other failure try all again later."""
+        subscription = self._current
+        if subscription is None or not isinstance(error, SegmentUnavailableError):
+            self._wait_a_while(error)
+            return
+        self._leave(subscription)
+        self._look_later(subscription, _TRY_AGAIN_MS)
+        if not subscription.unavailable:
+            subscription.unavailable = True
+            self._outlet.unavailable(subscription.name, error)
+            self._outlet.flush()
+        self._ask()
+
+    def _wait_a_while(self, error: BaseException) -> None:
+        """What is to be read cannot be read now; it may be later. Said once, however often it is tried."""
+        if not self._troubled:
+            self._troubled = True
+            _log.warning("a watch has to wait: %s", error)
+        self._waiting = True
+        self._watch.runtime.later(_TRY_AGAIN_MS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._waiting = False
+        self._ask()
+
+    def _is_paced(self, subscription: Subscription, topic: Topic) -> bool:
+        """Does a topic of negative priority wait, because the server is pressed?"""
+        by_config = topic.config.priority or 0  # recency only adds to it
+        if by_config >= 0 or self._engine.pressure.level < Level.PRESSED or self._watch.priority(topic) >= 0:
+            subscription.paced = False
+            return False
+        self._leave(subscription)
+        self._look_later(subscription, RETRY_MS)
+        if not subscription.paced:
+            subscription.paced = True
+            self._outlet.paced([subscription.name], RETRY_MS)
+            self._outlet.flush()
+        return True
+
+    def _look_later(self, subscription: Subscription, delay_ms: int) -> None:
+        if not self._put_off:
+            self._watch.runtime.later(delay_ms, self._look_again)
+        self._put_off.add(subscription.name)
+
+    def _look_again(self) -> None:
+        put_off, self._put_off = self._put_off, set()
+        self._marked |= put_off
+        self._ask()

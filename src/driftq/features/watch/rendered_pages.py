@@ -1,0 +1,116 @@
+"""Pages as the bytes that readers get, rendered once for everybody who asks for the same.
+
+A page is a function of a topic's state and of what is asked. At one head records can only go and holes only come, so
+head, count, front and holes tell two states apart; what was rendered is dropped when one of them has changed.
+
+Invariants
+- Nothing is kept of a topic but its newest state.
+- All that is kept is at most `bytes_max`, the topics that were asked for longest ago going first.
+"""
+
+from collections import OrderedDict
+
+from msgspec import structs
+
+from driftq.codec.record_json import Fields, render_records
+from driftq.engine.block_fetch import Fetch
+from driftq.engine.engine import Engine
+from driftq.engine.read.topic_page import Page
+from driftq.engine.state.topic import Topic
+from driftq.features.watch.position import Options
+from driftq.model.limits import MIB
+
+_BYTES_MAX = 32 * MIB
+_TOPICS_MAX = 1024
+
+_Key = tuple[int, int | None, Options]
+
+
+class Batch:
+    """A page, and its records as JSON with commas between them."""
+
+    __slots__ = ("event", "message", "page", "records", "size")
+
+    def __init__(self, page: Page, fields: Fields) -> None:
+        # Of the page only the numbers are kept: its slices would hold on to blocks.
+        self.size = page.size
+        self.records = render_records(page, fields) if page.slices else b""
+        self.page = page._replace(slices=[])
+        self.event: bytes | None = None
+        """The same as an event of a stream, made by the first who sends it."""
+        self.message: bytes | None = None
+        """The same as a message of a socket, likewise."""
+
+
+class _Kept:
+    __slots__ = ("_count", "_earliest", "_head", "_holes", "batches", "size")
+
+    def __init__(self, topic: Topic) -> None:
+        self._head = topic.head
+        self._count = topic.count
+        self._earliest = topic.earliest
+        self._holes = list(topic.holes.all)
+        self.batches: dict[_Key, Batch] = {}
+        self.size = 0
+
+    def is_of(self, topic: Topic) -> bool:
+        """Is the topic as it was?"""
+        return (
+            self._head == topic.head
+            and self._count == topic.count
+            and self._earliest == topic.earliest
+            and self._holes == topic.holes.all
+        )
+
+
+class Batches:
+    """What was rendered last."""
+
+    def __init__(self, engine: Engine, bytes_max: int = _BYTES_MAX) -> None:
+        self._engine = engine
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self.kept_bytes = 0
+        self.rendered = 0
+        """How often records were rendered."""
+
+    def read(self, topic: Topic, cursor: int, up_to: int | None, options: Options) -> Batch | Fetch:
+        """A page of a topic that retention has been applied to, or what to wait for before asking again."""
+        if options.nodes and not topic.config.dedupe_node:
+            options = structs.replace(options, nodes=frozenset())
+        key = (cursor, up_to, options)
+        kept = self._kept_of(topic)
+        found = kept.batches.get(key)
+        if found is not None:
+            self._kept.move_to_end(topic.id)
+            return found
+        page = self._engine.diff(topic.name, options.query(cursor, up_to))
+        if isinstance(page, Fetch):
+            return page
+        batch = Batch(page, options.fields())
+        if batch.size:
+            self.rendered += 1
+            self._keep(topic, key, batch)
+        return batch
+
+    def _kept_of(self, topic: Topic) -> _Kept:
+        kept = self._kept.get(topic.id)
+        if kept is not None:
+            if kept.is_of(topic):
+                return kept
+            self._drop(topic.id)
+        return _Kept(topic)
+
+    def _keep(self, topic: Topic, key: _Key, batch: Batch) -> None:
+        kept = self._kept_of(topic)
+        self._kept[topic.id] = kept
+        kept.batches[key] = batch
+        # It may be kept as an event and as a message, too.
+        size = 3 * len(batch.records)
+        kept.size += size
+        self.kept_bytes += size
+        while self.kept_bytes > self._bytes_max or len(self._kept) > _TOPICS_MAX:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, topic_id: int) -> None:
+        self.kept_bytes -= self._kept.pop(topic_id).size

@@ -1,0 +1,70 @@
+"""Event streams as bytes (http-v0 §12.3), and the beat of one that has nothing to say.
+
+A line is `field: value` with one space and LF; an event ends with an empty line and has one line of data, which is
+compact JSON and so has no line breaks of its own.
+"""
+
+from collections.abc import Callable
+
+from driftq.system.clock import Clock
+from driftq.system.runtime import Runtime, Timer
+
+RETRY = b"retry: 2000\n\n"
+HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+END = b"\n\n"
+
+_NS_PER_MS = 1_000_000
+
+
+def head(event: bytes, event_id: bytes | None = None) -> bytes:
+    """An event up to its data."""
+    if event_id is None:
+        return b"event: %b\ndata: " % event
+    return b"id: %b\nevent: %b\ndata: " % (event_id, event)
+
+
+def frame(event: bytes, data: bytes, event_id: bytes | None = None) -> bytes:
+    """A whole event."""
+    return b"%b%b\n\n" % (head(event, event_id), data)
+
+
+def heartbeat(now_ms: int) -> bytes:
+    """A comment, so that both sides know that the other is there."""
+    return b": hb %d\n\n" % now_ms
+
+
+class Heartbeat:
+    """Calls back after every interval in which nothing was said."""
+
+    def __init__(self, runtime: Runtime, clock: Clock, interval_ms: int, beat: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._interval_ns = interval_ms * _NS_PER_MS
+        self._beat = beat
+        self._spoke_ns = clock.monotonic_ns()
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """From now on."""
+        self._wait(self._interval_ns)
+
+    def spoke(self) -> None:
+        """Something was said: the interval begins again. Costs a number, for the timer looks when it fires."""
+        self._spoke_ns = self._clock.monotonic_ns()
+
+    def stop(self) -> None:
+        """It is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self, delay_ns: int) -> None:
+        self._timer = self._runtime.later(-(-delay_ns // _NS_PER_MS), self._fire)
+
+    def _fire(self) -> None:
+        left_ns = self._spoke_ns + self._interval_ns - self._clock.monotonic_ns()
+        if left_ns <= 0:
+            self.spoke()
+            self._wait(self._interval_ns)
+            self._beat()
+        else:
+            self._wait(left_ns)

@@ -1,0 +1,203 @@
+"""`GET /v0/metrics` (http-v0 §17): what the server counts, as Prometheus text or as JSON."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from driftq.engine.state.topic import Topic
+from driftq.http.access import Scope
+from driftq.http.metrics.prometheus_text import CONTENT_TYPE, Family, Sample, counter, encode, gauge, histogram
+from driftq.http.metrics.server_vitals import vital_families, vitals_of
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.model.tombstone import Reason
+from driftq.model.topic_config import Durability
+from driftq.server import Figures, Server
+from driftq.storage.wal.group_commit import Shard
+from driftq.storage.wal.writer_messages import SYNC_BOUNDS_US
+
+TOPICS_MAX = 1000
+"""Of so many topics the figures are shown."""
+
+_NS_PER_US = 1000
+
+
+class Metrics:
+    """The page, both ways."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def routes(self) -> list[Route]:
+        """One."""
+        return [Route("GET", "/v0/metrics", self.get, Scope.READ, always=True)]
+
+    def get(self, request: Request) -> Reply:
+        """Always 200, whatever the state of the server."""
+        figures = self._server.figures()
+        if b"application/json" in (request.header(b"accept") or b""):
+            return json_reply(200, _as_json(figures) | {"vitals": vitals_of(self._server, request.access)})
+        return Reply(200, encode([*families(figures), *vital_families(self._server)]), CONTENT_TYPE)
+
+
+def _as_json(figures: Figures) -> dict[str, object]:
+    wal = _Wal(figures.shards)
+    classes = _classes(figures.topics)
+    return {
+        "topics": len(figures.topics),
+        **{f"topics_{durability}": classes[durability] for durability in Durability},
+        "routers": figures.routers,
+        "records_live": figures.records,
+        "bytes_live": figures.payload,
+        "queue_topics": len(figures.queues),
+        "queue_leases_in_flight": sum(queue.in_flight for queue in figures.queues.values()),
+        "sse_connections": figures.streams,
+        "watch_sessions": figures.watch_sessions,
+        "ready": figures.ready,
+        "replay_progress": figures.replay_progress,
+        "uptime_ms": figures.uptime_ms,
+        "clock_ahead_ms": figures.clock_ahead_ms,
+        "wal": {
+            "fsyncs": wal.syncs,
+            "frames": wal.frames,
+            "batches": wal.batches,
+            "bytes_written": wal.bytes,
+            "rotations": wal.rotations,
+            "queue_depth": wal.depth,
+            "queue_depth_peak": wal.peak,
+            "submit_full_total": wal.submit_full,
+            "read_only": figures.read_only,
+            "stopped": figures.wal_stopped,
+            "fsync_count": wal.syncs,
+            "fsync_micros_total": wal.sync_us,
+        },
+    }
+
+
+class _Wal:
+    """The shards as one."""
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        shards = list(shards)
+        counters = [shard.counters for shard in shards]
+        self.frames = sum(one.frames for one in counters)
+        self.batches = sum(one.batches for one in counters)
+        self.bytes = sum(one.bytes for one in counters)
+        self.rotations = sum(one.rotations for one in counters)
+        self.submit_full = sum(shard.submit_full for shard in shards)
+        # Copied first: the threads go on counting, and the parts of a histogram must fit each other.
+        self.sync_counts = [sum(column) for column in zip(*[list(one.sync_counts) for one in counters], strict=True)]
+        self.sync_counts = self.sync_counts or [0] * (len(SYNC_BOUNDS_US) + 1)
+        self.syncs = sum(self.sync_counts)
+        self.sync_us = sum(one.sync_ns for one in counters) // _NS_PER_US
+        self.depth = sum(shard.depth for shard in shards)
+        self.peak = max((shard.queue_peak for shard in shards), default=0)
+
+
+def families(figures: Figures) -> Iterator[Family]:
+    """Everything that is counted whichever API it came through."""
+    yield gauge("driftq_topics", "Topics.", len(figures.topics))
+    yield gauge("driftq_routers", "Routers.", figures.routers)
+    yield gauge("driftq_records_live", "Live records of all topics.", figures.records)
+    yield gauge("driftq_bytes_live", "Payload bytes of live records.", figures.payload)
+    yield gauge("driftq_queue_topics", "Topics that are queues.", len(figures.queues))
+    in_flight = sum(queue.in_flight for queue in figures.queues.values())
+    yield gauge("driftq_queue_leases_in_flight", "Jobs under a lease.", in_flight)
+    yield gauge("driftq_sse_connections", "Open streams.", figures.streams)
+    yield gauge("driftq_watch_sessions", "Watch sessions.", figures.watch_sessions)
+    yield gauge("driftq_ready", "Whether requests are taken.", figures.ready)
+    yield gauge(
+        "driftq_recovery_progress", "How much of the log has been read again, from 0 to 1.", figures.replay_progress
+    )
+    classes = _classes(figures.topics)
+    yield Family(
+        "driftq_topics_by_class",
+        "gauge",
+        "Topics by durability class.",
+        [Sample(classes[durability], {"class": durability}) for durability in Durability],
+    )
+    yield gauge(
+        "driftq_clock_ahead_ms", "How far new stamps ($ts) are ahead of the wall clock, in ms.", figures.clock_ahead_ms
+    )
+    yield counter("driftq_uptime_ms", "Milliseconds since the start.", figures.uptime_ms)
+    yield from _holes(figures)
+    yield from _topics(figures)
+    yield Family(
+        "driftq_cursor_lag",
+        "gauge",
+        "How many seqs a named cursor is behind.",
+        [Sample(lag, {"topic": topic, "cursor": cursor}) for topic, cursor, lag in figures.cursor_lags],
+    )
+    yield from _wal(_Wal(figures.shards))
+    yield gauge("driftq_wal_read_only", "Whether records are refused: the disk is full.", figures.read_only)
+    yield gauge("driftq_wal_stopped", "Whether the log takes no writes until the server restarts.", figures.wal_stopped)
+    yield Family(
+        "driftq_writer_hung",
+        "gauge",
+        "Whether a writer has left its oldest job unanswered for 5 s.",
+        [Sample(waited > 0, {"writer": name}) for name, waited in figures.writers_hung.items()],
+    )
+    yield gauge(
+        "driftq_writer_replaced", "Whether threads write segments because their process ended.", figures.writer_replaced
+    )
+    yield gauge("driftq_unsealed_bytes", "Bytes of records that are in no segment file yet.", figures.unsealed)
+
+
+def _classes(topics: Iterable[Topic]) -> Counter[Durability]:
+    return Counter(topic.durability for topic in topics)
+
+
+def _holes(figures: Figures) -> Iterator[Family]:
+    found = Counter(hole.reason for topic in figures.topics for hole in topic.holes.all)
+    lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in figures.topics)
+    found[Reason.CRASH] += lost
+    samples = [
+        Sample(found[reason], {"reason": reason}) for reason in (Reason.CORRUPTION, Reason.CRASH, Reason.SOURCE_TRIM)
+    ]
+    samples.append(Sample(figures.control_lost, {"reason": "control"}))
+    yield gauge("driftq_lost_files", "Files of segments that were given up, kept in lost/.", figures.lost_files)
+    yield Family("driftq_holes", "gauge", "Ranges that hold no record through no wish of anybody.", samples)
+    at_most = sum(hole.at_most for topic in figures.topics for hole in topic.holes.all) + lost
+    yield Family(
+        "driftq_holes_at_most", "gauge", "Those of driftq_holes that may have lost no record.", [Sample(at_most)]
+    )
+
+
+def _topics(figures: Figures) -> Iterator[Family]:
+    shown = list(islice(sorted(figures.topics, key=lambda topic: topic.name), TOPICS_MAX))
+    columns: list[tuple[str, str, Callable[[Topic], int]]] = [
+        ("driftq_topic_head_seq", "Highest seq.", lambda topic: topic.head),
+        ("driftq_topic_earliest_seq", "Seq of the first live record.", lambda topic: topic.earliest),
+        ("driftq_topic_records_live", "Live records.", lambda topic: topic.count),
+        ("driftq_topic_bytes_live", "Payload bytes of live records.", lambda topic: topic.payload),
+    ]
+    for name, text, figure in columns:
+        yield Family(name, "gauge", text, [Sample(figure(topic), {"topic": topic.name}) for topic in shown])
+    queues = [(topic.name, figures.queues[topic]) for topic in shown if topic in figures.queues]
+    yield Family(
+        "driftq_topic_queue_ready",
+        "gauge",
+        "Jobs that can be claimed.",
+        [Sample(queue.ready, {"topic": name}) for name, queue in queues],
+    )
+    yield Family(
+        "driftq_topic_queue_in_flight",
+        "gauge",
+        "Jobs under a lease.",
+        [Sample(queue.in_flight, {"topic": name}) for name, queue in queues],
+    )
+    truncated = len(figures.topics) > TOPICS_MAX
+    yield gauge("driftq_topic_metrics_truncated", f"Whether only {TOPICS_MAX} topics are shown.", truncated)
+
+
+def _wal(wal: _Wal) -> Iterator[Family]:
+    yield counter("driftq_wal_frames_total", "Frames written.", wal.frames)
+    yield counter("driftq_wal_batches_total", "Writes, each of many frames.", wal.batches)
+    yield counter("driftq_wal_fsyncs_total", "Syncs.", wal.syncs)
+    yield counter("driftq_wal_bytes_written_total", "Bytes written.", wal.bytes)
+    yield counter("driftq_wal_rotations_total", "Files that were full.", wal.rotations)
+    yield counter("driftq_wal_submit_full_total", "Writes refused because the queue was full.", wal.submit_full)
+    yield gauge("driftq_wal_queue_depth", "Submissions under way.", wal.depth)
+    yield gauge("driftq_wal_queue_depth_peak", "The most there have been.", wal.peak)
+    yield histogram("driftq_wal_fsync_latency_us", "How long syncs took.", SYNC_BOUNDS_US, wal.sync_counts, wal.sync_us)

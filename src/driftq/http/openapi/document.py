@@ -1,0 +1,173 @@
+"""An OpenAPI 3.1 document out of operations whose shapes are the structs that decode the requests.
+
+What an operation needs of a key, and which errors it shares with all others, is added here;
+`http/openapi/v0_operations` says what is its own.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import schema_components
+
+_JSON = "application/json"
+_COLON = re.compile(r":(\w+)")
+
+_PHRASES = {
+    200: "It worked.",
+    201: "It worked, and this call created what it names.",
+    202: "It has begun.",
+    204: "It worked, and there is nothing to say.",
+    101: "The connection goes on as a WebSocket.",
+    400: "The request is wrong whatever the state of the server.",
+    401: "The key is missing or unknown.",
+    403: "The key may not do this, or not to this name.",
+    404: "It is not there, and this call does not create it.",
+    406: "The caller does not take event streams.",
+    409: "It is there, and this does not go with it.",
+    413: "The body is too long.",
+    415: "The body is of another type or encoding.",
+    422: "The topic is full and rejects.",
+    429: "A cap is reached, or the server cannot keep up; `Retry-After` says when to come back.",
+    500: "A commit failed, or the server made a mistake; nothing of the request is shown to anybody.",
+    503: "The server is starting or going, or records cannot be read now; `Retry-After` says when to come back.",
+    507: "The disk is full, and nothing of the request was kept; `Retry-After` says when to come back.",
+}
+
+
+class Envelope(Struct, frozen=True):
+    """Every answer that is no success."""
+
+    error: "Error"
+
+
+class Error(Struct, frozen=True, omit_defaults=True):
+    """What went wrong: a stable code, a sentence, facts."""
+
+    code: str
+    message: str
+    detail: dict[str, object] = {}
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One method of one path."""
+
+    summary: str
+    reply: object = None
+    """The shape of its success, where that is JSON."""
+    statuses: tuple[int, ...] = (200,)
+    errors: tuple[int, ...] = ()
+    """Beside those that every operation has."""
+    body: object = None
+    body_required: bool = True
+    query: Mapping[str, object] = {}
+    required_query: frozenset[str] = frozenset()
+    headers: Mapping[str, object] = {}
+    other_media: Mapping[str, str] = {}
+    """Other types of its success, and what they are."""
+    open: bool = False
+    """Is no key needed?"""
+    always: bool = False
+    """Is it answered whatever the state of the server?"""
+    error: object = Envelope
+    """The shape of its refusals."""
+
+
+def document(operations: Mapping[tuple[str, str], Operation], *, title: str, version: str) -> dict[str, Any]:
+    """The whole of it."""
+    shapes = _shapes(operations.values())
+    schemas, components = schema_components(
+        shapes, schema_hook=_schema_of_anything, ref_template="#/components/schemas/{name}"
+    )
+    refs = dict(zip(map(str, shapes), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for (method, path), operation in operations.items():
+        paths.setdefault(_COLON.sub(r"{\1}", path), {})[method.lower()] = _operation(method, path, operation, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}, {}],
+    }
+
+
+def _schema_of_anything(kind: type) -> dict[str, Any]:
+    """What a handler looks at itself, a match for example, has no shape here."""
+    if kind is object:
+        return {"description": "Any JSON."}
+    raise NotImplementedError  # how msgspec wants to hear that a hook does not know a type
+
+
+def _shapes(operations: Iterable[Operation]) -> list[Any]:
+    found: dict[str, Any] = {}
+    for operation in operations:
+        for shape in (
+            operation.error,
+            operation.reply,
+            operation.body,
+            *operation.query.values(),
+            *operation.headers.values(),
+        ):
+            if shape is not None:
+                found[str(shape)] = shape
+    return list(found.values())
+
+
+def _operation(method: str, path: str, operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": _operation_id(method, path),
+        "parameters": _parameters(path, operation, refs),
+        "responses": _responses(operation, refs, takes_body=operation.body is not None),
+    }
+    if operation.open:
+        described["security"] = []
+    if operation.body is not None:
+        described["requestBody"] = {
+            "required": operation.body_required,
+            "content": {_JSON: {"schema": refs[str(operation.body)]}},
+        }
+    return described
+
+
+def _operation_id(method: str, path: str) -> str:
+    words = [part.removeprefix(":") for part in path.split("/") if part and part != "v0"]
+    return "_".join([method.lower(), *words])
+
+
+def _parameters(path: str, operation: Operation, refs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _COLON.findall(path)
+    ]
+    found += [
+        {"name": name, "in": "query", "required": name in operation.required_query, "schema": refs[str(shape)]}
+        for name, shape in operation.query.items()
+    ]
+    found += [
+        {"name": name, "in": "header", "required": False, "schema": refs[str(shape)]}
+        for name, shape in operation.headers.items()
+    ]
+    return found
+
+
+def _responses(operation: Operation, refs: Mapping[str, Any], *, takes_body: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for status in operation.statuses:
+        content: dict[str, Any] = {media: {"schema": {"type": "string"}} for media in operation.other_media}
+        if operation.reply is not None:
+            content[_JSON] = {"schema": refs[str(operation.reply)]}
+        found[str(status)] = {"description": _PHRASES[status], **({"content": content} if content else {})}
+    errors = {*operation.errors}
+    if not operation.open:
+        errors |= {401, 403, 429, 500}
+    if not operation.always:
+        errors |= {503}
+    if takes_body:
+        errors |= {400, 413, 415}
+    envelope = {_JSON: {"schema": refs[str(operation.error)]}}
+    for status in sorted(errors):
+        found[str(status)] = {"description": _PHRASES[status], "content": envelope}
+    return found

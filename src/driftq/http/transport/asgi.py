@@ -1,0 +1,307 @@
+"""The ASGI door: the same app behind any ASGI 3 server, for embedding and for tests in process.
+
+What ASGI servers do themselves is left to them: parsing, timeouts, connections. What is ours stays ours: sizes, gzip,
+streams with bounded buffers, the order of a socket's messages. A stream or a socket says goodbye when the lifespan
+ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from driftq.http.answer import SocketSource, Source, Stream, Upgrade
+from driftq.http.reply import Reply
+from driftq.http.request import Headers, Request
+from driftq.http.request_id import NAME, id_of
+from driftq.http.transport.chunk_stream import tell_closed
+from driftq.http.transport.connection_context import Serving
+from driftq.http.transport.outbox import HIGH_WATER
+from driftq.http.transport.request_flow import ask
+from driftq.http.v0.errors import refusal
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+_POLICY = 1008
+"""The close code for who may not open a socket, where there is no other way to say so."""
+
+_log = logging.getLogger(__name__)
+
+
+class Asgi:
+    """An ASGI application."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """One scope."""
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.shutdown":
+                self._serving.peers.finish()
+                await self._serving.peers.wait_empty()
+                self._serving.packing.close()
+            await send({"type": f"{event['type']}.complete"})
+            if event["type"] == "lifespan.shutdown":
+                return
+
+    async def _http(self, scope: Event, receive: Receive, send: Send) -> None:
+        request = await self._request(scope, receive)
+        if request is None:
+            return
+        gone = asyncio.ensure_future(_disconnected(receive))
+        gone.add_done_callback(lambda _: request.hang_up())
+        try:
+            answer = await self._answer(request)
+            if isinstance(answer, Upgrade):
+                tell_closed(answer.source.closed)
+                answer = refusal("invalid_request", "this is a WebSocket, and the request does not ask for one")
+            if isinstance(answer, Reply):
+                await _send_reply(send, request, answer)
+            elif request.method == "HEAD":
+                tell_closed(answer.source.closed)
+                await _send_reply(send, request, Reply(answer.status, b"", answer.content_type, answer.headers))
+            else:
+                await self._stream(request, answer, gone, send)
+        finally:
+            gone.cancel()
+
+    async def _request(self, scope: Event, receive: Receive) -> Request | None:
+        """The whole request; None if the caller did not finish it."""
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more and size <= self._serving.terms.body_bytes_max:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                return None
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            more = event.get("more_body", False)
+        oversized = size > self._serving.terms.body_bytes_max
+        return _request_of(scope, scope["method"], b"" if oversized else b"".join(parts), oversized=oversized)
+
+    async def _answer(self, request: Request) -> Reply | Stream | Upgrade:
+        found: asyncio.Future[Reply | Stream | Upgrade] = asyncio.get_running_loop().create_future()
+
+        def give(answer: Reply | Stream | Upgrade) -> None:
+            if not found.done():
+                found.set_result(answer)
+            elif not isinstance(answer, Reply):
+                tell_closed(answer.source.closed)
+
+        ask(self._serving, request, give)
+        return await found
+
+    async def _stream(self, request: Request, stream: Stream, gone: "asyncio.Future[None]", send: Send) -> None:
+        headers = [(b"content-type", stream.content_type), (NAME, id_of(request)), *stream.headers]
+        await send({"type": "http.response.start", "status": stream.status, "headers": headers})
+        pipe = _Pipe(stream.source)
+        gone.add_done_callback(lambda _: pipe.lose())
+        self._serving.peers.add(pipe)
+        try:
+            pipe.call(lambda: stream.source.opened(pipe))
+            while (parts := await pipe.taken()) is not None:
+                await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
+                pipe.sent()
+            if not gone.done():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            pipe.lose()
+            self._serving.peers.discard(pipe)
+            tell_closed(stream.source.closed)
+
+    async def _websocket(self, scope: Event, receive: Receive, send: Send) -> None:
+        await receive()
+        request = _request_of(scope, "GET", b"", oversized=False)
+        answer = await self._answer(request)
+        if isinstance(answer, Upgrade):
+            await self._converse(request, answer, receive, send)
+            return
+        if isinstance(answer, Stream):
+            tell_closed(answer.source.closed)
+            answer = refusal("invalid_request", "this is not a WebSocket")
+        if "websocket.http.response" in scope.get("extensions", {}):
+            await _send_reply(send, request, answer, kind="websocket.http.response")
+        else:
+            await send({"type": "websocket.close", "code": _POLICY, "reason": answer.body[:100].decode()})
+
+    async def _converse(self, request: Request, upgrade: Upgrade, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept", "headers": [(NAME, id_of(request))]})
+        pipe = _SocketPipe(upgrade.source)
+        self._serving.peers.add(pipe)
+        hearing = asyncio.ensure_future(pipe.hear(receive))
+        try:
+            pipe.call(lambda: upgrade.source.opened(pipe))
+            while (parts := await pipe.taken()) is not None:
+                for part in parts:
+                    await send({"type": "websocket.send", "text": part.decode()})
+                pipe.sent()
+            if not hearing.done():
+                await send({"type": "websocket.close", "code": pipe.code})
+        finally:
+            hearing.cancel()
+            pipe.lose()
+            self._serving.peers.discard(pipe)
+            tell_closed(upgrade.source.closed)
+
+
+class _Pipe:
+    """A sink whose bytes a coroutine carries away."""
+
+    def __init__(self, source: Source | SocketSource) -> None:
+        self._source = source
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._sending = 0
+        self._tight = False
+        self._ended = False
+        self._news = asyncio.Event()
+
+    @property
+    def room(self) -> bool:
+        """May more be written?"""
+        return not self._ended and self.unsent < HIGH_WATER
+
+    @property
+    def unsent(self) -> int:
+        """What the server has not taken."""
+        return self._size + self._sending
+
+    def write(self, data: bytes) -> None:
+        """Bytes for the peer."""
+        if not self._ended:
+            self._parts.append(data)
+            self._size += len(data)
+            self._tight |= self.unsent >= HIGH_WATER
+            self._news.set()
+
+    def push(self, data: bytes) -> None:
+        """The same: it is for the server to say when they leave."""
+        self.write(data)
+
+    def close(self) -> None:
+        """The end, behind what was written."""
+        self._ended = True
+        self._news.set()
+
+    def lose(self) -> None:
+        """The end, now."""
+        self._parts = []
+        self.close()
+
+    def cut(self) -> None:
+        """The same: this door has no way to say that it is not whole."""
+        self.lose()
+
+    def finish(self) -> None:
+        """The server is going."""
+        if not self._ended:
+            self.call(self._source.goodbye)
+
+    def abort(self) -> None:
+        """End now."""
+        self.lose()
+
+    async def taken(self) -> list[bytes] | None:
+        """What was written, once there is something; None at the end."""
+        while not self._parts:
+            if self._ended:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        parts, self._parts = self._parts, []
+        self._sending, self._size = self._size, 0
+        return parts
+
+    def sent(self) -> None:
+        """What was taken is on its way."""
+        self._sending = 0
+        if self._tight and self.room:
+            self._tight = False
+            self.call(self._source.room)
+
+    def call(self, step: Callable[[], None]) -> None:
+        """Let the source do something."""
+        try:
+            step()
+        except Exception:  # noqa: BLE001  # a bug in one source ends one stream, not the server
+            _log.exception("a stream failed")
+            self.lose()
+
+
+class _SocketPipe(_Pipe):
+    """The same for a WebSocket: whole messages, both ways."""
+
+    def __init__(self, source: SocketSource) -> None:
+        super().__init__(source)
+        self._socket = source
+        self._listening = asyncio.Event()
+        self._listening.set()
+        self.code = 1000
+
+    def send(self, text: bytes) -> None:
+        """One message."""
+        self.write(text)
+
+    def listen(self, wanted: bool) -> None:
+        """Hear the peer, or let it wait."""
+        if wanted:
+            self._listening.set()
+        else:
+            self._listening.clear()
+
+    def close(self, code: int = 1000) -> None:
+        """The end, behind what was sent."""
+        if not self._ended:
+            self.code = code
+        super().close()
+
+    async def hear(self, receive: Receive) -> None:
+        """Until the peer is gone."""
+        while True:
+            await self._listening.wait()
+            event = await receive()
+            if event["type"] != "websocket.receive":
+                self.lose()
+                return
+            text = event.get("text")
+            message: str | bytes = text if text is not None else event.get("bytes") or b""
+            if not self._ended:
+                self.call(lambda message=message: self._socket.received(message))  # type: ignore[misc]
+
+
+def _request_of(scope: Event, method: str, body: bytes, *, oversized: bool) -> Request:
+    target = scope.get("raw_path") or scope["path"].encode()
+    if scope.get("query_string"):
+        target += b"?" + scope["query_string"]
+    headers: Headers = [(bytes(name).lower(), bytes(value)) for name, value in scope["headers"]]
+    return Request.of(method.encode(), target, headers, body, oversized=oversized)
+
+
+async def _disconnected(receive: Receive) -> None:
+    with suppress(asyncio.CancelledError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+async def _send_reply(send: Send, request: Request, reply: Reply, *, kind: str = "http.response") -> None:
+    with_body = request.method != "HEAD"
+    headers = [(NAME, id_of(request)), *reply.headers]
+    if reply.content_type:
+        headers.append((b"content-type", reply.content_type))
+        if reply.body or with_body:
+            headers.append((b"content-length", b"%d" % reply.size))
+    await send({"type": f"{kind}.start", "status": reply.status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": reply.whole if with_body else b""})

@@ -1,0 +1,348 @@
+"""The hearing half of an HTTP/1 connection: bytes in, requests out. llhttp (httptools) parses.
+
+A request that breaks the rules of HTTP or a limit is answered with an envelope in its turn, and is the last one: what
+the bytes behind it mean is anybody's guess. A body that is too long is the app's to refuse, for it may have a better
+reason to.
+
+Time is kept by a timer that looks in four times in the shortest of the limits and counts how often it has found the
+connection as it was: no request pays for a clock.
+
+A request whose head was parsed before (`http/transport/head_cache`) and that is whole in one read does not reach the
+parser, which stands between two requests then and hears nothing of it.
+"""
+
+import asyncio
+from enum import Enum, auto
+
+import httptools
+
+from driftq.http.answer import Slot
+from driftq.http.request import Headers, Request
+from driftq.http.transport.connection_context import Serving
+from driftq.http.transport.h1.reply_order import Answering
+from driftq.http.transport.head_cache import HEAD_KEPT_MAX, Head
+from driftq.http.transport.request_flow import refused
+from driftq.system.runtime import Timer
+
+TARGET_BYTES_MAX = 64 << 10
+HEADER_BYTES_MAX = 64 << 10
+HEADERS_MAX = 200
+BODY_STEP = 64 << 10
+"""So much of a body must come in the time that a body has; who sends less has stopped sending."""
+
+_HEADER_FRAME = len(": \r\n")
+_HEAD_SURE = min(TARGET_BYTES_MAX, HEADER_BYTES_MAX) // 2
+_HEAD_END = b"\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LOOKS = 4
+"""How often the shortest limit of time is looked at."""
+
+
+class _State(Enum):
+    """What the connection is waiting for."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    ANSWER = auto()
+    STUCK = auto()
+
+
+class Http1(asyncio.Protocol):
+    """The loop's callbacks above, the parser's callbacks below."""
+
+    def __init__(self, serving: Serving, transport: asyncio.Transport) -> None:
+        self._serving = serving
+        self._transport = transport
+        self._body_bytes_max = serving.terms.body_bytes_max
+        self._answering = Answering(serving, transport, self)
+        self._parser = httptools.HttpRequestParser(self)
+        self._heads = serving.heads
+        self._known = serving.heads.known
+        self._newest: Head | None = None
+        self._newest_raw = b""
+        """The head that was known last, and its bytes: the next one is the same, nearly always."""
+        self._requests = 0
+        self._unread_head = 0
+        """Bytes that came since the head of a request began."""
+        self._fed = 0
+        """Bytes of the read that is being taken in."""
+        self._seen = (_State.HEAD, 0, 0)
+        self._looks = 0
+        terms = serving.terms
+        shortest = min(terms.header_timeout_ms, terms.body_timeout_ms, terms.keepalive_timeout_ms)
+        self._look_ms = max(1, shortest // _LOOKS)
+        self._timer: Timer = serving.runtime.later(self._look_ms, self._look)
+        self._begin()
+
+    # From the loop
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer is gone, and with it whoever waits for a reply."""
+        self._timer.cancel()
+        self._serving.peers.discard(self)
+        self._answering.lose()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what has come, and send what is ready."""
+        answering = self._answering
+        if data.startswith(self._newest_raw) and self._take_like_newest(data):
+            return
+        if answering.upgraded:
+            answering.keep(data)
+            return
+        answering.begin()
+        if not self._begun and not answering.last:
+            data = self._take_known(data)
+        if data:
+            self._hear(data)
+        answering.flush()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; it may still read what it asked for."""
+        return self._answering.end()
+
+    def pause_writing(self) -> None:
+        """The peer does not read."""
+        self._answering.pause()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._answering.resume()
+
+    def finish(self) -> None:
+        """The server is going: end as soon as everything that was asked is answered."""
+        self._answering.finish()
+
+    def abort(self) -> None:
+        """End now."""
+        self._transport.abort()
+
+    # From the parser
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._begun = True
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; behind the body a trailer, which nobody here asks for but which counts."""
+        if self._in_head:
+            self._headers.append((name.lower(), value))
+        else:
+            self._trailer_bytes += len(name) + len(value) + _HEADER_FRAME
+            if self._trailer_bytes > HEADER_BYTES_MAX:
+                self._refuse_headers()
+
+    def on_headers_complete(self) -> None:
+        """The head is there: refuse what is too long before its body is read."""
+        self._in_head = False
+        # What has come since the head began is an upper bound of its length, and nearly always small enough.
+        if self._unread_head + self._fed > _HEAD_SURE or len(self._headers) > HEADERS_MAX:
+            self._check_head()
+        self._unread_head = 0
+        expects = False
+        for name, value in self._headers:
+            if name == b"content-length":
+                if int(value) > self._body_bytes_max:
+                    self._take_oversized()
+            elif name == b"content-encoding":
+                self._coded = True
+            elif name == b"connection":
+                self._told = True
+            elif name == b"expect":
+                expects = value.strip().lower() == b"100-continue"
+        if expects and not self._answering.last and self._parser.get_http_version() == "1.1":
+            self._answering.say(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._body_bytes += len(body)
+        if self._body_bytes > self._body_bytes_max:
+            self._take_oversized()
+        elif not self._answering.last:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """A whole request."""
+        answering = self._answering
+        if answering.last:
+            return
+        parser, body = self._parser, self._body
+        request = Request.of(
+            parser.get_method(), self._target, self._headers, body[0] if len(body) == 1 else b"".join(body)
+        )
+        keep_alive = parser.should_keep_alive()
+        if self._raw_head and keep_alive:
+            self._heads.learn(self._raw_head, self._target, request, self._serving.shortcut)
+        answering.last = not keep_alive
+        # A client of HTTP/1.0 that says nothing about its connection does not keep it.
+        old = (self._told or not keep_alive) and parser.get_http_version() == "1.0"
+        answering.add(Slot(request, keep_alive=keep_alive, old=old, coded=self._coded))
+        self._requests += 1
+        self._begin()
+
+    # The rest
+
+    def _take_like_newest(self, data: bytes) -> bool:
+        """Take up the one request that these bytes are, if its head is that of the one before; that it is, is known."""
+        newest, answering = self._newest, self._answering
+        end = len(self._newest_raw)
+        if newest is None or self._begun or answering.last or len(data) != end + newest.body_bytes:
+            return False
+        if answering.upgraded:
+            return False
+        self._requests += 1
+        if not self._take_short(newest, data[end:]):
+            answering.begin()
+            answering.add(Slot(newest.request(data[end:])))
+            answering.flush()
+        return True
+
+    def _take_short(self, head: Head, body: bytes) -> bool:
+        """Take up a request by the short way, if there is one and nothing is before it that waits."""
+        shortcut = head.shortcut
+        return shortcut is not None and self._answering.free and shortcut(body, self._answering)
+
+    def _take_known(self, data: bytes) -> bytes:
+        """Take up requests whose heads are known; what is returned begins with one that is not, or is not whole."""
+        known, find, answering = self._known, self._heads.find, self._answering
+        start = 0
+        while True:
+            end = data.find(_HEAD_END, start) + len(_HEAD_END)
+            raw = data[start:end]
+            head = known.get(raw)
+            if head is not None:
+                self._newest, self._newest_raw = head, raw
+            else:
+                head = find(raw)
+                if head is None:
+                    break
+            stop = end + head.body_bytes
+            if stop > len(data):
+                break
+            self._requests += 1
+            body = data[end:stop]
+            if not self._take_short(head, body):
+                answering.add(Slot(head.request(body)))
+            start = stop
+            if stop == len(data):
+                return b""
+        return data[start:]
+
+    def _hear(self, data: bytes) -> None:
+        """Have the parser read."""
+        if not self._begun:
+            end = data.find(_HEAD_END, 0, HEAD_KEPT_MAX) + len(_HEAD_END)
+            self._raw_head = data[:end] if end >= len(_HEAD_END) else b""
+        self._fed = len(data)
+        if self._in_head:
+            self._unread_head += self._fed
+        while data and not self._answering.last:
+            data = self._feed(data)
+        if self._in_head and self._unread_head > TARGET_BYTES_MAX + HEADER_BYTES_MAX:
+            self._refuse("the head of the request is too long", 431)
+
+    def _begin(self) -> None:
+        self._begun = False
+        """Has the parser seen the first byte of a request?"""
+        self._raw_head = b""
+        """The bytes of its head, where they came in one read; they may be others' if it is none that is kept."""
+        self._target = b""
+        self._headers: Headers = []
+        self._trailer_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._coded = False
+        self._told = False
+        """Does the request say what is to become of the connection?"""
+        self._in_head = True
+        self._unread_head = 0
+
+    def _feed(self, data: bytes) -> bytes:
+        """Parse; what is returned is still to be parsed."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+            if self._answering.upgraded:
+                self._answering.keep(rest)
+                return b""
+            # No other protocol is spoken here. The request was answered as if it had not asked for one.
+            self._parser = httptools.HttpRequestParser(self)
+            return rest
+        except httptools.HttpParserError as error:
+            self._refuse(f"this is not HTTP: {error}", 400)
+        return b""
+
+    def _check_head(self) -> None:
+        if len(self._target) > TARGET_BYTES_MAX:
+            message = f"the target is longer than {TARGET_BYTES_MAX} bytes"
+            self._refuse(message, 414)
+            return
+        size = sum(len(name) + len(value) + _HEADER_FRAME for name, value in self._headers)
+        if size > HEADER_BYTES_MAX or len(self._headers) > HEADERS_MAX:
+            self._refuse_headers()
+
+    def _refuse_headers(self) -> None:
+        message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
+        self._refuse(message, 431)
+
+    def _refuse(self, message: str, status: int) -> None:
+        """Answer what is being read, and take nothing more."""
+        request = Request.of(b"", self._target, self._headers, b"")
+        self._answering.refuse(request, refused(self._target, message, status))
+
+    def _take_oversized(self) -> None:
+        """Have the request answered without its body, which is dropped, and with it all that comes behind."""
+        if not self._answering.last:
+            method, target = self._parser.get_method(), self._target
+            self._answering.add_last(Request.of(method, target, self._headers, b"", oversized=True))
+
+    # Time
+
+    def _look(self) -> None:
+        """Has it been like this for too long?"""
+        if self._answering.over:
+            return
+        self._timer = self._serving.runtime.later(self._look_ms, self._look)
+        state, progress = self._state()
+        found = state, self._requests, progress
+        self._looks = self._looks + 1 if found == self._seen else 0
+        self._seen = found
+        if self._looks * self._look_ms >= self._patience_ms(state):
+            self._lose_patience(state)
+
+    def _state(self) -> tuple[_State, int]:
+        """What is waited for, and a number that changes if that gets on."""
+        unsent = self._answering.unsent
+        if unsent:
+            return _State.STUCK, unsent
+        if not self._in_head:
+            return _State.BODY, self._body_bytes // BODY_STEP
+        if self._unread_head:
+            return _State.HEAD, 0
+        return _State.ANSWER if self._answering.waiting else _State.IDLE, 0
+
+    def _patience_ms(self, state: _State) -> float:
+        terms = self._serving.terms
+        return {
+            _State.IDLE: terms.keepalive_timeout_ms,
+            _State.STUCK: terms.keepalive_timeout_ms,
+            _State.HEAD: terms.header_timeout_ms,
+            _State.BODY: terms.body_timeout_ms,
+            _State.ANSWER: float("inf"),
+        }[state]
+
+    def _lose_patience(self, state: _State) -> None:
+        if state is _State.STUCK:
+            self._transport.abort()
+        elif state is _State.IDLE:
+            self._answering.last = True
+        else:
+            part = "head" if state is _State.HEAD else "body"
+            self._refuse(f"the {part} of the request took too long", 408)
+        self._answering.flush()

@@ -1,0 +1,133 @@
+"""Where a server listens: which address, who may be let near it without keys, and its connections.
+
+Who answers may change while it listens; a connection keeps who answered it first.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+from driftq.config import Settings
+from driftq.errors import StartError
+from driftq.http.answer import Answer
+from driftq.http.metrics.request_log import RequestLog
+from driftq.http.request import Request
+from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection_context import Serving, Terms
+from driftq.http.transport.head_cache import Finder
+from driftq.system.disk import Disk, write_fully
+from driftq.system.runtime import Runtime
+
+_BACKLOG = 2048
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
+"""After a minute of silence the peer is asked, three times, twenty seconds apart."""
+
+
+class Address(NamedTuple):
+    """Where to listen: a number, not a name."""
+
+    family: socket.AddressFamily
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Can only this machine reach it?"""
+        return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if self.family == socket.AF_INET6 else f"{self.host}:{self.port}"
+
+
+def choose_address(settings: Settings) -> Address:
+    """The address the settings name. One that others can reach needs keys, or leave to do without."""
+    open_to_all = settings.api_keys_given or settings.allow_insecure_no_auth
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no name"
+        raise StartError(f"cannot listen on {settings.host}: {reason}") from error
+    addresses = [Address(family, str(to[0]), int(to[1])) for family, _, _, _, to in found]
+    if not open_to_all and not all(address.loopback for address in addresses):
+        raise StartError(
+            f"{settings.host} can be reached from other machines and there are no keys: set DRIFTQ_API_KEYS,"
+            " or DRIFTQ_ALLOW_INSECURE_NO_AUTH=1 if that is what you want"
+        )
+    # A name may stand for several addresses. One listener, and IPv4 first: that is where most clients look first.
+    return min(addresses, key=lambda address: address.family != socket.AF_INET)
+
+
+class Listener:
+    """A bound socket and the connections it let in."""
+
+    def __init__(
+        self,
+        handle: Callable[[Request], Answer],
+        runtime: Runtime,
+        terms: Terms,
+        shortcut: Finder | None = None,
+        requests: RequestLog | None = None,
+    ) -> None:
+        self._serving = Serving(handle, runtime, terms, shortcut, requests)
+        self._server: asyncio.Server | None = None
+
+    def answer_with(self, handle: Callable[[Request], Answer], shortcut: Finder | None = None) -> None:
+        """Let another one answer: connections to come, and by the short way those that are here."""
+        self._serving.handle = handle
+        self._serving.shortcut = shortcut
+        self._serving.heads.forget()
+
+    async def open(self, address: Address) -> Address:
+        """Bind and accept; the answer has the port that was taken. Raises StartError."""
+        listening = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _notice_the_dead(listening)
+            listening.bind((address.host, address.port))
+            self._server = await asyncio.get_running_loop().create_server(
+                self._connection, sock=listening, backlog=_BACKLOG
+            )
+        except OSError as error:
+            listening.close()
+            raise StartError(f"cannot listen on {address}: {error.strerror}") from error
+        return address._replace(port=listening.getsockname()[1])
+
+    async def close(self, patience_s: float) -> None:
+        """Accept nobody more, and wait for those who are here to have their replies; then let go of the rest."""
+        if self._server is not None:
+            self._server.close()
+        self._serving.peers.finish()
+        try:
+            await asyncio.wait_for(self._serving.peers.wait_empty(), patience_s)
+        except TimeoutError:
+            self._serving.peers.abort()
+        self._serving.packing.close()
+        self._serving.requests.close()
+
+    def _connection(self) -> Connection:
+        return Connection(self._serving)
+
+
+def _notice_the_dead(listening: socket.socket) -> None:
+    """Have the kernel find out who is gone without a word; accepted sockets inherit it."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def write_port_file(disk: Disk, path: str, address: Address) -> None:
+    """Tell where the server listens: a reader finds the whole address or no file. Raises StartError."""
+    beside = f"{path}.{address.port}.tmp"
+    try:
+        file = disk.create(beside)
+        try:
+            write_fully(file, [str(address).encode()], 0)
+        finally:
+            file.close()
+        disk.rename(beside, path)
+    except OSError as error:
+        disk.unlink(beside)
+        raise StartError(f"{path} cannot be written: {error.strerror}") from error

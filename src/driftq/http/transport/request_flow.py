@@ -1,0 +1,77 @@
+"""A request's way through unpacking, the app and packing, where requests do not wait for each other."""
+
+import asyncio
+from collections.abc import Callable
+
+from driftq.errors import DriftQError
+from driftq.http.answer import Stream, Upgrade
+from driftq.http.gzip_encoding import PACKED_MIN
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.transport.connection_context import Serving
+from driftq.http.v0.errors import error_reply, refusal
+from driftq.http.v1 import errors as broker
+from driftq.http.v1.replies import plain
+from driftq.system.runtime import Pending
+
+Give = Callable[[Reply | Stream | Upgrade], None]
+"""Takes the answer, once: at once if it is there."""
+
+
+def ask(serving: Serving, request: Request, give: Give, transport: asyncio.BaseTransport | None = None) -> None:
+    """Have a request answered."""
+
+    def answered(answer: Reply | Stream | Upgrade) -> None:
+        serving.requests.answered(request, answer, transport)
+
+    unpacking = serving.packing.unpack(request, serving.terms.body_bytes_max)
+    if unpacking is None:
+        _ask(serving, request, answered, give)
+    else:
+        unpacking.then(lambda _: _ask(serving, request, answered, give))
+
+
+def outcome(done: Pending[Reply]) -> Reply:
+    """The reply of a handler that is through, its error as an envelope."""
+    if done.error is None:
+        return done.result()
+    if isinstance(done.error, DriftQError):
+        return error_reply(done.error)
+    return refusal("internal", "the server made a mistake; its log says more")
+
+
+def _ask(serving: Serving, request: Request, answered: Give, give: Give) -> None:
+    def settle(done: Pending[Reply]) -> None:
+        reply = outcome(done)
+        answered(reply)
+        _pack(serving, request, reply, give)
+
+    answer = serving.handle(request)
+    if isinstance(answer, Pending):
+        answer.then(settle)
+        return
+    answered(answer)
+    if isinstance(answer, Reply):
+        _pack(serving, request, answer, give)
+    else:
+        give(answer)
+
+
+def _pack(serving: Serving, request: Request, reply: Reply, give: Give) -> None:
+    if reply.size >= PACKED_MIN:
+        answer = serving.packing.pack(request, reply)
+        if isinstance(answer, Pending):
+            answer.then(lambda done: give(done.result()))
+            return
+        reply = answer
+    give(reply)
+
+
+_BROKER = (b"/v1", b"/metrics")
+
+
+def refused(target: bytes, message: str, status: int) -> Reply:
+    """The reply; of the target there is what was read of it."""
+    if not target.startswith(_BROKER):
+        return refusal("invalid_request", message, status=status)
+    return plain(broker.refusal(status, message))

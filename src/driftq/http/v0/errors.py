@@ -1,0 +1,79 @@
+"""The error envelope of http-v0 §1.5, and the status of every code (§1.6). No other module writes either."""
+
+import logging
+from collections.abc import Mapping
+
+from driftq.errors import DriftQError, UnauthorizedError
+from driftq.http.reply import Reply, json_reply
+from driftq.http.request import Request
+from driftq.http.request_id import id_of
+from driftq.system.log_facts import facts
+
+_log = logging.getLogger(__name__)
+
+_STATUS = {
+    "invalid_request": 400,
+    "batch_too_large": 400,
+    "record_too_large": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "topic_not_found": 404,
+    "router_not_found": 404,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "router_cycle": 409,
+    "topic_exists_incompatible": 409,
+    "topic_not_empty": 409,
+    "not_a_queue": 409,
+    "read_only": 409,
+    "stage_incomplete": 409,
+    "epoch_mismatch": 409,
+    "failed_precondition": 409,
+    "payload_too_large": 413,
+    "unsupported_media_type": 415,
+    "topic_full": 422,
+    "throttled": 429,
+    "internal": 500,
+    "not_ready": 503,
+    "shutting_down": 503,
+    "disk_full": 507,
+    "wal_stopped": 503,
+    "segment_unavailable": 503,
+    "cold_unavailable": 503,
+}
+_MS_PER_S = 1000
+
+
+def refusal(
+    code: str,
+    message: str,
+    *headers: tuple[bytes, bytes],
+    detail: Mapping[str, object] | None = None,
+    status: int | None = None,
+) -> Reply:
+    """An envelope; its status is the code's unless HTTP has a finer one."""
+    error: dict[str, object] = {"code": code, "message": message}
+    if detail is not None:
+        error["detail"] = detail
+    return json_reply(status or _STATUS[code], {"error": error}, *headers)
+
+
+def error_reply(error: DriftQError) -> Reply:
+    """What a caller is told of an error that the engine raised."""
+    headers = []
+    if error.retry_after_ms is not None:
+        seconds = max(1, -(-error.retry_after_ms // _MS_PER_S))
+        headers.append((b"retry-after", b"%d" % seconds))
+    if isinstance(error, UnauthorizedError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return refusal(error.code, error.message, *headers, detail=error.detail)
+
+
+def failed_reply(request: Request, error: BaseException) -> Reply:
+    """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
+    if isinstance(error, DriftQError):
+        return error_reply(error)
+    named = facts(request_id=id_of(request).decode("ascii"))
+    _log.error("%s %s failed", request.method, request.path, exc_info=error, extra=named)
+    return refusal("internal", "the server made a mistake; its log says more")

@@ -1,0 +1,118 @@
+"""The short write path: what a write costs when its head was seen before and its body is an ordinary one (decision 27).
+
+The long path makes a request, a promise and a reply for every write and passes through some thirty functions. Most
+writes of a busy writer differ in their bodies alone. For those, `ShortWrites.shortcut` does once per head what depends
+on the head, and returns a function that takes bodies (`http/answer`).
+
+Rule: the short path either answers exactly as the long path would, apart from `performance`, or declines before it has
+changed anything; then the request takes the long path. It declines
+
+- bodies that say more than records, `create` and an idempotency key, and all that are wrong in any way;
+- records with a node or a meta, and single records with escapes;
+- a topic that is absent, held or not loaded yet, a server that is closing, and every refusal (full, throttled, …);
+- a key that was used before, or that a write under way uses: the long path knows what to answer.
+
+It is off on a server with API keys and with an access log, and when `short_writes` is off (`http.app:App.shortcut`).
+"""
+
+from msgspec.structs import replace
+
+from driftq.codec.write_body import decode_plain
+from driftq.engine.write.appender import Committed, Write
+from driftq.errors import DriftQError
+from driftq.http.answer import Replies, Shortcut, Slot
+from driftq.http.gzip_encoding import PACKED_MIN, takes_gzip
+from driftq.http.metrics.request_log import NEVER_NS, NS_PER_MS
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.v0.bodies import JSON
+from driftq.http.v0.errors import failed_reply
+from driftq.http.v0.records.record_bodies import WrittenTexts
+from driftq.server import Server
+from driftq.system.clock import Clock
+
+_MANY_BYTES = 2048
+"""A body of more bytes is decoded only after its topic was found to take writes."""
+
+
+class _ShortWrite(Write, eq=False, kw_only=True):
+    """A write on the short path. It answers its caller itself, and resolves only for others that wait for it.
+
+    Those are later writes with the same idempotency key: they get the answer of this one (`engine/write/appender`).
+    """
+
+    replies: Replies
+    texts: WrittenTexts
+    clock: Clock
+    began_ns: int
+    slow_ns: int
+    slot: Slot | None = None
+
+    def answer(self, first_seq: int, committed: Committed) -> None:
+        """Send the answer to a committed write."""
+        assert self.slot is not None
+        total_ns = self.clock.monotonic_ns() - self.began_ns
+        body = self.texts.body(first_seq, self.rows.count, committed, total_ns)
+        if total_ns > self.slow_ns:
+            self._name()
+            self.replies.settle(self.slot, Reply(200, body))
+        else:
+            self.replies.tell(self.slot, body)
+        if self.awaited:
+            super().answer(first_seq, committed)
+
+    def fail(self, error: BaseException) -> None:
+        """Send the answer to a write that failed."""
+        assert self.slot is not None
+        self.replies.settle(self.slot, failed_reply(self._name(), error))
+        if self.awaited:
+            super().fail(error)
+
+    def _name(self) -> Request:
+        """Put a request into the slot, so that the answer is logged."""
+        assert self.slot is not None
+        self.slot.request = replace(self.texts.request, began_ns=self.began_ns)
+        return self.slot.request
+
+
+class ShortWrites:
+    """Finds the short path of writes."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def shortcut(self, request: Request) -> Shortcut | None:
+        """Return what takes the bodies of writes that have the head of this one, or None if the head needs more."""
+        if request.header(b"content-type") != JSON or request.header(b"idempotency-key") is not None:
+            return None
+        server, clock = self._server, self._server.clock
+        name = request.params[0]
+        texts = WrittenTexts(request, with_seqs=request.flag("return_seqs", True))
+        check_ready, take, takes = server.check_ready, server.engine.take, server.engine.takes
+        limits = server.settings.limits
+        # A long list of seqs may be compressed, which the short path does not do.
+        most = PACKED_MIN if texts.with_seqs and takes_gzip(request.headers) else limits.body_bytes_max
+        monotonic_ns = clock.monotonic_ns
+        slow_ns = server.settings.slow_request_ms * NS_PER_MS or NEVER_NS
+
+        def shortcut(body: bytes, replies: Replies) -> bool:
+            began_ns = monotonic_ns()
+            if len(body) > most or (len(body) > _MANY_BYTES and not takes(name)):
+                return False
+            plain = decode_plain(body, limits)
+            if plain is None:
+                return False
+            rows, key = plain
+            write = _ShortWrite(
+                rows=rows, key=key, replies=replies, texts=texts, clock=clock, began_ns=began_ns, slow_ns=slow_ns
+            )
+            try:
+                check_ready()
+                if not take(name, write):
+                    return False
+            except DriftQError:
+                return False  # the long path says why
+            write.slot = replies.expect()
+            return True
+
+        return shortcut

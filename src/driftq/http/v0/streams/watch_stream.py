@@ -1,0 +1,245 @@
+"""The stream of a watch session: events of its feed as frames, heartbeats, and what becomes of a client that is stuck.
+
+Nothing is kept for a client beyond what its sink has taken: while there is no room nothing is read for it, so records
+gather in their topics, and what retention takes there meanwhile is told as a loss.
+
+    room ⇄ no room, unsent bytes become fewer        slow: it is waited for
+             └ not one fewer for 30 s                 stuck: a last frame, the end; the session stays
+"""
+
+from collections.abc import Sequence
+
+from msgspec.json import encode
+
+from driftq.engine.load.admission import Slot
+from driftq.errors import SegmentUnavailableError
+from driftq.features.watch.feed import Feed
+from driftq.features.watch.rendered_pages import Batch
+from driftq.features.watch.watch import Watch
+from driftq.features.watch.watch_sessions import Session
+from driftq.http import event_stream as sse
+from driftq.http.answer import Sink
+from driftq.http.v0.streams.watch_events import Frames
+from driftq.model.tombstone import Tombstone
+from driftq.system.runtime import Timer
+
+LOOK_MS = 5000
+STUCK_MS = 30_000
+
+_EVENT = b'event: record\ndata: {"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}\n\n'
+
+
+class WatchStream:
+    """One connection of a session: the source of its stream, and the outlet of its feed."""
+
+    def __init__(self, watch: Watch, frames: Frames, session: Session, slot: Slot, cursors: dict[str, int]) -> None:
+        """`cursors` is where the client says it was."""
+        self._watch = watch
+        self._frames = frames
+        self._session = session
+        self._slot = slot
+        self._cursors = cursors
+        self._feed = Feed(watch, self)
+        self._sink: Sink | None = None
+        self._parts: list[bytes] = []
+        """What has been said in this step."""
+        self._over = False
+        self._heartbeat = sse.Heartbeat(watch.runtime, watch.clock, session.heartbeat_ms, self._beat)
+        self._stuck_timer: Timer | None = None
+        self._stuck_ms = 0
+        self._unsent = 0
+        watch.sessions.opened(session)
+
+    # The source
+
+    def opened(self, sink: Sink) -> None:
+        """The stream begins."""
+        self._sink = sink
+        sink.write(sse.RETRY)
+        self._session.rewind(self._cursors)
+        self._heartbeat.start()
+        for name, place in self._session.places.items():
+            self._feed.add(name, place, self._session.options)
+        self._end_if_empty()
+
+    def room(self) -> None:
+        """The client has read."""
+        self._calm_down()
+        self._feed.resume()
+
+    def closed(self) -> None:
+        """It is over, for whatever reason."""
+        if self._over:
+            return
+        self._over = True
+        self._feed.close()
+        self._heartbeat.stop()
+        self._calm_down()
+        self._watch.sessions.closed(self._session)
+        self._slot.release()
+
+    def goodbye(self) -> None:
+        """The server is going."""
+        self._last_word(
+            {
+                "code": "server_shutting_down",
+                "error": "shutting_down",
+                "message": "the server is shutting down; the id is where this session stands",
+            },
+            self._id(),
+        )
+
+    # The outlet
+
+    @property
+    def ready(self) -> bool:
+        """Does the client read?"""
+        return self._sink is not None and self._sink.room
+
+    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+        """A batch; its bytes are shared with all who get the same."""
+        event = batch.event
+        if event is None:
+            event = batch.event = _EVENT % (
+                name.encode(),
+                batch.records,
+                from_seq,
+                batch.page.next_from_seq,
+                head_seq,
+            )
+        self._parts += (b"id: ", self._id(), b"\n", event)
+
+    def tombstone(self, name: str, tombstone: Tombstone) -> None:
+        """A loss."""
+        self._parts.append(b'%b{"topic":"%b",%b\n\n' % (self._head(b"tombstone"), name.encode(), encode(tombstone)[1:]))
+
+    def caught_up(self, name: str, head_seq: int) -> None:
+        """Nothing more for now."""
+        self._parts.append(self._frames.caught_up(self._id(), name, head_seq))
+
+    def deleted(self, name: str, head_seq: int) -> None:
+        """A topic is gone; the last one takes the stream with it."""
+        self._parts.append(
+            b'%b{"topic":"%b","head_seq":%d,"reason":"deleted"}\n\n'
+            % (self._head(b"topic-deleted"), name.encode(), head_seq)
+        )
+
+    def paced(self, names: list[str], retry_after_ms: int) -> None:
+        """Some topics wait."""
+        self._error(
+            {
+                "code": 429,
+                "error": "throttled",
+                "message": "the server is pressed; these topics are pushed later, and can be polled meanwhile",
+                "topics": names,
+                "retry_after_ms": retry_after_ms,
+            }
+        )
+
+    def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
+        """Send an error frame; the stream stays open."""
+        self._error(
+            {
+                "code": 503,
+                "error": error.code,
+                "message": error.message,
+                "topics": [name],
+                "retry_after_ms": error.retry_after_ms,
+            }
+        )
+
+    def flush(self) -> None:
+        """A step is over."""
+        self._send()
+        self._end_if_empty()
+
+    def failed(self) -> None:
+        """A bug of ours."""
+        self._last_word({"code": "internal", "error": "internal", "message": "the server made a mistake; come again"})
+
+    def standing(self) -> dict[str, int]:
+        """Every event has an id, which tells where the whole session stands."""
+        return self._session.cursors()
+
+    @property
+    def said(self) -> bytes | None:
+        """What was made of the last step's parts, by this stream or any."""
+        return self._frames.last
+
+    def say_again(self, said: bytes) -> None:
+        """What another stream was told that stood at the same place."""
+        self._hand_over((said,))
+
+    # The rest
+
+    def _head(self, event: bytes) -> bytes:
+        return sse.head(event, self._id())
+
+    def _id(self) -> bytes:
+        """Where the session stands."""
+        return self._frames.id_of(self._session.cursors())
+
+    def _error(self, body: dict[str, object], event_id: bytes | None = None) -> None:
+        self._parts.append(sse.frame(b"error", encode(body), event_id))
+
+    def _last_word(self, body: dict[str, object], event_id: bytes | None = None) -> None:
+        if self._sink is not None and not self._over:
+            self._feed.close()
+            self._error(body, event_id)
+            self._send()
+            self._sink.close()
+
+    def _send(self) -> None:
+        """Hand over what has been said."""
+        parts, self._parts = self._parts, []
+        if parts:
+            self._hand_over(self._frames.joined(parts))
+
+    def _hand_over(self, pieces: Sequence[bytes]) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        for piece in pieces:
+            sink.push(piece)
+        self._heartbeat.spoke()
+        if not sink.room and self._stuck_timer is None:
+            self._stuck_ms = 0
+            self._unsent = sink.unsent
+            self._stuck_timer = self._watch.runtime.later(LOOK_MS, self._look)
+
+    def _beat(self) -> None:
+        if self.ready:
+            self._parts.append(sse.heartbeat(self._watch.engine.time.wall()))
+            self._send()
+
+    def _end_if_empty(self) -> None:
+        if not len(self._feed) and self._sink is not None:
+            self._heartbeat.stop()
+            self._sink.close()
+
+    # A client that does not read
+
+    def _look(self) -> None:
+        """Has it read anything since the last look?"""
+        self._stuck_timer = None
+        sink = self._sink
+        if sink is None or self._over or sink.room:
+            return
+        self._feed.let_go()
+        self._stuck_ms = 0 if sink.unsent < self._unsent else self._stuck_ms + LOOK_MS
+        self._unsent = sink.unsent
+        if self._stuck_ms >= STUCK_MS:
+            self._last_word(
+                {
+                    "code": "slow_consumer",
+                    "error": "slow_consumer",
+                    "message": "nothing was read for 30 s; come again with the last id, the session is kept",
+                }
+            )
+        else:
+            self._stuck_timer = self._watch.runtime.later(LOOK_MS, self._look)
+
+    def _calm_down(self) -> None:
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
+            self._stuck_timer = None

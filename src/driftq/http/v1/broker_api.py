@@ -1,0 +1,114 @@
+"""Every request of the broker API, and every one for nothing we know, on its way to an answer (http-v1 §1.3).
+
+The order of checks is that of the other API: state of the server, who is asking, how much they may have under way, what
+they may do, then path and method; the handler looks at the body.
+"""
+
+from driftq.errors import UnauthorizedError
+from driftq.http.access import FULL, Access
+from driftq.http.answer import Answer
+from driftq.http.keys import Keys
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Found, Route, Table
+from driftq.http.v1.broker_metrics import Metrics
+from driftq.http.v1.errors import failed_reply, refusal
+from driftq.http.v1.groups import Groups
+from driftq.http.v1.idempotency import Idempotency
+from driftq.http.v1.messages.consume import Consuming
+from driftq.http.v1.messages.produce import Producing
+from driftq.http.v1.messages.produce_batch import Batches
+from driftq.http.v1.messages.settlement import Settling
+from driftq.http.v1.messages.settlement_batch import SettlingBatches
+from driftq.http.v1.probes import Health
+from driftq.http.v1.redrive import Redrive
+from driftq.http.v1.replies import finished
+from driftq.http.v1.runs import Runs
+from driftq.http.v1.topics import Topics
+from driftq.server import Server
+from driftq.system.runtime import Pending
+
+_ROOT = "/v1"
+
+
+class Dialect:
+    """The handlers of one server."""
+
+    def __init__(self, server: Server, keys: Keys) -> None:
+        self._server = server
+        self._keys = keys
+        self._open = not keys
+        self.routes = [
+            *Health(server).routes(),
+            *Topics(server).routes(),
+            *Producing(server).routes(),
+            *Batches(server).routes(),
+            *Consuming(server).routes(),
+            *Settling(server).routes(),
+            *SettlingBatches(server).routes(),
+            *Groups(server).routes(),
+            *Idempotency(server).routes(),
+            *Runs(server).routes(),
+            *Redrive(server).routes(),
+            *Metrics(server).routes(),
+        ]
+        self._table = Table(self.routes)
+
+    def handle(self, request: Request) -> Answer:
+        """The answer to a request, or what it will come from. Never raises."""
+        try:
+            answer = self._answer(request)
+        except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request, not the server
+            answer = failed_reply(request, error)
+        return finished(request, answer)
+
+    def _answer(self, request: Request) -> Answer:
+        found = self._table.find(request.path)
+        route = None if found is None else found.routes.get(request.method)
+        if route is not None and route.probe:
+            return route.handler(request)
+        self._server.check_ready()
+        if self._open:
+            return _routed(request, route, found)
+        request.access = self._admit(request)
+        if route is not None and route.stream:
+            return _routed(request, route, found)
+        return self._counted(request, route, found)
+
+    def _admit(self, request: Request) -> Access:
+        """Who is asking. Raises UnauthorizedError."""
+        access = self._keys.who(request, form_token=False)
+        if access is None:
+            raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
+        return access
+
+    def _counted(self, request: Request, route: Route | None, found: Found | None) -> Answer:
+        """The answer to one of a key's requests, which is under way until it is there."""
+        slot = self._server.admission.take_request(request.access.key_id)
+        try:
+            answer = _routed(request, route, found)
+        except BaseException:
+            slot.release()
+            raise
+        if isinstance(answer, Pending):
+            answer.then(lambda _: slot.release())
+        else:
+            slot.release()
+        return answer
+
+
+def _routed(request: Request, route: Route | None, found: Found | None) -> Answer:
+    if found is None:
+        return nowhere(request.path)
+    if route is None:
+        return refusal(405, "method not allowed", (b"allow", ", ".join(found.routes).encode()))
+    if request.access is not FULL:
+        request.access.check(route.scopes)
+    request.params = found.params
+    return route.handler(request)
+
+
+def nowhere(path: str) -> Reply:
+    """There is nothing at this path."""
+    known = path == _ROOT or path.startswith(_ROOT + "/")
+    return refusal(404, "not found" if known else "use /v1/* endpoints")

@@ -1,0 +1,59 @@
+"""`GET /metrics` (http-v1 §17): the four names the broker's clients know, then everything else that is counted."""
+
+from collections.abc import Iterator
+
+from driftq.http.access import Scope
+from driftq.http.metrics.prometheus_text import CONTENT_TYPE, Family, Sample, counter, encode, gauge
+from driftq.http.metrics.server_metrics import families
+from driftq.http.metrics.server_vitals import vital_families
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.v1.params import may_name
+from driftq.model.v1_answers import GroupRow
+from driftq.server import Server
+
+
+class Metrics:
+    """The page."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def routes(self) -> list[Route]:
+        """One."""
+        return [Route("GET", "/metrics", self.get, Scope.READ)]
+
+    def get(self, request: Request) -> Reply:
+        """Every group in every partition, zeros included; a counter from its first increment on."""
+        groups = [found for found in self._server.broker.groups(ages=False) if may_name(request, found.topic)]
+        page = encode(
+            [*self._broker(request, groups), *families(self._server.figures()), *vital_families(self._server)]
+        )
+        return Reply(200, page, CONTENT_TYPE)
+
+    def _broker(self, request: Request, groups: list[GroupRow]) -> Iterator[Family]:
+        open_now: list[Sample] = []
+        lag: list[Sample] = []
+        for group in groups:
+            for row in group.partitions:
+                labels = {"topic": group.topic, "group": group.group, "partition": str(row.partition)}
+                open_now.append(Sample(row.in_flight + row.waiting, labels))
+                lag.append(Sample(row.lag, labels))
+        yield Family("inflight_messages", "gauge", "Messages delivered and not done.", open_now)
+        yield Family("consumer_lag", "gauge", "Messages not done.", lag)
+        counters = self._server.broker.counters
+        dead = [
+            Sample(count, {"topic": topic, "reason": reason})
+            for (topic, reason), count in counters.dead_letters.items()
+            if may_name(request, topic)
+        ]
+        yield Family("dlq_messages_total", "counter", "Dead letters, by their source.", dead)
+        rejected = [Sample(count, {"reason": limit}) for limit, count in counters.rejected.items()]
+        yield Family("produce_rejected_total", "counter", "Produces that were too many.", rejected)
+        yield counter("driftq_redeliveries_total", "Deliveries that were not the first.", counters.redeliveries)
+        yield counter("driftq_idempotent_skips_total", "Messages done because their key was.", counters.skips)
+        failures = {} if self._server.hook is None else self._server.hook.errors
+        failed = [Sample(count, {"kind": kind}) for kind, count in sorted(failures.items())]
+        yield Family("driftq_router_errors_total", "counter", "Failures of the router hook.", failed)
+        yield gauge("driftq_streams", "Open streams of the broker.", sum(group.streams for group in groups))

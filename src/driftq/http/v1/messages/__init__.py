@@ -1,0 +1,1 @@
+"""Produce, consume, settle."""

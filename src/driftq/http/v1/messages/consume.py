@@ -1,0 +1,269 @@
+"""`GET /v1/consume` (http-v1 §3.6): messages as lines, for as long as the client stays.
+
+Nothing is kept for a client beyond what its sink has taken. While that has no room the broker hands it nothing; a
+client that takes nothing at all for `stream_stall_ms` is cut off, without the end that a whole stream has.
+"""
+
+from json import JSONEncoder
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.json import Decoder
+
+from driftq.engine.load.admission import Slot
+from driftq.errors import InvalidRequestError
+from driftq.features.broker.protocols import Delivery
+from driftq.features.broker.state.group import Stream as GroupStream
+from driftq.http.access import Scope
+from driftq.http.answer import Sink, Stream
+from driftq.http.event_stream import HEADERS, Heartbeat
+from driftq.http.reply import Reply
+from driftq.http.request import Request
+from driftq.http.routes import Route
+from driftq.http.v1.params import I32_MAX, I64_MAX, body_of, check_name, only_body, query_of, stripped, whole_number
+from driftq.http.v1.replies import json_reply
+from driftq.model.message import Envelope
+from driftq.server import Server
+from driftq.system.runtime import Timer
+
+_HIDDEN = "redrive_policy"
+"""Kept with a dead letter for whoever moves it back, and nobody's business else."""
+
+_ENCODER = JSONEncoder(ensure_ascii=True, separators=(",", ":"))
+
+
+def line_of(delivery: Delivery) -> bytes:
+    """The line."""
+    message = delivery.message
+    parts = [
+        f'{{"partition":{delivery.partition},"offset":{delivery.offset},"attempts":{delivery.attempts},'
+        f'"key":{quoted(message.key)},"value":{quoted(message.value)},"last_error":{quoted(delivery.last_error)}'
+    ]
+    if message.routing is not None:
+        routing = to_builtins(message.routing)
+        if routing:
+            parts.append(f',"routing":{_ENCODER.encode(routing)}')
+    if message.envelope is not None:
+        envelope = envelope_shown(message.envelope)
+        if envelope:
+            parts.append(f',"envelope":{_ENCODER.encode(envelope)}')
+    parts.append("}\n")
+    return "".join(parts).encode("ascii")
+
+
+def envelope_shown(envelope: Envelope) -> dict[str, Any]:
+    """What is shown of an envelope."""
+    shown: dict[str, Any] = to_builtins(envelope)
+    shown.pop(_HIDDEN, None)
+    return shown
+
+
+_NDJSON = b"application/x-ndjson; charset=utf-8"
+_BEAT = b"\n"
+_NOT_KNOWN = 1 << 62
+_LOOKS = 4
+"""How often it is looked for progress while a stream is stalled as long as it may be."""
+
+
+class _Given(Struct, frozen=True, forbid_unknown_fields=True):
+    topic: str | None = None
+    group: str | None = None
+    owner: str | None = None
+    lease_ms: Any = None
+
+
+class LeaveBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which streams are to end."""
+
+    topic: str | None = None
+    group: str | None = None
+    owner: str | None = None
+    stream: str | None = None
+
+
+class Member(Struct, frozen=True):
+    """Who consumes, and how."""
+
+    topic: str
+    group: str
+    owner: str
+    lease_ms: int
+    credit: int | None
+    """Messages it holds at one time, if it says so itself."""
+    stream: str = ""
+    """What the client calls this stream, if it has a name for it."""
+
+
+class Consuming:
+    """The handler."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._body_bytes_max = server.settings.limits.body_bytes_max
+        self._decoder = Decoder(_Given)
+        self._leaves = Decoder(LeaveBody)
+
+    def routes(self) -> list[Route]:
+        """Return the two routes."""
+        scopes = Scope.READ | Scope.WRITE
+        return [
+            Route("GET", "/v1/consume", self.consume, scopes, stream=True),
+            Route("POST", "/v1/leave", self.leave, scopes),
+        ]
+
+    def leave(self, request: Request) -> Reply:
+        """End the streams that an owner calls so, after the messages that were delivered on them."""
+        given = only_body(self._leaves, request, self._body_bytes_max)
+        names = stripped(given.topic), stripped(given.group), stripped(given.owner), stripped(given.stream)
+        if not all(names):
+            raise InvalidRequestError("topic, group, owner, and stream are required")
+        check_name(request, names[0])
+        return json_reply(200, {"streams": self._server.broker.leave(*names)})
+
+    def consume(self, request: Request) -> Stream:
+        """Join a group. The topic must be there: what is wrong is said before the stream begins."""
+        member = self._member(request)
+        check_name(request, member.topic)
+        self._server.broker.partitions(member.topic)
+        slot = self._server.admission.take_stream(request.access.key_id)
+        return Stream(ConsumeStream(self._server, member, slot), content_type=_NDJSON, headers=HEADERS)
+
+    def _member(self, request: Request) -> Member:
+        given = body_of(self._decoder, request, self._body_bytes_max)
+        credit: int | None = None
+        stream = ""
+        lease_ms: object
+        if given is None:
+            query = query_of(request)
+            names = _names(query.get("topic"), query.get("group"), query.get("owner"))
+            lease_ms = whole_number(query, "lease_ms", 0, I64_MAX)
+            credit = request.number("max_in_flight", 0) or None
+            stream = stripped(query.get("stream"))
+        else:
+            names = _names(given.topic, given.group, given.owner)
+            lease_ms = given.lease_ms
+        if lease_ms is None:
+            lease_ms = 0
+        if type(lease_ms) is not int or not 0 <= lease_ms <= I64_MAX:
+            raise InvalidRequestError("invalid lease_ms")
+        return Member(*names, lease_ms, credit if credit is None or credit <= I32_MAX else None, stream)
+
+
+def _names(topic: str | None, group: str | None, owner: str | None) -> tuple[str, str, str]:
+    names = stripped(topic), stripped(group), stripped(owner)
+    if not all(names):
+        raise InvalidRequestError("topic, group, and owner are required")
+    return names
+
+
+class ConsumeStream:
+    """One stream: the source of its bytes, and where the broker's deliveries go."""
+
+    def __init__(self, server: Server, member: Member, slot: Slot) -> None:
+        self._server = server
+        self._member = member
+        self._slot = slot
+        self._sink: Sink | None = None
+        self._stream: GroupStream | None = None
+        settings = server.settings.broker
+        beat_ms = settings.heartbeat_ms
+        self._heartbeat = Heartbeat(server.runtime, server.clock, beat_ms, self._beat) if beat_ms else None
+        self._stall_ms = settings.stream_stall_ms
+        self._look_ms = max(1, self._stall_ms // _LOOKS)
+        self._stall_timer: Timer | None = None
+        self._stalled_ms = 0
+        self._unsent = 0
+
+    # The source
+
+    def opened(self, sink: Sink) -> None:
+        """The stream begins: its client is a member of the group from now on."""
+        self._sink = sink
+        if self._heartbeat is not None:
+            self._heartbeat.start()
+        member = self._member
+        self._stream = self._server.broker.attach(
+            member.topic,
+            member.group,
+            member.owner,
+            self,
+            lease_ms=member.lease_ms,
+            credit=member.credit,
+            name=member.stream,
+        )
+
+    def room(self) -> None:
+        """The client has read."""
+        self._calm_down()
+        if self._stream is not None:
+            self._stream.wake()
+
+    def closed(self) -> None:
+        """It is over. What was handed over stays leased."""
+        self._sink = None
+        self._calm_down()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._slot.release()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.detach()
+
+    def goodbye(self) -> None:
+        """The server is shutting down: a whole end tells the client that nothing is missing."""
+        if self._sink is not None:
+            self._sink.close()
+
+    # The outlet
+
+    def ready(self) -> bool:
+        """Does the client read?"""
+        return self._sink is not None and self._sink.room
+
+    def deliver(self, delivery: Delivery) -> None:
+        """One line."""
+        self._write(line_of(delivery))
+
+    def end(self) -> None:
+        """End the stream: its client asked for that, and gets no more messages on it."""
+        self.goodbye()
+
+    # The rest
+
+    def _write(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        sink.write(data)
+        if self._heartbeat is not None:
+            self._heartbeat.spoke()
+        # Whether it is taken shows when it has left for the socket: that is looked at later.
+        if self._stall_timer is None:
+            self._stalled_ms, self._unsent = 0, _NOT_KNOWN
+            self._wait()
+
+    def _beat(self) -> None:
+        if self.ready():
+            self._write(_BEAT)
+
+    def _wait(self) -> None:
+        self._stall_timer = self._server.runtime.later(self._look_ms, self._look)
+
+    def _look(self) -> None:
+        """Has it read anything since the last look?"""
+        self._stall_timer = None
+        sink = self._sink
+        if sink is None or sink.room:
+            return
+        self._stalled_ms = 0 if sink.unsent < self._unsent else self._stalled_ms + self._look_ms
+        self._unsent = sink.unsent
+        if self._stalled_ms >= self._stall_ms:
+            sink.cut()
+        else:
+            self._wait()
+
+    def _calm_down(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None

@@ -1,0 +1,178 @@
+"""What the additions to the v0 dialect answer (http-v0 §22): segments, named cursors, staged writes, backups."""
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from driftq.model.tombstone import Reason
+from driftq.model.v0_answers import Listing, Performance
+
+
+class HoleRow(Struct, omit_defaults=True):
+    """A hole in the log; `at_most`: it is not known which of its seqs had a record."""
+
+    first: int = field(name="from")
+    last: int = field(name="to")
+    reason: Reason
+    at_most: bool = False
+
+
+class SegmentRow(Struct):
+    """One sealed segment; `bytes` are of its payload, deleted records included."""
+
+    tier: str
+    file: str
+    first_seq: int
+    last_seq: int
+    count: int
+    live: int
+    bytes: int
+    first_ts: int
+    last_ts: int
+
+
+class Manifest(Struct):
+    """The answer."""
+
+    topic: str
+    topic_id: int
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    synced_seq: int | None
+    holes: list[HoleRow]
+    server_id: str
+    hot_root: str
+    cold_root: str | None
+    segments: list[SegmentRow]
+    performance: Performance
+
+
+class CursorMoved(Struct):
+    """The answer to a PUT."""
+
+    topic: str
+    cursor: str
+    seq: int
+    epoch: int
+    head_seq: int
+    lag: int
+    updated_ts: int
+    moved: bool
+    performance: Performance
+
+
+class CursorRow(Struct):
+    """One cursor in a list."""
+
+    topic: str
+    cursor: str
+    seq: int
+    epoch: int
+    head_seq: int
+    lag: int
+    updated_ts: int
+    meta: dict[str, str]
+
+
+class CursorState(CursorRow):
+    """One cursor, asked for alone."""
+
+    performance: Performance
+
+
+class CursorList(Listing):
+    """A page of the list."""
+
+    cursors: list[CursorRow]
+
+
+class CursorDeleted(Struct):
+    """The answer to a DELETE."""
+
+    topic: str
+    cursor: str
+    deleted: bool
+    performance: Performance
+
+
+class PartStaged(Struct):
+    """The answer to a part."""
+
+    topic: str
+    writer: str
+    batch: int
+    part: int
+    attempt: int
+    chunk: int
+    records: int
+    bytes: int
+    expires_ts: int
+    performance: Performance
+
+
+class BatchCommitted(Struct):
+    """The answer to a commit: as that to a write (§7), seqs null for a batch long before the last."""
+
+    topic: str
+    first_seq: int | None
+    last_seq: int | None
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    synced_seq: int | None
+    performance: Performance
+    seqs: list[int] | UnsetType | None = UNSET
+
+
+class WriterState(Struct):
+    """What a writer has done."""
+
+    topic: str
+    writer: str
+    last_batch: int
+    first_seq: int
+    last_seq: int
+    performance: Performance
+
+
+class PartsDropped(Struct):
+    """The answer to a DELETE."""
+
+    topic: str
+    writer: str
+    dropped: int
+    performance: Performance
+
+
+class BackupRow(Struct):
+    """A backup of this run of the server. `bytes` are of all files that belong to it; `copied_bytes` of those that its
+    directory did not have."""
+
+    id: str
+    to: str
+    state: str
+    began_ts: int
+    taken_ts: int | None
+    ended_ts: int | None
+    bytes: int
+    done_bytes: int
+    copied_bytes: int
+    files: int
+    copied_files: int
+    damaged: list[str]
+    error: str | None
+
+
+class BackupState(Struct):
+    """One of them."""
+
+    backup: BackupRow
+    performance: Performance
+
+
+class BackupList(Struct):
+    """All of them, oldest first."""
+
+    backups: list[BackupRow]
+    performance: Performance

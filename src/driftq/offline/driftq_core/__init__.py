@@ -1,0 +1,1 @@
+"""Import from the Go broker."""

@@ -1,0 +1,186 @@
+"""Brings the log of the Go broker in (http-v1 §15.1): its topics, messages, progress, failures and outcomes.
+
+The log is read twice: once to know its topics, and that all of it makes sense; once to store the messages, in the order
+of the log. So a log that is refused has changed nothing. Messages get new offsets, and are found again by their old
+ones. Their windows are over: they came here later than any retry of their producers.
+"""
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from driftq.engine.engine import Engine
+from driftq.errors import InvalidRequestError
+from driftq.features.broker.broker import Broker
+from driftq.features.broker.idempotency.consumed_keys import Outcome
+from driftq.features.broker.idempotency.registry import IdempotencyRegistry
+from driftq.features.broker.producer.producer import Placed
+from driftq.features.broker.state.broker_frames import DoneBody, GroupKind, RetryBody, encode
+from driftq.features.broker.state.stored_messages import wait_for_message
+from driftq.model.names import check_name
+from driftq.offline.driftq_core.core_log import (
+    MESSAGE,
+    CoreLogError,
+    Line,
+    Record,
+    TopicPlan,
+    message_of,
+    moment,
+    plan,
+    read_lines,
+)
+
+_BATCH = 500
+_BATCH_BYTES = 4 << 20
+_PARTITIONS_MAX = 65_535
+
+Tell = Callable[[int], None]
+"""Told how many bytes of the log are through."""
+
+
+class Report(Struct, frozen=True):
+    """What was brought in."""
+
+    topics: int
+    messages: int
+    groups: int
+    failures: int
+    outcomes: int
+
+
+class _Batch:
+    """Messages of one topic that are stored together."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[Line, Placed]] = []
+        self.size = 0
+
+
+class CoreImport:
+    """One import into a broker that nobody else uses."""
+
+    def __init__(self, engine: Engine, broker: Broker, registry: IdempotencyRegistry) -> None:
+        self._engine = engine
+        self._broker = broker
+        self._registry = registry
+        self._keyed: dict[tuple[str, str, str], list[int]] = {}
+        """Messages by tenant, topic and key, where a group has an outcome for it."""
+        self._waiting: dict[str, _Batch] = {}
+
+    async def run(self, lines: Callable[[], Iterable[bytes]], tell: Tell) -> Report:
+        """Bring in what `lines` gives, each time it is asked. Raises a DriftQError."""
+        topics = plan(read_lines(lines()))
+        self._check(topics)
+        for name, topic in topics.items():
+            await self._broker.producer.ensure(name, topic.partitions)
+            self._keyed.update({(tenant, name, key): [] for tenant, _, key in topic.outcomes})
+        for line in read_lines(lines()):
+            if line.record.type == MESSAGE:
+                await self._message(topics[line.record.topic], line)
+                tell(line.end)
+        for name in list(self._waiting):
+            await self._store(name, topics[name])
+        failures = sum([await self._progress(name, topic) for name, topic in topics.items()])
+        outcomes = sum([await self._outcomes(name, topic) for name, topic in topics.items()])
+        return Report(
+            len(topics),
+            sum(topic.messages for topic in topics.values()),
+            sum(len({group for group, _ in topic.acked}) for topic in topics.values()),
+            failures,
+            outcomes,
+        )
+
+    def _check(self, topics: dict[str, TopicPlan]) -> None:
+        known = set(self._broker.topics())
+        for name, topic in topics.items():
+            try:
+                check_name(name)
+            except InvalidRequestError as error:
+                raise CoreLogError(f"topic {name[:100]!r}: {error.message}") from None
+            if name in known:
+                raise CoreLogError(f"topic {name!r} is there already; import into a directory that does not have it")
+            if topic.partitions > _PARTITIONS_MAX:
+                raise CoreLogError(f"topic {name!r} has {topic.partitions} partitions, more than {_PARTITIONS_MAX}")
+
+    # Messages
+
+    async def _message(self, topic: TopicPlan, line: Line) -> None:
+        record, message = line.record, message_of(line)
+        placed = Placed(self._broker.book.find(record.topic), record.partition, message.size, message, None)
+        waiting = self._waiting.setdefault(record.topic, _Batch())
+        waiting.lines.append((line, placed))
+        waiting.size += message.size
+        if len(waiting.lines) >= _BATCH or waiting.size >= _BATCH_BYTES:
+            await self._store(record.topic, topic)
+
+    async def _store(self, name: str, topic: TopicPlan) -> None:
+        batch = self._waiting.pop(name)
+        for _, placed in batch.lines:
+            placed.hold()
+        held = [placed for _, placed in batch.lines]
+        stored = await self._broker.producer.append(self._broker.book.find(name), held)
+        for row, (line, placed) in enumerate(batch.lines):
+            offset = placed.at(stored, row).offset
+            topic.stored(line.record, offset)
+            same = self._keyed.get((line.record.tenant_id, name, line.record.idempotency_key))
+            if same is not None:
+                same.append(offset)
+
+    # What groups have done
+
+    async def _progress(self, name: str, topic: TopicPlan) -> int:
+        """Progress and failures of one topic; how many failures there were."""
+        for (group, partition), acked in topic.acked.items():
+            floor = topic.floor(partition, acked)
+            if floor >= 0:
+                await self._broker.seek(name, group, {partition: floor + 1})
+        failures = 0
+        for (group, partition, old), failure in topic.retries.items():
+            offset = topic.exactly(partition, old)
+            if offset is None or self._broker.is_done(name, group, offset):
+                continue
+            time = self._engine.time
+            now, next_at = time.running(), time.moment(failure.next_at)
+            body = RetryBody(group, partition, offset, failure.attempts, failure.last_error, now, next_at)
+            await self._broker.book.log(self._broker.book.find(name), GroupKind.RETRY, encode(body))
+            failures += 1
+        return failures
+
+    async def _outcomes(self, name: str, topic: TopicPlan) -> int:
+        """Idempotency outcomes of one topic; how many there were.
+
+        Of one whose window is over only the messages that are open are done: those to come have nothing to do with it.
+        """
+        outcomes = 0
+        for (tenant, group, key), record in topic.outcomes.items():
+            offsets = self._keyed[tenant, name, key]
+            committed = record.idempotency_status == "COMMITTED"
+            if self._is_over(record):
+                still = [offset for offset in offsets if committed and not self._broker.is_done(name, group, offset)]
+                for offset in still:
+                    await self._done(name, group, offset)
+                outcomes += bool(still)
+                continue
+            await self._registry.record(
+                Outcome(
+                    *(tenant, name, group, key, committed),
+                    result=record.result or b"",
+                    last_error="" if committed else record.last_error,
+                    offsets=offsets,
+                )
+            )
+            outcomes += 1
+        return outcomes
+
+    async def _done(self, name: str, group: str, offset: int) -> None:
+        book = self._broker.book
+        topic = book.find(name)
+        message = await wait_for_message(self._engine, topic.log, offset)
+        partition = topic.index.partition_at(offset)
+        if message is not None and partition is not None:
+            book.group(topic, group).lane(partition)
+            await book.log_done(topic, [DoneBody(group, partition, offset, message.size, attempts=0)])
+
+    def _is_over(self, record: Record) -> bool:
+        ttl_ms, ended = self._broker.settings.idem_consume_ttl_ms, moment(record.updated_at)
+        return bool(ttl_ms and ended) and ended + ttl_ms <= self._engine.time.wall()

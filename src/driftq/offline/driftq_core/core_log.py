@@ -1,0 +1,221 @@
+"""The log of the Go broker, driftq-core, read (http-v1 §15.1): JSON lines, bytes in base64, zeros left out.
+
+    1 message   2 offset   3 topic   4 retry state   5 consume idempotency      anything else is passed over
+
+An offset record there means "all up to here": nothing finer was recorded. Offsets are those of the partition in some
+versions and those of the topic in others; in both they rise within a partition, and nothing else is relied on. A last
+line that broke off was never answered for, and is left out; one that makes no sense anywhere else is an error.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from driftq.errors import InvalidRequestError
+from driftq.model.message import DlqNote, Envelope, Message, RetryPolicy, Routing
+
+MESSAGE, OFFSET, TOPIC, RETRY, OUTCOME = 1, 2, 3, 4, 5
+
+
+class Record(Struct, frozen=True):
+    """One line."""
+
+    type: int = 0
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    group: str = ""
+    key: bytes = b""
+    value: bytes = b""
+    partitions: int = 0
+    routing_label: str = ""
+    routing_meta: dict[str, str] | None = None
+    run_id: str = ""
+    step_id: str = ""
+    parent_step_id: str = ""
+    labels: dict[str, str] | None = None
+    target_topic: str = ""
+    partition_override: int | None = None
+    idempotency_key: str = ""
+    tenant_id: str = ""
+    deadline: str | None = None
+    retry_max_attempts: int = 0
+    retry_backoff_ms: int = 0
+    retry_max_backoff_ms: int = 0
+    dlq_original_topic: str = ""
+    dlq_original_partition: int = 0
+    dlq_original_offset: int = 0
+    dlq_attempts: int = 0
+    dlq_last_error: str = ""
+    dlq_routed_at_ms: int = 0
+    dlq_group: str = ""
+    last_error: str = ""
+    attempts: int = 0
+    next_at: str | int | None = None
+    idempotency_scope: str = ""
+    idempotency_status: str = ""
+    result: bytes | None = None
+    updated_at: str | int | None = None
+
+
+class Line(NamedTuple):
+    """A line that means something: its number, the bytes read with it, and the record."""
+
+    number: int
+    end: int
+    record: Record
+
+
+class CoreLogError(InvalidRequestError):
+    """The file is not such a log."""
+
+
+_decode = json.Decoder(Record).decode
+
+
+def read_lines(lines: Iterable[bytes]) -> Iterator[Line]:
+    """Every record of a known kind. Raises CoreLogError."""
+    end = 0
+    for number, line in enumerate(lines, 1):
+        end += len(line)
+        if not line.strip():
+            continue
+        try:
+            record = _decode(line)
+        except (DecodeError, ValidationError) as error:
+            if not line.endswith(b"\n"):
+                return  # it broke off
+            raise CoreLogError(f"line {number} is no record of driftq-core: {error}") from None
+        if not MESSAGE <= record.type <= OUTCOME:
+            continue
+        if not record.topic or record.partition < 0 or record.offset < 0:
+            raise CoreLogError(f"line {number} has no topic, or a negative place")
+        yield Line(number, end, record)
+
+
+class Retry(NamedTuple):
+    """The last failure of a message in a group."""
+
+    attempts: int
+    last_error: str
+    next_at: int
+
+
+class TopicPlan:
+    """What a log says about one topic."""
+
+    def __init__(self) -> None:
+        self.partitions = 1
+        self.messages = 0
+        self.acked: dict[tuple[str, int], int] = {}
+        """Group and partition, to the highest offset that is done with all below it."""
+        self.retries: dict[tuple[str, int, int], Retry] = {}
+        """Group, partition and offset, to how it failed."""
+        self.outcomes: dict[tuple[str, str, str], Record] = {}
+        """Tenant, group and key."""
+        self._old: dict[int, array[int]] = {}
+        self._new: dict[int, array[int]] = {}
+
+    def see(self, record: Record) -> None:
+        """One more record."""
+        self.partitions = max(self.partitions, self._highest(record))
+        if record.type == MESSAGE:
+            self.messages += 1
+        elif record.type == OFFSET:
+            place = (record.group, record.partition)
+            self.acked[place] = max(record.offset, self.acked.get(place, -1))
+        elif record.type == RETRY and record.group:
+            failure = Retry(max(1, record.attempts), record.last_error, moment(record.next_at))
+            self.retries[record.group, record.partition, record.offset] = failure
+        elif record.type == OUTCOME and _is_outcome(record):
+            self.outcomes[record.tenant_id, record.group, record.idempotency_key] = record
+
+    @staticmethod
+    def _highest(record: Record) -> int:
+        # A topic's record has its count in one of two places.
+        return record.partitions or record.partition if record.type == TOPIC else record.partition + 1
+
+    def stored(self, record: Record, offset: int) -> None:
+        """A message of the log has this offset now."""
+        self._old.setdefault(record.partition, array("q")).append(record.offset)
+        self._new.setdefault(record.partition, array("q")).append(offset)
+
+    def floor(self, partition: int, offset: int) -> int:
+        """The new offset of the last message that is not above an old one, or -1."""
+        place = bisect_right(self._old.get(partition, ()), offset) - 1
+        return self._new[partition][place] if place >= 0 else -1
+
+    def exactly(self, partition: int, offset: int) -> int | None:
+        """The new offset of a message, if the log has it."""
+        old = self._old.get(partition, array("q"))
+        place = bisect_right(old, offset) - 1
+        return self._new[partition][place] if place >= 0 and old[place] == offset else None
+
+
+def _is_outcome(record: Record) -> bool:
+    """Leases are void after a restart, and so are those of a log that is read elsewhere."""
+    ended = record.idempotency_status in ("COMMITTED", "FAILED")
+    return ended and record.idempotency_scope == "consume" and bool(record.group and record.idempotency_key)
+
+
+def plan(lines: Iterable[Line]) -> dict[str, TopicPlan]:
+    """What a log says, topic by topic. Raises CoreLogError."""
+    topics: dict[str, TopicPlan] = {}
+    for line in lines:
+        if line.record.type == MESSAGE:
+            message_of(line)
+        topics.setdefault(line.record.topic, TopicPlan()).see(line.record)
+    return topics
+
+
+def message_of(line: Line) -> Message:
+    """The message of a record. Raises CoreLogError."""
+    record = line.record
+    try:
+        key, value = record.key.decode(), record.value.decode()
+    except UnicodeDecodeError:
+        raise CoreLogError(f"line {line.number}: key and value have to be UTF-8") from None
+    policy = RetryPolicy(record.retry_max_attempts, record.retry_backoff_ms, record.retry_max_backoff_ms)
+    envelope = Envelope(
+        run_id=record.run_id,
+        step_id=record.step_id,
+        parent_step_id=record.parent_step_id,
+        labels=record.labels or {},
+        target_topic=record.target_topic,
+        partition_override=record.partition_override,
+        idempotency_key=record.idempotency_key,
+        tenant_id=record.tenant_id,
+        deadline=record.deadline or "",
+        retry_policy=None if policy == RetryPolicy() else policy,
+        dlq=_note(record),
+    )
+    routing = Routing(record.routing_label, record.routing_meta or {})
+    return Message(value, key, None if envelope == Envelope() else envelope, None if routing == Routing() else routing)
+
+
+def _note(record: Record) -> DlqNote | None:
+    if not record.dlq_original_topic:
+        return None
+    return DlqNote(
+        record.dlq_original_topic,
+        record.dlq_original_partition,
+        record.dlq_original_offset,
+        record.dlq_attempts,
+        record.dlq_last_error,
+        record.dlq_routed_at_ms,
+        record.dlq_group,
+    )
+
+
+def moment(time: str | int | None) -> int:
+    """A time of the log, in ms; 0 where there is none."""
+    if isinstance(time, int):
+        return time
+    try:
+        return max(0, round(datetime.fromisoformat(time or "").timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return 0

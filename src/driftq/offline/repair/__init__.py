@@ -1,0 +1,1 @@
+"""Mends a damaged directory."""

@@ -1,0 +1,142 @@
+"""What is left of checkpoints: the newest that checks out, or the parts of a damaged one that can be made sense of.
+
+A checkpoint's body is a msgpack map of positions, sections and topics, the last two in byte strings of their own. Where
+the checksum does not hold, each of these is taken by itself, if it decodes and says nothing impossible. What its
+records are is decided by their own checksums, never by this.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import DecodeError, Struct, ValidationError, msgpack, structs
+
+from driftq.engine.files.topic_checkpoint import TopicState, decode_topic
+from driftq.engine.state.holes import Holes
+from driftq.model.names import is_stored_name
+from driftq.model.tombstone import Reason
+from driftq.offline.repair.seq_ranges import without
+from driftq.storage.blocks.block import Block
+from driftq.storage.blocks.frame import Frame, read_frame
+from driftq.storage.layout import Layout
+from driftq.storage.snapshot_file import Snapshot, decode_snapshot, newest_snapshot
+from driftq.system.disk import read_file
+
+SECTIONS = frozenset(("engine", "leases", "cursors", "staging", "routers", "idempotency", "runs", "groups"))
+"""Whose state a checkpoint may hold."""
+_BODY_AT = 24
+SEQ_MAX = 1 << 48
+_BIN = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+"""The first byte of a byte string to the bytes of its length."""
+
+
+class Remains(Struct, frozen=True):
+    """A checkpoint as far as it can be believed."""
+
+    snapshot: Snapshot
+    whole: bool
+    """Did it check out?"""
+
+
+def read_remains(layout: Layout) -> Remains | None:
+    """The newest checkpoint that checks out, else what is left of the newest of which anything is."""
+    _, snapshot, _ = newest_snapshot(layout)
+    if snapshot is not None:
+        return Remains(snapshot, True)
+    for number in reversed(layout.snapshots()):
+        found = _make_sense(read_file(layout.disk, layout.snapshot_path(number)))
+        if found.topics:
+            return Remains(found, False)
+    return None
+
+
+def _make_sense(content: bytes) -> Snapshot:
+    assert decode_snapshot(content) is None
+    body = content[_BODY_AT:]
+    topics: dict[int, TopicState] = {}
+    for piece in _strings_behind(body, b"\xa6topics"):
+        try:
+            state = decode_topic(piece)
+        except (DecodeError, ValidationError, UnicodeDecodeError):
+            continue
+        if _is_possible(state) and state.topic_id not in topics:
+            topics[state.topic_id] = _without_bad_blocks(state)
+    sections = {name: section for name, section in _sections(body) if name in SECTIONS and _decodes(section)}
+    return Snapshot({}, sections, [msgpack.encode(state) for state in topics.values()])
+
+
+def _is_possible(state: TopicState) -> bool:
+    numbers = (state.op, state.head, state.earliest, state.cap_lost, state.ttl_lost, state.reserved)
+    return (
+        is_stored_name(state.name)
+        and all(0 <= number < SEQ_MAX for number in numbers)
+        and all(segment.first_seq < segment.end_seq <= state.head + 1 for segment in state.segments)
+    )
+
+
+def _without_bad_blocks(state: TopicState) -> TopicState:
+    """The same without copied blocks that do not check out: their seqs are a hole."""
+    tail = [frame for frame in state.tail if _is_block(frame)]
+    if len(tail) == len(state.tail):
+        return state
+    gone = [(max((segment.end_seq for segment in state.segments), default=state.earliest), state.head)]
+    for frame in tail:
+        block = Block.of(frame)
+        gone = without(gone, block.first_seq, block.last_seq)
+    holes = Holes(list(state.holes))
+    for first, last in gone:
+        holes.add(first, last, Reason.CORRUPTION)
+    return structs.replace(state, tail=tail, holes=holes.all)
+
+
+def _is_block(frame: bytes) -> bool:
+    header = read_frame(frame, 0, len(frame))
+    return isinstance(header, Frame) and isinstance(Block.read(frame, header), Block)
+
+
+def _decodes(section: bytes) -> bool:
+    try:
+        msgpack.decode(section, strict=False)
+    except (DecodeError, ValidationError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _strings_behind(body: bytes, key: bytes) -> Iterator[bytes]:
+    """The byte strings of the list behind a key, up to where they stop making sense."""
+    place = body.find(key)
+    if place < 0:
+        return
+    place = _skip_list_head(body, place + len(key))
+    while (found := _string_at(body, place)) is not None:
+        yield found[0]
+        place = found[1]
+
+
+def _skip_list_head(body: bytes, place: int) -> int:
+    first = body[place] if place < len(body) else 0x90
+    return place + {0xDC: 3, 0xDD: 5}.get(first, 1)
+
+
+def _string_at(body: bytes, place: int) -> tuple[bytes, int] | None:
+    """A byte string, and where it ends."""
+    width = _BIN.get(body[place]) if place < len(body) else None
+    if width is None:
+        return None
+    start = place + 1 + width
+    end = start + int.from_bytes(body[place + 1 : start], "big")
+    return (body[start:end], end) if end <= len(body) else None
+
+
+def _sections(body: bytes) -> Iterator[tuple[str, bytes]]:
+    """The sections by name, up to where they stop making sense."""
+    place = body.find(b"\xa8sections")
+    if place < 0:
+        return
+    place += len(b"\xa8sections") + 1
+    while place < len(body) and 0xA0 <= body[place] <= 0xBF:
+        end = place + 1 + (body[place] & 0x1F)
+        name = body[place + 1 : end].decode("latin-1")
+        found = _string_at(body, end)
+        if found is None:
+            return
+        yield name, found[0]
+        place = found[1]

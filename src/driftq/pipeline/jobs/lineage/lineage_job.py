@@ -1,0 +1,296 @@
+"""`lineage`: what agent runs did, as the tables `runs`, `steps` and `attempts`.
+
+    topics of the broker → records with a run_id → state of each run (Spark's state store) → runs that changed
+      → asked about at the server, as every run that is open → rows of three tables, replaced by their keys
+
+Spark keeps what the log told of each run, so a batch costs what is new and not what there was. Whether a message is
+done stands in no record: the server is asked about every run that is open, also about those of which a batch brings
+nothing, and also while no batch comes.
+
+Invariant: what a batch changes is computed from all that is known of the run, so a batch that runs again writes the
+same rows.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from urllib.parse import quote
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Meta, Struct, convert, json, structs
+
+from driftq.model.names import broker_topic
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.lineage.run_fold import Seen, dump, fold, load
+from driftq.pipeline.jobs.lineage.run_tables import (
+    ATTEMPT_KEYS,
+    ATTEMPTS,
+    RUN_KEYS,
+    RUNS,
+    STEP_KEYS,
+    STEPS,
+    Memory,
+    Place,
+    Standing,
+    remember,
+    rows_of,
+)
+from driftq.pipeline.jobs.stream_options import StreamOptions, in_short, triggered
+from driftq.pipeline.jobs.topic_selection import selection_key, source_options
+from driftq.pipeline.lake.delta_tables import Lake
+from driftq.pipeline.runs.job import Job, Outcome, Progress, Run
+from driftq.pipeline.server_connection import AnswerError, Wire, address_of
+from driftq.pipeline.source.read_options import api_key_of
+from driftq.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+_COLUMNS = "topic string, seq long, ts timestamp, tag string, data string"
+_STATE = "state string"
+_CHANGED = "tenant_id string, run_id string, state string"
+_ASKED_MAX = 500
+"""Open runs that are asked about at a time while a query goes on; the others follow in turn."""
+
+
+class LineageOptions(StreamOptions, frozen=True, kw_only=True):
+    """What lineage can be told."""
+
+    lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
+    topics: Annotated[tuple[str, ...], Meta(description="Topics of the broker, or patterns.")] = ("@*",)
+
+
+class KeptState(Protocol):
+    """What Spark keeps for one run."""
+
+    @property
+    def exists(self) -> bool:
+        """Is there anything yet?"""
+        ...
+
+    @property
+    def get(self) -> Any:
+        """What was kept, as a row of one text."""
+        ...
+
+    def update(self, newValue: Any) -> None:  # noqa: N803
+        """Keep something else."""
+        ...
+
+
+def fold_run(key: Any, frames: Iterable[pd.DataFrame], kept: KeptState) -> Iterator[pd.DataFrame]:
+    """The records of one run into its state; on an executor, where Spark calls it for each run that a batch has."""
+    tenant_id, run_id = str(key[0]), str(key[1])
+    before = str(kept.get[0]) if kept.exists else None
+    rows: Iterable[Any] = (row for frame in frames for row in frame.itertuples(index=False))
+    seen = (Seen(row.topic, row.seq, row.ts_ms, _text(row.tag), row.envelope, _text(row.routing)) for row in rows)
+    text = dump(fold(load(run_id, tenant_id, before), seen))
+    kept.update((text,))
+    yield pd.DataFrame({"tenant_id": [tenant_id], "run_id": [run_id], "state": [text]})
+
+
+def _text(value: Any) -> str | None:
+    """Pandas has many ways to say that there is nothing."""
+    return value if isinstance(value, str) else None
+
+
+class _Letter(Struct):
+    """What the server says about a dead letter."""
+
+    group: str
+    routed_at_ms: int
+
+
+class _Step(Struct):
+    """What the server says about a message of a run."""
+
+    topic: str
+    offset: int
+    groups: list[Standing] = []
+    dlq: list[_Letter] = []
+
+    def standings(self) -> list[Standing]:
+        """How it stands in each group; where it is dead, since when."""
+        dead = {letter.group: letter.routed_at_ms for letter in self.dlq}
+        return [
+            structs.replace(one, done_ms=dead.get(one.group)) if one.state == "dead" else one for one in self.groups
+        ]
+
+
+class _Told(Struct):
+    steps: list[_Step]
+
+
+class Lineage:
+    """The tables of a lake, and what is asked of the server for them; on the driver."""
+
+    def __init__(self, lake: Lake, patient: Wire, hasty: Wire) -> None:
+        self._patient = patient
+        """Waits for a server that is away."""
+        self._hasty = hasty
+        """Does not."""
+        self._clock = SystemClock()
+        self._runs = lake.table("runs", RUNS)
+        self._steps = lake.table("steps", STEPS)
+        self._attempts = lake.table("attempts", ATTEMPTS)
+        self._turn = ""
+        """The last open run that was asked about."""
+        self._lock = threading.Lock()
+        """Batches come in a thread of Spark's, and one run may be changed by a batch and asked about at one time."""
+
+    def take(self, changed: Iterable["Row"]) -> None:
+        """Write the runs that a batch has changed."""
+        with self._lock:
+            self._take(changed)
+
+    def _take(self, changed: Iterable["Row"]) -> None:
+        states = {
+            (row["tenant_id"], row["run_id"]): load(row["run_id"], row["tenant_id"], row["state"]) for row in changed
+        }
+        if not states:
+            return
+        known = self._memories(pc.field("run_id").isin([run_id for _, run_id in states]))
+        before = {(one.state.tenant_id, one.state.run_id): one for one in known}
+        memories = [Memory(state, before[key].standings if key in before else {}) for key, state in states.items()]
+        self._write([self._asked(memory, self._patient) for memory in memories])
+
+    def ask_about_open_runs(self, *, at_most: int | None = None, waits: bool = True) -> int:
+        """Write what has become of runs that are open; how many still are, as far as it was asked.
+
+        Whether it waits for a server that is away is `waits`; if not, such a server is not asked.
+        """
+        with self._lock:
+            return self._ask(at_most, waits=waits)
+
+    def look(self) -> None:
+        """Ask about some of the open runs while a query goes on; later, where a batch is written or the server is away.
+
+        Who looks has to see that somebody wants it to stop, and a batch may wait for the server itself.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._ask(_ASKED_MAX, waits=False)
+            finally:
+                self._lock.release()
+
+    def _ask(self, at_most: int | None, *, waits: bool) -> int:
+        still = sorted(self._memories(pc.field("open")), key=_name)
+        behind = [one for one in still if _name(one) > self._turn]
+        before = [one for one in still if _name(one) <= self._turn]
+        turn = [*behind, *before][:at_most]
+        asked = self._all_asked(turn, waits=waits)
+        if not asked:
+            return len(still)
+        self._turn = _name(turn[-1])
+        self._write([fresh for fresh, old in zip(asked, turn, strict=True) if fresh != old])
+        return len(still) - sum(not rows_of(one, "").run["open"] for one in asked)
+
+    def _memories(self, where: Any) -> list[Memory]:
+        found = self._runs.read(["detail"], where)["detail"].to_pylist()
+        return [json.decode(text, type=Memory) for text in found]
+
+    def _all_asked(self, memories: list[Memory], *, waits: bool) -> list[Memory]:
+        """None of them, where the server is away and that is not waited for."""
+        if waits:
+            return [self._asked(one, self._patient) for one in memories]
+        try:
+            return [self._asked(one, self._hasty) for one in memories]
+        except AnswerError:
+            raise
+        except PipelineError:
+            return []
+
+    def _asked(self, memory: Memory, wire: Wire) -> Memory:
+        return remember(memory, _standings(wire, memory.state.run_id, memory.state.tenant_id), self._clock.wall_ms())
+
+    def _write(self, memories: list[Memory]) -> None:
+        if not memories:
+            return
+        rows = [rows_of(memory, json.encode(memory).decode()) for memory in memories]
+        # Runs come last: as long as a run is open in the table, what was cut off is written again.
+        attempts = [row for one in rows for row in one.attempts]
+        if attempts:
+            self._attempts.upsert(_table(attempts, ATTEMPTS), ATTEMPT_KEYS)
+        self._steps.upsert(_table([row for one in rows for row in one.steps], STEPS), STEP_KEYS)
+        self._runs.upsert(_table([one.run for one in rows], RUNS), RUN_KEYS)
+
+
+def _standings(wire: Wire, run_id: str, tenant_id: str) -> dict[Place, list[Standing]]:
+    """What the server says of a run; nothing, where it does not know the run."""
+    query = f"?tenant_id={quote(tenant_id, safe='')}" if tenant_id else ""
+    try:
+        answer = wire.get(f"/v1/runs/{quote(run_id, safe='')}{query}")
+    except AnswerError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return {}
+        raise
+    told = convert(answer, _Told)
+    return {(broker_topic(step.topic), step.offset): step.standings() for step in told.steps}
+
+
+def _name(memory: Memory) -> str:
+    return f"{memory.state.tenant_id}\n{memory.state.run_id}"
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema)
+
+
+def lineage(run: Run, options: LineageOptions) -> Outcome:
+    """Keep the tables of runs until stopped, or once."""
+    lake = Lake(options.lake)
+    name = f"lineage-{selection_key(sorted(options.topics))}"
+    checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
+    if type(run.spark).__module__.startswith("pyspark.sql.connect"):
+        raise PipelineError("lineage asks the server about runs while it works: run it with --master, not --remote")
+    server, key = address_of(run.server), api_key_of({}, None)
+    with Wire(server, key) as patient, Wire(server, key, patience_s=0) as hasty:
+        progress, still = _follow(run, options, Lineage(lake, patient, hasty), name, checkpoint)
+    facts = {
+        "rows": progress.rows,
+        "batches": progress.batches,
+        "runs": lake.table("runs", RUNS).dataset().count_rows(),
+    }
+    return Outcome({"lake": str(lake.root), **facts, "open_runs": still})
+
+
+def _follow(run: Run, options: LineageOptions, tables: Lineage, name: str, checkpoint: Path) -> tuple[Progress, int]:
+    """How far the query came, and how many runs are open then."""
+    reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**source_options(options.topics))
+    rows = reader.options(**options.limits(), startingSeq="earliest", onDataLoss="skip").load()
+
+    def take(changed: "DataFrame", _: int) -> None:
+        tables.take(changed.collect())
+
+    writer = _states(rows).writeStream.queryName(name).option("checkpointLocation", str(checkpoint))
+    writer = triggered(writer.outputMode("update").foreachBatch(in_short(take)), options)
+    query = writer.start()
+    progress = run.follow([query], ends=options.once, idle=tables.look)
+    # Who asked to stop does not wait for a server that is away: the next start asks about the same runs.
+    return progress, tables.ask_about_open_runs(waits=not run.stopping())
+
+
+def _states(rows: "DataFrame") -> "DataFrame":
+    """The state of every run that a batch has records of."""
+    named = rows.selectExpr(
+        "topic",
+        "seq",
+        "unix_millis(ts) AS ts_ms",
+        "tag",
+        "get_json_object(data, '$.envelope') AS envelope",
+        "get_json_object(data, '$.routing') AS routing",
+    )
+    named = named.selectExpr(
+        "*",
+        "get_json_object(envelope, '$.run_id') AS run_id",
+        "coalesce(get_json_object(envelope, '$.tenant_id'), '') AS tenant_id",
+    ).where("run_id IS NOT NULL AND run_id != ''")
+    grouped = named.groupBy("tenant_id", "run_id")
+    return grouped.applyInPandasWithState(fold_run, _CHANGED, _STATE, "update", "NoTimeout")
+
+
+LINEAGE: Job[Any] = Job("lineage", "Agent runs as tables: runs, steps, attempts.", LineageOptions, lineage)

@@ -1,0 +1,342 @@
+"""Rows of the tables `runs`, `steps` and `attempts`, made of what the log tells of a run and what the server does.
+
+The log has messages and dead letters. What became of a message otherwise only the server knows, and only of the newest
+ones; what it once said is kept (`Memory`), so that a try that failed twice and was then done has its three attempts.
+
+    step    dead: its last try is; done: its last try is, or another step followed it; unknown: the server has forgotten
+            its last try before that; else running
+    run     dead: a step is; else running: a step is; else unknown: a step is; else done
+    start   of a step: its first message; where only dead letters of that were read, the latest that it can have been
+    end     of a step: its dead letter, its last child's start, or when it was first seen done
+
+Invariant: a run that is not closed (`open`) is asked about again, however long nothing is heard of it.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+from msgspec import Struct, structs
+
+from driftq.pipeline.jobs.lineage.run_fold import Letter, RunState, Try
+
+Status = Literal["running", "done", "dead", "unknown"]
+Place = tuple[str, int]
+
+_TIME = pa.timestamp("ms", tz="UTC")
+_KEY = [("tenant_id", pa.string()), ("run_id", pa.string())]
+
+RUNS = pa.schema(
+    [
+        *_KEY,
+        ("status", pa.string()),
+        ("start", _TIME),
+        ("end", _TIME),
+        ("latency_ms", pa.int64()),
+        ("steps", pa.int64()),
+        ("attempts", pa.int64()),
+        ("retries", pa.int64()),
+        ("dead_steps", pa.int64()),
+        ("last_error", pa.string()),
+        ("critical_path", pa.string()),
+        ("critical_path_ms", pa.int64()),
+        ("open", pa.bool_()),
+        ("detail", pa.string()),
+    ]
+)
+"""One row for each run. `detail` is what the rows of the run were made of, as JSON."""
+
+STEPS = pa.schema(
+    [
+        *_KEY,
+        ("step_id", pa.string()),
+        ("parent_step_id", pa.string()),
+        ("topic", pa.string()),
+        ("status", pa.string()),
+        ("start", _TIME),
+        ("end", _TIME),
+        ("latency_ms", pa.int64()),
+        ("attempts", pa.int64()),
+        ("retries", pa.int64()),
+        ("last_error", pa.string()),
+        ("critical", pa.bool_()),
+    ]
+)
+"""One row for each step; a message without a step_id is a step of its own, called by its place."""
+
+ATTEMPTS = pa.schema(
+    [
+        *_KEY,
+        ("step_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int64()),
+        ("offset", pa.int64()),
+        ("group", pa.string()),
+        ("kind", pa.string()),
+        ("status", pa.string()),
+        ("deliveries", pa.int64()),
+        ("start", _TIME),
+        ("end", _TIME),
+        ("last_error", pa.string()),
+    ]
+)
+"""One row for each message of a run and each group that has it; `kind` is `first`, `again` or `redriven`."""
+
+RUN_KEYS = ["tenant_id", "run_id"]
+STEP_KEYS = [*RUN_KEYS, "step_id"]
+ATTEMPT_KEYS = [*RUN_KEYS, "topic", "offset", "group"]
+
+
+class Standing(Struct, frozen=True):
+    """How a message stands in a group, as the server says; as the product remembers it."""
+
+    group: str
+    state: str
+    attempts: int
+    last_error: str = ""
+    done_ms: int | None = None
+    """When it was first seen done; of one that is dead, when its letter was written."""
+
+
+class Memory(Struct, frozen=True):
+    """All that is known of a run."""
+
+    state: RunState
+    standings: dict[str, list[Standing]] = {}
+    """By the place of a message, as text."""
+    lost: list[str] = []
+    """Places of messages that the server did not name when it was last asked."""
+
+
+def place_text(topic: str, offset: int) -> str:
+    """A place as a key of JSON."""
+    return f"{topic}#{offset}"
+
+
+def remember(memory: Memory, told: Mapping[Place, list[Standing]], now_ms: int) -> Memory:
+    """What was known, with what the server says. It knows a message before anybody can read it, until it forgets it."""
+    known = dict(memory.standings)
+    for (topic, offset), groups in told.items():
+        text = place_text(topic, offset)
+        before = {one.group: one for one in known.get(text, ())}
+        fresh = {one.group: _newer(before.get(one.group), one, now_ms) for one in groups}
+        known[text] = list({**before, **fresh}.values())
+    lost = [place_text(one.topic, one.offset) for one in memory.state.tries if (one.topic, one.offset) not in told]
+    return structs.replace(memory, standings=known, lost=lost)
+
+
+def _newer(before: Standing | None, now: Standing, now_ms: int) -> Standing:
+    """Of one that is done the server knows one attempt, whatever there were; or it knows of no letter any more."""
+    if before is not None and (before.state, now.state) == ("dead", "done"):
+        return before
+    attempts = max(now.attempts, before.attempts if before else 0)
+    if now.state == "done" and before is not None and before.state not in ("done", "dead") and before.attempts:
+        attempts = max(attempts, before.attempts + (before.state == "waiting"))
+    done_ms = now_ms if now.state == "done" else now.done_ms
+    if before is not None and before.state == now.state == "done":
+        done_ms = before.done_ms
+    error = now.last_error or (before.last_error if before else "")
+    return Standing(now.group, now.state, attempts, error, done_ms)
+
+
+class _Attempt(Struct):
+    one: Try
+    group: str
+    status: str
+    deliveries: int
+    end_ms: int | None
+    last_error: str
+
+
+class _Step(Struct):
+    step_id: str
+    parent_step_id: str
+    attempts: list[_Attempt]
+    start_ms: int
+    status: Status = "running"
+    end_ms: int | None = None
+    critical: bool = False
+
+    @property
+    def retries(self) -> int:
+        """Deliveries behind the first one of each try and group, and tries behind the first one."""
+        tries = {(attempt.one.topic, attempt.one.offset) for attempt in self.attempts}
+        again = sum(max(0, attempt.deliveries - 1) for attempt in self.attempts)
+        return again + len(tries) - 1
+
+    @property
+    def deliveries(self) -> int:
+        return sum(attempt.deliveries for attempt in self.attempts)
+
+    @property
+    def last_error(self) -> str:
+        return next((attempt.last_error for attempt in reversed(self.attempts) if attempt.last_error), "")
+
+
+class Rows(Struct, frozen=True):
+    """What one run is in the tables."""
+
+    run: dict[str, Any]
+    steps: list[dict[str, Any]]
+    attempts: list[dict[str, Any]]
+
+
+def rows_of(memory: Memory, detail: str) -> Rows:
+    """The rows of a run."""
+    steps = _steps(memory)
+    path = _critical_path(steps)
+    state = memory.state
+    key = {"tenant_id": state.tenant_id, "run_id": state.run_id}
+    return Rows(
+        {**key, **_run_row(steps, path), "detail": detail},
+        [{**key, **_step_row(step)} for step in steps.values()],
+        [{**key, **row} for step in steps.values() for row in _attempt_rows(step)],
+    )
+
+
+def _steps(memory: Memory) -> dict[str, _Step]:
+    letters: dict[Place, dict[str, Letter]] = defaultdict(dict)
+    for letter in memory.state.letters:
+        letters[letter.topic, letter.offset][letter.group] = letter
+    steps: dict[str, _Step] = {}
+    for one in sorted(_tries(memory.state), key=lambda one: (one.ts_ms, one.topic, one.offset)):
+        step_id = one.step_id or place_text(one.topic, one.offset)
+        step = steps.setdefault(step_id, _Step(step_id, one.parent_step_id, [], one.ts_ms))
+        known = memory.standings.get(place_text(one.topic, one.offset), [])
+        step.attempts.extend(_attempts(one, known, letters.get((one.topic, one.offset), {})))
+    children = defaultdict(list)  # type: dict[str, list[_Step]]
+    for step in steps.values():
+        if step.parent_step_id != step.step_id:
+            children[step.parent_step_id].append(step)
+    lost = set(memory.lost)
+    for step in steps.values():
+        last = step.attempts[-1].one
+        _judge(step, children[step.step_id], forgotten=place_text(last.topic, last.offset) in lost)
+    return steps
+
+
+def _tries(state: RunState) -> list[Try]:
+    """The messages that were read, and those of which only dead letters were."""
+    tries = {(one.topic, one.offset): one for one in state.tries}
+    for letter in sorted(state.letters, key=lambda letter: letter.routed_ms):
+        place = (letter.topic, letter.offset)
+        if place not in tries:
+            tries[place] = _died_unread(letter, state.tries)
+    return list(tries.values())
+
+
+def _died_unread(letter: Letter, read: list[Try]) -> Try:
+    """The message of a letter. It was there before the letter, and before every message behind it in its topic."""
+    behind = [one.ts_ms for one in read if one.topic == letter.topic and one.offset > letter.offset]
+    return Try(
+        letter.step_id,
+        letter.parent_step_id,
+        letter.topic,
+        letter.partition,
+        letter.offset,
+        min([letter.routed_ms, *behind]),
+        letter.redriven,
+    )
+
+
+def _attempts(one: Try, known: list[Standing], letters: Mapping[str, Letter]) -> list[_Attempt]:
+    found = [
+        _Attempt(one, letter.group, "dead", letter.attempts, letter.routed_ms, letter.last_error)
+        for letter in letters.values()
+    ]
+    found += [
+        _Attempt(one, standing.group, standing.state, standing.attempts, standing.done_ms, standing.last_error)
+        for standing in known
+        if standing.group not in letters
+    ]
+    return found or [_Attempt(one, "", "ready", 0, None, "")]
+
+
+def _judge(step: _Step, children: list[_Step], *, forgotten: bool) -> None:
+    """Its last try decides, over all groups that have it."""
+    last = step.attempts[-1].one
+    states = {attempt.status for attempt in step.attempts if attempt.one is last}
+    ends = [attempt.end_ms for attempt in step.attempts if attempt.one is last and attempt.end_ms is not None]
+    followed = max((child.start_ms for child in children), default=None)
+    if "dead" in states:
+        step.status, step.end_ms = "dead", max(ends, default=None)
+    elif states == {"done"}:
+        step.status, step.end_ms = "done", followed if followed is not None else max(ends)
+    elif followed is not None:
+        step.status, step.end_ms = "done", followed
+    elif forgotten:
+        step.status = "unknown"
+
+
+def _critical_path(steps: dict[str, _Step]) -> list[_Step]:
+    """From the step that ends last up to where it came from, in the order of time."""
+    if not steps:
+        return []
+    at: _Step | None = max(steps.values(), key=lambda step: (step.end_ms or step.start_ms, step.start_ms))
+    path: list[_Step] = []
+    while at is not None and not at.critical:
+        at.critical = True
+        path.append(at)
+        at = steps.get(at.parent_step_id)
+    return path[::-1]
+
+
+def _run_row(steps: dict[str, _Step], path: list[_Step]) -> dict[str, Any]:
+    statuses = {step.status for step in steps.values()}
+    status = next((one for one in ("dead", "running", "unknown") if one in statuses), "done")
+    start = min((step.start_ms for step in steps.values()), default=None)
+    ends = [step.end_ms or step.start_ms for step in steps.values()]
+    end = max(ends) if ends and "running" not in statuses else None
+    last = path[-1].end_ms or path[-1].start_ms if path else None
+    return {
+        "status": status,
+        "start": start,
+        "end": end,
+        "latency_ms": None if end is None or start is None else end - start,
+        "steps": len(steps),
+        "attempts": sum(step.deliveries for step in steps.values()),
+        "retries": sum(step.retries for step in steps.values()),
+        "dead_steps": sum(step.status == "dead" for step in steps.values()),
+        "last_error": next((step.last_error for step in reversed(steps.values()) if step.last_error), ""),
+        "critical_path": " > ".join(step.step_id for step in path),
+        "critical_path_ms": None if last is None else last - path[0].start_ms,
+        "open": "running" in statuses,
+    }
+
+
+def _step_row(step: _Step) -> dict[str, Any]:
+    return {
+        "step_id": step.step_id,
+        "parent_step_id": step.parent_step_id,
+        "topic": step.attempts[0].one.topic,
+        "status": step.status,
+        "start": step.start_ms,
+        "end": step.end_ms,
+        "latency_ms": None if step.end_ms is None else step.end_ms - step.start_ms,
+        "attempts": step.deliveries,
+        "retries": step.retries,
+        "last_error": step.last_error,
+        "critical": step.critical,
+    }
+
+
+def _attempt_rows(step: _Step) -> list[dict[str, Any]]:
+    first = step.attempts[0].one
+    return [
+        {
+            "step_id": step.step_id,
+            "topic": attempt.one.topic,
+            "partition": attempt.one.partition,
+            "offset": attempt.one.offset,
+            "group": attempt.group,
+            "kind": "redriven" if attempt.one.redriven else "first" if attempt.one is first else "again",
+            "status": attempt.status,
+            "deliveries": attempt.deliveries,
+            "start": attempt.one.ts_ms,
+            "end": attempt.end_ms,
+            "last_error": attempt.last_error,
+        }
+        for attempt in step.attempts
+        if attempt.group
+    ]

@@ -1,0 +1,110 @@
+"""Dead letters of the broker (http-v1 §10, §22): the server moves them, and alone knows which of them are moved.
+
+A letter that was moved stays in its topic, retired. The audit topic of the server tells of most, in bulk; it may have
+lost its oldest notes, so the server is asked about what is left.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import json
+
+from driftq.model.names import broker_name, broker_topic
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.redrive.dead_letter_table import Letter, age_s, groups, read
+from driftq.pipeline.jobs.topic_selection import exists
+from driftq.pipeline.runs.job import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_BROKER_DLQ = broker_topic("dlq.")
+_AUDIT = broker_topic("audit.redrive")
+_REDRIVE = "/v1/dlq/redrive"
+_OFFSETS = 10_000
+_POLL_S = 0.2
+
+
+class BrokerMover:
+    """`letters.Mover` for a dead-letter topic of the broker."""
+
+    def __init__(self, run: Run, topic: str, rate: float | None) -> None:
+        if not topic.startswith(_BROKER_DLQ):
+            raise PipelineError(f"{topic!r} is not a dead-letter topic of the broker, {_BROKER_DLQ}NAME")
+        self._run = run
+        self._topic = topic
+        self._origin = broker_name(topic).removeprefix("dlq.")
+        self._rate = rate
+
+    def letters(self) -> "DataFrame":
+        """Those of which the audit topic does not say that they were moved."""
+        from pyspark.sql import functions as f
+
+        def text(path: str) -> "Column":
+            return f.get_json_object("data", f"$.envelope.{path}")
+
+        rows = read(self._run, self._topic).select(
+            f.col("topic").alias("dlq"),
+            "seq",
+            "ts",
+            age_s().alias("age_s"),
+            text("dlq.original_topic").alias("origin"),
+            (text("dlq.original_offset").cast("long") + 1).alias("origin_seq"),
+            text("dlq.attempts").cast("long").alias("deliveries"),
+            text("dlq.last_error").alias("reason"),
+            text("tenant_id").alias("tenant"),
+            text("run_id").alias("run_id"),
+            text("dlq.group").alias("failed_group"),
+            "tag",
+            "data",
+        )
+        return rows.join(self._moved(), "seq", "left_anti") if exists(self._run.client, _AUDIT) else rows
+
+    def _moved(self) -> "DataFrame":
+        """Seqs of letters that were moved: a note is written when the letter's copy is there."""
+        from pyspark.sql import functions as f
+
+        notes = read(self._run, _AUDIT).select(f.get_json_object("data", "$.value").alias("note"))
+        notes = notes.where(f.get_json_object("note", "$.dlq_topic") == broker_name(self._topic))
+        return notes.select((f.get_json_object("note", "$.dlq_offset").cast("long") + 1).alias("seq"))
+
+    def waiting(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Those that the server would move."""
+        return [letter for group in groups(letters, _OFFSETS) for letter in self._waiting(group)]
+
+    def _waiting(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """The server says how many it would move and not which, so they are halved until it is all or none."""
+        count = self._ask(letters, dry_run=True)["matched"] if letters else 0
+        if count in (0, len(letters)):
+            return letters if count else ()
+        half = len(letters) // 2
+        return [*self._waiting(letters[:half]), *self._waiting(letters[half:])]
+
+    def finish(self) -> int:
+        """Nothing is left half done: a letter that was not moved is still there."""
+        return 0
+
+    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
+        """Have the server move letters; how many were moved, and how many were not."""
+        for group in groups(letters, _OFFSETS):
+            if self._run.stopping():
+                return
+            asked = self._ask(group, **({} if self._rate is None else {"rate_per_s": self._rate}))
+            if asked["matched"] < len(group):
+                yield 0, len(group) - asked["matched"]  # somebody else has moved them since
+            yield from self._watched(f"{_REDRIVE}/{asked['job_id']}")
+
+    def _ask(self, letters: Sequence[Letter], **more: object) -> dict[str, Any]:
+        body = {"topic": self._origin, "offsets": [letter.seq - 1 for letter in letters], **more}
+        return json.decode(self._run.client.request("POST", _REDRIVE, json=body).content, type=dict[str, Any])
+
+    def _watched(self, path: str) -> Iterator[tuple[int, int]]:
+        moved = failed = 0
+        state = "running"
+        while state == "running":
+            if self._run.pause(_POLL_S):
+                self._run.client.request("DELETE", path)
+            found = json.decode(self._run.client.request("GET", path).content)
+            state = found["state"]
+            yield found["moved"] - moved, found["failed"] - failed
+            moved, failed = found["moved"], found["failed"]

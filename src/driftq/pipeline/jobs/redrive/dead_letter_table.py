@@ -1,0 +1,108 @@
+"""Dead letters as a table to select from, and what moves them: those of queues and those of the broker alike."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from driftq.pipeline.runs.job import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LETTERS = (
+    "dlq",
+    "seq",
+    "ts",
+    "age_s",
+    "origin",
+    "origin_seq",
+    "deliveries",
+    "reason",
+    "tenant",
+    "run_id",
+    "failed_group",
+    "tag",
+    "data",
+)
+"""Columns that a condition may use."""
+_PAGE = 10_000
+
+
+class Letter(Struct, frozen=True, array_like=True):
+    """A letter in a note: its seq, and where it goes."""
+
+    seq: int
+    origin: str
+    origin_seq: int | None
+
+
+class Mover(Protocol):
+    """Moves the letters of one dead-letter topic."""
+
+    def letters(self) -> "DataFrame":
+        """Those that can be moved, as far as one can tell without asking about each: `LETTERS`."""
+        ...
+
+    def waiting(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Those of them that wait indeed."""
+        ...
+
+    def finish(self) -> int:
+        """Finish what an earlier redrive has begun; how many letters that were."""
+        ...
+
+    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
+        """Move letters, step by step: how many were moved, and how many could not be. Ends when the run is to stop."""
+        ...
+
+
+def selected(mover: Mover, where: str | None, limit: int | None) -> list[Letter]:
+    """The letters that are meant, oldest first."""
+    rows = mover.letters()
+    if where is not None:
+        rows = rows.where(where)
+    rows = rows.sort("seq").select("seq", "origin", "origin_seq")
+
+    def page(behind: int, most: int | None) -> list[Letter]:
+        found = rows.where(f"seq > {behind}")
+        if most is not None:
+            found = found.limit(most)
+        return [Letter(row.seq, row.origin, row.origin_seq) for row in found.collect()]
+
+    return first_waiting(page, mover.waiting, limit)
+
+
+def first_waiting(
+    page: Callable[[int, int | None], Sequence[Letter]],
+    waiting: Callable[[Sequence[Letter]], Sequence[Letter]],
+    limit: int | None,
+) -> list[Letter]:
+    """The first letters that wait, so many at most, from pages of what is behind a seq."""
+    found: list[Letter] = []
+    behind, most = 0, limit
+    while limit is None or len(found) < limit:
+        letters = page(behind, most)
+        found += waiting(letters)
+        if most is None or len(letters) < most:
+            break
+        behind, most = letters[-1].seq, _PAGE
+    return found[:limit]
+
+
+def read(run: Run, topic: str, **bounds: str) -> "DataFrame":
+    """Records of a topic."""
+    reader = run.spark.read.format("driftq").option("server", run.server).option("topic", topic)
+    return reader.options(onDataLoss="skip", **bounds).load()
+
+
+def age_s() -> "Column":
+    """How old a record is."""
+    from pyspark.sql import functions as f
+
+    return (f.unix_millis(f.current_timestamp()) - f.unix_millis("ts")) / 1000
+
+
+def groups(letters: Sequence[Letter], size: int) -> Iterable[Sequence[Letter]]:
+    """In groups of so many."""
+    return (letters[at : at + size] for at in range(0, len(letters), size))

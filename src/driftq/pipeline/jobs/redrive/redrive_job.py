@@ -1,0 +1,246 @@
+"""Redrive: dead letters that a condition in SQL selects go back to where they failed.
+
+Letters of queues (http-v0 §14.8) and of the broker (http-v1 §10) are one table, `LETTERS`, to select from. Those of the
+broker are moved by the server (`broker_letters`). Those of queues are moved here, in groups:
+
+    noted in the audit topic, with its letters → written to the queues they came from, as a batch of a writer that is
+    named after the note, so once at most → noted as done
+
+A dead-letter topic keeps its letters; the notes know which of them are moved, and no later redrive moves them again.
+A group that was noted and not finished is finished by whoever comes next; letters whose queue is gone by then are noted
+as undelivered, and can be selected again.
+
+Invariant: one redrive of a dead-letter topic at a time, or two may select the same letter.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, Struct, json
+
+from driftq.client import Record
+from driftq.model.names import is_broker_topic
+from driftq.pipeline.jobs.pace import Pace, step_of
+from driftq.pipeline.jobs.redrive.broker_dead_letters import BrokerMover
+from driftq.pipeline.jobs.redrive.dead_letter_table import LETTERS, Letter, Mover, age_s, groups, read, selected
+from driftq.pipeline.jobs.topic_selection import epoch_of, exists
+from driftq.pipeline.runs.job import Job, Outcome, Progress, Run
+from driftq.pipeline.runs.run_records import state_directory
+from driftq.pipeline.source import read_columns as metas
+from driftq.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_GROUP = 2000
+"""Letters of one note: it has to fit a record."""
+
+
+class RedriveOptions(Struct, frozen=True, kw_only=True):
+    """What a redrive takes."""
+
+    topics: Annotated[list[str], Meta(description="dead-letter topics; @dlq.NAME for one of the broker", min_length=1)]
+    where: Annotated[str | None, Meta(description=f"a condition in SQL on {', '.join(LETTERS)}")] = None
+    limit: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="letters at most, the oldest first")] = None
+    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="letters per second at most")] = None
+    dry_run: Annotated[bool, Meta(description="only say which letters would be moved")] = False
+    audit: Annotated[str, Meta(description="the topic that notes every move of a queue's letters")] = "audit.redrive"
+
+
+class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record of the audit topic."""
+
+    kind: Literal["redrive", "redriven"]
+    dlq: str
+    epoch: int
+    at_ms: int
+    letters: list[Letter] = []
+    note: int | None = None
+    """Of the done one: the seq of the note that is done."""
+    undelivered: list[Letter] = []
+    """Of the done one: letters of that note which had nowhere to go."""
+
+
+def run_redrive(run: Run, options: RedriveOptions) -> Outcome:
+    """Move letters back, topic by topic."""
+    tally: dict[str, int] = defaultdict(int)
+    rows: list[dict[str, Any]] = []
+    pace = Pace(options.rate)
+    for topic in options.topics:
+        mover = _mover(run, options, topic)
+        if not options.dry_run:
+            digest = sha256(f"{run.server}\n{topic}".encode()).hexdigest()[:12]
+            run.checkpoint(state_directory() / "checkpoints" / f"redrive-{digest}")
+            tally["finished"] += mover.finish()
+        left = None if options.limit is None else options.limit - tally["matched"]
+        letters = selected(mover, options.where, left)
+        tally["matched"] += len(letters)
+        rows += _table(topic, letters)
+        if not options.dry_run:
+            _move(run, mover, letters, pace, tally)
+        if run.stopping():
+            break
+    facts = {name: tally[name] for name in ("matched", "moved", "failed", "finished")}
+    return Outcome({**facts, "dry_run": options.dry_run}, {"letters": rows})
+
+
+def _mover(run: Run, options: RedriveOptions, topic: str) -> Mover:
+    return BrokerMover(run, topic, options.rate) if is_broker_topic(topic) else _QueueMover(run, options, topic)
+
+
+def _move(run: Run, mover: Mover, letters: Sequence[Letter], pace: Pace, tally: dict[str, int]) -> None:
+    for moved, failed in mover.move(letters):
+        tally["moved"] += moved
+        tally["failed"] += failed
+        run.tell(
+            Progress(
+                rows=tally["moved"],
+                rows_per_s=pace.rows_per_s(tally["moved"]),
+                total=tally["matched"],
+                lag=tally["matched"] - tally["moved"] - tally["failed"],
+            )
+        )
+        run.pause(pace.wait_s(tally["moved"]))
+
+
+def _table(topic: str, letters: Sequence[Letter]) -> list[dict[str, Any]]:
+    """How many go where."""
+    counts: dict[str, int] = defaultdict(int)
+    for letter in letters:
+        counts[letter.origin] += 1
+    return [{"dlq": topic, "origin": origin, "letters": counts[origin]} for origin in sorted(counts)]
+
+
+class _QueueMover:
+    """Letters of queues: a dead-letter topic of /v0."""
+
+    def __init__(self, run: Run, options: RedriveOptions, topic: str) -> None:
+        self._run = run
+        self._topic = topic
+        self._audit = options.audit
+        self._rate = options.rate
+        self._epoch = epoch_of(run.client, topic)
+        self._clock = SystemClock()
+
+    def letters(self) -> "DataFrame":
+        """Those that no redrive has moved."""
+        from pyspark.sql import functions as f
+
+        rows = read(self._run, self._topic)
+        meta = rows["meta"]
+        rows = rows.select(
+            f.col("topic").alias("dlq"),
+            "seq",
+            "ts",
+            age_s().alias("age_s"),
+            meta["$dead_letter_from"].alias("origin"),
+            meta["$dead_letter_src_seq"].cast("long").alias("origin_seq"),
+            meta["$dead_letter_deliveries"].cast("long").alias("deliveries"),
+            f.lit("max_deliveries").alias("reason"),
+            meta["tenant_id"].alias("tenant"),
+            meta["run_id"].alias("run_id"),
+            f.lit(None).cast("string").alias("failed_group"),
+            "tag",
+            "data",
+        )
+        rows = rows.where(f.col("origin").isNotNull())
+        moved = self._moved()
+        if not moved:
+            return rows
+        known = self._run.spark.createDataFrame([(seq,) for seq in moved], "seq long")
+        return rows.join(f.broadcast(known), "seq", "left_anti").select(*LETTERS)
+
+    def waiting(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """All of them: the notes tell of every move."""
+        return letters
+
+    def _moved(self) -> list[int]:
+        """Letters that are noted, without those that were found to have nowhere to go."""
+        left = {(note.note, letter.seq) for _, note in self._notes("redriven") for letter in note.undelivered}
+        noted = {(seq, letter.seq) for seq, note in self._notes("redrive") for letter in note.letters}
+        return sorted({seq for _, seq in noted - left})
+
+    def finish(self) -> int:
+        """Finish groups that were noted and not done; how many of their letters had somewhere to go."""
+        done = {note.note for _, note in self._notes("redriven")}
+        count = 0
+        for seq, note in self._notes("redrive"):
+            if seq not in done:
+                homes, lost = self._sorted(note.letters)
+                self._write(seq, homes, lost)
+                count += len(homes)
+        return count
+
+    def _sorted(self, letters: Sequence[Letter]) -> tuple[list[Letter], list[Letter]]:
+        """Those whose queue is there, and those whose queue is gone."""
+        there = {origin for origin in {letter.origin for letter in letters} if exists(self._run.client, origin)}
+        homes = [letter for letter in letters if letter.origin in there]
+        return homes, [letter for letter in letters if letter.origin not in there]
+
+    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
+        """Move letters in groups; how many were moved, and how many have nowhere to go."""
+        homes, lost = self._sorted(letters)
+        if lost:
+            yield 0, len(lost)
+        for group in groups(homes, step_of(self._rate, _GROUP)):
+            if self._run.stopping():
+                return
+            noted = self._note(Note(kind="redrive", **self._head(), letters=list(group)))
+            self._write(noted, group)
+            yield len(group), 0
+
+    def _write(self, noted: int, letters: Sequence[Letter], lost: Sequence[Letter] = ()) -> None:
+        """Put the letters of a note back, once, and note that, with those that have nowhere to go."""
+        if letters:
+            self._put_back(noted, letters)
+        self._note(Note(kind="redriven", **self._head(), note=noted, undelivered=list(lost)))
+
+    def _put_back(self, noted: int, letters: Sequence[Letter]) -> None:
+        from pyspark.sql import functions as f
+
+        audit_epoch = epoch_of(self._run.client, self._audit)
+        seqs = [letter.seq for letter in letters]
+        rows = read(self._run, self._topic, startingSeq=str(min(seqs)), endingSeq=str(max(seqs)))
+        known = f.coalesce("meta", f.create_map().cast("map<string,string>"))
+        own = f.map_filter(known, lambda key, _: ~key.startswith("$dead_letter") & (key != "redriven"))
+        mark = f.create_map(f.lit("redriven"), f.lit(f"{self._audit}:{noted}"))
+        rows = rows.where(f.col("seq").isin(seqs)).select(
+            f.col("meta")["$dead_letter_from"].alias("topic"),
+            "data",
+            "tag",
+            "node",
+            f.map_concat(own, mark).alias("meta"),
+        )
+        writer = metas.as_text(rows).write.format("driftq").mode("append").option("server", self._run.server)
+        writer = writer.option("createTopic", "false").option("writer", f"redrive:{audit_epoch}:{noted}")
+        writer.option("batch", "0").save()
+
+    def _head(self) -> dict[str, Any]:
+        return {"dlq": self._topic, "epoch": self._epoch, "at_ms": self._clock.wall_ms()}
+
+    def _note(self, note: Note) -> int:
+        """Write a note that lasts; its seq."""
+        audit = self._run.client.topic(self._audit)
+        if not exists(self._run.client, self._audit):
+            audit.create(durability="fsync")
+        written = audit.append(json.decode(json.encode(note)), tag=self._topic[:_TAG_MAX])
+        seq = int(written.last_seq)
+        audit.info(touch=False, wait_synced=seq, wait_ms=30_000)
+        return seq
+
+    def _notes(self, kind: str) -> Iterator[tuple[int, Note]]:
+        """Notes of this dead-letter topic, with their seqs."""
+        if not exists(self._run.client, self._audit):
+            return
+        for item in self._run.client.topic(self._audit).read(0):
+            if isinstance(item, Record) and item.tag == self._topic[:_TAG_MAX]:
+                note = json.decode(json.encode(item.data), type=Note)
+                if (note.kind, note.dlq, note.epoch) == (kind, self._topic, self._epoch):
+                    yield item.seq, note
+
+
+_TAG_MAX = 255
+
+REDRIVE = Job("redrive", "Dead letters that SQL selects, back to where they failed.", RedriveOptions, run_redrive)

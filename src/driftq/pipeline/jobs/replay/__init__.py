@@ -1,0 +1,1 @@
+"""Jobs `replay` and `backfill`."""

@@ -1,0 +1,238 @@
+"""Replay: a range of a topic, from the archive and the live log as if they were one, into a topic or a queue.
+
+A plan is made once and kept with the destination, as the meta of the named cursor `replay:<name>`. Its steps are
+batches of one writer, so each is published once; whoever starts the same replay again goes on behind the last one.
+
+Invariant: of a replay that begins in many places at once, one goes on. The others find its plan, and write the same
+batches; or they have put theirs in its place unseen, and stop before they write.
+"""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from msgspec import Meta, Struct, ValidationError, json
+
+from driftq.client import Client, NotFoundError
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.pace import Pace, step_of
+from driftq.pipeline.jobs.replay.replay_plan import STEP_ROWS, Asked, Held, Plan, first_half, joined
+from driftq.pipeline.jobs.replay.replay_source import ReplaySource
+from driftq.pipeline.jobs.topic_selection import exists
+from driftq.pipeline.runs.job import Job, Outcome, Progress, Run
+from driftq.pipeline.runs.run_records import state_directory
+from driftq.pipeline.source import read_columns as metas
+from driftq.pipeline.source.split_plan import Gap
+
+if TYPE_CHECKING:
+    from driftq.model.v0_additions import WriterState
+
+
+def to_ms(text: str, flag: str) -> int:
+    """Unix ms of an ISO time (UTC where it has no zone) or of a number. Raises PipelineError, with the flag."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise PipelineError(f"{flag} {text!r} is no time: write 2026-11-16T12:00:00Z, or Unix milliseconds") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return int(found.timestamp() * 1000)
+
+
+_TOO_LARGE = "bytes in one commit, and"
+"""What the server says of a publication that is larger than it takes, and Spark repeats somewhere in its pages."""
+_LOST = "before they were read: set onDataLoss"
+"""What our reader says, there too, of records that were lost since somebody looked."""
+_LOOKS = 10
+"""So often a step is tried again because of that; by then the log loses records faster than they are read."""
+
+
+class ReplayOptions(Struct, frozen=True, kw_only=True):
+    """What a replay takes."""
+
+    topic: Annotated[str, Meta(description="the topic to read; @NAME for one of the broker")]
+    to: Annotated[str, Meta(description="the topic or queue to write to; created as a log if it is not there")]
+    lake: Annotated[str | None, Meta(description="the lake of `archive`, for what the topic has no more")] = None
+    from_seq: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="first seq")] = None
+    to_seq: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="last seq")] = None
+    from_time: Annotated[str | None, Meta(description="records from then on: 2026-11-16T12:00:00Z, or Unix ms")] = None
+    to_time: Annotated[str | None, Meta(description="records before then")] = None
+    where: Annotated[str | None, Meta(description="a condition in SQL on topic, seq, ts, node, tag, meta, data")] = None
+    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="records per second at most")] = None
+    dry_run: Annotated[bool, Meta(description="only say what would be written")] = False
+    name: Annotated[str | None, Meta(description="of this replay: the same one goes on, another begins anew")] = None
+    epoch: Annotated[int | None, Meta(description="of an earlier topic of this name that is in the archive")] = None
+
+
+def run_replay(run: Run, options: ReplayOptions) -> Outcome:
+    """Write the range, or what is left of it."""
+    source = ReplaySource(run, options.topic, options.lake)
+    asked = _asked(options)
+    name = _cursor_name(options, asked)
+    most = step_of(options.rate, STEP_ROWS)
+    if options.dry_run:
+        plan = source.plan(name, asked, most)
+        rows = source.rows(plan, plan.first, plan.last).count() if plan.seqs else 0
+        counted = {"rows": rows, "dry_run": True}
+        return _outcome(plan, options, counted, source.holes(plan, plan.first, plan.last))
+    lock = sha256(f"{run.server}\n{options.to}\n{name}".encode()).hexdigest()[:12]
+    run.checkpoint(state_directory() / "checkpoints" / f"replay-{lock}")
+    plan = _kept(run.client, options.to, name, asked) or _keep(run.client, options.to, source.plan(name, asked, most))
+    before = _done(run.client, options.to, plan)
+    lost = source.holes(plan, plan.first, before)
+    written = _write(run, options, source, plan, before, lost)
+    counted = {"rows": written.rows, "resumed": before >= plan.first, "steps": written.steps}
+    return _outcome(plan, options, counted, lost)
+
+
+def _outcome(plan: Plan, options: ReplayOptions, counted: dict[str, Any], lost: list[Gap]) -> Outcome:
+    holes = joined(lost)
+    table = [{"first_seq": hole.first, "last_seq": hole.last, "reason": hole.reason} for hole in holes]
+    facts = {**_facts(plan, options), **counted, "lost": sum(hole.last - hole.first + 1 for hole in holes)}
+    return Outcome(facts, {"lost": table} if table else {})
+
+
+class _Written(NamedTuple):
+    """What a run has written."""
+
+    rows: int
+    steps: int
+
+
+def _write(
+    run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan, behind: int, lost: list[Gap]
+) -> _Written:
+    """Write the steps that are left, and add the holes that they met."""
+    pace = Pace(options.rate)
+    rows = steps = 0
+    while behind < plan.last and not run.stopping():
+        step = _publish(run, options, source, plan, plan.behind(behind))
+        behind = step.last
+        steps += 1
+        rows += _step_rows(run.client, options.to, plan, step)
+        lost += source.holes(plan, step.first, step.last)  # behind the step, for damage is found by reading
+        run.tell(
+            Progress(
+                rows=rows,
+                rows_per_s=pace.rows_per_s(rows),
+                batches=steps,
+                total=plan.seqs,
+                lag=plan.last - behind,
+                note=f"seq {behind} of {plan.last}",
+            )
+        )
+        if run.pause(pace.wait_s(rows)):
+            break
+    return _Written(rows, steps)
+
+
+def _publish(run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan, step: Held) -> Held:
+    """Publish a step, or the first half of it that the server takes at once; what was published."""
+    looks = 0
+    while True:
+        rows = metas.as_text(source.rows(plan, step.first, step.last))
+        writer = rows.write.format("driftq").mode("append").option("server", run.server).option("topic", options.to)
+        try:
+            writer.option("writer", plan.writer).option("batch", step.last).save()
+        except Exception as refusal:
+            if _TOO_LARGE in str(refusal) and step.first < step.last:
+                step = first_half(step)
+            elif _LOST in str(refusal) and looks < _LOOKS:
+                looks += 1
+            else:
+                raise
+        else:
+            return step
+
+
+# What is asked, and what is known of it at the server
+
+
+def _facts(plan: Plan, options: ReplayOptions) -> dict[str, Any]:
+    return {
+        "topic": plan.topic,
+        "to": options.to,
+        "name": plan.name.partition(":")[2],
+        "first_seq": plan.first,
+        "last_seq": plan.last,
+        "from_archive": max(0, min(plan.last, plan.border - 1) - plan.first + 1),
+        "from_live": max(0, plan.last - max(plan.first, plan.border) + 1),
+    }
+
+
+def _asked(options: ReplayOptions) -> Asked:
+    return Asked(
+        topic=options.topic,
+        from_seq=options.from_seq,
+        to_seq=options.to_seq,
+        from_ms=None if options.from_time is None else to_ms(options.from_time, "--from-time"),
+        to_ms=None if options.to_time is None else to_ms(options.to_time, "--to-time"),
+        where=options.where,
+        epoch=options.epoch,
+    )
+
+
+def _cursor_name(options: ReplayOptions, asked: Asked) -> str:
+    """The same for the same question, whatever its rate and its lake."""
+    return f"replay:{options.name if options.name is not None else asked.key()}"
+
+
+def _keep(client: Client, to: str, plan: Plan) -> Plan:
+    """Keep a plan, so that the replay can go on, or find that of a run which was faster."""
+    if not exists(client, to):
+        client.topic(to).create()
+    found = _kept(client, to, plan.name, plan.asked)
+    if found is not None:
+        return found
+    if not client.topic(to).set_cursor(plan.name, 0, meta={"plan": json.encode(plan).decode()}).moved:
+        # Whoever made the cursor a moment ago may have a plan that ends elsewhere; both have one writer, so what that
+        # run writes is known to this plan too.
+        raise PipelineError(
+            f"another run of this replay into {to!r} has begun at the same moment: when it has ended, start this one "
+            "again, and it goes on from there"
+        )
+    return plan
+
+
+def _kept(client: Client, to: str, name: str, asked: Asked) -> Plan | None:
+    """The plan of a cursor. Raises PipelineError where that is another replay."""
+    try:
+        found = client.topic(to).cursor(name)
+    except NotFoundError:
+        return None
+    try:
+        plan = json.decode((found.meta or {})["plan"], type=Plan)
+    except (KeyError, ValidationError) as unknown:
+        raise PipelineError(
+            f"cursor {name!r} of topic {to!r} is none of a replay that can go on: choose another --name"
+        ) from unknown
+    unlike = plan.asked.unlike(asked)
+    if unlike:
+        raise PipelineError(f"there is another replay {name!r} into {to!r}: its {unlike}; choose another --name")
+    return plan
+
+
+def _done(client: Client, to: str, plan: Plan) -> int:
+    """The last seq that is written, or the one before the first."""
+    found = _writer(client, to, plan)
+    return max(plan.first - 1, -1 if found is None else found.last_batch)
+
+
+def _step_rows(client: Client, to: str, plan: Plan, step: Held) -> int:
+    found = _writer(client, to, plan)
+    return found.last_seq - found.first_seq + 1 if found is not None and found.last_batch == step.last else 0
+
+
+def _writer(client: Client, to: str, plan: Plan) -> "WriterState | None":
+    try:
+        return client.topic(to).writer(plan.writer)
+    except NotFoundError:
+        return None
+
+
+REPLAY = Job(
+    "replay", "A range of a topic, from archive and live log, into a topic or a queue.", ReplayOptions, run_replay
+)
+BACKFILL = Job("backfill", "The same as replay.", ReplayOptions, run_replay)

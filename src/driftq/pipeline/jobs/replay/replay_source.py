@@ -1,0 +1,185 @@
+"""What a replay reads: the rows of a range, from the archive and the live log as if they were one.
+
+Invariant: what the live log has lost since the plan was made is read from the archive, or stops the replay. Holes of
+the log are left out, and told. What is lost between a look at the log and the end of reading it fails the step, and is
+known to the next look.
+"""
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from driftq.pipeline.errors import AbsentError, PipelineError
+from driftq.pipeline.jobs.replay.replay_plan import (
+    Archived,
+    Asked,
+    Held,
+    Plan,
+    Wanted,
+    beside,
+    bounds,
+    check_archived,
+    holes,
+    joined,
+    step_rows,
+)
+from driftq.pipeline.jobs.replay.topic_archive import TopicArchive
+from driftq.pipeline.jobs.topic_selection import exists
+from driftq.pipeline.offsets import same_server
+from driftq.pipeline.runs.job import Run
+from driftq.pipeline.source.split_plan import Gap
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from driftq.model.v0_additions import Manifest
+
+COLUMNS = ("node", "tag", "meta", "data")
+_NEVER = (1 << 62) - 1
+
+
+class ReplaySource:
+    """A topic, as its server and a lake have it."""
+
+    def __init__(self, run: Run, topic: str, lake: str | None) -> None:
+        self._run = run
+        self._topic = topic
+        self._archive = TopicArchive(lake, topic)
+
+    # Planning
+
+    def plan(self, name: str, asked: Asked, most: int) -> Plan:
+        """A plan with steps of so many records at most. Raises PipelineError where the range is not all there."""
+        manifest = self._manifest()
+        epoch = asked.epoch
+        if epoch is None:
+            epoch = manifest.epoch if manifest is not None else self._archive.newest()
+        if epoch is None:
+            raise AbsentError(f"there is no topic {self._topic!r}, neither at the server nor in an archive (--lake)")
+        live = None
+        if manifest is not None and manifest.epoch == epoch:
+            live = Held(manifest.earliest_seq, manifest.head_seq)
+        wanted = Wanted(self._first(asked, epoch, live), self._last(asked, epoch, live))
+        first, last, border = bounds(self._topic, wanted, live, self._archive.of(epoch))
+        step = min(most, step_rows(self._record_bytes(archived=first < border, live=live is not None)))
+        plan = Plan(name, asked, epoch, first, last, border, step)
+        if plan.seqs:
+            self.rows(plan, first, last)  # Spark says here what is wrong with a condition, before anything is made
+        return plan
+
+    def _record_bytes(self, *, archived: bool, live: bool) -> float:
+        """About how large a record is, where they are larger."""
+        known = [self._archive.record_bytes() if archived else 0.0]
+        if live:
+            info = self._run.client.topic(self._topic).info(touch=False)
+            known.append(info.bytes / max(1, info.count))
+        return max(known)
+
+    def _first(self, asked: Asked, epoch: int, live: Held | None) -> int | None:
+        if asked.from_ms is None:
+            return asked.from_seq
+        return max(self._seq_at(epoch, live, asked.from_ms), asked.from_seq or 1)
+
+    def _last(self, asked: Asked, epoch: int, live: Held | None) -> int | None:
+        if asked.to_ms is None:
+            return asked.to_seq
+        found = self._seq_at(epoch, live, asked.to_ms) - 1
+        return found if asked.to_seq is None else min(found, asked.to_seq)
+
+    def _seq_at(self, epoch: int, live: Held | None, at_ms: int) -> int:
+        """The first seq whose record is from this time or later; times never fall from one seq to the next."""
+        from pyspark.sql import functions as f
+
+        if self._archive.paths():
+            rows = self._archived_rows(epoch)
+            found = rows.where(f.col("ts") >= f.timestamp_millis(f.lit(at_ms))).agg(f.min("seq")).first()
+            before = None if found is None else found[0]
+            if before is not None and (live is None or before < live.first):
+                return int(before)
+        if live is None:
+            return _NEVER
+        page = self._run.client.topic(self._topic).diff(from_ts=at_ms, limit=1)
+        return int(page.records[0].seq) if page.records else page.next_from_seq + 1
+
+    # Reading
+
+    def rows(self, plan: Plan, first: int, last: int) -> "DataFrame":
+        """The rows of a range, in the order of their seqs. Raises PipelineError where they are not all there."""
+        manifest = self._manifest_of(plan)
+        border = _border(plan, manifest)
+        parts = []
+        if first < border:
+            archive = self._checked(plan, first, min(last, border - 1))
+            rows = self._archived(plan, first, min(last, border - 1))
+            parts.append((rows.dropDuplicates(["seq"]) if archive.seqs.repeated else rows).sort("seq"))
+        if manifest is not None and last >= border:
+            known = joined(Gap(hole.first, hole.last, "") for hole in manifest.holes)
+            whole = beside(known, max(first, border), last)
+            parts += [self._live(*part) for part in whole] or [self._live(last, last).limit(0)]
+        rows = reduce(lambda before, behind: before.unionByName(behind), parts)
+        if plan.asked.where is not None:
+            rows = rows.where(plan.asked.where)
+        return rows.select(*COLUMNS)
+
+    def _checked(self, plan: Plan, first: int, last: int) -> Archived:
+        """The archive, which has all of a range; looked at again where it seems not to, for it may go on meanwhile."""
+        try:
+            check_archived(plan.topic, first, last, self._archive.of(plan.epoch))
+        except PipelineError:
+            self._archive.refresh()
+            check_archived(plan.topic, first, last, self._archive.of(plan.epoch))
+        archive = self._archive.of(plan.epoch)
+        assert archive is not None, "nothing is not all of a range"
+        return archive
+
+    def _live(self, first: int, last: int) -> "DataFrame":
+        reader = self._run.spark.read.format("driftq").option("server", self._run.server).option("topic", self._topic)
+        reader = reader.option("startingSeq", first).option("endingSeq", last).option("onDataLoss", "fail")
+        return reader.load().select("topic", "seq", "ts", *COLUMNS)
+
+    def _archived(self, plan: Plan, first: int, last: int) -> "DataFrame":
+        from pyspark.sql import functions as f
+
+        return self._archived_rows(plan.epoch).where(f.col("seq").between(first, last))
+
+    def _archived_rows(self, epoch: int) -> "DataFrame":
+        from pyspark.sql import functions as f
+
+        rows = self._run.spark.read.parquet(*self._archive.paths())
+        rows = rows.where((f.col("topic") == self._topic) & (f.col("epoch") == epoch))
+        return rows.select("topic", "seq", "ts", *COLUMNS)
+
+    # What is known of losses
+
+    def holes(self, plan: Plan, first: int, last: int) -> list[Gap]:
+        """What the log has lost inside a range, as the archive or the server tells it."""
+        manifest = self._manifest_of(plan)
+        border = _border(plan, manifest)
+        found = holes(self._archive.of(plan.epoch), first, min(last, border - 1)) if first < border else []
+        for hole in manifest.holes if manifest is not None else ():
+            gap = Gap(max(first, border, hole.first), min(last, hole.last), hole.reason, hole.at_most)
+            if gap.first <= gap.last:
+                found.append(gap)
+        return found
+
+    def _manifest_of(self, plan: Plan) -> "Manifest | None":
+        """What the live log of a plan is by now; None where it is gone, is another topic, or has lost its end."""
+        manifest = self._manifest()
+        if manifest is None or manifest.epoch != plan.epoch or manifest.head_seq < plan.last:
+            return None
+        return manifest
+
+    def _manifest(self) -> "Manifest | None":
+        """The live log; None where there is none.
+
+        One of another server than the archive's is none, either: then all comes from the archive.
+        """
+        client = self._run.client
+        manifest = client.topic(self._topic).segments() if exists(client, self._topic) else None
+        if manifest is None or not same_server(self._archive.server_id(), manifest.server_id):
+            return None
+        return manifest
+
+
+def _border(plan: Plan, manifest: "Manifest | None") -> int:
+    """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
+    return plan.last + 1 if manifest is None else max(plan.border, manifest.earliest_seq)

@@ -1,0 +1,154 @@
+"""Route: what a SQL query or a Python function makes of some topics goes into another one, each row exactly once.
+
+The function or the query sees the rows of the source as Spark sees them; state, joins and windows are theirs to use.
+What they give is a record: `data` with `tag`, `node` and `meta` where there are such columns, else all columns
+together as one JSON object. The sink does the rest (`pipeline/sink/data_sink`).
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.stream_options import StreamOptions, triggered
+from driftq.pipeline.jobs.topic_selection import selection_key, source_options
+from driftq.pipeline.runs.job import Job, Outcome, Run
+from driftq.pipeline.runs.run_records import state_directory
+from driftq.pipeline.runs.user_code import frame_of, importing_from, told_by_line
+from driftq.pipeline.source import read_columns as metas
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+VIEW = "source"
+
+
+class RouteOptions(StreamOptions, frozen=True, kw_only=True):
+    """What a route takes."""
+
+    topics: Annotated[list[str], Meta(description="Topics or patterns to read, as 'orders,@runs.*'.")]
+    to: Annotated[str, Meta(description="The topic to write to; it is created if it is not there.")]
+    sql: Annotated[str | None, Meta(description=f"A query over the view `{VIEW}`.")] = None
+    transform: Annotated[
+        str | None, Meta(description="FILE.py:FUNCTION or MODULE:FUNCTION, from a DataFrame to a DataFrame.")
+    ] = None
+    starting: Annotated[str, Meta(description="earliest, latest, a seq, or a JSON map of seqs.")] = "earliest"
+    on_data_loss: Annotated[
+        Literal["fail", "skip"], Meta(description="Stop where records were lost before they were read, or go on.")
+    ] = "fail"
+    error_topic: Annotated[str | None, Meta(description="Where records go that the topic refuses.")] = None
+    checkpoint: Annotated[
+        str | None, Meta(description="Directory that keeps how far it is; else one for these topics.")
+    ] = None
+
+
+def run_route(run: Run, options: RouteOptions) -> Outcome:
+    """Run it until it is stopped, or has read all."""
+    directory = transform_directory(options.transform)
+    with nullcontext() if options.transform is None else importing_from(directory):
+        with told_by_line(directory):
+            transform = transform_of(options)
+        rows = _source(run, options)
+        with told_by_line(directory):
+            made = transform(rows)
+        return _routed(run, options, as_records(made))
+
+
+def _source(run: Run, options: RouteOptions) -> "DataFrame":
+    """The rows to route; never those that the route itself has written."""
+    written = [options.to, *filter(None, [options.error_topic])]
+    reader = run.spark.readStream.format("driftq").options(**source_options(options.topics, written))
+    reader = reader.options(**options.limits()).option("server", run.server)
+    return reader.options(startingSeq=options.starting, onDataLoss=options.on_data_loss).load()
+
+
+def _routed(run: Run, options: RouteOptions, rows: "DataFrame") -> Outcome:
+    key = selection_key(run.server, source_options(options.topics), options.to)
+    path = Path(options.checkpoint) if options.checkpoint else state_directory() / "checkpoints" / f"route-{key}"
+    writer = metas.as_text(rows).writeStream.format("driftq").queryName(f"route-{options.to}")
+    writer = writer.option("server", run.server).option("topic", options.to)
+    writer = writer.option("checkpointLocation", run.checkpoint(path))
+    if options.error_topic is not None:
+        writer = writer.option("errorTopic", options.error_topic)
+    done = run.follow([triggered(writer, options).start()], ends=options.once)
+    return Outcome({"topics": options.topics, "to": options.to, "rows": done.rows, "batches": done.batches})
+
+
+def transform_of(options: RouteOptions) -> Transform:
+    """What is done with the rows. Raises PipelineError where that is not said, or said twice."""
+    if (options.sql is None) == (options.transform is None):
+        raise PipelineError("say what is to be done with the rows: either --sql or --transform")
+    if options.transform is not None:
+        return _function(options.transform)
+    query = options.sql
+    assert query is not None
+
+    def select(rows: "DataFrame") -> "DataFrame":
+        rows.createOrReplaceTempView(VIEW)
+        return rows.sparkSession.sql(query)
+
+    return select
+
+
+def as_records(rows: "DataFrame") -> "DataFrame":
+    """Rows as the sink takes them: as they are if they have `data`, else packed into one object."""
+    from pyspark.sql import functions as f
+
+    if "data" in rows.columns:
+        return rows
+    outside = [name for name in ("tag", "node", "meta") if name in rows.columns]
+    packed = [name for name in rows.columns if name not in outside]
+    if not packed:
+        raise PipelineError(f"there is no column `data`, and none to make it of beside {', '.join(outside)}")
+    return rows.select(*outside, f.to_json(f.struct(*packed), {"ignoreNullFields": "false"}).alias("data"))
+
+
+def _function(place: str) -> Transform:
+    module_name, colon, name = place.rpartition(":")
+    if not colon or not module_name:
+        raise PipelineError(f"--transform {place!r} names no function: FILE.py:FUNCTION or MODULE:FUNCTION")
+    found = getattr(_module(module_name), name, None)
+    if not callable(found):
+        raise PipelineError(f"{module_name} has no function {name!r}")
+    return lambda rows: frame_of(found(rows), place)
+
+
+def transform_directory(place: str | None) -> Path:
+    """Where the modules are that a transform may import: beside its file, else here."""
+    file = (place or "").rpartition(":")[0]
+    return Path(file).resolve().parent if file.endswith(".py") else Path.cwd()
+
+
+def _module(name: str) -> Any:
+    if not name.endswith(".py"):
+        if not _can_be_found(name):
+            raise PipelineError(f"module {name!r} cannot be imported: there is none, neither installed nor here")
+        return import_module(name)
+    from pyspark import cloudpickle
+
+    path = Path(name).resolve()
+    spec = spec_from_file_location(f"driftq_route_{path.stem}", path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise PipelineError(f"there is no file {name}")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    cloudpickle.register_pickle_by_value(module)  # executors have no such file
+    spec.loader.exec_module(module)
+    return module
+
+
+def _can_be_found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # a package above it is not there, or it is no name
+        return False
+
+
+ROUTE = Job("route", "SQL or Python from source topics into one topic, exactly once.", RouteOptions, run_route)

@@ -1,0 +1,191 @@
+"""Pipelines of users: a Python file, with steps that are functions, or plain Structured Streaming code.
+
+    @pipeline.step(source="orders", dest="big-orders")      a stream from topic to topic, exactly once
+    def big(rows): return rows.filter("…")
+
+    @pipeline.step                                          any code; queries that it starts are followed
+    def report(spark): …
+
+A file without steps is run as it is, with `spark` in it, and the queries that it starts are followed.
+
+Invariant: a query that failed fails the run, also one that has ended before all of the file has run.
+"""
+
+import runpy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
+
+from msgspec import Meta, Struct
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.stream_options import StreamOptions, triggered
+from driftq.pipeline.lake.table_layout import directory_name
+from driftq.pipeline.runs.job import Outcome, Run
+from driftq.pipeline.runs.user_code import frame_of, importing_from, told_by_line
+from driftq.pipeline.source import read_columns as metas
+from driftq.pipeline.spark.failures import failure_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Step(Struct, frozen=True):
+    """One step of a file."""
+
+    name: str
+    function: Callable[..., Any]
+    source: "str | Callable[..., Any] | None" = None
+    dest: str | None = None
+    options: dict[str, str] = {}
+
+
+class FileOptions(StreamOptions, frozen=True, kw_only=True):
+    """What a pipeline of a user can be told."""
+
+    interval_s: Annotated[
+        Annotated[float, Meta(ge=0)], Meta(description="Seconds between two batches; 0 is at once.")
+    ] = 0.0
+    checkpoint: Annotated[
+        str | None, Meta(description="Directory that keeps how far each step is; else one beside the file.")
+    ] = None
+
+
+_collected: list[Step] = []
+
+
+@overload
+def step(function: Function, /) -> Function: ...
+
+
+@overload
+def step(
+    *,
+    source: str | Callable[..., Any] | None = None,
+    dest: str | None = None,
+    name: str | None = None,
+    options: dict[str, str] | None = None,
+) -> Callable[[Function], Function]: ...
+
+
+def step(
+    function: Function | None = None,
+    /,
+    *,
+    source: str | Callable[..., Any] | None = None,
+    dest: str | None = None,
+    name: str | None = None,
+    options: dict[str, str] | None = None,
+) -> Function | Callable[[Function], Function]:
+    """Make a function a step of a pipeline.
+
+    With a `source` it takes a DataFrame and returns one. The source is a topic, some with commas, or another step,
+    whose rows it then goes on with; `dest` is the topic that gets the rows, exactly once. `options` are those of the
+    source. Without a source it takes the session, and the queries that it starts are followed.
+    """
+
+    def keep(wrapped: Function) -> Function:
+        called = name or wrapped.__name__
+        if dest is not None and source is None:
+            raise PipelineError(f"step {called!r} has a dest and no source; say where its rows come from")
+        _collected.append(Step(called, wrapped, source, dest, dict(options or {})))
+        return wrapped
+
+    return keep if function is None else keep(function)
+
+
+@contextmanager
+def _collecting() -> Iterator[list[Step]]:
+    _collected.clear()
+    try:
+        yield _collected
+    finally:
+        _collected.clear()
+
+
+def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
+    """Run a file to its end. Raises PipelineError; what the file raises is told with its line."""
+    if not file.is_file():
+        raise PipelineError(f"there is no file {str(file)!r}")
+    directory = file.absolute().parent
+    with importing_from(directory):
+        steps, queries = _started(run, file, options, directory)
+        progress = run.follow(queries, ends=options.once)
+    return Outcome({"steps": len(steps), "queries": len(queries), "rows": progress.rows, "batches": progress.batches})
+
+
+def _started(run: Run, file: Path, options: FileOptions, directory: Path) -> tuple[list[Step], list["StreamingQuery"]]:
+    """The steps of a file, and all queries that were started. Raises PipelineError, also where one has failed."""
+    from driftq.pipeline.spark.query_listener import listening
+
+    spark = run.spark
+    before = {query.id for query in spark.streams.active}
+    root = Path(options.checkpoint) if options.checkpoint else directory / f".{file.stem}.checkpoints"
+    with listening(spark) as started, told_by_line(directory):
+        with _collecting() as collected:
+            runpy.run_path(str(file), init_globals={"spark": spark}, run_name="__main__")
+            steps = list(collected)
+        check(steps)
+        own = [query for one in steps if (query := _start(run, one, steps, root, options)) is not None]
+        known = before | {query.id for query in own}
+        queries = [*own, *(query for query in spark.streams.active if query.id not in known)]
+        failure = started.failure({str(query.id) for query in queries})
+    if failure is not None:
+        for query in queries:
+            query.stop()
+        raise failure_of(failure)
+    return steps, queries
+
+
+def check(steps: list[Step]) -> None:
+    """Refuse steps that cannot work, by name. Raises PipelineError."""
+    names = [one.name for one in steps]
+    for one in steps:
+        if names.count(one.name) > 1:
+            raise PipelineError(f"two steps are called {one.name!r}; give one of them another name")
+        if one.source is None:
+            continue
+        if one.dest is None and not any(other.source is one.function for other in steps):
+            raise PipelineError(f"the rows of step {one.name!r} go nowhere: give it a dest, or a step that goes on")
+        if one.dest in _topics(one, steps):
+            raise PipelineError(f"step {one.name!r} reads {one.dest!r} and writes to it, which would never end")
+
+
+def _before(one: Step, steps: list[Step]) -> Step:
+    """The step whose rows it goes on with. Raises PipelineError."""
+    found = next((other for other in steps if other.function is one.source), None)
+    if found is None or found.source is None:
+        raise PipelineError(f"the source of step {one.name!r} is neither a topic nor a step with a source")
+    return found
+
+
+def _topics(one: Step, steps: list[Step]) -> list[str]:
+    """Where its rows come from in the end."""
+    while not isinstance(one.source, str):
+        one = _before(one, steps)
+    return [name.strip() for name in one.source.split(",")]
+
+
+def _start(run: Run, one: Step, steps: list[Step], root: Path, options: FileOptions) -> "StreamingQuery | None":
+    if one.source is None:
+        one.function(run.spark)
+        return None
+    if one.dest is None:
+        return None  # it is the source of another one
+    rows = metas.as_text(_rows(run, one, steps, options))
+    checkpoint = run.checkpoint(root / directory_name(one.name))
+    writer = rows.writeStream.format("driftq").option("topic", one.dest).option("checkpointLocation", checkpoint)
+    return triggered(writer.queryName(one.name), options).start()
+
+
+def _rows(run: Run, one: Step, steps: list[Step], options: FileOptions) -> "DataFrame":
+    if isinstance(one.source, str):
+        reader = run.spark.readStream.format("driftq").option("topics", one.source)
+        rows = reader.options(**{"startingSeq": "earliest", **options.limits(), **one.options}).load()
+    else:
+        rows = _rows(run, _before(one, steps), steps, options)
+    return frame_of(one.function(rows), f"step {one.name!r}")

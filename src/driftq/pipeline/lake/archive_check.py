@@ -1,0 +1,140 @@
+"""Is an archive what its topics are? Seq by seq, on the range that both can have.
+
+Compared is what is live from the topic's first seq on; what retention has taken from the topic since, or takes while
+the two are compared, is the archive's alone, and no difference. Rows of an earlier topic of the same name, told apart
+by their epoch, are the archive's too.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow.compute as pc
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from driftq.pipeline.lake.delta_tables import Lake, Table
+from driftq.pipeline.lake.lake_owner import owner_of, told
+from driftq.pipeline.lake.seq_sets import Seqs
+from driftq.pipeline.lake.table_layout import BAD_RECORDS
+
+_RANGES_TOLD = 5
+
+
+class Standing(NamedTuple):
+    """How a topic stands. A seq behind `head` is not asked for, so a topic that grows can be compared."""
+
+    epoch: int
+    earliest: int
+    head: int
+    server_id: str | None = None
+
+
+class Live(Protocol):
+    """What is asked of the server."""
+
+    def standing(self, topic: str) -> Standing | None:
+        """How a topic stands; None if there is none of this name."""
+        ...
+
+    def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
+        """The seqs of its records from the first to the last, page by page."""
+        ...
+
+
+class Finding(Struct, frozen=True):
+    """What came of one topic."""
+
+    topic: str
+    verdict: Literal["equal", "differs"]
+    lake_rows: int
+    live_rows: int
+    lake_seqs: str
+    live_seqs: str
+    differences: list[str]
+
+
+def verify(lake: Lake, live: Live, topics: Iterable[str] | None = None) -> list[Finding]:
+    """Compare topics, or all that the lake has."""
+    held = _held(lake)
+    owner = owner_of(lake)
+    wanted = sorted({topic for topic, _ in held}) if topics is None else list(topics)
+    return [_compare(topic, held, live, owner) for topic in wanted]
+
+
+def _held(lake: Lake) -> dict[tuple[str, int], Seqs]:
+    """The seqs of every topic and epoch; a record that cannot be read was archived too."""
+    held: dict[tuple[str, int], Seqs] = defaultdict(Seqs)
+    for table in [*lake.archives(), lake.table("bad_records", BAD_RECORDS)]:
+        _count(table, held)
+    return held
+
+
+def _count(table: Table, held: dict[tuple[str, int], Seqs]) -> None:
+    for batch in table.dataset().to_batches(columns=["topic", "epoch", "seq"]):
+        for topic in pc.unique(batch["topic"]).to_pylist():
+            named = batch.filter(pc.equal(batch["topic"], topic))
+            for epoch in pc.unique(named["epoch"]).to_pylist():
+                seqs = named.filter(pc.equal(named["epoch"], epoch))["seq"]
+                held[topic, epoch].add(seqs.to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: str | None) -> Finding:
+    standing = live.standing(topic)
+    rows = sum(len(seqs) for (name, _), seqs in held.items() if name == topic)
+    if standing is None:
+        return _other(topic, rows, "there is no such topic on the server")
+    if owner is not None and standing.server_id not in (None, owner):
+        return _other(topic, rows, told(owner, standing.server_id))
+    found = Seqs()
+    for page in live.seqs(topic, standing.earliest, standing.head):
+        found.add(page)
+    # What retention takes while the seqs are read is missing among them, and no delete.
+    after = live.standing(topic)
+    if after is None or after.epoch != standing.epoch:
+        return _other(topic, rows, "the topic was deleted while it was compared; verify again")
+    archived = held.get((topic, standing.epoch), Seqs())
+    first = max(standing.earliest, after.earliest)
+    common, found = archived.between(first, standing.head), found.between(first, standing.head)
+    differences = list(_differences(archived, common, found))
+    return Finding(
+        topic,
+        "differs" if differences else "equal",
+        len(common),
+        len(found),
+        _span(common),
+        _span(found),
+        differences,
+    )
+
+
+def _other(topic: str, rows: int, why: str) -> Finding:
+    return Finding(topic, "differs", rows, 0, "", "", [why])
+
+
+def _differences(archived: Seqs, common: Seqs, found: Seqs) -> Iterator[str]:
+    end = archived.ranges[-1].last if archived.ranges else 0
+    missing = found.without(archived)
+    behind = missing.between(end + 1, 1 << 62)
+    missing = missing.between(0, end)
+    extra = common.without(found)
+    if archived.repeated:
+        yield f"{archived.repeated} rows are in the lake more than once"
+    if len(missing):
+        yield f"{len(missing)} live records are not in the lake: seq {_told(missing)}"
+    if len(behind):
+        yield f"the lake is {len(behind)} records behind: seq {_told(behind)}"
+    if len(extra):
+        yield f"{len(extra)} rows of the lake are live no more, deleted since: seq {_told(extra)}"
+
+
+def _span(seqs: Seqs) -> str:
+    ranges = seqs.ranges
+    return f"{ranges[0].first}-{ranges[-1].last}" if ranges else ""
+
+
+def _told(seqs: Seqs) -> str:
+    ranges = seqs.ranges
+    more = f" and {len(ranges) - _RANGES_TOLD} more ranges" if len(ranges) > _RANGES_TOLD else ""
+    return ", ".join(map(str, ranges[:_RANGES_TOLD])) + more

@@ -1,0 +1,183 @@
+"""Records into Parquet files, on the executor that has them; what was written is told to the driver, which commits it.
+
+    Arrow batches → by topic and day → files of up to so many rows → one `Part` each
+
+This code travels to executors by value, and they may have nothing but what Spark itself needs: so no more is imported.
+
+Invariant: a file's name is new in every attempt of a task, so two attempts never write the same file, and nobody
+deletes one: a part that no commit names is not in any table.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from driftq.model.names import is_broker_topic
+from driftq.pipeline.lake.table_layout import BAD_RECORDS, DAY, RECORDS
+from driftq.system.clock import SystemClock
+from driftq.system.entropy import SystemEntropy
+
+_ROWS_MAX = 262_144
+_BYTES_MAX = 64 << 20
+_BAD = ""
+"""In place of a day: the rows that cannot be read."""
+
+
+class Part(NamedTuple):
+    """A file that waits to be committed; its path is relative to the directory of its table."""
+
+    table: str
+    path: str
+    bytes: int
+    day: str
+    rows: int
+    first_seq: int
+    last_seq: int
+    written_ms: int
+
+
+class Gap(NamedTuple):
+    """A range that was lost, as a row of the source tells it."""
+
+    topic: str
+    epoch: int
+    gap_from: int
+    gap_to: int
+    reason: str
+
+
+class Places(NamedTuple):
+    """Where the rows of each topic go, and from where on they are new there. What is not named is not expected."""
+
+    tables: Mapping[str, str]
+    bad: str
+    epochs: Mapping[str, int]
+    cuts: Mapping[str, int]
+    """Up to these seqs the tables have their topics."""
+    bad_cuts: Mapping[str, int]
+    left: Mapping[str, int]
+    """The epochs of topics that were made again: what is told of their earlier life belongs to these."""
+
+
+class PartWriter:
+    """Takes the batches of one task. Holds so many rows at most."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._decode = _decoder()
+        self._held: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        self._rows = 0
+        self._bytes = 0
+        self.parts: list[Part] = []
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Put the records of a batch where they belong."""
+        rows = pa.Table.from_batches([batch])
+        for topic in pc.unique(rows["topic"]).to_pylist():
+            one = rows.filter(pc.equal(rows["topic"], topic))
+            self._take_topic(topic, one)
+        if self._rows >= _ROWS_MAX or self._bytes >= _BYTES_MAX:
+            self.flush()
+
+    def _take_topic(self, topic: str, rows: pa.Table) -> None:
+        epoch = pa.array([self._places.epochs[topic]], pa.int64()).take(pa.array([0] * len(rows), pa.int32()))
+        rows = rows.append_column("epoch", epoch)
+        rows = rows.set_column(rows.schema.get_field_index("meta"), "meta", _maps(rows["meta"], self._decode))
+        problems = [problem_of(topic, data, self._decode) for data in rows["data"].to_pylist()]
+        if any(problems):
+            bad = rows.append_column("problem", pa.array(problems, pa.string()))
+            new = pc.and_(pc.is_valid(bad["problem"]), pc.greater(bad["seq"], self._places.bad_cuts[topic]))
+            self._hold(self._places.bad, _BAD, bad.filter(new).select(BAD_RECORDS.names))
+            rows = rows.filter(pc.is_null(bad["problem"]))
+        rows = rows.filter(pc.greater(rows["seq"], self._places.cuts[topic]))
+        days = pc.cast(rows["ts"], pa.date32())
+        table = self._places.tables[topic]
+        for day in pc.unique(days).to_pylist():
+            one = rows.filter(pc.equal(days, day))
+            self._hold(table, str(day), one.select([name for name in RECORDS.names if name != DAY]))
+
+    def _hold(self, table: str, day: str, rows: pa.Table) -> None:
+        if not len(rows):
+            return
+        self._held[table, day].append(rows)
+        self._rows += len(rows)
+        self._bytes += rows.nbytes
+
+    def flush(self) -> None:
+        """Write what is held."""
+        for (table, day), pieces in self._held.items():
+            self.parts.append(_write(table, day, pa.concat_tables(pieces)))
+        self._held.clear()
+        self._rows = self._bytes = 0
+
+
+def _write(table: str, day: str, rows: pa.Table) -> Part:
+    directory = f"{DAY}={day}/" if day else ""
+    path = f"{directory}part-{SystemEntropy().token(16).hex()}.zstd.parquet"
+    file = Path(table, path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, file, compression="zstd", compression_level=1)
+    seqs = pc.min_max(rows["seq"])
+    size = os.stat(file).st_size
+    ends = (seqs["min"].as_py(), seqs["max"].as_py())
+    return Part(table, path, size, day, len(rows), *ends, SystemClock().wall_ms())
+
+
+def _maps(texts: Any, decode: Callable[[str], Any]) -> Any:
+    """Meta, which comes as JSON: Spark measures a batch with a column of maps anew for every row of it."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), RECORDS.field("meta").type)
+    maps = [None if text is None else list(decode(text).items()) for text in texts.to_pylist()]
+    return pa.array(maps, RECORDS.field("meta").type)
+
+
+def problem_of(topic: str, data: str | None, decode: Callable[[str], Any] = json.loads) -> str | None:
+    """Why nobody can read a record; None if all is well."""
+    if data is None:
+        return "no data"
+    try:
+        found = decode(data)
+    except ValueError as error:
+        return f"no JSON: {error}"
+    if is_broker_topic(topic) and not (isinstance(found, dict) and isinstance(found.get("value"), str)):
+        return "no message of the broker: it has no value"
+    return None
+
+
+def _decoder() -> Callable[[str], Any]:
+    """The quick reader of JSON where there is one. Not kept: what keeps its result does not travel by value."""
+    try:
+        from msgspec.json import decode
+    except ImportError:
+        return json.loads
+    return decode
+
+
+def write_parts(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
+    """The work of one task: rows of the source in, and one row of JSON for each file and each gap out."""
+    writer = PartWriter(places)
+    told: list[str] = []
+    for batch in batches:
+        records = batch.filter(pc.equal(batch["kind"], "record"))
+        if len(records):
+            writer.take(records)
+        told.extend(json.dumps(gap._asdict()) for gap in _gaps(batch, places))
+    writer.flush()
+    told.extend(json.dumps(part._asdict()) for part in writer.parts)
+    yield pa.RecordBatch.from_pydict({"told": pa.array(told, pa.string())})
+
+
+def _gaps(batch: pa.RecordBatch, places: Places) -> Iterator[Gap]:
+    lost = batch.filter(pc.not_equal(batch["kind"], "record"))
+    for row in lost.select(["topic", "gap_from", "gap_to", "reason"]).to_pylist():
+        topic, first, last = row["topic"], row["gap_from"], row["gap_to"]
+        if topic in places.epochs:
+            ended = places.left.get(topic) if last < first else None
+            yield Gap(topic, places.epochs[topic] if ended is None else ended, first, last, row["reason"])

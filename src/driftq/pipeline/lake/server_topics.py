@@ -1,0 +1,43 @@
+"""`verify.Live` on a server: how its topics stand and which seqs they have, as Arrow pages."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftq.client import NotFoundError
+from driftq.pipeline.lake.archive_check import Standing
+
+if TYPE_CHECKING:
+    from driftq.client import Client
+
+
+class ServerTopics:
+    """The topics of a server."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    def standing(self, topic: str) -> Standing | None:
+        """How a topic stands; None if there is none of this name."""
+        try:
+            found = self._client.topic(topic).segments()
+        except NotFoundError:
+            return None
+        return Standing(found.epoch, found.earliest_seq, found.head_seq, found.server_id)
+
+    def server_id(self) -> str | None:
+        """Which server it is; None as long as it has no topic, for only the manifest of a topic tells."""
+        standings = (self.standing(row.topic) for row in self._client.topics())
+        return next((standing.server_id for standing in standings if standing is not None), None)
+
+    def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
+        """The seqs of its records from the first to the last, page by page."""
+        if last < first:
+            return
+        for page in self._client.topic(topic).arrow_pages(max(0, first - 1)):
+            seqs = page["seq"].to_numpy().astype(np.int64)
+            yield seqs[seqs <= last]
+            if len(seqs) and seqs[-1] >= last:
+                return

@@ -1,0 +1,63 @@
+"""The columns of the archive's tables.
+
+Invariant: a column once written stays, with its type and its meaning; a table may get more.
+"""
+
+import re
+from hashlib import sha256
+
+import pyarrow as pa
+
+_PLAIN = re.compile(rb"[a-z0-9._-]")
+_LENGTH_MAX = 200
+_HEAD = 120
+
+
+def directory_name(name: str) -> str:
+    """The directory of something that is called so. The name must not be empty."""
+    assert name, "a name that is empty has no directory"
+    raw = name.encode()
+    text = "".join(chr(byte) if _PLAIN.fullmatch(raw, at, at + 1) else f"~{byte:02x}" for at, byte in enumerate(raw))
+    if text[0] in "._":
+        text = f"~{ord(text[0]):02x}{text[1:]}"
+    if len(text) <= _LENGTH_MAX:
+        return text
+    return f"{text[:_HEAD]}~~{sha256(raw).hexdigest()}"
+
+
+_TEXT = pa.string()
+_TIME = pa.timestamp("us", tz="UTC")
+_META = pa.map_(_TEXT, _TEXT)
+
+DAY = "day"
+"""What tables of records are partitioned by: the UTC day of `ts`."""
+
+RECORDS = pa.schema(
+    [
+        ("topic", _TEXT),
+        ("epoch", pa.int64()),
+        ("seq", pa.int64()),
+        ("ts", _TIME),
+        ("node", _TEXT),
+        ("tag", _TEXT),
+        ("meta", _META),
+        ("data", _TEXT),
+        (DAY, pa.date32()),
+    ]
+)
+"""Records as they were in their topic. `epoch` tells a topic from an earlier one of its name."""
+
+BAD_RECORDS = pa.schema([*(field for field in RECORDS if field.name != DAY), pa.field("problem", _TEXT)])
+"""Records that no reader could take for what their topic promises; nothing of them is changed."""
+
+GAPS = pa.schema(
+    [
+        ("topic", _TEXT),
+        ("epoch", pa.int64()),
+        ("gap_from", pa.int64()),
+        ("gap_to", pa.int64()),
+        ("reason", _TEXT),
+        ("seen_ts", _TIME),
+    ]
+)
+"""Ranges of seqs that were lost before the archive could read them, as the server told."""

@@ -1,0 +1,1 @@
+"""What starts, records and ends a run."""

@@ -1,0 +1,117 @@
+"""Code of users, inside a run: it may import what stands beside it, and what goes wrong in it is told by file and line.
+
+Modules beside a file are imported as `python FILE.py` would import them. Executors have no such files, so these modules
+are pickled by value, from the moment that they are imported.
+
+Invariant: when the run is over, they are forgotten; another file may have others of the same names beside it.
+"""
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from driftq.client import ClientError
+from driftq.errors import DriftQError
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.spark.failures import in_one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_NOT_THEIRS = (
+    *(Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")),
+    Path(__file__).parents[2],
+)
+
+
+class _ByValue(SourceFileLoader):
+    """Loads a module that travels by value."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        from pyspark import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)  # before it runs: it may itself hand functions to Spark
+        super().exec_module(module)
+
+
+class _Beside:
+    """Finds modules and packages of one directory, before all other places; those below a package go with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._finder = FileFinder(str(directory), (_ByValue, SOURCE_SUFFIXES))
+        self._found: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """As Python asks."""
+        spec = self._finder.find_spec(name) if path is None else None
+        if spec is None or spec.loader is None:
+            return None
+        self._found.add(name)
+        return spec
+
+    def forget(self) -> None:
+        """Have them imported anew by whoever comes next."""
+        for name in [name for name in sys.modules if name.partition(".")[0] in self._found]:
+            del sys.modules[name]
+
+
+@contextmanager
+def importing_from(directory: Path) -> Iterator[None]:
+    """Modules of this directory can be imported meanwhile."""
+    beside = _Beside(directory)
+    sys.meta_path.insert(0, beside)
+    sys.path.insert(0, str(directory))
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(beside)
+        with suppress(ValueError):
+            sys.path.remove(str(directory))
+        beside.forget()
+
+
+@contextmanager
+def told_by_line(directory: Path) -> Iterator[None]:
+    """An error of code in this directory is one line, with the file and the line that raised it."""
+    try:
+        yield
+    except (DriftQError, ClientError):
+        raise
+    except Exception as error:
+        mended = in_one_line(error)
+        words = str(mended) if mended is not error else f"{type(error).__name__}: {_first_line(error)}"
+        raise PipelineError(f"{_place(error, directory)}{words}") from error
+
+
+def frame_of(given: Any, what: str) -> "DataFrame":
+    """What a function of a user gave, if it is a DataFrame. Raises PipelineError."""
+    if not hasattr(given, "writeStream"):
+        raise PipelineError(f"{what} has to return a DataFrame, and gave {type(given).__name__}")
+    frame: DataFrame = given
+    return frame
+
+
+def _first_line(error: Exception) -> str:
+    told = error.msg if isinstance(error, SyntaxError) else str(error)
+    return told.strip().partition("\n")[0]
+
+
+def _place(error: Exception, directory: Path) -> str:
+    """`file:line: `, of the last call in the user's code."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: "
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename, directory)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+
+
+def _is_theirs(name: str, directory: Path) -> bool:
+    """An environment, or we ourselves, may be below the directory."""
+    path = Path(name).absolute()
+    installed = any(path.is_relative_to(place) for place in _NOT_THEIRS)
+    return not name.startswith("<") and path.is_relative_to(directory) and not installed

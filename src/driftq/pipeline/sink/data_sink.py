@@ -1,0 +1,149 @@
+"""The sink: a DataFrame or a stream into topics, each micro-batch exactly once (spark.md §3).
+
+Spark hands a batch over at least once, in partitions that may differ from one time to the next, and names it by the
+query's id and the batch's number; both are the same after any restart from the checkpoint. Tasks stage their rows,
+`commit` on the driver publishes what the handles name, and the server knows which batch of a query it has published
+last: `pipeline/sink/staged_batch` has the protocol. `commit` may come twice, and `abort` after a commit that worked.
+
+A batch write has a writer's name of its own, drawn when it is planned, so it is written once whatever its tasks do.
+Options `writer` and `batch` give it one that lasts: the same pair is published once, so that `foreachBatch` and
+scripts that are run again write exactly once as well.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from driftq.model.names import is_broker_topic
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.server_connection import Wire
+from driftq.pipeline.sink.arrow_chunks import check_columns
+from driftq.pipeline.sink.stage_client import ServerStage
+from driftq.pipeline.sink.staged_batch import Address, PartWriter, Staged, abandon, check_writer, commit
+from driftq.pipeline.spark.worker_memory import settle
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+_ATTEMPT_BYTES = 6
+
+
+class Target(NamedTuple):
+    """Where rows go. Travels to the executors with the writer."""
+
+    wire: Wire
+    topic: str | None
+    error_topic: str | None
+    create: bool
+
+    @staticmethod
+    def of(options: Mapping[str, str], wire: Wire) -> "Target":
+        """From the options of a write, whose names are known to be right. Raises PipelineError."""
+        topic, error_topic = options.get("topic"), options.get("errorTopic")
+        for name in (topic, error_topic):
+            if name is not None and is_broker_topic(name):
+                raise PipelineError(f"topic {name!r} belongs to the broker API: produce to it through /v1")
+        if "topics" in options or "topicPattern" in options:
+            raise PipelineError("a write takes option 'topic', or a column 'topic' that names one per row")
+        return Target(wire, topic, error_topic, options.get("createTopic", "true").lower() != "false")
+
+    def connected(self) -> ServerStage:
+        """The server to write to."""
+        return ServerStage(self.wire, create=self.create)
+
+    def staged(self, writer: str, batch: int, rows: Iterator[pa.RecordBatch]) -> "Handle":
+        """Stage the rows of the task that runs here."""
+        task = TaskContext.get()
+        assert task is not None, "write runs in a task"
+        attempt = int.from_bytes(os.urandom(_ATTEMPT_BYTES))
+        address = Address(check_writer(writer), batch, task.partitionId(), attempt)
+        with self.connected() as server:
+            handle = Handle(PartWriter(server, address, topic=self.topic, error_topic=self.error_topic).write(rows))
+        settle()
+        return handle
+
+
+@dataclass
+class Handle(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    staged: Staged
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """The sink of a streaming query: `write` runs in tasks, the rest on the driver, each in an instance of its own."""
+
+    def __init__(self, target: Target, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise PipelineError("a topic is only ever appended to: use outputMode('append') or 'update'")
+        check_columns(_columns(schema), routed=target.topic is None)
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Handle:
+        """Stage the rows of one partition."""
+        task = TaskContext.get()
+        assert task is not None, "write runs in a task"
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        assert query is not None, "a task of a streaming query knows its query"
+        assert batch is not None, "and its batch"
+        return self._target.staged(query, int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Publish the batch, unless it has been."""
+        with self._target.connected() as server:
+            commit(server, _handles(messages), batchId, error_topic=self._target.error_topic)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Tidy up. What is published stays: this may come after a commit that worked."""
+        with self._target.connected() as server:
+            abandon(server, _handles(messages))
+
+
+class BatchSink(DataSourceArrowWriter):
+    """The sink of one `df.write`. One instance, copied to tasks and driver."""
+
+    def __init__(self, target: Target, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
+        if overwrite:
+            raise PipelineError("a topic is only ever appended to: use mode('append')")
+        check_columns(_columns(schema), routed=target.topic is None)
+        self._target = target
+        self._writer, self._batch = _identity(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Handle:
+        """Stage the rows of one partition."""
+        return self._target.staged(self._writer, self._batch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish all of it."""
+        with self._target.connected() as server:
+            commit(server, _handles(messages), self._batch, error_topic=self._target.error_topic)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Tidy up."""
+        with self._target.connected() as server:
+            abandon(server, _handles(messages))
+
+
+def _identity(options: Mapping[str, str]) -> tuple[str, int]:
+    writer, batch = options.get("writer"), options.get("batch")
+    if writer is None:
+        if batch is not None:
+            raise PipelineError("option batch counts the batches of a writer: set option writer too")
+        return f"batch:{os.urandom(16).hex()}", 0
+    number = batch or "0"
+    if not number.isdecimal() or int(number) >= 1 << 64:
+        raise PipelineError(f"option batch is {number!r} and must be a number that grows with each write")
+    return check_writer(writer), int(number)
+
+
+def _columns(schema: StructType) -> dict[str, str]:
+    return {column.name: column.dataType.simpleString() for column in schema.fields}
+
+
+def _handles(messages: list[WriterCommitMessage | None]) -> list[Staged]:
+    return [message.staged for message in messages if isinstance(message, Handle)]

@@ -1,0 +1,230 @@
+"""A task's rows as staged parts, and the one commit that publishes those of all tasks (http-v0 §22.5).
+
+    task     rows → chunks, staged under (writer, batch, part, attempt) → a handle of what is there
+    driver   the handles of all tasks → one commit per topic, each part named → durable
+
+A writer's batch is published once, whatever is repeated: the server remembers the last batch of each writer. The
+attempt is a number that nobody else draws, so a task that runs twice, or one that a dead driver left behind, stages
+beside the other and is never named. A server that goes away is waited for: every call here may be repeated.
+
+What the server refuses is halved until the record itself is found: it fails the batch by name or goes to the error
+topic, which is one more topic of the same commit. The error topic is published first; a crash between the two is
+mended by the batch's repetition, of which only the rest is new.
+
+This runs in executors that may have nothing of ours installed: the standard library and pyarrow, no more.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn, Protocol
+
+import pyarrow as pa
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.server_connection import AnswerError
+from driftq.pipeline.sink.arrow_chunks import body_of, chunks, without_null
+
+REFUSALS = frozenset(("invalid_request", "record_too_large", "batch_too_large", "payload_too_large"))
+"""Codes that may be the fault of one record among others."""
+READ_ONLY = "read_only"
+"""The code of a topic that nobody may write to; where rows name their topics, it is the fault of those that name it."""
+WRITER_BYTES_MAX = 128
+"""As the server has it."""
+_SHOWN = 120
+_KEPT = (128 << 10, 1 << 10)
+"""So much of a refused record's data is kept in the error topic; the lesser amount where that is refused too."""
+
+
+class Address(NamedTuple):
+    """Whose rows, of which batch and task."""
+
+    writer: str
+    batch: int
+    part: int
+    attempt: int
+
+
+class PartName(NamedTuple):
+    """A part as a commit names it."""
+
+    part: int
+    attempt: int
+    chunks: int
+
+
+class Stage(Protocol):
+    """What is asked of the server. Each call may be repeated; a refusal is an AnswerError."""
+
+    def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+        """Keep a chunk."""
+        ...
+
+    def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
+        """Publish the parts of a batch, unless it has been, and return when that is on stable storage."""
+        ...
+
+    def drop(self, topic: str, writer: str) -> None:
+        """Let a writer's parts go."""
+        ...
+
+
+@dataclass
+class Staged:
+    """What a task has left at the server: a handle for the driver. Chunks by topic."""
+
+    address: Address
+    chunks: dict[str, int] = field(default_factory=dict)
+    records: int = 0
+    refused: int = 0
+
+
+def check_writer(writer: str) -> str:
+    """A writer's name. Raises PipelineError."""
+    if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
+        raise PipelineError(f"writer {writer[:_SHOWN]!r} has to have 1 to {WRITER_BYTES_MAX} bytes")
+    return writer
+
+
+class PartWriter:
+    """Stages the rows of one task."""
+
+    def __init__(self, stage: Stage, address: Address, *, topic: str | None, error_topic: str | None) -> None:
+        self._stage = stage
+        self._topic = topic
+        self._error_topic = error_topic
+        self._done = Staged(address)
+        self._rows_max: int | None = None
+        """What the server takes in one call, where that was found to be less than usual."""
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage all rows. Raises PipelineError, naming the record, where one is refused and may not be."""
+        for topic, rows in chunks(batches, self._topic):
+            kept, missing = without_null(rows)
+            for row in range(len(missing)):
+                self._refuse(topic, missing.slice(row, 1), "invalid_request", "data is null; JSON's own null is 'null'")
+            self._put(topic, kept)
+        return self._done
+
+    def _put(self, topic: str, rows: pa.Table) -> None:
+        """Stage rows; those that are refused together are halved until one is alone."""
+        if not len(rows):
+            return
+        if self._rows_max is not None and len(rows) > self._rows_max:
+            self._put_halves(topic, rows)
+            return
+        try:
+            self._send(topic, body_of(rows))
+        except AnswerError as refusal:
+            named = refusal.said == READ_ONLY and self._topic is None
+            if refusal.said not in REFUSALS and not named:
+                raise
+            if named or len(rows) == 1:
+                for row in range(len(rows)):
+                    self._refuse(topic, rows.slice(row, 1), refusal.said, refusal.message)
+                return
+            if refusal.said == "batch_too_large":
+                self._rows_max = len(rows) // 2
+            self._put_halves(topic, rows)
+        else:
+            self._done.records += len(rows)
+
+    def _put_halves(self, topic: str, rows: pa.Table) -> None:
+        half = len(rows) // 2
+        self._put(topic, rows.slice(0, half))
+        self._put(topic, rows.slice(half))
+
+    def _send(self, topic: str, body: bytes) -> None:
+        chunk = self._done.chunks.get(topic, 0)
+        self._stage.stage(topic, self._done.address, chunk, body)
+        self._done.chunks[topic] = chunk + 1
+
+    def _refuse(self, topic: str, row: pa.Table, code: str, message: str) -> None:
+        record = {name: row[name][0].as_py() for name in row.column_names}
+        if self._error_topic is None:
+            _fail(topic, self._done.address, record, code, message)
+        self._done.refused += 1
+        for most in _KEPT:
+            try:
+                self._send(self._error_topic, _note(topic, self._done.address, record, code, message, most))
+            except AnswerError as refusal:
+                if refusal.said not in REFUSALS or most == _KEPT[-1]:
+                    raise
+            else:
+                return
+
+
+def commit(stage: Stage, handles: Sequence[Staged], batch: int, *, error_topic: str | None) -> None:
+    """Publish a batch: in each topic everything, in the order of parts, at once. An empty batch leaves nothing."""
+    published: list[str] = []
+    for (topic, writer), parts in _parts(handles, error_topic):
+        try:
+            stage.commit(topic, writer, batch, parts)
+        except AnswerError as refusal:
+            raise _explained(topic, batch, refusal, published) from refusal
+        published.append(topic)
+
+
+def abandon(stage: Stage, handles: Sequence[Staged]) -> None:
+    """Drop what waits. Never needed, for what is not named goes by itself; what is published is not touched."""
+    for (topic, writer), _ in _parts(handles, None):
+        with suppress(PipelineError):  # why the batch failed is what the user has to hear
+            stage.drop(topic, writer)
+
+
+def _parts(handles: Sequence[Staged], first: str | None) -> list[tuple[tuple[str, str], list[PartName]]]:
+    """Topic and writer to the parts there, one topic before the others."""
+    found: dict[tuple[str, str], list[PartName]] = {}
+    for handle in sorted(handles, key=lambda each: each.address.part):
+        for topic, count in handle.chunks.items():
+            address = handle.address
+            name = PartName(address.part, address.attempt, count)
+            found.setdefault((topic, address.writer), []).append(name)
+    return sorted(found.items(), key=lambda item: (item[0][0] != first, item[0]))
+
+
+def _explained(topic: str, batch: int, refusal: AnswerError, published: Sequence[str]) -> PipelineError:
+    advice = _ADVICE.get(refusal.said, "").format(batch=batch)
+    if not advice:
+        return refusal
+    if published and refusal.said == "batch_too_large":
+        advice += f"; {', '.join(published)[:_SHOWN]} has all of this batch already, and would get some of it twice"
+    return PipelineError(f"batch {batch} is not in topic {topic!r}: {refusal.message}; {advice}")
+
+
+_ADVICE = {
+    "stage_incomplete": "it took longer than DRIFTQ_STAGE_TTL_MS, or its parts were dropped: run the query again",
+    "batch_too_large": (
+        "of a stream, set a smaller --max-records (maxRecordsPerTrigger) and remove offsets/{batch} from its "
+        "checkpoint, where this batch is noted; write a table in several steps"
+    ),
+    "topic_full": "make room in the topic or raise its cap, and run the query again",
+}
+
+
+def _fail(topic: str, address: Address, record: dict[str, str | None], code: str, message: str) -> NoReturn:
+    data = record["data"] or ""
+    tag = "" if record.get("tag") is None else f" with tag {(record['tag'] or '')[:_SHOWN]!r}"
+    raise PipelineError(
+        f"topic {topic!r} refuses a record of partition {address.part}{tag} ({len(data.encode())} bytes, beginning "
+        f"{data[:_SHOWN]!r}): {code}: {message[:500]}; drop it, or set option errorTopic"
+    )
+
+
+def _note(topic: str, address: Address, record: dict[str, str | None], code: str, message: str, most: int) -> bytes:
+    """A record of the error topic: what was refused, and why."""
+    kept = {name: value if value is None else value[:most] for name, value in record.items()}
+    note = {
+        "topic": topic,
+        "error": {"code": code, "message": message[:500]},
+        "record": kept,
+        "truncated": kept != record,
+        **address._asdict(),
+    }
+    del note["attempt"]  # the same for a repetition
+    tag = "" if record.get("tag") is None else (record["tag"] or "")
+    columns = {"data": [json.dumps(note, ensure_ascii=False)]} | (
+        {"tag": [tag]} if 0 < len(tag.encode()) <= _SHOWN else {}
+    )
+    return body_of(pa.table(columns))

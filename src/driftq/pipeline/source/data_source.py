@@ -1,0 +1,361 @@
+"""Format `driftq` for Spark: topics as tables and as streams.
+
+Spark makes a source in a process of its own, pickles it, and calls readers in two places. On the driver: `partitions`
+and, for a stream, everything about offsets, in one process per query. In executors: `read`, on a copy made before the
+query ran; whatever it needs stands in the partition. The API key travels inside these pickles and nowhere else.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from driftq.pipeline import offsets
+from driftq.pipeline.offsets import Late, Place, Places, Range, same_server
+from driftq.pipeline.server_connection import Wire, address_of
+from driftq.pipeline.sink.data_sink import BatchSink, StreamSink, Target
+from driftq.pipeline.source import row_filters as selection
+from driftq.pipeline.source.read_columns import Projection, check_nulls, check_schema, ddl, names_of
+from driftq.pipeline.source.read_options import (
+    ReadOptions,
+    api_key_of,
+    check_names,
+    check_stream,
+    parse,
+    patience_of,
+    server_of,
+)
+from driftq.pipeline.source.row_filters import Condition
+from driftq.pipeline.source.split_plan import Gap, Manifest, Split, present, reach, recreated, splits_of
+from driftq.pipeline.source.split_reader import Task, deleted, loss, read_split
+from driftq.pipeline.source.topic_listing import Topics
+from driftq.pipeline.spark.socket_directory import PUSH_VARIABLE, SERVER_VARIABLE
+from driftq.pipeline.spark.worker_daemon import hush_this_process
+from driftq.pipeline.spark.worker_memory import settle
+
+GONE_S = 10.0
+"""How long a stream waits for a topic that was deleted: who makes it anew does so at once, most often."""
+_SAID = float("inf")
+_ANY = (1 << 63) - 1
+_log = logging.getLogger(__name__)
+
+
+class DriftqSource(DataSource):
+    """What `format("driftq")` stands for. What a session knows is told by its JVM's environment, or by a subclass."""
+
+    session_server: ClassVar[str | None] = None
+    session_key: ClassVar[str | None] = None
+    may_push: ClassVar[bool] = False
+    """Does the session let readers take filters over? One that has the method fails where it does not."""
+    in_place: ClassVar[bool] = True
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._latest: Places | None = None
+        if str(options.get("startingSeq", options.get("startingseq", ""))).lower() == "latest":
+            # A number from here on: Spark asks for the first offset more than once.
+            asked = self._asked()
+            with self._wire(asked) as wire:
+                self._latest = Topics(wire, asked).initial()
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return "driftq"
+
+    @classmethod
+    def _known_server(cls) -> str | None:
+        return cls.session_server or os.environ.get(SERVER_VARIABLE) or None
+
+    def _asked(self) -> ReadOptions:
+        return parse(self.options, server=self._known_server())
+
+    def _wire(self, asked: ReadOptions) -> Wire:
+        return Wire(asked.server, api_key_of(self.options, self.session_key))
+
+    def schema(self) -> str:
+        """Every column; `.schema(…)` chooses."""
+        asked = self._asked()
+        return ddl(names_of(with_gaps=asked.with_gaps, with_v1=asked.with_v1))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        asked = self._asked()
+        pushes = self.may_push or os.environ.get(PUSH_VARIABLE) == "true"
+        kind = FilteringReader if pushes and not asked.with_gaps else BatchReader
+        return kind(asked, self._task(asked, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream."""
+        asked = self._asked()
+        check_stream(self.options)
+        own = address_of(server_of({}, self._known_server()))
+        there = address_of(asked.server)
+        return StreamReader(asked, self._task(asked, schema), self._latest, "" if there == own else there)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        """A batch write."""
+        return BatchSink(self._target(), schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
+        """The sink of a stream."""
+        return StreamSink(self._target(), schema, overwrite=overwrite)
+
+    def _target(self) -> Target:
+        check_names(self.options)
+        server = server_of(self.options, self._known_server())
+        key = api_key_of(self.options, self.session_key)
+        return Target.of(self.options, Wire(server, key, patience_s=patience_of(self.options)))
+
+    def _task(self, asked: ReadOptions, schema: StructType) -> Task:
+        check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
+        check_nulls((field.name for field in schema.fields if not field.nullable), with_gaps=asked.with_gaps)
+        return Task(
+            self._wire(asked),
+            Projection(to_arrow_schema(schema, timezone="UTC")),
+            selection.from_options(asked.tag, asked.tag_prefix, asked.node),
+            asked.on_data_loss,
+            self.in_place,
+        )
+
+
+def _read(task: Task, partition: InputPartition) -> Iterator[Any]:
+    """Spark makes a partition without a value where we have none."""
+    if partition.value is not None:
+        yield from read_split(task, partition.value)
+    settle()
+
+
+def _checked(asked: ReadOptions, topic: str, gaps: list[Gap]) -> list[Gap]:
+    """The gaps that become rows. Raises DataLossError where they may not be."""
+    if gaps and asked.on_data_loss == "fail":
+        raise loss(topic, gaps)
+    return gaps if asked.on_data_loss == "rows" else []
+
+
+class BatchReader(DataSourceReader):
+    """Reads a range of each topic, as of planning."""
+
+    def __init__(self, asked: ReadOptions, task: Task) -> None:
+        self._asked = asked
+        self._task = task
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """On the driver: one per split."""
+        topics = Topics(self._task.wire, self._asked)
+        found = []
+        for name in topics.names():
+            manifest = topics.get(name)
+            start, end = self._narrowed(topics, manifest, topics.begin(manifest), topics.end(manifest))
+            gaps = _checked(self._asked, name, topics.gaps(manifest, start, end)) if start < end else []
+            found += splits_of(manifest, start, end, self._asked.split_records, gaps)
+        self._task.wire.close()
+        return [InputPartition(split) for split in found]
+
+    def _narrowed(self, topics: Topics, manifest: Manifest, start: int, end: int) -> tuple[int, int]:
+        """The range without what no row can pass."""
+        low, high = selection.seq_bounds(self._task.tests)
+        start, end = max(start, low - 1), min(end, high)
+        since, before = selection.ts_bounds(self._task.tests)
+        if since is not None:
+            start = max(start, topics.seek(manifest.topic, max(0, since)))
+        if before is not None:
+            end = min(end, topics.seek(manifest.topic, max(0, before)))
+        return start, end
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In an executor."""
+        return _read(self._task, partition)
+
+
+class FilteringReader(BatchReader):
+    """The same, and it takes over the filters that it can apply exactly.
+
+    Only for sessions that ask for it: in Spark 4.3 what one query has pushed narrows every other of the same DataFrame.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Those that are given back are Spark's work."""
+        taken = []
+        for each in filters:
+            column = ".".join(getattr(each, "attribute", ()))
+            operator = type(each).__name__
+            if selection.supported(column, operator):
+                taken.append(Condition(column, operator, getattr(each, "value", None)))
+            else:
+                yield each
+        self._task = self._task._replace(tests=(*self._task.tests, *taken))
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow."""
+
+    def __init__(self, asked: ReadOptions, task: Task, latest: Places | None, elsewhere: str = "") -> None:
+        self._asked = asked
+        self._task = task
+        self._topics = Topics(task.wire, asked)
+        self._elsewhere = elsewhere
+        """The server, where it is not the session's."""
+        self._initial = latest
+        self._target: Places | None = None
+        self._late = Late()
+        self._gone: dict[str, float] = {}
+        """Topics that are not there, and since when; for ever, where that has been said."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The same whenever it is asked for."""
+        if self._initial is None:
+            self._initial = self._topics.initial()
+        return self._encoded(self._initial)
+
+    def _encoded(self, places: Places) -> dict[str, Any]:
+        return offsets.encode({name: place._replace(server=self._elsewhere) for name, place in places.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What `maxRecordsPerTrigger` says, or as many as there may be where only bytes are bounded."""
+        most = self._asked.max_records or (_ANY if self._asked.max_bytes else None)
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there at this moment is the end of the query."""
+        self._target = self._heads()
+
+    def _heads(self) -> Places:
+        found = [manifest for name in self._topics.names() if (manifest := self._topics.find(name)) is not None]
+        return {manifest.topic: Place(manifest.epoch, manifest.head, began=0) for manifest in found}
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The heads, for the lag in Spark's progress."""
+        return self._encoded(self._heads())
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; the start, where there is nothing new."""
+        places = {name: place._replace(server="") for name, place in offsets.decode(start).items()}
+        # Those that are no longer meant stay where they were left; those that are gone are missed.
+        meant = {*self._topics.names(), *filter(self._topics.fits, places)}
+        known = {name: self._topics.find(name) for name in meant}
+        begins: Places = {}
+        backlog: dict[str, int] = {}
+        for name, manifest in known.items():
+            place = places.get(name)
+            if manifest is None:
+                self._miss(name, place)
+                continue
+            self._gone.pop(name, None)
+            begins[name] = self._begin(manifest, place)
+            backlog[name] = present(manifest, begins[name].seq, self._head(manifest))
+        most = None
+        if isinstance(limit, ReadMaxRows):
+            sizes = [
+                manifest.record_bytes for name, manifest in known.items() if manifest is not None and backlog[name]
+            ]
+            most = offsets.within(limit.max_rows, self._asked.max_bytes, sizes)
+        shares = offsets.share({name: size for name, size in backlog.items() if size}, most)
+        ends = dict(places)
+        for name, begin in begins.items():
+            manifest = known[name]
+            assert manifest is not None
+            head = max(begin.seq, self._head(manifest))
+            if head > begin.seq or places.get(name) != begin:
+                # What is lost costs nothing: a batch goes over all of it.
+                end = self._end(manifest, begin, reach(manifest, begin.seq, head, shares.get(name, 0)))
+                ends[name] = self._late.carry(name, places.get(name), end)
+        return self._encoded(ends)
+
+    def _miss(self, topic: str, place: Place | None) -> None:
+        """A topic is not there. Raises DataLossError where one that was read is not made again in time."""
+        if place is None:
+            return
+        now = time.monotonic()
+        since = self._gone.setdefault(topic, now)
+        if since == _SAID or (self._target is None and now - since < GONE_S):
+            return
+        error = deleted(topic, place)
+        if self._asked.on_data_loss == "fail":
+            raise error
+        self._gone[topic] = _SAID
+        _log.warning("%s", error.message.partition(":")[0] + ": the query goes on without it, and with it if it comes")
+
+    def _head(self, manifest: Manifest) -> int:
+        if self._target is None:
+            return manifest.head
+        target = self._target.get(manifest.topic)
+        return min(manifest.head, target.seq) if target is not None and target.epoch == manifest.epoch else 0
+
+    def _begin(self, manifest: Manifest, place: Place | None) -> Place:
+        """Where the next batch begins in the life that the topic is in."""
+        if place is None:
+            begin = self._topics.begin_later(manifest)
+            return Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
+        now = Place(manifest.epoch, manifest.head, began=0, server_id=manifest.server_id)
+        if place.lives_on_in(now) and (place.seq <= manifest.head or self._waits(manifest.topic)):
+            return place
+        _checked(self._asked, manifest.topic, [recreated(place)])
+        return Place(manifest.epoch, 0, began=0, lost=place.lost + 1, server_id=manifest.server_id)
+
+    def _waits(self, topic: str) -> bool:
+        """Is it read from a seq on that is still to come? Where that is not known, a seq that was asked for may be."""
+        if self._topics.ahead is None:
+            return not isinstance(self._asked.start, str)
+        return topic in self._topics.ahead
+
+    def _end(self, manifest: Manifest, begin: Place, end: int) -> Place:
+        """The end of a batch, with what is skipped on the way to it."""
+        skipped = 0
+        if self._asked.on_data_loss == "skip":
+            gaps = self._topics.gaps(manifest, begin.seq, end)
+            skipped = offsets.lost_in((gap.first, gap.last) for gap in gaps)
+        return begin._replace(seq=end, lost=begin.lost + skipped, server_id=manifest.server_id)
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """On the driver: one per split. The same rows for the same offsets, as long as the topic has them."""
+        found: list[Split] = []
+        begins, ends = (
+            {name: place._replace(server="") for name, place in offsets.decode(offset).items()}
+            for offset in (start, end)
+        )
+        for part in offsets.ranges(begins, ends):
+            splits, gone = self._splits(part)
+            if self._asked.on_data_loss == "skip":
+                self._late.find(part.topic, begins.get(part.topic), ends[part.topic], gone)
+            found += splits
+        return [InputPartition(split) for split in found]
+
+    def _splits(self, part: Range) -> tuple[list[Split], int]:
+        """The tasks of a range, and how many of its seqs are gone."""
+        manifest = self._topics.find(part.topic)
+        missed = [] if part.missed is None else [recreated(part.missed)]
+        if (
+            manifest is None
+            or manifest.epoch != part.epoch
+            or manifest.head < part.end
+            or not same_server(manifest.server_id, part.server_id)
+        ):
+            lost = [*missed, Gap(part.start + 1, part.end, "recreated")]
+            gaps = _checked(self._asked, part.topic, lost)
+            alone = [Split(part.topic, part.epoch, 1, "", "", None, (), tuple(gaps))] if gaps else []
+            return alone, offsets.lost_in((gap.first, gap.last) for gap in lost)
+        lost = [*missed, *self._topics.gaps(manifest, part.start, part.end)]
+        gaps = _checked(self._asked, part.topic, lost)
+        splits = splits_of(manifest, part.start, part.end, self._asked.split_records, gaps)
+        return splits, offsets.lost_in((gap.first, gap.last) for gap in lost)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In an executor."""
+        return _read(self._task, partition)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing: the place of a query is told by the listener, since Spark leaves out the last batch here."""
+
+    def stop(self) -> None:
+        """Let the connection go."""
+        self._task.wire.close()
+
+
+hush_this_process()  # the modules of a source are all that Spark's planning processes load of ours

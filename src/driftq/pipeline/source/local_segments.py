@@ -1,0 +1,77 @@
+"""Sealed segments read where they are, by a process that sees the server's directories.
+
+Whether it does is checked by the id file of the root, not assumed. When a file is gone, damaged, on a mount that hangs,
+or does not show what the server said at planning, the rows come from the server (`Elsewhere`), which says whether they
+are lost: a file that cannot be read here is never a gap.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from driftq.pipeline.source.read_columns import base_schema
+from driftq.pipeline.source.split_plan import Piece, Segment, Split
+from driftq.storage.segment_reader import UNREADABLE, FileChangedError, SegmentFile
+from driftq.system.hang_guard import Patience
+
+BATCH_ROWS = 16_384
+
+_patience = Patience()
+
+
+class Elsewhere(Exception):  # noqa: N818  # an answer, not an error
+    """These rows cannot be read here."""
+
+
+@cache
+def sees(root: str, server_id: str) -> bool:
+    """Whether this process sees the root of that very server."""
+    mark = Path(root, ".driftq.id")
+    try:
+        return _patience.call(lambda: mark.read_text(encoding="ascii"), str(mark)).strip() == server_id
+    except (OSError, ValueError):
+        return False
+
+
+def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
+    """Yield the base batches of a piece, in order. Raise Elsewhere, maybe after some of them."""
+    segment = piece.segment
+    root = None if segment is None else split.hot_root if segment.tier == "hot" else split.cold_root
+    if segment is None or root is None or not sees(root, split.server_id):
+        raise Elsewhere
+    file = SegmentFile(Path(root, segment.file), segment.live, split.earliest)
+    schema = base_schema(tuple(names))
+    try:
+        _patience.call(file.path.stat, str(file.path))
+        if segment.tier == "hot":
+            yield from _gathered(file.hot_batches(piece.first, piece.last, schema))
+        else:
+            yield from file.cold_batches(piece.first, piece.last, schema)
+    except (FileChangedError, *UNREADABLE) as error:
+        raise Elsewhere from error
+
+
+def dead_seqs(path: Path, segment: Segment, earliest: int) -> list[int]:
+    """Return the deleted seqs of a cold segment. Raise Elsewhere if the file does not show what the server said."""
+    try:
+        return SegmentFile(path, segment.live, earliest).dead_seqs()
+    except (FileChangedError, *UNREADABLE) as error:
+        raise Elsewhere from error
+
+
+def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the rows in batches of up to `BATCH_ROWS`, a size that Spark likes."""
+    waiting: list[Any] = []
+    rows = 0
+    for batch in batches:
+        if rows + batch.num_rows > BATCH_ROWS and waiting:
+            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            waiting, rows = [], 0
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+    if waiting:
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)

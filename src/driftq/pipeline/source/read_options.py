@@ -1,0 +1,231 @@
+"""The options of a read, checked once: what is wrong is said when the DataFrame is made, not when it runs.
+
+Spark gives names in lower case. An unknown one is refused: a misspelt option that is ignored reads the wrong records.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from driftq.model.names import BROKER_MARK, broker_topic, is_broker_topic
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.server_connection import PATIENCE_S
+
+DEFAULT_SERVER = "http://127.0.0.1:4000"
+SPLIT_RECORDS = 400_000
+_READ = (
+    *("server", "apiKey", "topic", "topics", "topicPattern", "api", "startingSeq", "startingTimestamp", "endingSeq"),
+    *("endingTimestamp", "tag", "tagPrefix", "node", "withGaps", "splitRecords", "maxRecordsPerTrigger"),
+    *("maxBytesPerTrigger", "onDataLoss"),
+)
+# Of the sink, and of Spark: a table made by SQL has one set of options for both directions.
+_OTHER = (
+    *("errorTopic", "writer", "batch", "createTopic", "retryTimeoutMs"),
+    *("checkpointLocation", "path", "queryName"),
+)
+_KNOWN = {name.lower(): name for name in (*_READ, *_OTHER)}
+_STORED = ("option.", "owner", "provider")
+"""What only a table in a catalog has: its options once more, and properties of its own."""
+_LOSS = ("fail", "rows", "skip")
+_LAST_MS = (1 << 63) - 1
+_BOOLEANS = {"true": True, "false": False}
+
+Starts = str | dict[str, int]
+"""`earliest`, `latest`, or the seq of the first record wanted, by topic; `*` for those that are not named."""
+
+
+class ReadOptions(NamedTuple):
+    """What a reader was asked for."""
+
+    server: str
+    topics: tuple[str, ...]
+    """Names in the engine; empty with a pattern."""
+    pattern: str | None
+    start: Starts
+    start_ts: int | None
+    end: Starts
+    end_ts: int | None
+    tag: str | None
+    tag_prefix: str | None
+    node: str | None
+    with_gaps: bool
+    with_v1: bool
+    """Are there columns of the broker API?"""
+    split_records: int
+    max_records: int | None
+    max_bytes: int | None
+    on_data_loss: str
+
+
+def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptions:
+    """Options as Spark hands them over; `server` is the session's. Raises PipelineError."""
+    given = {name.lower(): value for name, value in options.items()}
+    check_names(given)
+    v1 = _api(given)
+    topics, pattern = _topics(given, v1=v1)
+    with_gaps = _flag(given, "withGaps")
+    loss = given.get("ondataloss", "rows" if with_gaps else "fail").lower()
+    if loss not in _LOSS:
+        raise PipelineError(f"onDataLoss is {loss!r} and must be fail, rows or skip")
+    start_ts, end_ts = _time(given, "startingTimestamp"), _time(given, "endingTimestamp")
+    for name, ts in (("startingSeq", start_ts), ("endingSeq", end_ts)):
+        if ts is not None and name.lower() in given:
+            raise PipelineError(f"give {name} or {name[:-3]}Timestamp, not both")
+    start, end = _place(given, "startingSeq", "earliest"), _place(given, "endingSeq", "latest")
+    return ReadOptions(
+        server=server_of(given, server),
+        topics=topics,
+        pattern=pattern,
+        start=_of_topics(start, "startingSeq", topics, pattern, v1=v1),
+        start_ts=start_ts,
+        end=_of_topics(end, "endingSeq", topics, pattern, v1=v1),
+        end_ts=end_ts,
+        tag=given.get("tag"),
+        tag_prefix=given.get("tagprefix"),
+        node=given.get("node"),
+        with_gaps=with_gaps or loss == "rows",
+        with_v1=v1 or any(map(is_broker_topic, topics)) or BROKER_MARK in (pattern or ""),
+        split_records=_count(given, "splitRecords") or SPLIT_RECORDS,
+        max_records=_count(given, "maxRecordsPerTrigger"),
+        max_bytes=_count(given, "maxBytesPerTrigger"),
+        on_data_loss=loss,
+    )
+
+
+def server_of(options: Mapping[str, str], session_server: str | None) -> str:
+    """The option, else the session's, else the environment's, else the default."""
+    return options.get("server") or session_server or os.environ.get("DRIFTQ_URL") or DEFAULT_SERVER
+
+
+def api_key_of(options: Mapping[str, str], session_key: str | None) -> str | None:
+    """The option, else the session's, else the environment's; without blanks around it, such as the end of a line."""
+    given = {name.lower(): value for name, value in options.items()}
+    return (given.get("apikey") or session_key or os.environ.get("DRIFTQ_API_KEY") or "").strip() or None
+
+
+def patience_of(options: Mapping[str, str]) -> float:
+    """How many seconds a write waits for a server that is away. Raises PipelineError."""
+    given = {name.lower(): value for name, value in options.items()}
+    return (_count(given, "retryTimeoutMs") or PATIENCE_S * 1000) / 1000
+
+
+def check_names(options: Mapping[str, str]) -> None:
+    """Refuse an option that there is not. Raises PipelineError."""
+    for name in map(str.lower, options):
+        if name.startswith(_STORED):
+            raise PipelineError(
+                "Spark does not hand the options of a table on to whoever reads it: use CREATE TEMPORARY VIEW"
+            )
+        if name not in _KNOWN:
+            near = get_close_matches(name, _KNOWN, 1, 0.75)
+            hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"there are {', '.join(_READ)}"
+            raise PipelineError(f"there is no option {name!r}: {hint}")
+
+
+def check_stream(options: Mapping[str, str]) -> None:
+    """Refuse what only a table can have. Raises PipelineError."""
+    for name in map(str.lower, options):
+        if name in ("endingseq", "endingtimestamp"):
+            raise PipelineError(f"{_KNOWN[name]} is for tables: a stream ends when it is stopped, or with availableNow")
+
+
+def _api(given: Mapping[str, str]) -> bool:
+    api = given.get("api", "v0").lower()
+    if api not in ("v0", "v1"):
+        raise PipelineError(f"api is {api!r} and must be v0 or v1")
+    return api == "v1"
+
+
+def _topics(given: Mapping[str, str], *, v1: bool) -> tuple[tuple[str, ...], str | None]:
+    """Exactly one of the three ways to name topics."""
+    named = [name for name in ("topic", "topics", "topicPattern") if given.get(name.lower())]
+    if len(named) != 1:
+        raise PipelineError("give exactly one of the options topic, topics (comma-separated) and topicPattern")
+    value = given[named[0].lower()]
+    if named == ["topicPattern"]:
+        pattern = f"{BROKER_MARK}(?:{value})" if v1 and not is_broker_topic(value) else value
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise PipelineError(f"topicPattern {value!r} is no regular expression: {error}") from None
+        return (), pattern
+    names = [value] if named == ["topic"] else [name for name in map(str.strip, value.split(",")) if name]
+    if not names:
+        raise PipelineError("option topics names no topic")
+    return tuple(dict.fromkeys(_stored_name(name, v1=v1) for name in names)), None
+
+
+def _place(given: Mapping[str, str], name: str, default: str) -> Starts:
+    """`earliest`, `latest`, a number, or a JSON map of topic to one of these two or a number."""
+    text = given.get(name.lower(), default).strip()
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if _is_seq(value):
+        return {"*": value}
+    if isinstance(value, dict) and value and all(map(_is_seq, value.values())):
+        return value
+    raise PipelineError(f'{name} is {text!r} and must be earliest, latest, a seq, or a JSON map like {{"orders": 17}}')
+
+
+def _of_topics(places: Starts, name: str, topics: tuple[str, ...], pattern: str | None, *, v1: bool) -> Starts:
+    """With the names that topics have in the engine. Raises PipelineError where one is not read at all."""
+    if isinstance(places, str):
+        return places
+    found = {}
+    for topic, seq in places.items():
+        known = topic if topic == "*" else _stored_name(topic, v1=v1)
+        if known != "*" and (known not in topics if pattern is None else not re.fullmatch(pattern, known)):
+            raise PipelineError(f"{name} names topic {topic!r}, which is not among those that are read")
+        found[known] = seq
+    return found
+
+
+def _stored_name(name: str, *, v1: bool) -> str:
+    """Return the name a topic has in `/v0`; with the option api=v1 the broker's own name may be given as well."""
+    return broker_topic(name) if v1 and not is_broker_topic(name) else name
+
+
+def _is_seq(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _time(given: Mapping[str, str], name: str) -> int | None:
+    """Milliseconds, or ISO 8601; without a zone it is UTC."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if text.strip().isdigit():
+        return min(int(text), _LAST_MS)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise PipelineError(
+            f"{name} is {text!r} and must be milliseconds or a time like 2026-01-31T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # travels by value to older Pythons too
+    return max(0, round(moment.timestamp() * 1000))
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name.lower(), "false").lower()
+    if text not in _BOOLEANS:
+        raise PipelineError(f"{name} is {text!r} and must be true or false")
+    return _BOOLEANS[text]
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdigit() or not int(text):
+        raise PipelineError(f"{name} is {text!r} and must be a number above 0")
+    return int(text)

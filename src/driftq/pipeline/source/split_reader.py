@@ -1,0 +1,181 @@
+"""A split as rows: from files where this process sees them, from the server where it does not. Runs in executors.
+
+Pieces are read in order, and each goes on at the server behind the last row that a file has given. What the server says
+is lost while we read was not lost at planning: it is handled as the reader asked. What is skipped is logged, for Spark
+has no way from a reader's task to the progress of its query.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from driftq.pipeline.errors import DataLossError
+from driftq.pipeline.offsets import Place
+from driftq.pipeline.server_connection import AnswerError, Wire
+from driftq.pipeline.source.read_columns import Projection, base_columns, base_schema
+from driftq.pipeline.source.row_filters import Condition, apply, columns_of
+from driftq.pipeline.source.split_plan import Gap, Piece, Split
+
+PAGE_BYTES = 16 << 20
+PAGE_RECORDS = 200_000
+_log = logging.getLogger(__name__)
+
+
+class Task(NamedTuple):
+    """What every split of a read has in common."""
+
+    wire: Wire
+    projection: Projection
+    tests: tuple[Condition, ...]
+    on_data_loss: str
+    in_place: bool = True
+    """May files be read? Tests say no to see the other path."""
+
+
+def read_split(task: Task, split: Split) -> Iterator[Any]:
+    """The rows of a split, as Spark wants them."""
+    with task.wire:
+        yield from _rows(task, split)
+
+
+def _rows(task: Task, split: Split) -> Iterator[Any]:
+    projection, names = task.projection, base_columns(task.projection.names, columns_of(task.tests))
+    if split.gaps and task.on_data_loss == "rows":
+        yield projection.gaps(split.topic, split.gaps)
+    for piece in split.pieces:
+        for found in _piece(task, split, piece, names):
+            if isinstance(found, Gap):
+                if task.on_data_loss == "rows":
+                    yield projection.gaps(split.topic, [found])
+                continue
+            rows = apply(task.tests, found)
+            if rows.num_rows:
+                yield projection.rows(split.topic, rows)
+
+
+def _piece(task: Task, split: Split, piece: Piece, names: list[str]) -> Iterator[Any]:
+    """Base batches and news of losses."""
+    at = piece.first
+    files = _files() if task.in_place and piece.segment is not None else None
+    if files is not None:
+        try:
+            for batch in files.read(split, piece, names):
+                yield batch
+                at = batch.column(0)[-1].as_py() + 1
+        except files.Elsewhere:
+            pass
+        else:
+            return
+    yield from _from_server(task, split, at, piece.last, names)
+
+
+def _files() -> Any:
+    """The reader of files, or None in an executor where nothing of ours is installed."""
+    try:
+        from driftq.pipeline.source import local_segments as in_place
+    except ImportError:
+        return None
+    return in_place
+
+
+def _from_server(task: Task, split: Split, first: int, last: int, names: list[str]) -> Iterator[Any]:
+    path = task.wire.topic_path(split.topic, "diff")
+    cursor = first - 1
+    while cursor < last:
+        question = {
+            "from_seq": cursor,
+            "limit": min(PAGE_RECORDS, last - cursor),
+            "max_batch_bytes": PAGE_BYTES,
+            "include_tags": "tag" in names,
+            "include_meta": "meta" in names,
+        }
+        try:
+            stream = pa.ipc.open_stream(task.wire.arrow(path, question))
+        except AnswerError as error:
+            if error.said != "topic_not_found":
+                raise
+            yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
+            return
+        told = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
+        gap = json.loads(told["tombstone"] or "null")
+        # The server says `recreated` where the log ends before the cursor: what follows is of another life.
+        if int(told["epoch"]) != split.epoch or (gap is not None and gap["reason"] == "recreated"):
+            yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
+            return
+        if gap is not None and gap["gap_from"] <= last:
+            told_gap = Gap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"], gap.get("at_most", False))
+            yield _lost(task, split, told_gap)
+        for batch in stream:
+            rows = _until(_base(batch, names), last)
+            if rows.num_rows:
+                yield rows
+        cursor = int(told["next_from_seq"])
+        if told["caught_up"] == "true":
+            break
+    if cursor < last:
+        yield _lost(task, split, Gap(cursor + 1, last, "recreated"))  # the log ends before what was planned
+
+
+def _base(batch: Any, names: list[str]) -> Any:
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in names]
+    schema = base_schema(tuple(names))
+    columns[0] = columns[0].view(pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [column.cast(kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
+    )
+
+
+def _until(batch: Any, last: int) -> Any:
+    """Without what lies behind the range; seqs go up."""
+    seqs = batch.column(0)
+    count = batch.num_rows
+    if not count or seqs[count - 1].as_py() <= last:
+        return batch
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if seqs[middle].as_py() <= last:
+            low = middle + 1
+        else:
+            high = middle
+    return batch.slice(0, low)
+
+
+def _lost(task: Task, split: Split, gap: Gap) -> Gap:
+    if task.on_data_loss == "fail":
+        raise loss(split.topic, [gap])
+    if task.on_data_loss == "skip":
+        told = "%s while they were read: they are skipped, and are not in the `lost` of the query's progress"
+        _log.warning(told, _said(split.topic, [gap]))
+    return gap
+
+
+def loss(topic: str, gaps: list[Gap]) -> DataLossError:
+    """The error for records that are gone."""
+    return DataLossError(
+        f"{_said(topic, gaps)} before they were read: set onDataLoss=rows to get the loss as a row, "
+        "or onDataLoss=skip to go on without"
+    )
+
+
+def deleted(topic: str, place: Place) -> DataLossError:
+    """The error for a topic that is gone as a whole."""
+    return DataLossError(
+        f"topic {topic!r} was deleted after seq {place.seq} was read: set onDataLoss=rows or onDataLoss=skip to go on "
+        "without the rest of it, or give the query a new checkpoint"
+    )
+
+
+def _said(topic: str, gaps: list[Gap]) -> str:
+    told = ", ".join(
+        "its earlier life (recreated)"
+        if gap.reason == "recreated" and gap.last < gap.first
+        else f"{'up to all of ' if gap.at_most else ''}seqs {gap.first}..{gap.last} ({gap.reason})"
+        for gap in gaps[:5]
+    )
+    more = f" and {len(gaps) - 5} more ranges" if len(gaps) > 5 else ""
+    lost = "may have lost" if all(gap.at_most for gap in gaps) else "has lost"
+    return f"topic {topic!r} {lost} {told}{more}"

@@ -1,0 +1,129 @@
+"""Topics as a reader sees them from the driver: which there are, their files, where reading begins and ends."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from driftq.pipeline.errors import AbsentError, PipelineError
+from driftq.pipeline.offsets import Place
+from driftq.pipeline.server_connection import AnswerError, Wire
+from driftq.pipeline.source.read_options import ReadOptions, Starts
+from driftq.pipeline.source.split_plan import Gap, Manifest, gaps_in, manifest_of
+
+_PAGE = 1000
+
+
+class Topics:
+    """The topics of one read."""
+
+    def __init__(self, wire: Wire, options: ReadOptions) -> None:
+        self._wire = wire
+        self._options = options
+        self.ahead: set[str] | None = None
+        """Topics that a query begins above the head of, as somebody asked for; None before it is known."""
+
+    def names(self) -> list[str]:
+        """Those that were named, or those that fit the pattern by now."""
+        if self._options.pattern is None:
+            return list(self._options.topics)
+        return [name for name in self._all() if self.fits(name)]
+
+    def fits(self, topic: str) -> bool:
+        """Is it one of those that were named, or does it fit the pattern?"""
+        if self._options.pattern is None:
+            return topic in self._options.topics
+        return re.fullmatch(self._options.pattern, topic) is not None
+
+    def _all(self) -> Iterable[str]:
+        cursor = ""
+        while True:
+            page = self._wire.get(f"/v0/topics?page_size={_PAGE}&cursor={quote(cursor, safe='')}")
+            yield from (row["topic"] for row in page["topics"])
+            cursor = page.get("next_cursor") or ""
+            if not cursor:
+                return
+
+    def find(self, topic: str) -> Manifest | None:
+        """Its manifest, or None where there is no such topic.
+
+        Asking for its state first brings a topic that routers fill up to date.
+        """
+        try:
+            state = self._wire.get(self._wire.topic_path(topic) + "?touch=false")
+            manifest = manifest_of(self._wire.get(self._wire.topic_path(topic, "segments")))
+            return manifest._replace(record_bytes=state["bytes"] // max(1, state["count"]))
+        except AnswerError as error:
+            if error.said == "topic_not_found":
+                return None
+            raise PipelineError(f"topic {topic!r} cannot be read: {error.said}: {error.message}") from None
+
+    def get(self, topic: str) -> Manifest:
+        """Its manifest."""
+        found = self.find(topic)
+        if found is None:
+            raise AbsentError(
+                f"there is no topic {topic!r} on {self._wire.server}: create it, or check its name and the server"
+            )
+        return found
+
+    def begin(self, manifest: Manifest) -> int:
+        """The cursor before the first record wanted.
+
+        `earliest` is what is retained; only who reads losses as rows is told of what was lost before.
+        """
+        if self._options.start_ts is not None:
+            return self.seek(manifest.topic, self._options.start_ts)
+        place = _place(self._options.start, manifest.topic, "earliest")
+        if place == "earliest":
+            return 0 if self._options.on_data_loss == "rows" else manifest.earliest - 1
+        return manifest.head if place == "latest" else max(0, int(place) - 1)
+
+    def begin_later(self, manifest: Manifest) -> int:
+        """The same for a topic that a running query finds.
+
+        One that comes to a pattern is new, so all that it ever had is wanted, whatever the query began with.
+        """
+        chosen = self._options.start_ts is not None or not isinstance(self._options.start, str)
+        return self.begin(manifest) if chosen or self._options.pattern is None else 0
+
+    def end(self, manifest: Manifest) -> int:
+        """The last seq wanted."""
+        if self._options.end_ts is not None:
+            return self.seek(manifest.topic, self._options.end_ts)
+        place = _place(self._options.end, manifest.topic, "latest")
+        if place == "earliest":
+            return manifest.earliest - 1
+        return manifest.head if place == "latest" else min(int(place), manifest.head)
+
+    def initial(self) -> dict[str, Place]:
+        """Where a new query begins."""
+        found = {}
+        self.ahead = set()
+        for name in self.names():
+            manifest = self.get(name)
+            begin = self.begin(manifest)
+            if begin > manifest.head:
+                self.ahead.add(name)
+            found[name] = Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
+        return found
+
+    def seek(self, topic: str, ts: int) -> int:
+        """The cursor before the first record of that time or later (http-v0 §22.3)."""
+        page = self._wire.post(self._wire.topic_path(topic, "diff"), {"from_ts": ts, "limit": 1})
+        records: list[dict[str, Any]] = page["records"]
+        return int(records[0]["$seq"]) - 1 if records else int(page["head_seq"])
+
+    def gaps(self, manifest: Manifest, start: int, end: int) -> list[Gap]:
+        """What is gone of a range."""
+        reason = "cap"
+        if start + 1 < manifest.evict_floor and start < end:
+            page = self._wire.post(self._wire.topic_path(manifest.topic, "diff"), {"from_seq": start, "limit": 1})
+            reason = (page["tombstone"] or {}).get("reason", reason)
+        return gaps_in(manifest, start, end, reason)
+
+
+def _place(places: Starts, topic: str, default: str) -> str | int:
+    if isinstance(places, str):
+        return places
+    return places.get(topic, places.get("*", default))

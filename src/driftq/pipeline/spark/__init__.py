@@ -1,0 +1,1 @@
+"""Everything private to Spark, fenced."""

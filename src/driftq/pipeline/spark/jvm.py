@@ -1,0 +1,284 @@
+"""The JVM behind a local session, started without Spark's shell scripts and from a class-data archive.
+
+Spark's own way is a script that starts a JVM to print the command of a second one. We know that command, so there is
+one JVM less to wait for; and since it is ours, it can map the classes of an earlier run (`class_data`). Without an
+archive the process records one when it ends. The JVM ends with this process: it watches its standard input.
+"""
+
+import os
+import shlex
+import signal
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.spark import socket_directory as sockets
+from driftq.pipeline.spark.class_data import ClassData, class_data_of
+from driftq.pipeline.spark.java import Java, cache_dir, find_java, home_for_spark
+
+START_PATIENCE_S = 300.0
+_POLL_S = 0.01
+_QUICKLY = "-XX:TieredStopAtLevel=1"
+"""Compile quickly rather than well."""
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
+    *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
+    *("sun.security.action", "sun.util.calendar"),
+)
+_GONE, _GONE_SINCE = "sun.security.action", 24
+"""Java warns of a package that it does not have."""
+# The first two levels must be the same: else Spark prints that it changes one of them. Those that are off tell, on many
+# lines, of failures that are raised as well: who runs a query reads of them where it is run.
+_QUIET = """rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+logger.org.name = org
+logger.org.level = error
+logger.batch.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+logger.batch.level = off
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.write.name = org.apache.spark.sql.execution.datasources.v2
+logger.write.level = off
+logger.abort.name = org.apache.spark.util.Utils
+logger.abort.level = off
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def spark_home() -> Path:
+    """Where Spark is: `SPARK_HOME`, else the wheel of PySpark."""
+    given = os.environ.get("SPARK_HOME")
+    if given:
+        return Path(given)
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise PipelineError("the data pipeline needs PySpark: `pip install driftq[spark]`")
+    return Path(spec.origin).parent
+
+
+def _collector() -> str:
+    """With two cores the plainest collector starts first and costs least; with more, Java's own choice is right."""
+    return "-XX:+UseSerialGC" if (os.cpu_count() or 1) <= 2 else "-XX:+UseG1GC"
+
+
+def current_class_data() -> ClassData:
+    """The archives that a session on this machine uses, whether they are there or not."""
+    return _class_data(find_java())
+
+
+def _class_data(java: Java) -> ClassData:
+    return class_data_of(java, _jars(), [_collector(), *_modules(java)])
+
+
+def _jars() -> list[Path]:
+    return sorted((spark_home() / "jars").glob("*.jar"))
+
+
+def log_config() -> Path:
+    """Errors only. `log4j2.configurationFile` wants a file."""
+    path = cache_dir() / "log4j2.properties"
+    if not path.exists() or path.read_text(encoding="utf-8") != _QUIET:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"log4j2.{os.getpid()}")
+        fresh.write_text(_QUIET, encoding="utf-8")
+        fresh.replace(path)
+    return path
+
+
+def command(java: Java, conf: Mapping[str, str], *, short: bool, class_data: Sequence[str]) -> list[str]:
+    """The command line of the JVM; the options of its archives are given."""
+    options = [
+        *_common(java, conf.get("spark.driver.extraClassPath")),
+        f"-Xmx{conf.get('spark.driver.memory', '1g')}",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Dio.netty.allocator.type=pooled",
+        "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+        "-Dderby.connection.requireAuthentication=false",
+        _collector(),
+        *class_data,
+    ]
+    if short:
+        options.append(_QUICKLY)
+    options += shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
+    options.append("org.apache.spark.deploy.SparkSubmit")
+    for key, value in conf.items():
+        options += ["--conf", f"{key}={value}"]
+    return [*options, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
+
+
+def daemon_command(java: Java) -> list[str]:
+    """The command line of a small JVM of Spark's, without what it runs: it has little to do but to be up soon."""
+    return [*_common(java), "-Xmx512m", "-XX:+UseSerialGC", _QUICKLY, *_class_data(java).using()]
+
+
+def _common(java: Java, first: str | None = None) -> list[str]:
+    """What every JVM of ours is started with: an archive fits where the class path begins with the same jars."""
+    return [
+        str(java.command),
+        "-cp",
+        os.pathsep.join([*filter(None, [first]), *map(str, _jars())]),
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+        *_modules(java),
+        f"-Dlog4j2.configurationFile={log_config()}",
+    ]
+
+
+def _modules(java: Java) -> list[str]:
+    """What of Java is open to Spark. An archive fits a JVM that opens the same."""
+    opened = [package for package in _OPENED if package != _GONE or java.version < _GONE_SINCE]
+    return [
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened),
+        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        "--sun-misc-unsafe-memory-access=allow",
+        "--enable-native-access=ALL-UNNAMED",
+    ]
+
+
+class Gateway(NamedTuple):
+    """A JVM that is up, and the way to it."""
+
+    process: "subprocess.Popen[bytes]"
+    """It ends when its standard input is closed."""
+    port: int
+    secret: str
+
+    def variables(self) -> dict[str, str]:
+        """The environment of a process whose sessions are to be in this JVM, one at a time."""
+        return {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
+
+
+def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> bool:
+    """Have PySpark's gateway lead to a JVM: was it started, with these variables? One that is there already stays."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None or joins_a_jvm():
+        return False
+    _attach(start(conf, variables, short=short))
+    return True
+
+
+def joins_a_jvm() -> bool:
+    """Does the environment lead to a JVM that another process has started?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> Gateway:
+    """A JVM with these variables, from the archive if there is one. Raises PipelineError where it does not come up."""
+    java = find_java()
+    archives = _class_data(java)
+    part = archives.place_to_record()
+    options = archives.using() if part is None else archives.recording(part)
+    line = command(java, conf, short=short, class_data=options)
+    if part is not None:
+        # The shell outlives Java and puts the archive in its place when it is whole.
+        moved = f"mv {shlex.quote(str(part))} {shlex.quote(str(archives.spark))}"
+        line = ["/bin/sh", "-c", f'"$@"; code=$?; {moved} 2>/dev/null; exit $code', "sh", *line]
+    with tempfile.TemporaryDirectory() as directory:
+        told = Path(directory) / "gateway"
+        process = subprocess.Popen(
+            line,
+            stdin=subprocess.PIPE,
+            env=_environment(java, conf) | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)} | dict(variables),
+            preexec_fn=_leave_interrupts_to_python,
+            pass_fds=sockets.inherited(),
+        )
+        _import_meanwhile()
+        return Gateway(process, *_address(process, told))
+
+
+def _import_meanwhile() -> None:
+    """Java takes a second to come up. The first call to it would import these, and pandas with them, for half a second:
+    PySpark looks there whether an argument is an array of NumPy's."""
+    import_module("pyspark.testing.utils")
+
+
+def _environment(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the JVM, which are those of the Python processes that it starts.
+
+    Below `SPARK_HOME` Spark finds PySpark as a zip of sources, and puts it first: every Python process would compile
+    all that it imports, for a second. Where they are this very Python, PySpark is installed for them; then Spark is
+    not told where that zip is.
+    """
+    home = spark_home()
+    variables = os.environ | {
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(home_for_spark(java)),
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_SCALA_VERSION": "2.13",
+    }
+    if runs_this_python(conf.get("spark.master", "")) and _is_installed(home.parent):
+        del variables["SPARK_HOME"]
+        variables.setdefault("SPARK_CONF_DIR", str(home / "conf"))
+    return variables
+
+
+def runs_this_python(master: str) -> bool:
+    """Are the Python processes of a session this very Python?"""
+    return master.split("[")[0] == "local" and os.environ.get("PYSPARK_PYTHON") == sys.executable
+
+
+def has_driftq() -> bool:
+    """Does this Python have the package installed, so that every process of it can import it?"""
+    try:
+        return _is_installed(Path(str(distribution("driftq").locate_file(""))))
+    except PackageNotFoundError:
+        return False
+
+
+def _is_installed(place: Path) -> bool:
+    """Is this a place where every process of this Python finds packages?"""
+    own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return place in map(Path, [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *own])
+
+
+def _leave_interrupts_to_python() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _address(process: "subprocess.Popen[bytes]", told: Path) -> tuple[int, str]:
+    """Port and secret of the gateway, once the JVM has written them."""
+    from pyspark.serializers import UTF8Deserializer, read_int
+
+    end = time.monotonic() + START_PATIENCE_S
+    while not told.exists():
+        if process.poll() is not None:
+            raise PipelineError(f"Java ended with code {process.returncode} before Spark was up: see what it printed")
+        if time.monotonic() > end:
+            process.kill()
+            raise PipelineError(f"Spark was not up after {START_PATIENCE_S:.0f} s: is the machine out of memory?")
+        time.sleep(_POLL_S)
+    with told.open("rb") as file:
+        return read_int(file), UTF8Deserializer().loads(file)
+
+
+def _attach(started: Gateway) -> None:
+    """Let PySpark connect as to any gateway that is there; the environment says where only meanwhile."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    os.environ.update(started.variables())
+    try:
+        gateway: Any = launch_gateway()
+    finally:
+        for name in started.variables():
+            del os.environ[name]
+    gateway.proc = started.process  # its standard input is what keeps the JVM alive
+    SparkContext._ensure_initialized(gateway=gateway)

@@ -1,0 +1,290 @@
+"""`session()`: a SparkSession that is quick, quiet, and knows the format `driftq`.
+
+Local by default. The same call reaches a cluster (`master=`) or a Spark Connect server (`remote=`); the code of the
+source and the sink then travels by value, so that nothing of ours needs to be installed there. What is not given is
+taken from the environment, and an API key is never in a conf: it travels inside pickled objects only.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.spark import socket_directory as sockets
+from driftq.pipeline.spark.java import find_java, home_for_spark
+from driftq.pipeline.spark.jvm import (
+    current_class_data,
+    ensure_started,
+    has_driftq,
+    joins_a_jvm,
+    runs_this_python,
+    spark_home,
+)
+from driftq.pipeline.spark.socket_directory import PUSH_VARIABLE, SERVER_VARIABLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ship_by_value() -> None:
+    """Have PySpark's pickler carry our modules by value from here on."""
+    from pyspark import cloudpickle
+
+    import driftq
+
+    cloudpickle.register_pickle_by_value(driftq)
+
+
+SERVER_CONF = "spark.driftq.server"
+PUSH_CONF = "spark.sql.python.filterPushdown.enabled"
+_QUICK = {
+    "spark.buffer.size": str(1 << 20),  # of the lines to Python processes, which carry rows
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.session.timeZone": "UTC",
+    # What Spark hides by itself, and our option `apiKey`: a table that SQL has made is shown with its options.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential|api[.]?key",
+    # A topic's cold tier is many files: up to so many are looked at without a Spark job for it, which takes longer.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+    # Spark 4.3 keeps what a query has pushed with the DataFrame and reads by it in the next one: rows would be missing
+    # wherever a DataFrame is used twice. Who turns this on uses each once.
+    PUSH_CONF: "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # A query that is killed while it notes its first batch leaves a file without a name: with this check it could never
+    # begin again. A checkpoint that has batches is gone on with, whatever the check says.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
+}
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_TRAINING = """
+from driftq.pipeline.spark_session import train
+train()
+"""
+
+
+def session(
+    server: str | None = None,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    name: str = "driftq",
+    conf: Mapping[str, str] | None = None,
+    api_key: str | None = None,
+    short: bool = False,
+) -> "SparkSession":
+    """A session with the format `driftq`; the one there is, if there is one. A thread that writes calls this itself.
+
+    `server` is what reads and writes go to when they do not say otherwise. `master` is Spark's (`local[*]`,
+    `spark://…`), `remote` a Spark Connect server (`sc://…`). `short` is for a process that lives for seconds: its code
+    is compiled quickly rather than well.
+    """
+    if master is not None and remote is not None:
+        raise PipelineError("a session has a master or a remote, not both: leave one out")
+    if remote is not None:
+        spark = _remote(remote, conf)
+        register(spark, server, api_key=api_key)
+        return spark
+    _say_nothing_twice()
+    fresh, spark = _classic(master, name, conf or {}, server, api_key, short=short)
+    _use_in_this_thread(spark)
+    if fresh and is_local(spark):
+        _listen(spark, server, api_key)
+    else:
+        register(spark, server, api_key=api_key)
+    return spark
+
+
+def _use_in_this_thread(spark: "SparkSession") -> None:
+    """Spark looks for the format of a write in the session of the thread that writes, and in no other."""
+    kind: Any = type(spark)
+    kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+def _say_nothing_twice() -> None:
+    """PySpark prints a wrong query as a line of JSON, with the stack of Java in it, and then raises it as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+def register(spark: "SparkSession", server: str | None = None, *, api_key: str | None = None) -> None:
+    """Make the format `driftq` known to any session, and the place of its queries visible in the server.
+
+    The server: the one given, else the session's `spark.driftq.server`, else what the environment says.
+    """
+    from driftq.pipeline.source.data_source import DriftqSource
+    from driftq.pipeline.source.read_options import api_key_of
+
+    if not is_local(spark):
+        ship_by_value()
+    if server is not None:
+        spark.conf.set(SERVER_CONF, server)
+    known = server or spark.conf.get(SERVER_CONF, None)
+    key = api_key_of({}, api_key)
+    pushes = spark.conf.get(PUSH_CONF, "false") == "true"
+
+    class SessionSource(DriftqSource):
+        """The source, with what this session knows."""
+
+        session_server = known
+        session_key = key
+        may_push = pushes
+
+    spark.dataSource.register(SessionSource)
+    _listen(spark, known, key)
+
+
+def _listen(spark: "SparkSession", server: str | None, api_key: str | None) -> None:
+    """Tell the server where queries stand, once per session; the session knows its key from here on."""
+    from driftq.pipeline.server_connection import Wire
+    from driftq.pipeline.source.cursor_listener import listen
+    from driftq.pipeline.source.read_options import api_key_of, server_of
+
+    if api_key is not None:
+        spark.__dict__["_driftq_key"] = api_key
+    address = server_of({}, server)
+    listening: set[str] = spark.__dict__.setdefault("_driftq_listening", set())
+    if address not in listening:
+        listening.add(address)
+        listen(spark, Wire(address, api_key_of({}, api_key)))
+
+
+def key_of(spark: "SparkSession") -> str | None:
+    """The key that a session was given, for what asks the server in this process."""
+    return spark.__dict__.get("_driftq_key")
+
+
+def is_local(spark: "SparkSession") -> bool:
+    """Does it run in one JVM on this machine, with this Python?"""
+    master = spark.conf.get("spark.master", "")
+    return type(spark).__module__ == "pyspark.sql.session" and str(master).split("[")[0] == "local"
+
+
+def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    if remote.startswith("local"):
+        _use_this_python()  # Spark starts a server on this machine, by its own scripts
+        os.environ["JAVA_HOME"] = str(home_for_spark(find_java()))
+    builder = SparkSession.builder.remote(remote)
+    for key, value in (conf or {}).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _classic(
+    master: str | None, name: str, conf: Mapping[str, str], server: str | None, api_key: str | None, *, short: bool
+) -> tuple[bool, "SparkSession"]:
+    """The session, and whether its JVM is new.
+
+    A new one is told by its environment what the source in it is to know. Spark finds the source by itself then, when
+    it is first used; having it registered would start two Python processes before anybody asked for one.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineError("the data pipeline needs PySpark: `pip install driftq[spark]`") from error
+
+    master = master or str(conf.get("spark.master") or os.environ.get("SPARK_MASTER") or "local[*]")
+    _use_this_python()
+    settings = {**defaults(master), **({SERVER_CONF: server} if server else {}), **conf, "spark.master": master}
+    if settings.get("spark.driver.host") == "127.0.0.1":
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_HOME", str(spark_home()))
+    known = {SERVER_VARIABLE: server or settings.get(SERVER_CONF, ""), PUSH_VARIABLE: settings[PUSH_CONF]}
+    fresh = ensure_started(settings, known | ({"DRIFTQ_API_KEY": api_key} if api_key else {}), short=short)
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return fresh, builder.getOrCreate()
+
+
+def _use_this_python() -> None:
+    """For the processes that Spark starts; by itself it takes whatever `python3` is on the path."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def defaults(master: str) -> dict[str, str]:
+    """Our conf for a master; whatever the caller gives goes before it."""
+    settings = dict(_QUICK)
+    # The in-memory catalog makes this directory at once, and would do so in the working directory.
+    settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / f"driftq-warehouse-{os.getuid()}")
+    if runs_this_python(master) and not joins_a_jvm():
+        settings |= _python_processes()
+    if master.startswith("local"):
+        settings |= _LOOPBACK | {"spark.sql.shuffle.partitions": str(_cores(master))}
+    elif master.startswith(("spark://127.0.0.1:", "spark://localhost:")):
+        settings |= _LOOPBACK
+    return settings
+
+
+def _python_processes() -> dict[str, str]:
+    """How Spark starts the Python processes of this machine, and how it talks to them.
+
+    For a JVM that this process starts: it keeps the directory of its first session, and may outlive that one's process.
+    """
+    settings = {"spark.python.daemon.module": "driftq.pipeline.spark.worker_daemon"} if has_driftq() else {}
+    meeting = sockets.meeting()
+    if meeting is not None:
+        settings |= {
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": str(meeting.place),
+        }
+    return settings
+
+
+def _cores(master: str) -> int:
+    """How many tasks run at a time."""
+    inside = master.partition("[")[2].rstrip("]").split(",")
+    if master.startswith("local-cluster"):
+        return int(inside[0]) * int(inside[1])
+    count = inside[0] or "1"
+    return os.cpu_count() or 1 if count == "*" else int(count)
+
+
+def warm() -> Path:
+    """Record the class-data archive that makes every later session start fast; where it is. Takes some ten seconds."""
+    archives = current_class_data()
+    if not archives.using():
+        subprocess.run([sys.executable, "-c", _TRAINING], check=True, stdin=subprocess.DEVNULL)
+    return archives.spark
+
+
+def train() -> None:
+    """Use what sessions use, so that its classes are in the archive which this process records when it ends."""
+    from pyspark import SparkContext
+
+    spark = session(master="local[2]", name="driftq-warm")
+    with tempfile.TemporaryDirectory() as directory:
+        spark.range(1000).selectExpr("id", "cast(id as string) text").write.parquet(f"{directory}/rows")
+        rows = spark.read.parquet(f"{directory}/rows")
+        rows.groupBy("text").count().orderBy("text").collect()
+        rows.mapInArrow(lambda batches: batches, "id bigint, text string").selectExpr(
+            "from_json(text, 'n int')"
+        ).collect()
+        query = (
+            spark.readStream.format("rate")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", f"{directory}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    spark.stop()
+    if process is not None:
+        process.stdin.close()
+        process.wait()
+    if not current_class_data().using():
+        raise PipelineError("the class-data archive could not be made: is the cache directory writable?")

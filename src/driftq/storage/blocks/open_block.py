@@ -1,0 +1,219 @@
+"""The open block: the newest rows of a topic, still growing, not yet a block.
+
+Small writes gather here so that what memory and segments hold is blocks of up to 1024 rows and not frames of one. It
+answers the same questions as a `Block`. Invariant: a column that exists has an entry for every row.
+"""
+
+from array import array
+from collections.abc import Sequence
+from operator import add
+
+from driftq.storage.blocks.block import encode_block, slices
+from driftq.storage.blocks.rows import Rows, Texts, bitmap, is_plain, shifted, spread
+
+
+class _Column:
+    """A growing column of texts. `present` has a byte per row once some row has no value."""
+
+    __slots__ = ("data", "offsets", "present")
+
+    def __init__(self, missing: int) -> None:
+        self.data = bytearray()
+        self.offsets = array("i", bytes(4 * (missing + 1)))
+        self.present: bytearray | None = bytearray(missing) if missing else None
+
+    def extend(self, texts: Texts) -> None:
+        """More rows."""
+        offsets = texts.offsets
+        if texts.valid is not None:
+            self._spell_out().extend(spread(texts.valid, len(offsets) - 1))
+        elif self.present is not None:
+            self.present.extend(b"\x01" * (len(offsets) - 1))
+        base = len(self.data)
+        self.data += texts.data
+        if len(offsets) == 2:
+            self.offsets.append(len(self.data))
+        else:
+            self.offsets.frombytes(shifted(offsets, base))
+
+    def append(self, value: bytes) -> None:
+        """One more row."""
+        self.data += value
+        self.offsets.append(len(self.data))
+        if self.present is not None:
+            self.present.append(1)
+
+    def skip(self, rows: int) -> None:
+        """More rows, none with a value."""
+        self._spell_out().extend(bytes(rows))
+        self.offsets.extend([len(self.data)] * rows)
+
+    def frozen(self) -> Texts:
+        """The column as a value."""
+        valid = None if self.present is None else bitmap(self.present)
+        return Texts(bytes(self.data), self.offsets[:], valid)
+
+    def values(self, first: int, last: int) -> list[bytes]:
+        """The texts of a range, empty where there is none."""
+        offsets = self.offsets[first : last + 1].tolist()
+        base = offsets[0]
+        return slices(bytes(self.data[base : offsets[-1]]), -base, offsets)
+
+    def optional(self, first: int, last: int) -> list[bytes | None]:
+        """The texts of a range, None where there is none."""
+        values = self.values(first, last)
+        if self.present is None:
+            return values  # type: ignore[return-value]
+        return [value if here else None for value, here in zip(values, self.present[first:last], strict=True)]
+
+    def _spell_out(self) -> bytearray:
+        if self.present is None:
+            self.present = bytearray(b"\x01" * (len(self.offsets) - 1))
+        return self.present
+
+
+class OpenBlock:
+    """Rows from `first_seq` on. `ts` is that of the first row; rows of one write share theirs."""
+
+    __slots__ = ("_data", "_meta", "_node", "_plain", "_tag", "_times", "count", "first_seq", "payload_bytes")
+
+    def __init__(self, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self.count = 0
+        self.payload_bytes = 0
+        self._data = _Column(0)
+        self._tag: _Column | None = None
+        self._node: _Column | None = None
+        self._meta: _Column | None = None
+        self._times = array("q")
+        self._plain = True
+
+    def extend(self, rows: Rows, ts: int, times: "array[int] | None" = None) -> None:
+        """The rows of one write, behind those that are here. `times` is given where theirs differ."""
+        count = rows.count
+        self._data.extend(rows.data)
+        if self._tag is not None or rows.tag is not None:
+            self._tag = self._grown(self._tag, rows.tag, count)
+            self._plain = self._plain and (rows.tag is None or is_plain(rows.tag.data))
+        if self._meta is not None or rows.meta is not None:
+            self._meta = self._grown(self._meta, rows.meta, count)
+        if self._node is not None or rows.node is not None or rows.batch_node is not None:
+            node = rows.node if rows.batch_node is None else Texts.of([rows.batch_node] * count)
+            self._node = self._grown(self._node, node, count)
+            self._plain = self._plain and (node is None or is_plain(node.data))
+        if times is not None:
+            self._times.extend(times)
+        elif count == 1:
+            self._times.append(ts)
+        else:
+            self._times.extend(array("q", (ts,)) * count)
+        self.count += count
+        self.payload_bytes += rows.payload_bytes
+
+    def append(self, data: bytes, tag: bytes | None, ts: int) -> None:
+        """One row with no more than these, as replay reads them (`columns.read_one`): what `extend` does, for less."""
+        column = self._data
+        column.data += data
+        column.offsets.append(len(column.data))
+        if tag is not None:
+            if self._tag is None:
+                self._tag = _Column(self.count)
+            self._tag.append(tag)
+            self._plain = self._plain and is_plain(tag)
+        elif self._tag is not None:
+            self._tag.skip(1)
+        if self._node is not None:
+            self._node.skip(1)
+        if self._meta is not None:
+            self._meta.skip(1)
+        self._times.append(ts)
+        self.count += 1
+        self.payload_bytes += len(data)
+
+    def _grown(self, column: _Column | None, texts: Texts | None, count: int) -> _Column:
+        """A column with the next rows; one that begins has none of the rows before."""
+        if column is None:
+            column = _Column(self.count)
+        if texts is None:
+            column.skip(count)
+        else:
+            column.extend(texts)
+        return column
+
+    @property
+    def ts(self) -> int:
+        """Commit time of the first row."""
+        return self._times[0]
+
+    @property
+    def last_ts(self) -> int:
+        """Commit time of the last row."""
+        return self._times[-1]
+
+    @property
+    def plain(self) -> bool:
+        """No tag or node needs escaping in JSON."""
+        return self._plain
+
+    @property
+    def batch_node(self) -> bytes | None:
+        """Rows of many writes share nothing."""
+        return None
+
+    def data(self, first: int, last: int) -> list[bytes]:
+        """The payloads."""
+        return self._data.values(first, last)
+
+    def tags(self, first: int, last: int) -> list[bytes | None] | None:
+        """The tags, or None when no row has one."""
+        return None if self._tag is None else self._tag.optional(first, last)
+
+    def nodes(self, first: int, last: int) -> list[bytes | None] | None:
+        """The nodes, or None when no row has one."""
+        return None if self._node is None else self._node.optional(first, last)
+
+    def metas(self, first: int, last: int) -> list[bytes | None] | None:
+        """The metas, or None when no row has one."""
+        return None if self._meta is None else self._meta.optional(first, last)
+
+    def times(self, first: int, last: int) -> int | list[int]:
+        """Commit times: one number when they are all the same."""
+        times = self._times[first:last]
+        return times[0] if times and times[0] == times[-1] else times.tolist()
+
+    def weights(self, first: int, last: int) -> Sequence[int]:
+        """Running totals of payload bytes from some base."""
+        totals = self._data.offsets[first : last + 1].tolist()
+        if self._meta is None:
+            return totals
+        return list(map(add, totals, self._meta.offsets[first : last + 1]))
+
+    def weight(self, first: int, last: int) -> int:
+        """Payload bytes of some rows."""
+        size = self._data.offsets[last] - self._data.offsets[first]
+        return size if self._meta is None else size + self._meta.offsets[last] - self._meta.offsets[first]
+
+    def tag_bytes(self) -> bytes:
+        """All tags back to back, for a search that rules blocks out."""
+        return b"" if self._tag is None else bytes(self._tag.data)
+
+    def rows(self) -> Rows:
+        """All rows as a value."""
+        return Rows(
+            self._data.frozen(),
+            tag=None if self._tag is None else self._tag.frozen(),
+            node=None if self._node is None else self._node.frozen(),
+            meta=None if self._meta is None else self._meta.frozen(),
+        )
+
+    def encode(self, topic_id: int, flags: bytes = b"") -> bytes:
+        """The block frame of all rows; it has a column of times only where they differ."""
+        same = self._times[0] == self._times[-1]
+        return encode_block(
+            self.rows(),
+            topic_id=topic_id,
+            first_seq=self.first_seq,
+            ts=self._times[0],
+            times=None if same else self._times,
+            flags=flags,
+        )

@@ -1,0 +1,1 @@
+"""Sealed and active segment files."""

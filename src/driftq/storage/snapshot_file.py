@@ -1,0 +1,150 @@
+"""The snapshot file: what a checkpoint writes and a start reads (http-v0 §19.5). `docs/formats/snapshot.md`.
+
+    0   4  magic "SNP1"         4   4  version
+    8   8  body length          16  8  XXH3-64 of the body
+    24  …  body: msgpack, `Snapshot`
+
+In every version to come the body is a map with the key `written_by`, so that an older version can name the one to
+start. From version 2 on the checksum is seeded with the version: a damaged version is damage, not a newer file.
+
+Written to a temporary name, synced, renamed, the directory synced, read back and verified, and only then is anything
+older removed: a crash at any step leaves exactly one usable state, never zero when one existed.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct as Layoutter
+
+from msgspec import DecodeError, Struct, msgpack, structs
+from xxhash import xxh3_64_intdigest
+
+from driftq import __version__
+from driftq.storage.format_version import newer
+from driftq.storage.layout import Layout
+from driftq.system.disk import Site, read_file, write_fully
+
+MAGIC = b"SNP1"
+VERSION = 2
+_HEADER = Layoutter("<4sIQQ")
+_PIECE_BYTES = 8 << 20
+"""So much is read back at a time."""
+
+
+class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where replay begins in each shard directory, and the named sections of those who have state."""
+
+    positions: dict[str, tuple[int, int]]
+    sections: dict[str, bytes]
+    topics: list[bytes]
+    written_by: str = __version__
+    """The version of DriftQ that wrote it; version 1 does not say."""
+
+
+_encoder = msgpack.Encoder()
+_decoder = msgpack.Decoder(Snapshot)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Return the whole file."""
+    return b"".join(snapshot_parts(snapshot))
+
+
+def snapshot_parts(snapshot: Snapshot) -> tuple[bytes, bytes]:
+    """Return the header and the body of the file, which may be too large to be copied once more."""
+    body = _encoder.encode(snapshot)
+    return _HEADER.pack(MAGIC, VERSION, len(body), xxh3_64_intdigest(body, VERSION)), body
+
+
+def decode_snapshot(content: bytes) -> Snapshot | None:
+    """Return what a file says, or None if it is damaged or unfinished. Raise NewerFormatError."""
+    if len(content) < _HEADER.size:
+        return None
+    magic, version, size, checksum = _HEADER.unpack_from(content)
+    body = content[_HEADER.size :]
+    if magic != MAGIC or size != len(body) or checksum != xxh3_64_intdigest(body, 0 if version == 1 else version):
+        return None
+    try:
+        snapshot = _decoder.decode(body) if version <= VERSION else None
+    except DecodeError:
+        snapshot = None
+    if snapshot is None:
+        raise newer(f"a checkpoint of format version {version}", _written_by(body))
+    return structs.replace(snapshot, written_by="") if version == 1 else snapshot
+
+
+def body_of(content: bytes) -> bytes:
+    """Return the body of a file, whether or not its checksum fits: for whoever looks for what is left of one."""
+    return content[_HEADER.size :]
+
+
+class _Signed(Struct):
+    """What can be read of a checkpoint of any version."""
+
+    written_by: str = ""
+
+
+def _written_by(body: bytes) -> str:
+    try:
+        return msgpack.decode(body, type=_Signed).written_by
+    except DecodeError:
+        return ""
+
+
+def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
+    """Write one, make it durable and read it back. Raises OSError; then nothing older has been touched."""
+    path = layout.snapshot_path(number)
+    file = layout.disk.create(f"{path}.tmp")
+    try:
+        write_fully(file, parts, 0)
+        file.sync(Site.SNAPSHOT_FILE)
+    except OSError:
+        file.close()
+        with suppress(OSError):
+            layout.disk.unlink(f"{path}.tmp")  # a part of one would take space that the next may need
+        raise
+    file.close()
+    layout.disk.rename(f"{path}.tmp", path)
+    layout.disk.sync_dir(layout.meta_dir, Site.SNAPSHOT_DIR)
+    if not _reads_back(layout, path, parts):
+        raise OSError(f"{path} reads back other bytes than were written")
+
+
+def _reads_back(layout: Layout, path: str, parts: Sequence[bytes]) -> bool:
+    """Whether a file has these parts, one after the other, and nothing else."""
+    file = layout.disk.open(path)
+    try:
+        place = 0
+        for part in parts:
+            view = memoryview(part)
+            for start in range(0, len(part), _PIECE_BYTES):
+                piece = view[start : start + _PIECE_BYTES]
+                if file.pread(len(piece), place) != piece:
+                    return False
+                place += len(piece)
+        return file.size() == place
+    finally:
+        file.close()
+
+
+def remove_older(layout: Layout, number: int) -> None:
+    """Remove every other finished or unfinished snapshot."""
+    keep = layout.snapshot_path(number)
+    for name in layout.disk.names(layout.meta_dir):
+        path = f"{layout.meta_dir}/{name}"
+        if name.startswith("snapshot-") and path != keep:
+            layout.disk.unlink(path)
+
+
+def newest_snapshot(layout: Layout) -> tuple[int, Snapshot | None, list[str]]:
+    """Number and content of the newest valid one (0 and None for none), and the paths passed over on the way.
+
+    Raise NewerFormatError.
+    """
+    refused: list[str] = []
+    for number in reversed(layout.snapshots()):
+        path = layout.snapshot_path(number)
+        snapshot = decode_snapshot(read_file(layout.disk, path))
+        if snapshot is not None:
+            return number, snapshot, refused
+        refused.append(path)
+    return 0, None, refused

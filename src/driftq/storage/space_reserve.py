@@ -1,0 +1,62 @@
+"""A file that does nothing but take space, so that there is some to give back: a checkpoint must work on a full disk.
+
+    absent → kept (zeros) → released: removed, because a checkpoint had no room → kept again when there is room
+
+Nothing depends on it: it is not synced, a start that finds none makes one, and one that is too short is extended.
+"""
+
+from contextlib import suppress
+
+from driftq.storage.layout import Layout
+from driftq.system.disk import File, write_zeros
+
+_LEFT_FREE = 64 * 1024
+
+
+class Ballast:
+    """The file of one data directory. Its methods wait for the disk: they are for a thread."""
+
+    def __init__(self, layout: Layout, size: int) -> None:
+        self._disk = layout.disk
+        self._path = layout.ballast_path
+        self._directory = layout.data
+        self._least = size
+        self._size = 0
+
+    def keep(self, size: int) -> bool:
+        """Have the file be at least this large, and as large as was asked for at the start. Returns whether it is.
+
+        Where there is less room it is as large as may be: a quarter of that size, and room for a small WAL file, stays
+        free.
+        """
+        size = max(size, self._least)
+        if not self._least or self._size >= size:
+            return True
+        try:
+            there = self._disk.exists(self._path)
+            file = self._disk.open(self._path) if there else self._disk.create(self._path)
+            try:
+                found = file.size()
+                free = self._disk.free_bytes(self._directory) - max(size // 4, _LEFT_FREE)
+                self._extend(file, found, min(size, found + free))
+                self._size = file.size()
+            finally:
+                file.close()
+        except OSError:
+            return False
+        return self._size >= size
+
+    def _extend(self, file: File, found: int, size: int) -> None:
+        try:
+            write_zeros(file, found, size)
+        except OSError:
+            with suppress(OSError):
+                file.truncate(found)
+
+    def release(self) -> bool:
+        """Give its space back. Returns whether there was any."""
+        self._size = 0
+        if not self._disk.exists(self._path):
+            return False
+        self._disk.unlink(self._path)
+        return True

@@ -1,0 +1,194 @@
+"""WAL files of one shard directory: made ahead of their use, filled with zeros, never used twice.
+
+States of a file: absent → made (zeros, entry durable) → current → full (synced, never written again) → trimmed.
+Invariant: before the first frame goes into a file, its directory entry is durable. `file_bytes` are the bytes of frames
+that it has room for, besides its head (`storage/wal/wal_head`), rounded up to whole pages. A thread makes the next file
+while the current one fills; the writer makes it if it comes first, and the other of the two waits. A file that the
+writer has taken is never made again: the thread may come late, and find it full of frames.
+
+The last part of every file is kept for frames that must work on a full disk (`reserve_of`); `storage/wal/wal_writer`
+says when others may have it. Where there is no room for a whole file, a small one (`take_small`) is all reserve.
+"""
+
+import os
+import threading
+from contextlib import suppress
+from errno import ENOSPC
+
+from driftq.model.limits import MIB, WAL_FILE_BYTES_MAX
+from driftq.storage.layout import Layout
+from driftq.storage.wal.wal_head import HEAD_BYTES
+from driftq.system.disk import Disk, File, Site, write_zeros
+
+_RESERVE_SHARE = 8
+_RESERVE_BYTES_MAX = 4 * MIB
+_MARGIN_SHARE = 4
+_MARGIN_BYTES_MAX = 16 * MIB
+_SMALL_BYTES = 256 * 1024
+_SMALLER_SHARE = 16
+_PAGE = 4096
+
+
+def _round(size: int) -> int:
+    """Return a size in whole pages: a file of another size, and with more than its frames, has lost its end."""
+    return -(-size // _PAGE) * _PAGE
+
+
+def margin_of(size: int) -> int:
+    """Return how many bytes a whole file of this size leaves free: segments and checkpoints need them to catch up."""
+    return min(size // _MARGIN_SHARE, _MARGIN_BYTES_MAX)
+
+
+def reserve_of(size: int) -> int:
+    """Return how many bytes at the end of a file of this size are kept for frames that must work on a full disk."""
+    return min(size // _RESERVE_SHARE, _RESERVE_BYTES_MAX)
+
+
+class WalFile:
+    """One made file and how far it is written."""
+
+    __slots__ = ("end", "file", "number", "open_to", "size")
+
+    def __init__(self, file: File, number: int, size: int, reserve: int) -> None:
+        self.file = file
+        self.number = number
+        self.size = size
+        self.end = 0
+        self.open_to = size - reserve
+        """Up to here every frame may go; the rest is the reserve."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is all reserve."""
+        return self.open_to <= HEAD_BYTES
+
+
+class WalFiles:
+    """Makes the numbered files of one directory."""
+
+    def __init__(self, layout: Layout, name: str, file_bytes: int) -> None:
+        assert file_bytes <= WAL_FILE_BYTES_MAX, "an offset in a file has 32 bits"
+        self._disk: Disk = layout.disk
+        self._layout = layout
+        self.data_dir = layout.data
+        self.name = name
+        self.file_bytes = _round(file_bytes)
+        self._lock = threading.Lock()
+        self._ready: dict[int, WalFile] = {}
+        self._taken = 0
+
+    def make_directory(self) -> None:
+        """The shard's directory, durable; one that was there has been made durable by recovery."""
+        if self.name and self._disk.mkdir(self._layout.wal_dir(self.name)):
+            self._disk.sync_dir(self._layout.wal_dir(""), Site.WAL_DIR)
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a file is made and not taken yet. Answers at once, also while the other thread makes one."""
+        return number in self._ready
+
+    def prepare(self, number: int) -> OSError | None:
+        """Make a file ahead of its use. Returns why that was not possible."""
+        with self._lock:
+            if number in self._ready or number <= self._taken:
+                return None
+            try:
+                size = self.file_bytes
+                self._ready[number] = self._make(number, size, reserve_of(size), margin_of(size))
+            except OSError as error:
+                return error
+            return None
+
+    def take(self, number: int, size: int) -> WalFile:
+        """The made file of this number, for the writer, with room for so many bytes of frames before its reserve.
+
+        Raises OSError when it cannot be made. One that is made and too small stays made where it cannot be extended.
+        """
+        reserve = reserve_of(self.file_bytes)
+        with self._lock:
+            ready = self._ready.get(number)
+            if ready is None:
+                whole = self.file_bytes if size + reserve <= self.file_bytes else _round(size + reserve)
+                ready = self._make(number, whole, reserve, margin_of(self.file_bytes))
+            elif ready.open_to < HEAD_BYTES + size:
+                self._extend(ready, HEAD_BYTES + _round(size + reserve))
+            self._ready.pop(number, None)
+            self._taken = number
+            return ready
+
+    def take_small(self, number: int, size: int) -> WalFile:
+        """A file of this number that is all reserve: small, with room for so many bytes of frames. Raises OSError.
+
+        The last resort where there is no room for a whole file. One that was made meanwhile is taken instead.
+        """
+        with self._lock:
+            ready = self._ready.pop(number, None)
+            if ready is not None and ready.size < HEAD_BYTES + size:
+                ready.file.close()
+                ready = None
+            if ready is None:
+                small = min(reserve_of(self.file_bytes), _SMALL_BYTES)
+                try:
+                    ready = self._make_small(number, max(size, small))
+                except OSError:
+                    ready = self._make_small(number, max(size, small // _SMALLER_SHARE))
+            self._taken = number
+            return ready
+
+    def shrink(self, current: WalFile | None, number: int) -> None:
+        """Give back the file of this number, made and not taken, and what the current one has behind its reserve."""
+        with self._lock:
+            ready = self._ready.pop(number, None)
+            if ready is not None:
+                ready.file.close()
+                with suppress(OSError):
+                    self._disk.unlink(self._layout.wal_path(self.name, number))
+        if current is None:
+            return
+        size = _round(current.end + reserve_of(self.file_bytes))
+        if size < current.size:
+            with suppress(OSError):
+                current.file.truncate(size)
+                current.size = size
+        current.open_to = min(current.open_to, current.end)
+
+    def close(self) -> None:
+        """Remove what was made and never used. What cannot be removed is zeros, as a crash would have left it."""
+        with self._lock:
+            for number, ready in self._ready.items():
+                ready.file.close()
+                with suppress(OSError):
+                    self._disk.unlink(self._layout.wal_path(self.name, number))
+            self._ready.clear()
+
+    def _make_small(self, number: int, size: int) -> WalFile:
+        return self._make(number, _round(size), _round(size))
+
+    def _make(self, number: int, size: int, reserve: int, margin: int = 0) -> WalFile:
+        """Make a file with room for so many bytes of frames; the last `reserve` of them are not for all."""
+        size += HEAD_BYTES
+        directory, path = self._layout.wal_dir(self.name), self._layout.wal_path(self.name, number)
+        # To find out by filling the disk would take the last bytes from those who write segments meanwhile. What is so
+        # small that it needs no margin is tried: a privileged user may have more than the file system tells.
+        if margin and self._disk.free_bytes(directory) < size + margin:
+            raise OSError(ENOSPC, os.strerror(ENOSPC), path)
+        file = self._disk.create(path)
+        try:
+            write_zeros(file, 0, size)
+            file.write_out()
+            self._disk.sync_dir(directory, Site.WAL_DIR)
+        except OSError:
+            file.close()
+            self._disk.unlink(path)
+            raise
+        return WalFile(file, number, size, reserve)
+
+    def _extend(self, ready: WalFile, size: int) -> None:
+        try:
+            write_zeros(ready.file, ready.size, size)
+            ready.file.write_out()
+        except OSError:
+            with suppress(OSError):
+                ready.file.truncate(ready.size)
+            raise
+        ready.open_to += size - ready.size
+        ready.size = size

@@ -1,0 +1,177 @@
+"""Walk the frames of one WAL file and tell a torn tail from a damaged middle (http-v0 §19.2).
+
+At the first bytes that are no frame there are two explanations. If they had been synced once, they are *damage*: what
+follows is kept. If not, the log ends there, whatever stands behind: an unsynced tail may come back torn or in pieces.
+The proof that they had been synced is a later frame of this file whose `synced_to` reaches beyond them, or a later file
+of the same run, which begins only when this one is synced to its end.
+
+Verdicts are values: a `Frame`, a `Damage`, and at last `end` and `torn`. A frame of a newer version raises.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from driftq.storage.blocks.frame import MAGIC, NO_MAGIC, Bad, Frame, NewerVersion, read_frame
+from driftq.storage.blocks.single_record_frames import Run, read_run
+from driftq.storage.format_version import newer
+from driftq.storage.wal.memory_spans import Span
+from driftq.storage.wal.wal_head import WalHead
+
+_OFFSET = (1 << 32) - 1
+_ZEROS = bytes(1 << 20)
+
+
+class Damage(NamedTuple):
+    """Bytes that had been synced and are no frame. `header` tells whose they were, where it can be believed."""
+
+    start: int
+    end: int
+    header: Frame | None
+
+
+def is_zero(buffer: bytes, place: int) -> bool:
+    """Is there nothing but zeros from here on? Nearly every file ends so."""
+    size = len(buffer)
+    while place < size and buffer[place : place + len(_ZEROS)] == _ZEROS[: size - place]:
+        place += len(_ZEROS)
+    return place >= size
+
+
+def scan_of(buffer: bytes, number: int, head: WalHead | None, start: int = 0, *, synced_end: int = 0) -> "WalScan":
+    """Return a walk over file `number`, from its first frame or from `start`, with the salt that its head names."""
+    if head is None:
+        return WalScan(buffer, number, start, synced_end=synced_end)
+    scan = WalScan(buffer, number, max(start, head.frames_at), synced_end=synced_end, salt=head.salt)
+    scan.written_by = head.body.written_by
+    return scan
+
+
+class WalScan:
+    """One walk over one file's bytes, from `start`."""
+
+    def __init__(self, buffer: bytes, number: int, start: int = 0, *, synced_end: int = 0, salt: int = 0) -> None:
+        self._buffer = buffer
+        self.salt = salt
+        self._number = number
+        self._synced = synced_end
+        self._looked_ahead = False
+        self.written_by = ""
+        """The version of DriftQ that wrote the file, if it says so."""
+        self._next = start
+        """Where the frame behind the last one that was given out begins."""
+        self.end = start
+        """Where the log ends, once the walk is over."""
+        self.spans: list[Span] = []
+        """Stretches that are given out whole, in their order."""
+        self.torn = False
+        """Are there bytes behind the end that once were meant to be more?"""
+
+    @property
+    def proven(self) -> int:
+        """Up to where the file is known to have been synced."""
+        return self._synced
+
+    def __iter__(self) -> Iterator[Frame | Damage]:
+        for found in self.walk():
+            assert not isinstance(found, Span), "who asks for spans walks"
+            yield found
+
+    def walk(self) -> Iterator[Frame | Damage | Span]:
+        """Yield what there is, up to the end of the log; a span in place of its frames where `spans` has one."""
+        buffer, size, place = self._buffer, len(self._buffer), self.end
+        number, known, salt = self._number, 0, self.salt
+        spans = iter(self.spans)
+        span = next(spans, None)
+        while True:
+            if span is not None and place >= span.start:
+                if place == span.start:
+                    self._next = span.end
+                    yield span
+                    place = self._next
+                    if place == span.end:
+                        self._synced = max(self._synced, span.end)
+                span = next(spans, None)
+                continue
+            found = read_frame(buffer, place, size, salt)
+            if type(found) is Frame:
+                self._next = found.end
+                yield found
+                place = self._next
+                synced_to = found.synced_to
+                if synced_to > known and synced_to >> 32 == number:
+                    known = synced_to
+                    self._synced = max(self._synced, synced_to & _OFFSET)
+                continue
+            if place >= self._synced and (place >= size or (found is NO_MAGIC and is_zero(buffer, place))):
+                self.end = place
+                return
+            if isinstance(found, NewerVersion):
+                what = f"a frame of format version {found.version} at byte {place} of WAL file {self._number}"
+                raise newer(what, self.written_by)
+            assert isinstance(found, Bad)
+            region = self._damage(place, found.header)
+            if region is None:
+                self.end = place
+                self.torn = True
+                return
+            yield region
+            place = region.end
+
+    def walk_into(self, span: Span) -> None:
+        """Have the frames of the span that was just given out, one by one, all the same."""
+        self._next = span.start
+
+    def singles(self, topic_id: int, seq: int, *, rows_max: int, bytes_max: int) -> Run | None:
+        """During the walk: the run of one-record frames behind the last frame, which the walk then passes over."""
+        run = read_run(
+            self._buffer,
+            self._next,
+            number=self._number,
+            topic_id=topic_id,
+            seq=seq,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            salt=self.salt,
+        )
+        if run is not None:
+            self._next = run.end
+            self._synced = max(self._synced, run.synced_to & _OFFSET)
+        return run
+
+    def _damage(self, place: int, header: Frame | None) -> Damage | None:
+        """The damaged region at `place`, or None when the log ends there."""
+        self._look_ahead(place)
+        if header is not None and header.end <= max(self._synced, 0):
+            return Damage(place, header.end, header)
+        if place >= self._synced:
+            return None
+        following = next(self._frames_behind(place), None)
+        # A tail that is torn may follow at once: it begins where the synced bytes end.
+        end = self._synced if following is None else min(following.start, self._synced)
+        # Nor is what a span covers damaged because of what is before it.
+        end = min([end, *(span.start for span in self.spans if span.start > place)])
+        return Damage(place, end, None)
+
+    def _look_ahead(self, place: int) -> None:
+        """Collect what every later frame of this file says about how far it was synced."""
+        if self._looked_ahead:
+            return
+        self._looked_ahead = True
+        for frame in self._frames_behind(place):
+            if frame.synced_to >> 32 == self._number:
+                self._synced = max(self._synced, frame.synced_to & _OFFSET)
+
+    def _frames_behind(self, place: int) -> Iterator[Frame]:
+        """Valid frames behind a bad place, found by their magic."""
+        buffer, size = self._buffer, len(self._buffer)
+        place += 8
+        while (place := buffer.find(MAGIC, place)) >= 0:
+            if place & 7:
+                place += 1
+                continue
+            found = read_frame(buffer, place, size, self.salt)
+            if isinstance(found, Frame):
+                yield found
+                place = found.end
+            else:
+                place += 8

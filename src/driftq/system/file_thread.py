@@ -1,0 +1,53 @@
+"""A thread for blocking file work, with answers on the loop."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from driftq.system.runtime import Runtime, Worker
+
+T = TypeVar("T")
+Work = Callable[[], None]
+
+
+class FileThread:
+    """One thread for blocking file work, answers on the loop."""
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self._runtime = runtime
+        self.jobs = 0
+        """Jobs that have not answered yet."""
+        self._answered = 0
+        self._worker: Worker[Work] = runtime.worker(name, self._handle)
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        """Run `work` on the thread; `done` hears its value or its error on the loop."""
+        self.jobs += 1
+
+        def answer(value: T | None, error: Exception | None) -> None:
+            self.jobs -= 1
+            self._answered += 1
+            done(value, error)
+
+        def run() -> None:
+            try:
+                value = work()
+            except Exception as failure:  # noqa: BLE001 - the thread goes on, and the loop hears of it
+                error = failure
+                self._runtime.from_thread(lambda: answer(None, error))
+            else:
+                self._runtime.from_thread(lambda: answer(value, None))
+
+        self._worker.put(run)
+
+    @property
+    def oldest(self) -> int | None:
+        """The number of the oldest job that has not been answered yet."""
+        return self._answered + 1 if self.jobs else None
+
+    def close(self) -> None:
+        """Finish what is queued."""
+        self._worker.close()
+
+    def _handle(self, jobs: list[Work]) -> None:
+        for job in jobs:
+            job()

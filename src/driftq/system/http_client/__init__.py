@@ -1,0 +1,1 @@
+"""An HTTP/1.1 client connection without I/O, and its blocking and asyncio drivers."""

@@ -1,0 +1,377 @@
+"""HTTP/1.1 exchanges on blocking sockets, for any number of threads.
+
+A pool keeps connections that are idle, the one used last on top, and hands one out in constant time. A connection that
+was idle for 30 s, or that the server has closed, is not used again. Every wait has a deadline, so that a call takes no
+longer than its caller allows, however slowly bytes come. `Pool.close` ends exchanges that other threads wait for.
+
+A fork leaves the child with copies of the parent's connections, on which both would talk at once, so the child forgets
+them.
+"""
+
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+from weakref import WeakSet
+
+from driftq.system.http_client.dialing import connected, reason_of
+from driftq.system.http_client.http1 import Endpoint, HttpError, ResponseReader
+from driftq.system.http_client.request_body import Body
+
+if TYPE_CHECKING:
+    import ssl
+
+IDLE_S = 30.0
+CONTINUE_S_MAX = 1.0
+"""How long a request that expects `100 Continue` waits for it before it sends its body."""
+
+now = time.monotonic
+"""The clock of deadlines, in seconds."""
+
+_READ_BYTES = 64 << 10
+"""What is read at once: a larger buffer is new memory for each read, whose pages cost more than the read."""
+_LONG_READ_BYTES = 1 << 20
+"""Of an answer that fills the smaller one."""
+_SHORT_BYTES_MAX = 64 << 10
+"""A body up to this size is sent together with its head."""
+_BLOCK_BYTES = 256 << 10
+"""A longer one is sent in blocks of this size, and stops if the server answers meanwhile."""
+_SLACK_S = 0.05
+"""The timeout of a socket is set again only if it is wrong by more than this: setting it costs a system call."""
+
+Reply = tuple[int, dict[str, str], bytes]
+"""A whole response: its status, its headers with names in lower case, and its body."""
+
+
+class Connection:
+    """One connection, used by one thread at a time."""
+
+    def __init__(self, endpoint: Endpoint, deadline: float) -> None:
+        self._reader = ResponseReader()
+        self._timeout = -1.0
+        self._read_bytes = _READ_BYTES
+        self._is_cut = False
+        """Whether the last request was not sent to its end."""
+        self.idle_since = 0.0
+        self._socket = connected(endpoint, deadline)
+        self._tls = cast("ssl.SSLSocket", self._socket) if endpoint.tls is not None else None
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    def is_alive(self, moment: float) -> bool:
+        """Whether another request may be sent: an idle connection on which something arrives is one that ends."""
+        if moment - self.idle_since >= IDLE_S or self._poll.poll(0):
+            return False
+        return self._tls is None or not self._tls.pending()
+
+    def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
+        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
+        status, headers = self.begin(method, head, body, deadline)
+        reader = self._reader
+        while not reader.complete:
+            self._receive(deadline)
+        return status, headers, reader.take()
+
+    def begin(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> tuple[int, dict[str, str]]:
+        """Send a request, wait for the head of the response. Raises HttpError, and what the pieces of a body raise."""
+        reader = self._reader
+        reader.expect(method)
+        unsent: HttpError | None = None
+        self._is_cut = False
+        self._read_bytes = _READ_BYTES
+        try:
+            if body is None:
+                self._send(head, deadline, sent=False)
+            elif not isinstance(body, Body) and len(body) <= _SHORT_BYTES_MAX:
+                self._send(head + body, deadline, sent=False)
+            else:
+                self._send_pieces(head, body, deadline)
+        except _UnsentError as error:
+            # A server may answer and hang up before it has read the whole request: its answer counts.
+            unsent = error
+        while not reader.head_complete:
+            try:
+                self._receive(deadline)
+            except HttpError as error:
+                raise unsent or error from (unsent or error).__cause__
+        return reader.status, reader.headers
+
+    def pull(self, deadline: float) -> bytes:
+        """Return the next bytes of the body, none at its end. Raises HttpError."""
+        reader = self._reader
+        while not (chunk := reader.take()) and not reader.complete:
+            self._receive(deadline)
+        return chunk
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the response was read to its end, and the connection may carry another request."""
+        return self._reader.reusable and not self._is_cut
+
+    def interrupt(self) -> None:
+        """End what another thread waits for on this connection."""
+        with suppress(OSError):
+            # Not the method of an SSLSocket, which changes state that the reading thread uses.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+
+    def __del__(self) -> None:
+        # A client that is dropped without `close` ends its connections as one that was closed does.
+        if "_socket" in self.__dict__:
+            self._socket.close()
+
+    def _send(self, data: bytes | memoryview, deadline: float, *, sent: bool) -> None:
+        """Send bytes. Raises HttpError at the deadline, and _UnsentError if the connection does not take them."""
+        self._wait_until(deadline, sent=sent)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError as error:
+            raise HttpError("the request could not be sent in time", sent=True) from error
+        except OSError as error:
+            raise _UnsentError(f"the request could not be sent: {reason_of(error)}", sent=True) from error
+
+    def _send_pieces(self, head: bytes, body: bytes | Body, deadline: float) -> None:
+        """Send a request with a long body, until its end or until the server has answered.
+
+        Raises HttpError, and what the pieces raise.
+        """
+        self._is_cut = True
+        begun = False
+        if expects_continue(head):
+            self._send(head, deadline, sent=False)
+            if not self._is_continued(deadline):
+                return
+            begun, head = True, b""
+        for block in _blocks(head, body.sent() if isinstance(body, Body) else (body,)):
+            self._wait_until(deadline, sent=begun)
+            if not self._send_unless_answered(block, deadline):
+                return
+            begun = True
+        self._is_cut = False
+
+    def _send_unless_answered(self, block: bytes | memoryview, deadline: float) -> bool:
+        """Send bytes; return False if the server has answered before all of them were taken. Raises HttpError."""
+        rest = memoryview(block)
+        while rest:
+            if self._is_answered(deadline):
+                return False
+            try:
+                sent = self._socket.send(rest) if self._tls is None else self._send_tls(self._tls, rest, deadline)
+            except OSError as error:
+                raise _UnsentError(f"the request could not be sent: {reason_of(error)}", sent=True) from error
+            rest = rest[sent:]
+        return True
+
+    def _send_tls(self, tls: "ssl.SSLSocket", rest: memoryview, deadline: float) -> int:
+        """Send some bytes, or wait until that may work; return how many were taken."""
+        import ssl  # only those who use TLS pay for it
+
+        tls.settimeout(0)
+        self._timeout = 0.0
+        try:
+            return tls.send(rest)
+        except ssl.SSLWantWriteError:
+            self._ready(select.POLLIN | select.POLLOUT, deadline)
+        except ssl.SSLWantReadError:
+            self._ready(select.POLLIN, deadline)
+        return 0
+
+    def _is_continued(self, deadline: float) -> bool:
+        """Wait until the server asks for the body, or for a second; return False if it has answered instead."""
+        reader, until = self._reader, min(deadline, now() + CONTINUE_S_MAX)
+        while not reader.continued and not reader.head_complete and now() < until:
+            if self._poll.poll(max(0.0, until - now()) * 1000):
+                self._receive(deadline)
+        return not reader.head_complete
+
+    def _is_answered(self, deadline: float) -> bool:
+        """Wait until more can be sent; return True if the server has answered before that."""
+        if self._tls is not None:
+            return self._is_answered_tls(self._tls)
+        while self._ready(select.POLLIN | select.POLLOUT, deadline) & ~select.POLLOUT:
+            self._receive(deadline)
+            if self._reader.head_complete:
+                return True
+        return False
+
+    def _ready(self, events: int, deadline: float) -> int:
+        """Wait until one of these events is there and return those that are. Raises HttpError."""
+        both = select.poll()
+        both.register(self._socket, events)
+        found = both.poll(max(0.0, deadline - now()) * 1000)
+        if not found:
+            raise HttpError("the request could not be sent in time", sent=True)
+        return found[0][1]
+
+    def _is_answered_tls(self, tls: "ssl.SSLSocket") -> bool:
+        """Whether an answer is there. TLS may have to read before it can write, so this does not wait."""
+        import ssl  # only those who use TLS pay for it
+
+        reader = self._reader
+        while not reader.head_complete and (tls.pending() or self._poll.poll(0)):
+            tls.settimeout(0)
+            self._timeout = 0.0
+            try:
+                data = tls.recv(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                return False  # not a part of an answer
+            except OSError as error:
+                raise HttpError(f"the connection broke: {reason_of(error)}", sent=True) from error
+            self._take(data)
+        return reader.head_complete
+
+    def _receive(self, deadline: float) -> None:
+        self._wait_until(deadline, sent=True)
+        size = self._read_bytes
+        try:
+            data = self._socket.recv(size)
+        except TimeoutError as error:
+            raise HttpError("the server did not answer in time", sent=True) from error
+        except OSError as error:
+            raise HttpError(f"the connection broke: {reason_of(error)}", sent=True) from error
+        if len(data) == size:
+            self._read_bytes = _LONG_READ_BYTES
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if data:
+            self._reader.feed(data)
+        else:
+            self._reader.end()
+
+    def _wait_until(self, deadline: float, *, sent: bool) -> None:
+        """Let the next operation of the socket wait until the deadline. Raises HttpError when that has passed."""
+        left = deadline - now()
+        if left <= 0:
+            raise HttpError("the server did not answer in time", sent=sent)
+        if not -_SLACK_S < left - self._timeout < _SLACK_S:
+            self._socket.settimeout(left)
+            self._timeout = left
+
+
+class _UnsentError(HttpError):
+    """The connection has not taken the whole request; an answer may be there."""
+
+
+def _blocks(head: bytes, pieces: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """Yield what goes out with one send each; the first block has the head in it."""
+    for piece in pieces:
+        view = memoryview(piece)
+        for at in range(0, len(view), _BLOCK_BYTES):
+            block = view[at : at + _BLOCK_BYTES]
+            yield b"".join((head, block)) if head else block
+            head = b""
+    if head:
+        yield head
+
+
+def expects_continue(head: bytes) -> bool:
+    """Whether the head of a request asks the server to say that it wants the body."""
+    return b"\r\nexpect: 100-continue\r\n" in head.lower()
+
+
+class Pool:
+    """Connections to one server. Any number of threads may use it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._idle: deque[Connection] = deque()
+        self._busy: set[Connection] = set()
+        self.closed = False
+        self._expiry_at = now() + IDLE_S
+        """When to look for connections that were idle for too long."""
+        _pools.add(self)
+
+    def take(self, deadline: float) -> Connection:
+        """Return a connection for one exchange; it must be given back. Raises HttpError."""
+        if self.closed:
+            raise HttpError("the client is closed", sent=False)
+        moment = now()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = Connection(self._endpoint, deadline)
+                break
+            if connection.is_alive(moment):
+                break
+            connection.close()
+        self._busy.add(connection)
+        if self._is_closed():  # by another thread, since the first look
+            connection.interrupt()
+        return connection
+
+    def _is_closed(self) -> bool:
+        return self.closed
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection for the next exchange if its response was read to the end; close it otherwise."""
+        self._busy.discard(connection)
+        if self.closed or not connection.reusable:
+            connection.close()
+            return
+        connection.idle_since = moment = now()
+        self._idle.append(connection)
+        if moment >= self._expiry_at:
+            self._expire(moment)
+        if self._is_closed():
+            self._close_idle()
+
+    def _expire(self, moment: float) -> None:
+        """Close connections that were idle for too long, from the bottom, where those used longest ago are."""
+        self._expiry_at = moment + IDLE_S
+        while self._idle:
+            try:
+                oldest = self._idle.popleft()
+            except IndexError:  # another thread took it
+                return
+            if moment - oldest.idle_since < IDLE_S:
+                self._idle.appendleft(oldest)
+                self._expiry_at = oldest.idle_since + IDLE_S
+                return
+            oldest.close()
+
+    def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
+        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
+        connection = self.take(deadline)
+        try:
+            return connection.exchange(method, head, body, deadline)
+        finally:
+            self.give_back(connection)
+
+    def close(self) -> None:
+        """Close all connections. Exchanges that wait on one end with an HttpError."""
+        self.closed = True
+        for connection in list(self._busy):
+            connection.interrupt()
+        self._close_idle()
+
+    def forget(self) -> None:
+        """Close this process's copies of all connections, without a word to the server: they belong to the parent."""
+        for connection in self._busy:
+            connection.close()
+        self._busy = set()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):  # another thread may close them too
+            while self._idle:
+                self._idle.pop().close()
+
+
+_pools: WeakSet[Pool] = WeakSet()
+
+
+def _forget_all() -> None:
+    for pool in list(_pools):
+        pool.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

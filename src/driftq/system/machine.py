@@ -1,0 +1,103 @@
+"""The process's memory: the allocator and the collector of cycles, as one seam."""
+
+import ctypes
+import gc
+import mmap
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, cast
+from uuid import UUID
+
+BOOT_ID_BYTES = 16
+UNKNOWN_BOOT = bytes(BOOT_ID_BYTES)
+"""The boot id on a system that has none. Never compare two of these: they do not mean the same boot."""
+_PATH = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id(path: Path = _PATH) -> bytes:
+    """Return the 16 bytes that Linux made up for this boot, or `UNKNOWN_BOOT`."""
+    try:
+        return UUID(path.read_text(encoding="ascii").strip()).bytes
+    except (OSError, ValueError):
+        return UNKNOWN_BOOT
+
+
+_OPEN = ("/proc/self/fd", "/dev/fd")
+
+
+def count_handles() -> int:
+    """Return how many handles are open; 0 where the system does not say."""
+    for directory in _OPEN:
+        try:
+            return len(os.listdir(directory))
+        except OSError:
+            continue
+    return 0
+
+
+_YOUNG_MAX = 10_000
+"""So many new objects before the collector looks for cycles among them; Python's own 700 are a few requests."""
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
+
+
+def keep_freed_memory() -> bool:
+    """Ask the C library to keep freed memory for the next block instead of returning it to the kernel.
+
+    Blocks are 100 KiB and more, made and freed thousands of times a second. Left to itself glibc gives such memory
+    back at once and faults it in again page by page, which costs ten times what building the block does
+    (`docs/benchmarks.md`). Returns whether the library understood; another one is left as it is.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 16 << 20), (_TOP_PAD, 8 << 20))
+    understood = [mallopt(option, value) == 1 for option, value in settings]
+    return all(understood)
+
+
+def give_freed_memory_back() -> bool:
+    """Return what was kept to the kernel, for quiet times: it takes some milliseconds. False if nothing was."""
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (OSError, AttributeError):
+        return False
+
+
+def collect_seldom() -> None:
+    """Look for cycles less often: nearly all that a request makes is freed when it is answered."""
+    gc.set_threshold(_YOUNG_MAX, *gc.get_threshold()[1:])
+
+
+def keep_for_good() -> None:
+    """What is there now stays: never look for cycles in it again. A full look over it would stop the loop for long."""
+    gc.freeze()
+
+
+def zeros(size: int, *, all_used: bool = False) -> bytes:
+    """Return so many zero bytes, at least one, to read from and to fill in through a `memoryview`.
+
+    Pages that nobody fills in take no memory. `all_used`: all of it will be filled in, so the kernel may give memory by
+    2 MiB instead of page by page, which takes a quarter of the time.
+    """
+    room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if all_used and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without large pages gives small ones
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return cast("bytes", room)
+
+
+class Space(NamedTuple):
+    """Bytes of a file system."""
+
+    free: int
+    """What a user without privileges may take."""
+    total: int
+
+
+def space_at(path: str) -> Space:
+    """Return the room of the file system that a path is on. Raises OSError."""
+    found = os.statvfs(path)
+    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)

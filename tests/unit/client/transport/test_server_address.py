@@ -1,0 +1,28 @@
+"""Where a client goes and with which key: what cannot be either is told when the client is made, the key never."""
+
+import pytest
+
+from driftq.client import AsyncClient, Client
+from driftq.client.transport.server_address import Address
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://[::1", "ftp://here", "127.0.0.1:4000", "http://"])
+def test_what_is_no_address_is_refused_at_once(kind: type[Client] | type[AsyncClient], url: str) -> None:
+    with pytest.raises(ValueError, match="is not the address of a server"):
+        kind(url)
+
+
+@pytest.mark.parametrize("key", ["sésame", "ses\name", "ses ame", "\x00"])
+def test_what_cannot_be_a_key_is_refused_and_not_told(key: str) -> None:
+    with pytest.raises(ValueError, match="API key") as refused:
+        Client("http://127.0.0.1:1", key)
+    assert key not in str(refused.value)
+
+
+def test_blanks_around_a_key_are_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret that is mounted or set by a tool often ends with the end of its line."""
+    assert Address("http://here/", " sesame\r\n", 1.0).api_key == "sesame"
+    assert Address("http://here", "\n", 1.0).api_key is None
+    monkeypatch.setenv("DRIFTQ_API_KEY", "sesame\n")
+    Client("http://127.0.0.1:1").close()

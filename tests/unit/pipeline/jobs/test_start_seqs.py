@@ -1,0 +1,55 @@
+"""Where a new query begins."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.jobs.start_seqs import starting
+from driftq.pipeline.lake.archive_check import Standing
+from driftq.pipeline.lake.delta_tables import Batch, Lake, Table
+from driftq.pipeline.offsets import Range
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+class Topics:
+    """How topics stand."""
+
+    def __init__(self, **standings: Standing) -> None:
+        self._standings = standings
+
+    def standing(self, topic: str) -> Standing | None:
+        return self._standings.get(topic)
+
+    def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
+        raise AssertionError("nobody reads here")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    made = Lake(tmp_path / "lake").table("things", SCHEMA)
+    moves = made.moves([Range("a", 7, 0, 12)])
+    made.append(pa.table({"n": [1]}, SCHEMA), Batch("query", 0), list(moves.values()))
+    return made
+
+
+def test_it_begins_behind_what_the_table_has_of_the_same_life(tmp_path: Path, table: Table) -> None:
+    live = Topics(a=Standing(7, 1, 20), b=Standing(7, 1, 20))
+    assert starting(["a", "b", "none"], live, tmp_path, lambda _: table) == '{"a":13}'
+    assert starting(["a"], Topics(a=Standing(8, 1, 20)), tmp_path, lambda _: table) == "earliest"
+
+
+def test_one_that_has_begun_goes_on_where_spark_knows(tmp_path: Path, table: Table) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/0").touch()
+    assert starting(["a"], Topics(a=Standing(7, 1, 20)), tmp_path, lambda _: table) == "earliest"
+
+
+def test_a_topic_that_has_lost_its_end_is_refused(tmp_path: Path, table: Table) -> None:
+    with pytest.raises(PipelineError, match="'a' ends at seq 11, and the lake has it up to 12"):
+        starting(["a"], Topics(a=Standing(7, 1, 11)), tmp_path, lambda _: table)

@@ -1,0 +1,210 @@
+"""Staged parts and their commit against a server in memory, without a JVM."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from msgspec import json
+
+from driftq.codec.arrow_write_body import decode_arrow
+from driftq.errors import DriftQError
+from driftq.model import limits
+from driftq.model.limits import Limits
+from driftq.pipeline.errors import PipelineError
+from driftq.pipeline.server_connection import AnswerError
+from driftq.pipeline.sink.staged_batch import (
+    WRITER_BYTES_MAX,
+    Address,
+    PartName,
+    PartWriter,
+    Staged,
+    abandon,
+    check_writer,
+    commit,
+)
+
+
+class MemoryStage:
+    """The server's side of staged writes, with the server's own checks of a body."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.parts: dict[tuple[str, Address, int], list[bytes]] = {}
+        self.topics: dict[str, list[bytes]] = {}
+        self.last: dict[tuple[str, str], int] = {}
+        self.calls: list[str] = []
+        self.commit_error: AnswerError | None = None
+
+    def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+        self.calls.append("stage")
+        try:
+            rows = decode_arrow(body, self.limits, self.limits.batch_records_max)
+        except DriftQError as error:
+            raise AnswerError(400, error.code, error.message) from error
+        self.parts[topic, address, chunk] = [rows.data[row] or b"" for row in range(rows.count)]
+
+    def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
+        self.calls.append(f"commit {topic}")
+        if self.commit_error is not None:
+            raise self.commit_error
+        if batch <= self.last.get((topic, writer), -1):
+            return
+        for part, attempt, count in parts:
+            for chunk in range(count):
+                found = self.parts[topic, Address(writer, batch, part, attempt), chunk]
+                self.topics.setdefault(topic, []).extend(found)
+        self.last[topic, writer] = batch
+
+    def drop(self, topic: str, writer: str) -> None:
+        self.calls.append(f"drop {topic} {writer}")
+        if self.commit_error is not None:
+            raise self.commit_error
+
+
+def part(number: int = 0, attempt: int = 0, batch: int = 0) -> Address:
+    return Address("w", batch, number, attempt)
+
+
+def rows(*texts: str | None, **more: list[str | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"data": pa.array(texts, pa.string()), **more})
+
+
+def written(stage: MemoryStage, address: Address, batch: pa.RecordBatch, error_topic: str | None = None) -> Staged:
+    return PartWriter(stage, address, topic="t", error_topic=error_topic).write(iter([batch]))
+
+
+def test_parts_are_published_in_the_order_of_partitions_and_only_those_named() -> None:
+    stage = MemoryStage()
+    second = written(stage, part(1), rows("3", "4"))
+    written(stage, part(0, attempt=1), rows("99"))
+    first = written(stage, part(0, attempt=2), rows("1", "2"))
+    commit(stage, [second, first], 0, error_topic=None)
+    assert stage.topics == {"t": [b"1", b"2", b"3", b"4"]}
+    assert (first.records, first.chunks) == (2, {"t": 1})
+
+
+def test_a_batch_that_is_repeated_is_published_once() -> None:
+    stage = MemoryStage()
+    for attempt in (1, 2):
+        commit(stage, [written(stage, part(attempt=attempt), rows("1"))], 0, error_topic=None)
+    assert stage.topics == {"t": [b"1"]}
+
+
+def test_an_empty_batch_asks_nothing_of_the_server() -> None:
+    stage = MemoryStage()
+    commit(stage, [written(stage, part(), rows())], 0, error_topic=None)
+    assert stage.calls == []
+
+
+def test_a_refused_record_fails_the_batch_by_name() -> None:
+    stage = MemoryStage(Limits(record_bytes_max=20))
+    with pytest.raises(PipelineError, match=r"tag 'k3'.*27 bytes.*record_too_large.*errorTopic"):
+        written(stage, part(), rows("1", "2", '"' + "x" * 25 + '"', "4", tag=["k1", "k2", "k3", "k4"]))
+    with pytest.raises(PipelineError, match="data is null"):
+        written(stage, part(), rows("1", None))
+
+
+def test_refused_records_go_to_the_error_topic_and_the_others_keep_their_order() -> None:
+    stage = MemoryStage()
+    texts = [str(number) for number in range(200)]
+    texts[17], texts[130] = "{broken", "also broken"
+    handle = written(stage, part(), rows(*texts, None), error_topic="errors")
+    commit(stage, [handle], 0, error_topic="errors")
+    assert stage.topics["t"] == [text.encode() for text in texts if "broken" not in text]
+    notes = [json.decode(value) for value in stage.topics["errors"]]
+    assert [note["record"]["data"] for note in notes] == [None, "{broken", "also broken"]
+    assert {note["error"]["code"] for note in notes} == {"invalid_request"}
+    assert (handle.records, handle.refused) == (198, 3)
+    assert stage.calls[-2:] == ["commit errors", "commit t"]
+
+
+def test_a_record_too_large_for_the_error_topic_too_is_cut_there() -> None:
+    stage = MemoryStage(Limits(record_bytes_max=8000))
+    commit(stage, [written(stage, part(), rows('"' + "x" * 9000 + '"'), error_topic="errors")], 0, error_topic="errors")
+    [note] = [json.decode(value) for value in stage.topics["errors"]]
+    assert note["truncated"]
+    assert len(note["record"]["data"]) == 1024
+
+
+def test_a_server_that_takes_fewer_records_in_a_call_gets_fewer() -> None:
+    stage = MemoryStage(Limits(batch_records_max=100))
+    texts = [str(number) for number in range(1000)]
+    commit(stage, [written(stage, part(), rows(*texts))], 0, error_topic=None)
+    assert stage.topics["t"] == [text.encode() for text in texts]
+    assert len(stage.calls) < 30
+
+
+def test_what_one_record_cannot_help_is_not_blamed_on_one() -> None:
+    class Full(MemoryStage):
+        def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+            raise AnswerError(422, "topic_full", "full")
+
+    with pytest.raises(AnswerError):
+        written(Full(), part(), rows("1", "2"), error_topic="errors")
+
+
+def test_a_commit_that_is_refused_says_what_to_do() -> None:
+    stage = MemoryStage()
+    stage.commit_error = AnswerError(409, "stage_incomplete", "2 parts are not there")
+    with pytest.raises(PipelineError, match=r"batch 3 is not in topic 't'.*DRIFTQ_STAGE_TTL_MS"):
+        commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
+
+
+def test_a_batch_too_large_for_one_commit_says_how_to_get_past_it() -> None:
+    stage = MemoryStage()
+    stage.commit_error = AnswerError(400, "batch_too_large", "2 bytes in one commit, and 1 are the most")
+    with pytest.raises(PipelineError, match=r"--max-records.*offsets/3 from its checkpoint"):
+        commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
+
+
+def test_where_another_topic_has_such_a_batch_already_that_is_said() -> None:
+    class Small(MemoryStage):
+        def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
+            if topic == "t":
+                raise AnswerError(400, "batch_too_large", "2 bytes in one commit, and 1 are the most")
+
+    with pytest.raises(PipelineError, match=r"errors has all of this batch already"):
+        commit(Small(), [Staged(part(), {"t": 1, "errors": 1})], 0, error_topic="errors")
+
+
+class _OfTheBroker(MemoryStage):
+    """Refuses topics of the broker, as the server does."""
+
+    def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+        if topic.startswith("@"):
+            raise AnswerError(409, "read_only", "topics of the broker are written through /v1")
+        super().stage(topic, address, chunk, body)
+
+
+def test_rows_that_name_a_topic_of_the_broker_go_to_the_error_topic() -> None:
+    stage = _OfTheBroker()
+    named = rows("1", "2", "3", topic=["a", "@runs", "@runs"])
+    handle = PartWriter(stage, part(), topic=None, error_topic="errors").write(iter([named]))
+    commit(stage, [handle], 0, error_topic="errors")
+    assert stage.topics["a"] == [b"1"]
+    notes = [json.decode(value) for value in stage.topics["errors"]]
+    assert [(note["topic"], note["record"]["data"], note["error"]["code"]) for note in notes] == [
+        ("@runs", "2", "read_only"),
+        ("@runs", "3", "read_only"),
+    ]
+
+
+def test_a_topic_of_the_broker_that_was_asked_for_stops_the_query() -> None:
+    with pytest.raises(AnswerError):
+        PartWriter(_OfTheBroker(), part(), topic="@runs", error_topic="errors").write(iter([rows("1")]))
+
+
+@pytest.mark.parametrize("error", [None, AnswerError(500, "internal", "the disk is full")])
+def test_an_abort_drops_what_waits_and_says_nothing_of_its_own(error: AnswerError | None) -> None:
+    stage = MemoryStage()
+    stage.commit_error = error
+    abandon(stage, [Staged(part(), {"t": 1, "errors": 1}), Staged(part(1), {"t": 1})])
+    assert stage.calls == ["drop errors w", "drop t w"]
+
+
+def test_a_writer_has_a_name_the_server_takes() -> None:
+    assert limits.WRITER_BYTES_MAX == WRITER_BYTES_MAX
+    assert check_writer("w" * 128) == "w" * 128
+    for name in ("", "ü" * 65):
+        with pytest.raises(PipelineError, match="128 bytes"):
+            check_writer(name)

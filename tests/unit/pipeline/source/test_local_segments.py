@@ -1,0 +1,74 @@
+"""Files that a task cannot read: the rows come from the server, and where it cannot read them either the task fails."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from driftq.pipeline.server_connection import AnswerError, Wire
+from driftq.pipeline.source import local_segments as in_place
+from driftq.pipeline.source.read_columns import Projection
+from driftq.pipeline.source.split_plan import Piece, Segment, Split
+from driftq.pipeline.source.split_reader import Task, read_split
+from driftq.system.hang_guard import Patience
+
+FILE = "topics/00000001/seg-0000000000000011"
+
+
+class _Unavailable(Wire):
+    """A server that cannot read the records either."""
+
+    def __init__(self) -> None:
+        super().__init__("http://test", None)
+        self.asked = 0
+
+    def arrow(self, path: str, value: object) -> bytes:
+        self.asked += 1
+        raise AnswerError(503, "cold_unavailable", "records in the cold tier cannot be read now")
+
+
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """Set at the end, so that no thread waits for ever."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "rows", "skip"])
+@pytest.mark.parametrize("tier", ["hot", "cold"])
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EIO, errno.ESTALE, None], ids=str)
+def test_a_file_that_cannot_be_read_fails_the_task_and_is_never_a_gap(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hang: threading.Event,
+    on_data_loss: str,
+    tier: str,
+    error: int | None,
+) -> None:
+    """proves: G-IO-8, G-IO-12"""
+    (tmp_path / ".driftq.id").write_text("s\n", encoding="ascii")
+    monkeypatch.setattr(in_place, "_patience", Patience(0.02))
+    stat: Callable[..., os.stat_result] = Path.stat
+
+    def failing(path: Path, **options: Any) -> os.stat_result:
+        if path.name.startswith("seg-"):
+            if error is None:
+                hang.wait()
+            raise OSError(error or errno.EIO, "it fails", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", failing)
+    suffix = "data" if tier == "hot" else "parquet"
+    segment = Segment(tier, f"{FILE}.{suffix}", 11, 20, 10)
+    split = Split("t", 1, 1, "s", str(tmp_path), str(tmp_path), (Piece(11, 20, segment),), ())
+    server = _Unavailable()
+    task = Task(server, Projection(pa.schema([("seq", pa.int64())])), (), on_data_loss)
+    with pytest.raises(AnswerError, match="cold tier cannot be read now"):
+        list(read_split(task, split))
+    assert server.asked == 1

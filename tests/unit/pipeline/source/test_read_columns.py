@@ -1,0 +1,160 @@
+"""Arrow batches for Spark: exactly the columns that were asked for, of exactly the types that Spark wants."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from driftq.pipeline import PipelineError
+from driftq.pipeline.source.read_columns import (
+    Projection,
+    base_columns,
+    base_schema,
+    check_nulls,
+    check_schema,
+    ddl,
+    names_of,
+)
+from driftq.pipeline.source.row_filters import Condition, apply, seq_bounds, supported, ts_bounds
+from driftq.pipeline.source.split_plan import Gap
+
+_TYPES = {
+    "topic": pa.string(),
+    "seq": pa.int64(),
+    "ts": pa.timestamp("us", "UTC"),
+    "tag": pa.string(),
+    "meta": pa.map_(pa.string(), pa.string()),
+    "data": pa.string(),
+    "kind": pa.string(),
+    "gap_from": pa.int64(),
+    "gap_to": pa.int64(),
+    "reason": pa.string(),
+    "partition": pa.int32(),
+    "key": pa.string(),
+    "value": pa.string(),
+    "envelope": pa.string(),
+}
+
+
+def _projection(*names: str) -> Projection:
+    return Projection(pa.schema([pa.field(name, _TYPES[name]) for name in names]))
+
+
+def _base(**columns: list[Any]) -> Any:
+    return pa.RecordBatch.from_pydict(columns, schema=base_schema(tuple(columns)))
+
+
+def test_the_schema_is_the_documented_one() -> None:
+    assert ddl(names_of(with_gaps=False, with_v1=False)) == (
+        "topic string, seq bigint, ts timestamp_ltz, node string, tag string, meta map<string,string>, data string"
+    )
+    assert ddl(names_of(with_gaps=True, with_v1=True)).endswith(
+        "kind string, gap_from bigint, gap_to bigint, reason string, "
+        "partition int, key string, value string, envelope string, routing string"
+    )
+
+
+def test_a_column_that_a_topic_does_not_have_is_refused() -> None:
+    check_schema([("seq", "bigint"), ("data", "string")])
+    with pytest.raises(PipelineError, match="no column 'offset'"):
+        check_schema([("offset", "bigint")])
+    with pytest.raises(PipelineError, match="'seq' is bigint, and the schema says int"):
+        check_schema([("seq", "int")])
+
+
+def test_a_column_that_may_be_null_is_not_promised_otherwise() -> None:
+    check_nulls(["topic", "seq", "ts", "data"], with_gaps=False)
+    with pytest.raises(PipelineError, match="'tag' may be null"):
+        check_nulls(["seq", "tag"], with_gaps=False)
+    with pytest.raises(PipelineError, match="'ts' may be null"):
+        check_nulls(["ts"], with_gaps=True)
+
+
+def test_what_the_server_puts_into_meta_is_the_same_text_on_every_path() -> None:
+    """Spark's own reader of JSON leaves out blanks, and what is not ASCII as it is."""
+    said = '{"_topics_router":{"router":"é","source_seq":1},"k":"v"}'
+    projection = Projection(pa.schema([("meta", pa.map_(pa.utf8(), pa.utf8()))]))
+    (found,) = projection.rows("t", _base(seq=[1], meta=[said])).column(0).to_pylist()
+    assert found == [("_topics_router", '{"router":"é","source_seq":1}'), ("k", "v")]
+
+
+def test_only_what_is_needed_is_read() -> None:
+    assert base_columns(["topic", "data"]) == ["seq", "data"]
+    assert base_columns(["partition", "key"], {"node"}) == ["seq", "node", "tag", "data"]
+
+
+def test_columns_come_in_the_order_of_the_schema() -> None:
+    made = _projection("data", "topic", "ts", "seq", "kind", "reason").rows(
+        "t", _base(seq=[4, 5], ts=[1_000_000, 2_000_000], data=['"a"', "{}"])
+    )
+    assert made.to_pylist()[1] == {
+        "data": "{}",
+        "topic": "t",
+        "ts": datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC),
+        "seq": 5,
+        "kind": "record",
+        "reason": None,
+    }
+
+
+def test_meta_is_a_map_of_texts_whatever_the_server_put_there() -> None:
+    made = _projection("meta").rows("t", _base(seq=[1, 2], meta=['{"a":"1","$dead_letter_attempts":3}', None]))
+    assert made.column(0).to_pylist() == [[("a", "1"), ("$dead_letter_attempts", "3")], None]
+
+
+def test_messages_of_the_broker_have_columns_and_other_records_have_none() -> None:
+    made = _projection("partition", "key", "value", "envelope").rows(
+        "@t",
+        _base(seq=[1, 2], tag=["p3", "pear"], data=['{"key":"k","value":"v","envelope":{"run_id":"r"}}', "[1]"]),
+    )
+    assert made.to_pylist() == [
+        {"partition": 3, "key": "k", "value": "v", "envelope": '{"run_id":"r"}'},
+        {"partition": None, "key": None, "value": None, "envelope": None},
+    ]
+
+
+def test_a_gap_is_a_row_at_the_last_seq_that_is_gone() -> None:
+    unsure = _projection("seq", "reason").gaps("t", [Gap(3, 9, "crash", at_most=True)])
+    assert unsure.to_pylist() == [{"seq": 9, "reason": "crash, at most"}]
+    made = _projection("topic", "seq", "data", "kind", "gap_from", "gap_to", "reason").gaps("t", [Gap(3, 9, "cap")])
+    assert made.to_pylist() == [
+        {"topic": "t", "seq": 9, "data": None, "kind": "tombstone", "gap_from": 3, "gap_to": 9, "reason": "cap"}
+    ]
+
+
+def test_filters_are_exact_and_null_never_passes() -> None:
+    base = _base(seq=[1, 2, 3, 4], ts=[1_000_000, 2_000_000, 3_000_000, 4_000_000], tag=["a1", None, "b", "a2"])
+
+    def passed(*tests: Condition) -> list[int]:
+        return [int(seq) for seq in apply(tests, base).column(0).to_pylist()]
+
+    assert passed(Condition("tag", "EqualTo", "b")) == [3]
+    assert passed(Condition("tag", "StringStartsWith", "a")) == [1, 4]
+    assert passed(Condition("tag", "In", ["b", "a1", None])) == [1, 3]
+    assert passed(Condition("tag", "IsNull", None)) == [2]
+    assert passed(
+        Condition("ts", "GreaterThan", datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)), Condition("seq", "LessThan", 4)
+    ) == [3]
+    assert passed(Condition("ts", "GreaterThanOrEqual", datetime(1970, 1, 1, 0, 0, 2, 1, tzinfo=UTC))) == [3, 4]
+
+
+def test_bounds_of_seq_and_time_narrow_the_range() -> None:
+    two = datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
+    tests = [
+        Condition("seq", "GreaterThan", 4),
+        Condition("seq", "LessThanOrEqual", 9),
+        Condition("tag", "EqualTo", "a"),
+    ]
+    assert seq_bounds(tests) == (5, 9)
+    assert seq_bounds([Condition("seq", "In", [7, 3])]) == (3, 7)
+    assert ts_bounds([Condition("ts", "GreaterThanOrEqual", two), Condition("ts", "LessThan", two)]) == (2000, 2001)
+    assert ts_bounds(tests) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("column", "operator", "taken"),
+    [("seq", "In", True), ("ts", "In", False), ("tag", "StringContains", False), ("data", "EqualTo", False)],
+)
+def test_only_filters_that_can_be_applied_whole_are_taken(column: str, operator: str, taken: bool) -> None:
+    assert supported(column, operator) is taken
