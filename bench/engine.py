@@ -25,12 +25,12 @@ from driftq.codec.write_body import decode_write
 from driftq.config import Settings
 from driftq.engine.engine import Engine
 from driftq.engine.read.tag_lookup import TagIndexes
-from driftq.engine.read.topic_page import Page, Query
-from driftq.engine.state.control_frames import DeleteBody
+from driftq.engine.read.topic_page import Page, PageQuery
+from driftq.engine.state.control_frames import DeleteFrame
 from driftq.engine.state.segment import Segment
 from driftq.engine.state.topic import Topic
 from driftq.engine.write import deleter as delete_module
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.deleter import parse_match
 from driftq.engine.write.state_changes import apply_delete
 from driftq.model.limits import Limits
@@ -69,7 +69,7 @@ class Driver:
         while shard.depth > QUEUE_ROOM:
             await asyncio.sleep(0.0005)
 
-    async def _answered(self, last: Pending[Appended]) -> None:
+    async def _answered(self, last: Pending[AppendResult]) -> None:
         # The writes of one turn are answered in order, so that the last one stands for all.
         await self.runtime.future(last)
 
@@ -88,7 +88,7 @@ class Driver:
         while self.engine.filing.busy or any(s.sealing and not s.sealed for s in topic.segments):
             await asyncio.sleep(0.005)
 
-    def page(self, query: Query) -> Page:
+    def page(self, query: PageQuery) -> Page:
         """One page that is in memory."""
         found = self.engine.diff(TOPIC, query)
         assert isinstance(found, Page)
@@ -123,7 +123,7 @@ async def diff(directory: str, scale: float, *, tags: bool) -> Result:
     size = 0
     for _ in range(rounds):
         for cursor in range(0, 100_000, 1000):
-            size += len(render_records(driver.page(Query(cursor, 1000)), fields))
+            size += len(render_records(driver.page(PageQuery(cursor, 1000)), fields))
     took = time.perf_counter() - began
     return Result(rounds * 100_000 / took, {"bytes_per_record": size / rounds / 100_000})
 
@@ -158,7 +158,7 @@ async def delete_tag(directory: str, scale: float) -> Result:
     await driver.settle()
     spent = [0.0]
 
-    def timed(topic: Topic, indexes: TagIndexes, body: DeleteBody, op: int, ts: int) -> int:
+    def timed(topic: Topic, indexes: TagIndexes, body: DeleteFrame, op: int, ts: int) -> int:
         began = time.perf_counter()
         deleted = apply_delete(topic, indexes, body, op, ts)
         spent[0] += time.perf_counter() - began

@@ -19,7 +19,7 @@ import uvloop
 from bench.load import body, redis_length
 from bench.report import Result, Workload, report
 from bench.servers import Process, driftq, missing_redis, redis
-from driftq.cli.server.load_generator import Load, again_and_again, drive, http_length, http_request
+from driftq.cli.server.load_generator import LoadGenerator, again_and_again, drive, http_length, http_request
 
 CONNECTIONS = 16
 SECONDS = 4.0
@@ -54,7 +54,7 @@ def spread(requests: Sequence[bytes], connections: int) -> list[Iterator[bytes]]
     return [again_and_again([*requests[n:], *requests[:n]]) for n in range(connections)]
 
 
-def run_load(load: "asyncio.Future[Load] | object") -> Load:
+def run_load(load: "asyncio.Future[LoadGenerator] | object") -> LoadGenerator:
     """Drive it on a fast loop."""
     return uvloop.run(load)  # type: ignore[arg-type]
 

@@ -67,7 +67,7 @@ class DriftQServer:
 
         from driftq.config import Settings
         from driftq.http.app import App
-        from driftq.http.keys import Keys
+        from driftq.http.keys import ApiKeys
         from driftq.http.transport.connection_context import Terms
         from driftq.http.transport.listener import Listener, choose_address
         from driftq.server import Server
@@ -80,7 +80,7 @@ class DriftQServer:
         settings = convert({"data_dir": self.data_dir, "port": 0, **self._settings}, Settings)
         runtime = AsyncioRuntime(self._loop)
         server = Server(settings, OsDisk(), SystemClock(), runtime, boot_id=read_boot_id(), pid=os.getpid())
-        app = App(server, Keys.parse(""))
+        app = App(server, ApiKeys.parse(""))
         listener = Listener(app.handle, runtime, Terms.of(settings), app.shortcut)
         self.url = f"http://{await listener.open(choose_address(settings))}"
         self._begun.set()

@@ -67,7 +67,7 @@ class Unconfirmed(NamedTuple):
     memory: int
 
 
-class Figures(Struct, frozen=True):
+class ServerFigures(Struct, frozen=True):
     """What is counted, at one moment."""
 
     uptime_ms: int
@@ -244,7 +244,7 @@ class Server:
                 counts[topic.durability] += max(0, topic.head - self.engine.synced_seq(topic))
         return Unconfirmed(counts[Durability.DISK], counts[Durability.MEMORY])
 
-    def figures(self) -> Figures:
+    def figures(self) -> ServerFigures:
         """What the metrics show, retention applied."""
         engine = self.engine
         topics = list(engine.catalog.visible())
@@ -252,7 +252,7 @@ class Server:
         for topic in topics:
             if not topic.late:
                 topic.expire(now)
-        return Figures(
+        return ServerFigures(
             uptime_ms=self.health().uptime_ms,
             ready=self._closing is None and engine.writers.stopped is None,
             replay_progress=self.replay_progress,

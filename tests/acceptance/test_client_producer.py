@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from driftq.client import AsyncClient, BadRequestError, Client, ClosedError, NotFoundError, Record, StoredMessage
-from driftq.client.transport.new_records import JsonLines
+from driftq.client.transport.new_records import JsonLinesReader
 from driftq.client.transport.retry import Retries
 from tests.acceptance.hostile_server import heard, hostile, reply
 from tests.acceptance.restarting import PATIENT, restarting
@@ -41,7 +41,7 @@ def test_lines_are_a_write_of_their_own_between_the_appends_around_them(client: 
         before = out.append("before")
         lines = out.append_lines(b'1\n{"n": 2}\n\n"three"', tag="line", node="here")
         after = [out.append(n) for n in ("after", "last")]
-        checked = JsonLines(b"4\n5\n")
+        checked = JsonLinesReader(b"4\n5\n")
         more = out.append_lines(checked)
         assert list(lines.result(30)) == [2, 3, 4]
         with pytest.raises(ValueError, match="line 2 is"):

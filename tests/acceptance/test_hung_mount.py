@@ -15,7 +15,7 @@ from driftq.config import Settings
 from driftq.errors import StartError
 from driftq.features.backup import backups
 from driftq.http.app import App
-from driftq.http.keys import Keys
+from driftq.http.keys import ApiKeys
 from driftq.http.request import Request
 from driftq.server import Server
 from driftq.system.clock import SystemClock
@@ -47,7 +47,7 @@ class Rig:
         disk = PatientDisk(self.hanging, str(self.settings.cold_dir), self.patience)
         self.server = Server(self.settings, disk, SystemClock(), self.runtime)
         self.patience.hurry(LOOP_WAIT_S)
-        self.app = App(self.server, Keys.parse(""))
+        self.app = App(self.server, ApiKeys.parse(""))
         await self.ask("PUT", "/v0/topics/t", self.config)
         for first in range(1, 25, 4):
             await self.write("t", *range(first, first + 4))

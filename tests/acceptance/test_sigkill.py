@@ -22,7 +22,7 @@ from driftq.codec.record_json import Fields, render_records
 from driftq.codec.write_body import make_rows
 from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
-from driftq.engine.read.topic_page import Query
+from driftq.engine.read.topic_page import PageQuery
 from driftq.model.limits import RESERVE_MAX
 from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic_config import Durability
@@ -146,7 +146,7 @@ async def _read(engine: Engine, runtime: AsyncioRuntime, name: str) -> Found:
     pages = []
     cursor, caught_up = 0, False
     while not caught_up:
-        page = engine.diff(name, Query(from_seq=cursor, limit=1000))
+        page = engine.diff(name, PageQuery(from_seq=cursor, limit=1000))
         if isinstance(page, Fetch):
             await runtime.future(page)
             continue

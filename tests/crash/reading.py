@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
-from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.model.tombstone import Tombstone
 from driftq.model.topic_config import Durability
 from driftq.testing import ManualRuntime
@@ -50,7 +50,7 @@ def records_of(page: Page) -> Iterator[Record]:
         yield from records if count == len(rows) else [records[row - first] for row in rows]
 
 
-def page_after(engine: Engine, runtime: ManualRuntime, name: str, query: Query) -> Page:
+def page_after(engine: Engine, runtime: ManualRuntime, name: str, query: PageQuery) -> Page:
     """One page, whatever has to be fetched for it."""
     for _ in range(_PAGES_MAX):
         found = engine.diff(name, query)
@@ -66,7 +66,7 @@ def read_all(engine: Engine, runtime: ManualRuntime, name: str, *, limit: int = 
     reading = Reading([], [])
     cursor = 0
     for _ in range(_PAGES_MAX):
-        page = page_after(engine, runtime, name, Query(cursor, limit))
+        page = page_after(engine, runtime, name, PageQuery(cursor, limit))
         if page.tombstone is not None:
             reading.tombstones.append(page.tombstone)
         reading.records.extend(records_of(page))

@@ -14,8 +14,8 @@ from driftq.codec.write_body import make_rows
 from driftq.engine.engine import Engine
 from driftq.errors import StageIncompleteError
 from driftq.features.cursors import NamedCursors
-from driftq.features.staging.staged_parts import Address
-from driftq.features.staging.staging import Committed, PartRef, Staging
+from driftq.features.staging.staged_parts import PartAddress
+from driftq.features.staging.staging import CommitResult, PartRef, Staging
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.storage.layout import Layout
 from driftq.system.disk import Site
@@ -122,16 +122,16 @@ class StagingWorld:
     def stage(self, name: str, batch: int, part: int) -> None:
         """Stage one part."""
         datas = [json.encode([batch, part, row]) for row in range(_SIZES[part])]
-        staged = self.staging.stage(name, "w", Address(batch, part, 0, 0), make_rows(datas))
+        staged = self.staging.stage(name, "w", PartAddress(batch, part, 0, 0), make_rows(datas))
         staged.then(lambda done: self.told.staged.add((name, batch, part)) if done.error is None else None)
 
-    def commit_nowait(self, name: str, batch: int) -> Pending[Committed]:
+    def commit_nowait(self, name: str, batch: int) -> Pending[CommitResult]:
         """Commit a batch."""
         self.told.asked[name] = max(batch, self.told.asked.get(name, -1))
         parts = [PartRef(part, 0, 1) for part in range(len(_SIZES))]
         committed = self.staging.commit(name, "w", batch, parts)
 
-        def heard(done: Pending[Committed]) -> None:
+        def heard(done: Pending[CommitResult]) -> None:
             if done.error is None:
                 self.told.committed[name] = max(batch, self.told.committed.get(name, -1))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.engine.read.topic_page import Query
+from driftq.engine.read.topic_page import PageQuery
 from driftq.model.tombstone import Reason
 from driftq.testing import CrashMode
 from tests.crash import scenarios
@@ -35,7 +35,7 @@ def test_a_reader_of_the_old_topic_is_told_that_it_was_recreated(mode: CrashMode
     assert (again.result().first_seq, again.result().deduped) == (1, False)
     world.crash(mode)
     world.judge()
-    page = page_after(world.engine, world.runtime, "one", Query(9))
+    page = page_after(world.engine, world.runtime, "one", PageQuery(9))
     assert page.tombstone is not None
     assert (page.tombstone.reason, page.tombstone.gap_from, page.tombstone.gap_to) == (Reason.RECREATED, 1, 3)
     assert [record.seq for record in world.read("one").records] == [1, 2, 3]

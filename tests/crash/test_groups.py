@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from driftq.features.broker.protocols import Place, Produced
+from driftq.features.broker.protocols import DeliveryKey, Produced
 from driftq.system.runtime import Pending
 from tests.crash.brokered import KeptByBroker
 from tests.crash.noted import SETTINGS, Image, Noting, try_all
@@ -104,7 +104,7 @@ class Party(Noting[Notes]):
             else:
                 notes.nacked[work] = attempts
 
-        place = Place("t", group, notes.stored[offset][0], offset)
+        place = DeliveryKey("t", group, notes.stored[offset][0], offset)
         broker = self.rig.broker
         (broker.ack(place, group) if ack else broker.nack(place, group, "no")).then(answered)
 

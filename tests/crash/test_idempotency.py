@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from driftq.errors import InvalidRequestError
 from driftq.features.broker.idempotency.consumed_keys import Status
-from driftq.features.broker.protocols import Place, Produced, Scope
+from driftq.features.broker.protocols import DeliveryKey, KeyOwner, Produced
 from driftq.system.runtime import Pending
 from driftq.testing import CrashMode
 from tests.crash.brokered import KeptByBroker
@@ -80,7 +80,7 @@ class Party(Noting[Notes]):
             done.result()
             notes.committed.setdefault(key, b"")
 
-        self.rig.broker.ack(Place("t", "g", 0, offset), "a").then(answered)
+        self.rig.broker.ack(DeliveryKey("t", "g", 0, offset), "a").then(answered)
 
     def fail(self, key: str) -> None:
         registry, notes = self.rig.registry, self.notes
@@ -96,8 +96,8 @@ class Party(Noting[Notes]):
         self.rig.run_all()
 
 
-def _scope(key: str) -> Scope:
-    return Scope("", "t", "g", key)
+def _scope(key: str) -> KeyOwner:
+    return KeyOwner("", "t", "g", key)
 
 
 def history(party: Party) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.json import decode
 
-from driftq.features.broker.protocols import Scope
+from driftq.features.broker.protocols import KeyOwner
 from driftq.http.reply import Reply
 from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, ManualClock, ServerRig, SimDisk
@@ -143,7 +143,7 @@ def _in_force(rig: ServerRig) -> dict[str, list[bool]]:
     topic = rig.server.broker.book.by_name.get("t")
     group = None if topic is None else topic.groups.get("g")
     lane = None if group is None else group.lanes.get(0)
-    entries = [rig.server.registry.entry(Scope("", "t", "g", key)) for key in KEYS]
+    entries = [rig.server.registry.entry(KeyOwner("", "t", "g", key)) for key in KEYS]
     return {
         "ack": [lane is not None and offset in lane.done for offset in ACKED],
         "nack": [lane is not None and offset in lane.retries for offset in NACKED],

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from driftq.features.broker.protocols import Place, Produced
+from driftq.features.broker.protocols import DeliveryKey, Produced
 from driftq.system.runtime import Pending
 from tests.crash.brokered import KeptByBroker
 from tests.crash.noted import SETTINGS, Image, Noting, try_all
@@ -73,7 +73,7 @@ class Party(Noting[Notes]):
                 notes.acked.add(work)
                 notes.known.add(work[0])
 
-            place = Place("t", group, notes.stored[offset][0], offset)
+            place = DeliveryKey("t", group, notes.stored[offset][0], offset)
             self.rig.broker.ack(place, group).then(answered)
         self.rig.run_all()
 
@@ -152,7 +152,7 @@ def probe(image: Image[Notes], rig: BrokerRig) -> None:
         for offset in came:
             partition = topic.index.partition_at(offset)
             assert partition is not None
-            rig.run(rig.broker.ack(Place("t", name, partition, offset), "a"))
+            rig.run(rig.broker.ack(DeliveryKey("t", name, partition, offset), "a"))
     rig.advance(3 * AGE_MS)
     assert topic.index.start == topic.index.head
     assert [part.count for part in topic.index.parts] == [0] * PARTITIONS

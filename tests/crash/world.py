@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from driftq.codec.write_body import make_rows
 from driftq.config import Settings
 from driftq.engine.engine import Engine
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.deleter import Deleted, parse_match
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.system.disk import Disk, Site
@@ -186,7 +186,7 @@ class World:
         batch_node: str | None = None,
         key: str | None = None,
         padding: int = 0,
-    ) -> Pending[Appended]:
+    ) -> Pending[AppendResult]:
         """Write a batch; tags, nodes and metas are taken in turns."""
         number = len(self.ledger.writes)
         datas = [data_of(number, row, padding) for row in range(count)]
@@ -212,7 +212,7 @@ class World:
         )
         number = ledger.write_asked(Write(instance, written, key, topic.durability))
 
-        def settle(done: Pending[Appended]) -> None:
+        def settle(done: Pending[AppendResult]) -> None:
             if done.error is not None:
                 ledger.failed[number] = done.error
             elif not done.result().deduped:

@@ -6,10 +6,10 @@ from msgspec import structs, to_builtins
 
 from driftq.config import Settings
 from driftq.engine.state.durable_feature import DurableState
-from driftq.features.broker.protocols import Scope
+from driftq.features.broker.protocols import KeyOwner
 from driftq.features.broker.redrive_topics import BrokerLetters
 from driftq.features.broker.retention import Retention
-from driftq.features.broker.run_index import Found, RunIndex
+from driftq.features.broker.run_index import FoundRun, RunIndex
 from driftq.features.broker.state.broker_frames import GroupKind, LaneState, RetryBody, encode
 from driftq.system.runtime import run
 from driftq.testing import SimDisk
@@ -48,7 +48,7 @@ def _round(rig: BrokeredRig, name: str) -> None:
     consumer.ack(got[f"{name} keyed"].offset, got[f"{name} keyed"].partition)
     consumer.close()
     for key, committed in (("done", True), ("failed", False)):
-        scope = Scope("", "t", "g", f"{name} {key}")
+        scope = KeyOwner("", "t", "g", f"{name} {key}")
         rig.registry.begin_key(scope, "a", 30_000)
         if committed:
             rig.run(rig.registry.commit_key(scope, "a", b"\x00result"))
@@ -138,7 +138,7 @@ def _lane(state: LaneState) -> Any:
     return told
 
 
-def _run(found: Found | None) -> Any:
+def _run(found: FoundRun | None) -> Any:
     """What every version has of a run."""
     return (
         None

@@ -6,8 +6,8 @@ from msgspec import structs
 
 from driftq.config import Settings
 from driftq.features.cursors import NamedCursors
-from driftq.features.staging.staged_parts import Address
-from driftq.features.staging.staging import Committed, PartRef, Staging
+from driftq.features.staging.staged_parts import PartAddress
+from driftq.features.staging.staging import CommitResult, PartRef, Staging
 from driftq.model.topic_config import Durability
 from driftq.storage.layout import Layout
 from driftq.system.runtime import Pending
@@ -37,9 +37,9 @@ class StagedRig(EngineRig):
 
     def stage(self, writer: str, batch: int, *datas: object, **columns: Any) -> None:
         """One part."""
-        self.run(self.staging.stage("t", writer, Address(batch, 0, 0, 0), rows_of(datas, **columns)))
+        self.run(self.staging.stage("t", writer, PartAddress(batch, 0, 0, 0), rows_of(datas, **columns)))
 
-    def commit(self, writer: str, batch: int) -> Pending[Committed]:
+    def commit(self, writer: str, batch: int) -> Pending[CommitResult]:
         """That part, published."""
         done = self.staging.commit("t", writer, batch, [PartRef(0, 0, 1)])
         self.runtime.run_until_idle()

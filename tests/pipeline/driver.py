@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import json
 
 from driftq.pipeline import session
-from driftq.pipeline.runs.launcher import Settings, run_job
+from driftq.pipeline.runs.launcher import RunSettings, run_job
 
 MASTER = "local[2,3]"
 
@@ -46,7 +46,7 @@ def copy(spark: Any, url: str, *, source: str, to: str, checkpoint: str, at_once
 
 def archive(_: Any, url: str, *, source: str, lake: str, state: str, at_once: int) -> None:
     """A topic into a lake."""
-    settings = Settings(server=url, master=MASTER, state_dir=state)
+    settings = RunSettings(server=url, master=MASTER, state_dir=state)
     run_job("archive", settings=settings, topics=[source], lake=lake, once=True, max_records=at_once)
 
 

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from driftq.pipeline import run_job
-from driftq.pipeline.runs.job import Outcome
-from driftq.pipeline.runs.launcher import Settings
+from driftq.pipeline.runs.job import JobResult
+from driftq.pipeline.runs.launcher import RunSettings
 
-RunJob = Callable[..., Outcome]
+RunJob = Callable[..., JobResult]
 
 
 def job_runner(server_url: str, state: Path) -> RunJob:
     """Runs a job once, in the session there is."""
-    settings = Settings(server=server_url, master="local[2,2]", state_dir=str(state))
+    settings = RunSettings(server=server_url, master="local[2,2]", state_dir=str(state))
 
-    def run(name: str, **options: Any) -> Outcome:
+    def run(name: str, **options: Any) -> JobResult:
         return run_job(name, settings=settings, once=True, **options)
 
     return run

@@ -9,7 +9,7 @@ from msgspec import json
 
 from driftq.client import Client
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.lake.archive_check import Finding, verify
+from driftq.pipeline.lake.archive_check import ArchiveFinding, verify
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.lake_owner import claim
 from driftq.pipeline.lake.server_topics import ServerTopics
@@ -28,7 +28,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
-def found(lake: Lake, client: Client, *topics: str) -> list[Finding]:
+def found(lake: Lake, client: Client, *topics: str) -> list[ArchiveFinding]:
     return verify(lake, ServerTopics(client), topics or None)
 
 

@@ -25,7 +25,7 @@ PATIENCE_S = 600
 _SCRIPT = """
 import json, sys, tempfile
 from driftq.pipeline import PipelineError, read_topic, run_job, session
-from driftq.pipeline.runs.launcher import Settings
+from driftq.pipeline.runs.launcher import RunSettings
 from driftq.pipeline.lake.delta_tables import Lake
 url, target, topic = sys.argv[1:4]
 kind, _, where = target.partition("=")

@@ -13,7 +13,7 @@ from msgspec import json
 
 from driftq.client import Client
 from driftq.pipeline.runs.job import Progress
-from driftq.pipeline.runs.run_records import OPEN, Runs
+from driftq.pipeline.runs.run_records import OPEN, RunRecords
 from tests.acceptance.process import environment
 from tests.acceptance.waiting import until
 
@@ -42,7 +42,7 @@ class Commands:
 @pytest.fixture
 def commands(server_url: str, tmp_path: Path) -> Iterator[Commands]:
     yield Commands(server_url, tmp_path / "runs")
-    for run in Runs(tmp_path / "runs").all():
+    for run in RunRecords(tmp_path / "runs").all():
         if run.state in OPEN:  # a test that failed leaves one in the background
             os.kill(run.pid, signal.SIGKILL)
 
@@ -57,7 +57,7 @@ def test_an_archive_in_the_background_is_followed_refused_twice_and_stopped(
         run_id = _begun(commands, *job)["id"]
 
         def far() -> Progress:
-            return Runs(tmp_path / "runs").find(run_id).progress
+            return RunRecords(tmp_path / "runs").find(run_id).progress
 
         until(far, lambda found: found.rows == 1000, PATIENCE_S)
         topic.write([{"data": {"n": n}} for n in range(500)])

@@ -7,8 +7,8 @@ import pytest
 from driftq.client import Client, Record
 from driftq.pipeline import PipelineError
 from driftq.pipeline.jobs.user_pipeline import FileOptions, run_file
-from driftq.pipeline.runs.job import Outcome
-from driftq.pipeline.runs.launcher import Settings, launch
+from driftq.pipeline.runs.job import JobResult
+from driftq.pipeline.runs.launcher import RunSettings, launch
 
 STEPS = """
 from driftq import pipeline
@@ -37,10 +37,10 @@ query = (
 """
 
 
-def run(server_url: str, tmp_path: Path, text: str) -> Outcome:
+def run(server_url: str, tmp_path: Path, text: str) -> JobResult:
     file = tmp_path / "mine.py"
     file.write_text(text, encoding="utf-8")
-    settings = Settings(server=server_url, master="local[2,2]", state_dir=str(tmp_path / "state"))
+    settings = RunSettings(server=server_url, master="local[2,2]", state_dir=str(tmp_path / "state"))
     return launch(str(file), {}, lambda run: run_file(run, file, FileOptions(once=True)), settings=settings)
 
 

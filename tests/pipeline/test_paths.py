@@ -14,9 +14,9 @@ from driftq.pipeline.server_connection import Wire
 from driftq.pipeline.source import local_segments as in_place
 from driftq.pipeline.source.read_columns import Projection, ddl, names_of
 from driftq.pipeline.source.read_options import parse
-from driftq.pipeline.source.split_plan import Manifest, Piece, Split, splits_of
+from driftq.pipeline.source.split_plan import Piece, Split, TopicFiles, splits_of
 from driftq.pipeline.source.split_reader import Task, read_split
-from driftq.pipeline.source.topic_listing import Topics
+from driftq.pipeline.source.topic_listing import TopicListing
 from tests.acceptance.process import ServerProcess
 from tests.acceptance.waiting import until
 from tests.pipeline.topics import PATIENCE_S, ask, fill, table
@@ -49,9 +49,9 @@ class _World:
     def url(self) -> str:
         return f"http://{self.server.address}"
 
-    def manifest(self, topic: str) -> Manifest:
+    def manifest(self, topic: str) -> TopicFiles:
         with Wire(self.url, None) as wire:
-            return Topics(wire, parse({"topic": topic})).get(topic)
+            return TopicListing(wire, parse({"topic": topic})).get(topic)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def _rows(world: _World, *, files: bool, split_records: int = 10**6) -> list[dic
     assert isinstance(schema, StructType)
     manifest = world.manifest("eventful")
     with Wire(world.url, None) as wire:
-        gaps = Topics(wire, asked).gaps(manifest, 0, manifest.head)
+        gaps = TopicListing(wire, asked).gaps(manifest, 0, manifest.head)
     task = Task(wire, Projection(to_arrow_schema(schema, timezone="UTC")), (), "rows", in_place=files)
     splits = splits_of(manifest, 0, manifest.head, split_records, gaps)
     return [row for split in splits for batch in read_split(task, split) for row in batch.to_pylist()]

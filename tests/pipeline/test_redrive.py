@@ -9,8 +9,8 @@ from msgspec import json
 
 from driftq.client import Client
 from driftq.pipeline import run_job
-from driftq.pipeline.runs.job import Outcome
-from driftq.pipeline.runs.launcher import Settings
+from driftq.pipeline.runs.job import JobResult
+from driftq.pipeline.runs.launcher import RunSettings
 from tests.acceptance.process import PATIENCE_S, ServerProcess
 from tests.acceptance.waiting import until
 from tests.pipeline.topics import ask, fresh, records, values, write
@@ -23,8 +23,8 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DRIFTQ_PIPELINE_DIR", str(tmp_path))
 
 
-def redrive(server_url: str, topic: str, **options: Any) -> Outcome:
-    return run_job("redrive", settings=Settings(server=server_url), topics=[topic], **options)
+def redrive(server_url: str, topic: str, **options: Any) -> JobResult:
+    return run_job("redrive", settings=RunSettings(server=server_url), topics=[topic], **options)
 
 
 def queue_with_letters(server: ServerProcess, tags: list[str]) -> tuple[str, str]:

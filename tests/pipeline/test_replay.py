@@ -11,9 +11,9 @@ import pytest
 
 from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.jobs.replay.replay_source import ReplaySource
-from driftq.pipeline.lake.delta_tables import Batch, Lake
+from driftq.pipeline.lake.delta_tables import Lake, WriterBatch
 from driftq.pipeline.lake.table_layout import GAPS, RECORDS
-from driftq.pipeline.runs.launcher import Settings
+from driftq.pipeline.runs.launcher import RunSettings
 from driftq.pipeline.runs.run_records import RunRecord
 from tests.acceptance.process import ROOT, ServerProcess, serving
 from tests.acceptance.waiting import until
@@ -35,7 +35,7 @@ class Replays:
     """Replays of one test."""
 
     def __init__(self, server_url: str, directory: Path) -> None:
-        self._settings = Settings(server=server_url, state_dir=str(directory))
+        self._settings = RunSettings(server=server_url, state_dir=str(directory))
 
     def __call__(self, **options: Any) -> dict[str, Any]:
         listener = options.pop("listener", None)
@@ -87,7 +87,7 @@ def test_a_replay_that_was_cut_off_goes_on_where_it_was(server: ServerProcess, r
 def test_archive_and_live_log_are_one(server: ServerProcess, server_url: str, replay: Replays, tmp_path: Path) -> None:
     topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake [a] {b}*")
     write(server, topic, list(range(60)))
-    settings = Settings(server=server_url, state_dir=str(tmp_path))
+    settings = RunSettings(server=server_url, state_dir=str(tmp_path))
     patiently(lambda: run_job("archive", settings=settings, topics=[topic], lake=lake, once=True))
     ask(server, "PUT", f"/v0/topics/{topic}", {"cap_records": 30})
     write(server, topic, list(range(60, 80)))
@@ -103,7 +103,7 @@ def test_what_the_live_log_loses_on_the_way_comes_from_the_archive_or_stops_the_
 ) -> None:
     topic, to, bare, lake = fresh("source"), fresh("again"), fresh("bare"), str(tmp_path / "lake")
     write(server, topic, list(range(40)))
-    settings = Settings(server=server_url, state_dir=str(tmp_path))
+    settings = RunSettings(server=server_url, state_dir=str(tmp_path))
     patiently(lambda: run_job("archive", settings=settings, topics=[topic], lake=lake, once=True))
     for begun in ({"to": to, "lake": lake}, {"to": bare}):
         with pytest.raises(RuntimeError, match="cut off"):
@@ -134,9 +134,9 @@ def _archive_by_hand(lake: Lake, topic: str, epoch: int, seqs: list[int], lost: 
     """An archive that has these records, and was told that others are lost."""
     own = {"topic": topic, "epoch": epoch, "ts": _AT, "day": _AT.date()}
     rows = [{**own, "seq": seq, "data": str(seq)} for seq in seqs]
-    lake.topic(topic).append(pa.Table.from_pylist(rows, RECORDS), Batch("by hand", 0))
+    lake.topic(topic).append(pa.Table.from_pylist(rows, RECORDS), WriterBatch("by hand", 0))
     gap = {**own, "gap_from": lost[0], "gap_to": lost[1], "reason": "cap", "seen_ts": _AT}
-    lake.table("gaps", GAPS).append(pa.Table.from_pylist([gap], GAPS), Batch("by hand", 0))
+    lake.table("gaps", GAPS).append(pa.Table.from_pylist([gap], GAPS), WriterBatch("by hand", 0))
 
 
 def test_what_the_archive_has_lost_is_told_and_not_left_out(
@@ -214,7 +214,7 @@ def topic_with_a_hole(server: ServerProcess) -> str:
 
 def test_holes_of_the_live_log_are_counted_and_told(server: ServerProcess, server_url: str, tmp_path: Path) -> None:
     topic, to = topic_with_a_hole(server), fresh("again")
-    settings = Settings(server=server_url, state_dir=str(tmp_path))
+    settings = RunSettings(server=server_url, state_dir=str(tmp_path))
     hole = [{"first_seq": 2, "last_seq": 3, "reason": "source_trim"}]
     for dry_run, rows in ((True, 3), (False, 3), (False, 0)):
         done = run_job("replay", settings=settings, topic=topic, to=to, dry_run=dry_run)

@@ -8,7 +8,7 @@ import pytest
 from driftq.client import Client
 from driftq.pipeline import PipelineError, run_job
 from driftq.pipeline.errors import AbsentError
-from driftq.pipeline.runs.launcher import Settings
+from driftq.pipeline.runs.launcher import RunSettings
 from tests.acceptance.process import ServerProcess
 from tests.pipeline.topics import ask, fresh, patiently, records, values, write
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 def route(server_url: str, directory: Path, **options: Any) -> dict[str, Any]:
     """Run one to its end; what it says."""
-    settings = Settings(server=server_url, state_dir=str(directory))
+    settings = RunSettings(server=server_url, state_dir=str(directory))
     given = {"once": True, "checkpoint": str(directory / "checkpoint"), **options}
     return patiently(lambda: run_job("route", settings=settings, **given)).facts
 

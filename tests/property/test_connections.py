@@ -10,7 +10,7 @@ from h2.connection import H2Connection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftq.http.answer import Sink, Stream
+from driftq.http.answer import Sink, StreamAnswer
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.transport.connection import PREFACE
@@ -27,9 +27,9 @@ class Brief(Voice):
         sink.close()
 
 
-def handle(request: Request) -> Reply | Stream:
+def handle(request: Request) -> Reply | StreamAnswer:
     if request.path == "/stream":
-        return Stream(Brief(b"event"))
+        return StreamAnswer(Brief(b"event"))
     if request.oversized:
         return Reply(413)
     told = f"{request.method} {request.path}?{request.query} {request.headers} {request.fault} "

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from driftq.config import Settings
 from driftq.errors import InvalidRequestError, NotOwnerError, PreconditionError
-from driftq.features.broker.protocols import Place
+from driftq.features.broker.protocols import DeliveryKey
 from driftq.features.broker.state.group_partition import State
 from driftq.testing import CrashMode
 from tests.property.histories import HISTORIES
@@ -98,7 +98,7 @@ class World:
             return
         group, offset = rng.choice(sorted(self.owners))
         owner = self.owners[group, offset] if rng.random() < 0.9 else "stranger"
-        place = Place("t", group, self.stored[offset][0], offset)
+        place = DeliveryKey("t", group, self.stored[offset][0], offset)
         broker = self.rig.broker
         try:
             self.rig.run(broker.ack(place, owner) if ack else broker.nack(place, owner, "no"))
@@ -125,7 +125,7 @@ class World:
         entry = self.rig.broker.book.by_name["t"].groups[group].lanes[partition].open.get(offset)
         leased = entry is not None and entry.state is State.LEASED
         try:
-            self.rig.run(self.rig.broker.release(Place("t", group, partition, offset), owner))
+            self.rig.run(self.rig.broker.release(DeliveryKey("t", group, partition, offset), owner))
         except NotOwnerError:
             assert owner == "stranger" or self._moved(group, offset, owner)
         except InvalidRequestError:

@@ -13,11 +13,11 @@ import pytest
 from driftq.engine.state.control_frames import (
     COMMIT,
     CommitBody,
-    DeleteBody,
+    DeleteFrame,
     FloorsBody,
     HoleBody,
     TimeSeenBody,
-    TopicBody,
+    TopicFrame,
     WatermarkBody,
     encode_body,
 )
@@ -61,11 +61,11 @@ def planted() -> dict[str, bytes]:
     return {
         "append": encode_block(forged, topic_id=VICTIM, first_seq=4, ts=0, synced_to=CLAIM),
         "topic": encode_control(
-            Kind.TOPIC, encode_body(TopicBody("victim", config, 0)), topic_id=VICTIM, op=99, ts=0, synced_to=CLAIM
+            Kind.TOPIC, encode_body(TopicFrame("victim", config, 0)), topic_id=VICTIM, op=99, ts=0, synced_to=CLAIM
         ),
         "topic_delete": _control(Kind.TOPIC_DELETE, b""),
         "delete": encode_control(
-            Kind.DELETE, encode_body(DeleteBody(100, 100)), topic_id=VICTIM, op=99, ts=0, synced_to=CLAIM
+            Kind.DELETE, encode_body(DeleteFrame(100, 100)), topic_id=VICTIM, op=99, ts=0, synced_to=CLAIM
         ),
         "time_seen": encode_control(
             Kind.TIME_SEEN, encode_body(TimeSeenBody(FUTURE)), topic_id=0, op=99, ts=0, synced_to=CLAIM

@@ -15,7 +15,7 @@ from msgspec import json, structs
 from driftq.codec.record_json import Fields, render_records
 from driftq.config import Settings
 from driftq.engine.read.topic_page import Page
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.deleter import Deleted, parse_match
 from driftq.errors import DriftQError, TopicNotFoundError
 from driftq.model.topic_config import Discard, Durability, TopicConfig
@@ -60,7 +60,7 @@ class Under(NamedTuple):
 
     name: str
     op: OracleWrite | OracleDelete | OraclePut
-    pending: Pending[Appended] | Pending[Deleted] | Pending[bool]
+    pending: Pending[AppendResult] | Pending[Deleted] | Pending[bool]
 
 
 class World:
@@ -85,7 +85,7 @@ class World:
         rng = random.Random(spice)
         if name in self.creating or name in self.deleting or (self.held and name not in self.topics):
             return
-        asked: list[tuple[OracleWrite, Pending[Appended]]] = []
+        asked: list[tuple[OracleWrite, Pending[AppendResult]]] = []
         for place, size in enumerate(sizes):
             rows, columns = _some_rows(rng, size)
             op = OracleWrite(rows, 0, keys[place] if place < len(keys) else None)
@@ -99,7 +99,7 @@ class World:
             if not self.held or self._settles_at_once(name):
                 assert pending.settled, f"{op} was not answered"
 
-    def _append(self, name: str, op: OracleWrite, rows: Rows) -> Pending[Appended] | None:
+    def _append(self, name: str, op: OracleWrite, rows: Rows) -> Pending[AppendResult] | None:
         """One write: what must the engine say to it?"""
         engine, now = self.rig.engine, self._present()
         topic = self.topics.get(name)
@@ -146,7 +146,7 @@ class World:
             assert self.topics.get(under.name) is not topic, "a write failed for no reason"
             return
         answer = under.pending.result()
-        assert isinstance(answer, Appended)
+        assert isinstance(answer, AppendResult)
         assert answer.ts >= topic.state.last_ts, "a stamp went back"
         stored = self.rig.engine.time.timeline.moment(answer.ts)
         assert op.at is not None
@@ -534,17 +534,17 @@ def _expect(code: str, call: Callable[[], object]) -> None:
     assert refused.value.code == code
 
 
-def _check_deduped(answer: Appended, first: int, count: int) -> None:
+def _check_deduped(answer: AppendResult, first: int, count: int) -> None:
     assert answer.deduped
     assert (answer.first_seq, answer.count, answer.head_seq) == (first, count, first + count - 1)
 
 
-def _check_same(done: Pending[Appended], winner: Pending[Appended] | Pending[Deleted] | Pending[bool]) -> None:
+def _check_same(done: Pending[AppendResult], winner: Pending[AppendResult] | Pending[Deleted] | Pending[bool]) -> None:
     if winner.error is not None:
         assert done.error is not None
         return
     won = winner.result()
-    assert isinstance(won, Appended)
+    assert isinstance(won, AppendResult)
     _check_deduped(done.result(), won.first_seq, won.count)
 
 

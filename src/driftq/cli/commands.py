@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from driftq import __version__
-from driftq.cli.lazy_groups import Entry, LazyGroup, commands_of
+from driftq.cli.lazy_groups import CommandEntry, LazyGroup, commands_of
 
 _WHAT = "An append-only-log server that never loses what it acked, and never loses anything in silence."
 
@@ -27,40 +27,56 @@ _DATA = "Data"
 _SHELL = "This command line"
 
 COMMANDS = {
-    "serve": Entry(_SERVER, "driftq.cli.server.serve_entry:serve", "Run a server until SIGTERM or SIGINT."),
-    "selfcheck": Entry(
+    "serve": CommandEntry(_SERVER, "driftq.cli.server.serve_entry:serve", "Run a server until SIGTERM or SIGINT."),
+    "selfcheck": CommandEntry(
         _SERVER, "driftq.cli.server.selfcheck:selfcheck", "Start a server of its own and check that it works."
     ),
-    "demo": Entry(_SERVER, "driftq.cli.demo.demo:demo", "Play a day of agents on a server of its own."),
-    "doctor": Entry(
+    "demo": CommandEntry(_SERVER, "driftq.cli.demo.demo:demo", "Play a day of agents on a server of its own."),
+    "doctor": CommandEntry(
         _SERVER, "driftq.cli.server.doctor:doctor", "Check the machine and the server, and say what to do."
     ),
-    "bench": Entry(
+    "bench": CommandEntry(
         _SERVER, "driftq.cli.server.bench:bench", "Measure rates and latencies of a server in a few seconds."
     ),
-    "topic": Entry(
+    "topic": CommandEntry(
         _TOPICS, "driftq.cli.topics.topic:topic", "List, show, create and delete topics; their named cursors."
     ),
-    "append": Entry(_TOPICS, "driftq.cli.topics.append:append", "Append JSON lines of a file or of standard input."),
-    "read": Entry(_TOPICS, "driftq.cli.topics.read:read", "Print the records of a topic."),
-    "tail": Entry(_TOPICS, "driftq.cli.topics.read:tail", "Print the last records of topics and follow them."),
-    "router": Entry(_TOPICS, "driftq.cli.topics.router:router", "List, draw, create and delete routers."),
-    "queue": Entry(_WORK, "driftq.cli.work.queue:queue", "Show queues, take jobs, and run a command for each."),
-    "group": Entry(_WORK, "driftq.cli.work.group:groups", "Show the groups of the broker, and put one elsewhere."),
-    "run": Entry(_WORK, "driftq.cli.work.run:run", "Show the steps of a run."),
-    "dlq": Entry(_WORK, "driftq.cli.work.dlq:dlq", "Show dead letters, and give them another chance."),
-    "export": Entry(_DATA, "driftq.cli.data.export:export", "Write a topic to an NDJSON, Arrow or Parquet file."),
-    "import": Entry(_DATA, "driftq.cli.data.import_group:imports", "Bring in records of files, or of another broker."),
-    "backup": Entry(_DATA, "driftq.cli.data.backup:backup", "Back up every topic of a running server."),
-    "restore": Entry(_DATA, "driftq.cli.data.backup:restore", "Make a data directory of a backup."),
-    "inspect": Entry(_DATA, "driftq.cli.data.data_directory:inspect", "Show what is in the files of a data directory."),
-    "verify": Entry(
+    "append": CommandEntry(
+        _TOPICS, "driftq.cli.topics.append:append", "Append JSON lines of a file or of standard input."
+    ),
+    "read": CommandEntry(_TOPICS, "driftq.cli.topics.read:read", "Print the records of a topic."),
+    "tail": CommandEntry(_TOPICS, "driftq.cli.topics.read:tail", "Print the last records of topics and follow them."),
+    "router": CommandEntry(_TOPICS, "driftq.cli.topics.router:router", "List, draw, create and delete routers."),
+    "queue": CommandEntry(_WORK, "driftq.cli.work.queue:queue", "Show queues, take jobs, and run a command for each."),
+    "group": CommandEntry(
+        _WORK, "driftq.cli.work.group:groups", "Show the groups of the broker, and put one elsewhere."
+    ),
+    "run": CommandEntry(_WORK, "driftq.cli.work.run:run", "Show the steps of a run."),
+    "dlq": CommandEntry(_WORK, "driftq.cli.work.dlq:dlq", "Show dead letters, and give them another chance."),
+    "export": CommandEntry(
+        _DATA, "driftq.cli.data.export:export", "Write a topic to an NDJSON, Arrow or Parquet file."
+    ),
+    "import": CommandEntry(
+        _DATA, "driftq.cli.data.import_group:imports", "Bring in records of files, or of another broker."
+    ),
+    "backup": CommandEntry(_DATA, "driftq.cli.data.backup:backup", "Back up every topic of a running server."),
+    "restore": CommandEntry(_DATA, "driftq.cli.data.backup:restore", "Make a data directory of a backup."),
+    "inspect": CommandEntry(
+        _DATA, "driftq.cli.data.data_directory:inspect", "Show what is in the files of a data directory."
+    ),
+    "verify": CommandEntry(
         _DATA, "driftq.cli.data.data_directory:verify", "Read every byte of a data directory, and say what is wrong."
     ),
-    "repair": Entry(_DATA, "driftq.cli.data.data_directory:repair", "Make a damaged data directory whole again."),
-    "pipeline": Entry(_DATA, "driftq.cli.data.pipeline:pipeline", "Run the jobs of the data pipeline on Spark."),
-    "help": Entry(_SHELL, "driftq.cli.shell_help:manual", "Show the help of a command, or what the exit codes mean."),
-    "completion": Entry(_SHELL, "driftq.cli.shell_help:completion", "Print the completions for bash, zsh or fish."),
+    "repair": CommandEntry(
+        _DATA, "driftq.cli.data.data_directory:repair", "Make a damaged data directory whole again."
+    ),
+    "pipeline": CommandEntry(_DATA, "driftq.cli.data.pipeline:pipeline", "Run the jobs of the data pipeline on Spark."),
+    "help": CommandEntry(
+        _SHELL, "driftq.cli.shell_help:manual", "Show the help of a command, or what the exit codes mean."
+    ),
+    "completion": CommandEntry(
+        _SHELL, "driftq.cli.shell_help:completion", "Print the completions for bash, zsh or fish."
+    ),
 }
 """In the order of the help."""
 

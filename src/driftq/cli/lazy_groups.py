@@ -20,7 +20,7 @@ from driftq.cli.exits import EXIT_CODES, CommandError, ExitCode
 from driftq.errors import DriftQError
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One command or group: where it stands in the help, what it is (`module:name`) and what it does."""
 
     section: str
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     help: str
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands. Without a command it shows its help, and that is wrong usage."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -46,10 +46,10 @@ class Group(TyperGroup):
         return found
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """The commands of a table: listed as the table says, imported when one is called."""
 
-    table: ClassVar[Mapping[str, Entry]] = {}
+    table: ClassVar[Mapping[str, CommandEntry]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         """Begin with what is known of the commands without importing them: enough to list and to complete them."""
@@ -73,11 +73,11 @@ class LazyGroup(Group):
 
 def group(help_text: str) -> typer.Typer:
     """A group of commands, to be filled with `@group.command("name")`."""
-    return commands_of(Group, _nothing_of_its_own, help_text)
+    return commands_of(CommandGroup, _nothing_of_its_own, help_text)
 
 
 def commands_of(
-    cls: type[Group], callback: Callable[..., None], help_text: str, *, completing: bool = False
+    cls: type[CommandGroup], callback: Callable[..., None], help_text: str, *, completing: bool = False
 ) -> typer.Typer:
     """Commands as all of ours are: help is plain, `-h` is help, and what a shell needs is imported where one asks."""
     return typer.Typer(
@@ -96,7 +96,7 @@ def _nothing_of_its_own() -> None:
     """Make a group of a group that has one command."""
 
 
-def load(name: str, entry: Entry) -> Any:
+def load(name: str, entry: CommandEntry) -> Any:
     """Import a command or a group, ready to be called."""
     module, _, attribute = entry.target.partition(":")
     found = getattr(import_module(module), attribute)

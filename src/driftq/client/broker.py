@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from driftq.client.batch_calls import each
 from driftq.client.errors import ApiError
 from driftq.client.idempotency import AsyncIdempotency, Idempotency
-from driftq.client.messages import Consuming, Delivery, StoredMessage, stored_messages
+from driftq.client.messages import Delivery, MessageStream, StoredMessage, stored_messages
 from driftq.client.producer.batch_buffer import MakePlan
 from driftq.client.producer.producers import AsyncMessageProducer, EncodeMessage, MessageProducer
 from driftq.client.producer.send_buffer import BATCH_RECORDS, BUFFER_BYTES, LINGER_MS
@@ -164,11 +164,11 @@ class BrokerOperations(Operations):
 
         A connection that breaks is made again. What was not settled when its lease ended comes again.
         """
-        line = Consuming(topic, group, owner or self._node, lease_ms=lease_ms, max_in_flight=max_in_flight)
+        line = MessageStream(topic, group, owner or self._node, lease_ms=lease_ms, max_in_flight=max_in_flight)
         return kept_open(self._calls, line)
 
     @flow
-    def messages_of(self, line: Consuming) -> Flow[Delivery]:
+    def messages_of(self, line: MessageStream) -> Flow[Delivery]:
         """The messages of a place in a group, until the server ends its stream after `line.leave` and `leave`."""
         return kept_open(self._calls, line)
 

@@ -19,7 +19,7 @@ from driftq.client.transport.drivers import AsyncClosing, AsyncDriver, Closing, 
 from driftq.client.transport.operations import Async, Blocking, Operations, flow, operation
 from driftq.client.transport.plan import Flow, Plan, Request, Response
 from driftq.client.transport.retry import Repeat, Retries
-from driftq.client.transport.server_address import Address, Tls
+from driftq.client.transport.server_address import ServerAddress, Tls
 from driftq.model.router_spec import Filter, Guarantee
 from driftq.model.v0_additions import BackupList, BackupState
 from driftq.model.v0_answers import (
@@ -78,7 +78,7 @@ class _ClientOperations(Operations):
         entropy = SystemEntropy()
         given = url or os.environ.get("DRIFTQ_URL") or DEFAULT_URL
         key = api_key or os.environ.get("DRIFTQ_API_KEY")
-        self._address = Address(given, key, timeout, Tls(ca_file, client_cert), proxy)
+        self._address = ServerAddress(given, key, timeout, Tls(ca_file, client_cert), proxy)
         self.url = self._address.url
         self.has_key = self._address.api_key is not None
         calls = Calls(

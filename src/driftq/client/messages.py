@@ -46,7 +46,7 @@ class Delivery(Struct):
 _delivery = Decoder(Delivery).decode
 
 
-class Consuming(Rejoining):
+class MessageStream(Rejoining):
     """A place in a group."""
 
     def __init__(self, topic: str, group: str, owner: str, **asked: int | str | None) -> None:

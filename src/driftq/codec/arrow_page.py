@@ -11,7 +11,7 @@ from msgspec import json
 from driftq.codec.record_json import Fields
 from driftq.engine.read.topic_page import Page, Slice
 from driftq.storage.blocks.block import Block
-from driftq.storage.blocks.block_arrow import Batch, block_batch, joined, picked, stream_pieces
+from driftq.storage.blocks.block_arrow import ArrowBatch, block_batch, joined, picked, stream_pieces
 from driftq.storage.blocks.open_block import OpenBlock
 
 BATCH_LEAST = 500
@@ -34,8 +34,8 @@ def arrow_pieces(name: str, page: Page, fields: Fields) -> list[bytes]:
     return stream_pieces(list(_batches(page, without)), facts)
 
 
-def _batches(page: Page, without: list[str]) -> Iterator[Batch]:
-    small: list[Batch] = []
+def _batches(page: Page, without: list[str]) -> Iterator[ArrowBatch]:
+    small: list[ArrowBatch] = []
     rows = 0
     for part in page.slices:
         count = len(part.rows)
@@ -53,7 +53,7 @@ def _batches(page: Page, without: list[str]) -> Iterator[Batch]:
         yield joined(small)
 
 
-def _batch(part: Slice, without: list[str]) -> Batch:
+def _batch(part: Slice, without: list[str]) -> ArrowBatch:
     source = part.source
     if isinstance(source, OpenBlock):
         source = Block.of(source.encode(0))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from driftq.engine.read.topic_page import Damaged, Missing
 from driftq.engine.state.block_cache import Blocks, unavailable
 from driftq.engine.state.control_frames import HoleBody, encode_body
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.change_log import Journal
 from driftq.engine.write.state_changes import apply_hole
@@ -18,7 +18,7 @@ from driftq.model.tombstone import Reason
 from driftq.storage.blocks.block import Block, RowSource
 from driftq.storage.blocks.frame import Kind
 from driftq.storage.segments.hot_store import BlockDamagedError
-from driftq.system.runtime import Pending, Runtime, Worker
+from driftq.system.runtime import Pending, Runtime, SerialWorker
 
 
 class Fetch(Pending[None], eq=False, kw_only=True):
@@ -35,8 +35,8 @@ class Fetching:
         self._blocks = blocks
         self._journal = journal
         self._changed = changed
-        self._readers: Worker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
-        self._cold_readers: Worker[Callable[[], None]] | None = None
+        self._readers: SerialWorker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
+        self._cold_readers: SerialWorker[Callable[[], None]] | None = None
         """Started when first needed."""
 
     def close(self) -> None:
@@ -85,14 +85,14 @@ class Fetching:
         self._worker_for(cold=cold).put(read)
         return answer
 
-    def _worker_for(self, *, cold: bool) -> Worker[Callable[[], None]]:
+    def _worker_for(self, *, cold: bool) -> SerialWorker[Callable[[], None]]:
         if not cold:
             return self._readers
         if self._cold_readers is None:
             self._cold_readers = self._runtime.worker("driftq-cold-reads", _run_all)
         return self._cold_readers
 
-    def _isolate(self, topic: Topic, part: Part, answer: Fetch) -> None:
+    def _isolate(self, topic: Topic, part: LogPart, answer: Fetch) -> None:
         """A damaged block becomes a hole, logged before anybody is told."""
         body = HoleBody(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
 

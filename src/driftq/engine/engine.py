@@ -19,26 +19,26 @@ from driftq.engine.files.segment_files import Filing, SegmentPolicy
 from driftq.engine.idle_topics import IdleTopics
 from driftq.engine.key_expiry import KeyWindows
 from driftq.engine.load.disk_forecast import SpaceWatch
-from driftq.engine.load.disk_space import Space
+from driftq.engine.load.disk_space import DiskSpace
 from driftq.engine.load.pressure import Level, Pressure
 from driftq.engine.load.quota import Quota
-from driftq.engine.load.unsealed_limit import Unsealed
+from driftq.engine.load.unsealed_limit import UnsealedLimit
 from driftq.engine.read.seq_lookup import rows_of
 from driftq.engine.read.tag_lookup import Match, TagIndexes
 from driftq.engine.read.time_lookup import cursor_at
-from driftq.engine.read.topic_page import Page, Query, Slice, read_page
+from driftq.engine.read.topic_page import Page, PageQuery, Slice, read_page
 from driftq.engine.read.waiting_readers import Wakeups
 from driftq.engine.recovery.deferred_load import Loading
 from driftq.engine.recovery.derived_copies import Deriver, Upstream
 from driftq.engine.recovery.recovery import Recovery
-from driftq.engine.recovery.recovery_report import Report
+from driftq.engine.recovery.recovery_report import ReplayReport
 from driftq.engine.state.block_cache import Blocks
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.durable_feature import DurableState
 from driftq.engine.state.synced_seq import synced_seq
 from driftq.engine.state.topic import Topic
 from driftq.engine.upkeep import Upkeep
-from driftq.engine.write.appender import Appended, Appender, Write
+from driftq.engine.write.appender import Appender, AppendResult, PendingWrite
 from driftq.engine.write.catalog_writer import CatalogWriter
 from driftq.engine.write.change_log import Journal, forward
 from driftq.engine.write.copier import Copier
@@ -192,7 +192,7 @@ class Engine:
             missing_is_lost=self._missing_is_lost,
             boot_id=self._boot_id,
         )
-        self.recovered: Report = self._recovery.report
+        self.recovered: ReplayReport = self._recovery.report
 
     def _begin(self) -> None:
         """What takes writes, in the order of http-v0 §19.7: behind all that is recovered."""
@@ -282,7 +282,7 @@ class Engine:
     def _watch_writers(self) -> None:
         """Notice a writer of the log or of segments that stops or hangs, and bound what waits for it."""
         settings = self.settings
-        self.unsealed = Unsealed(
+        self.unsealed = UnsealedLimit(
             self.blocks, settings.cache_bytes, settings.checkpoint_wal_bytes, lambda: self.checkpointer.wal_bytes
         )
         self.writers = Writers(
@@ -312,7 +312,7 @@ class Engine:
         create: bool | None = None,
         config: TopicConfig | None = None,
         yields: bool = False,
-    ) -> Pending[Appended]:
+    ) -> Pending[AppendResult]:
         """Write records. A topic that is absent is created unless `create`, or the config's `auto_create`, says no.
 
         `yields` lets the write be refused under pressure, unless it is a repeat, which costs nothing.
@@ -325,7 +325,7 @@ class Engine:
         created = False
         if topic is not None and topic.held and (deleting := self.writer.deleting(topic)) is not None:
             # It comes behind the deletion, and so to another topic of this name.
-            answer: Pending[Appended] = Pending()
+            answer: Pending[AppendResult] = Pending()
             deleting.then(
                 lambda _: forward(
                     lambda: self.append(name, rows, key=key, create=create, config=config, yields=yields), answer
@@ -356,7 +356,7 @@ class Engine:
         calm = self.pressure.level is not Level.CRITICAL
         return self._closing is None and topic is not None and not topic.held and not topic.late and calm
 
-    def take(self, name: str, write: Write) -> bool:
+    def take(self, name: str, write: PendingWrite) -> bool:
         """Take in a write to a topic that exists and holds nobody up, and say so; else do nothing, or raise.
 
         A write whose key was used before is not taken: `append` has the answer.
@@ -470,7 +470,7 @@ class Engine:
         """Somebody consumes it."""
         topic.consumed_at = self.time.running()
 
-    async def read(self, name: str, query: Query) -> Page:
+    async def read(self, name: str, query: PageQuery) -> Page:
         """The page after a cursor, whatever it has to wait for."""
         found = self.diff(name, query)
         while isinstance(found, Fetch):
@@ -510,7 +510,7 @@ class Engine:
         self.journal.schedule()
         return True
 
-    def diff(self, name: str, query: Query) -> Page | Fetch:
+    def diff(self, name: str, query: PageQuery) -> Page | Fetch:
         """The page after a cursor, or what to wait for before asking again."""
         topic = self.topic(name)
         found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
@@ -628,7 +628,7 @@ class Engine:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
 
 
-def _again_if_full(space: Space, call: Callable[[], Pending[T]]) -> Pending[T]:
+def _again_if_full(space: DiskSpace, call: Callable[[], Pending[T]]) -> Pending[T]:
     """Make a call; once more, when space has been freed, if it failed because the disk is full."""
     answer: Pending[T] = Pending()
 

@@ -21,7 +21,7 @@ from driftq.engine.load.disk_forecast import SpaceWatch
 from driftq.engine.read.topic_page import Missing
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.control_frames import TimeSeenBody, encode_body
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.appender import Appender
 from driftq.engine.write.change_log import Journal
@@ -140,7 +140,7 @@ class Upkeep:
             self.checkpoint()
         self._tidy_memory()
 
-    def _fetch_front(self, topic: Topic, part: Part) -> None:
+    def _fetch_front(self, topic: Topic, part: LogPart) -> None:
         """Fetch the block that retention could not read, on a thread, then have it go on."""
         self._fetching_for.add(topic)
         fetch = self._fetching.wait_for(topic, Missing(part, []))

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-from driftq.engine.load.unsealed_limit import Unsealed
+from driftq.engine.load.unsealed_limit import UnsealedLimit
 from driftq.errors import ThrottledError
 from driftq.model.v0_answers import WriterState
 from driftq.storage.segments.segment_process import SegmentScribe
@@ -52,7 +52,7 @@ _MS_PER_S = 1000
 LOG, SEGMENTS = "log", "segments"
 
 
-class Ending(Enum):
+class RestartReason(Enum):
     """Why the server has to be restarted."""
 
     LOG_STOPPED = "the log is stopped"
@@ -106,7 +106,7 @@ class Writers:
         shards: Shards,
         segments: SegmentScribe | None,
         blocks_thread: FileThread,
-        unsealed: Unsealed,
+        unsealed: UnsealedLimit,
         *,
         grace_ms: int,
         limit_ms: int,
@@ -127,7 +127,7 @@ class Writers:
         """Whether threads write segments because their process ended."""
         self.stopped: str | None = None
         """Why the log stopped; None while it runs."""
-        self.ended: Pending[Ending] = Pending()
+        self.ended: Pending[RestartReason] = Pending()
         """Settles when only a restart helps and the time for reads is over."""
         self._read_only: set[Shard] = set()
         self._logs = [(shard, _Watched(LOG, partial(_oldest, shard), shard.writer_pid)) for shard in shards.all]
@@ -203,7 +203,7 @@ class Writers:
         )
         if watched.waited_ms >= self._limit_ms:
             shard.give_up(why)
-            self._end(Ending.LOG_HUNG)
+            self._end(RestartReason.LOG_HUNG)
 
     def _look_at_segments(self, elapsed_ms: int) -> None:
         watched = self._sealing
@@ -256,11 +256,11 @@ class Writers:
         self.stopped = why
         _log.error("the log is stopped: %s; writes are refused until a restart, reads are answered", why)
         if self._grace_ms:
-            self._grace = self._runtime.later(self._grace_ms, lambda: self._end(Ending.LOG_STOPPED))
+            self._grace = self._runtime.later(self._grace_ms, lambda: self._end(RestartReason.LOG_STOPPED))
         else:
-            self._end(Ending.LOG_STOPPED)
+            self._end(RestartReason.LOG_STOPPED)
 
-    def _end(self, why: Ending) -> None:
+    def _end(self, why: RestartReason) -> None:
         if not self.ended.settled:
             self.ended.resolve(why)
 

@@ -25,7 +25,7 @@ from driftq.system.runtime import Pending
 KIND = 80
 
 
-class Cursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class NamedCursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where one reader stands."""
 
     seq: int
@@ -45,7 +45,7 @@ class CursorBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 class Put(Struct, frozen=True):
     """The answer to a put: the cursor as it stands behind it, and whether this put moved it."""
 
-    cursor: Cursor
+    cursor: NamedCursor
     moved: bool
 
 
@@ -56,7 +56,7 @@ class NamedCursors:
     kinds = frozenset((KIND,))
 
     def __init__(self) -> None:
-        self._topics: dict[int, dict[str, Cursor]] = {}
+        self._topics: dict[int, dict[str, NamedCursor]] = {}
         self._under_way: Counter[tuple[int, str]] = Counter()
         """Frames that are logged and not applied."""
         self._effect = False
@@ -118,14 +118,14 @@ class NamedCursors:
         self._log(topic, CursorBody(cursor, None)).then(settle)
         return answer
 
-    def get(self, name: str, cursor: str) -> Cursor:
+    def get(self, name: str, cursor: str) -> NamedCursor:
         """One cursor. Raises NotFoundError, or TopicNotFoundError."""
         found = self._topics.get(self._engine.topic(name).id, {}).get(cursor)
         if found is None:
             raise NotFoundError(f"topic {name!r} has no cursor {cursor[:256]!r}")
         return found
 
-    def all(self, name: str) -> dict[str, Cursor]:
+    def all(self, name: str) -> dict[str, NamedCursor]:
         """The cursors of a topic, by name."""
         return self._topics.get(self._engine.topic(name).id, {})
 
@@ -183,20 +183,20 @@ class NamedCursors:
 
     def restore(self, section: bytes) -> None:
         """And back."""
-        self._topics = msgpack.decode(section, type=dict[int, dict[str, Cursor]])
+        self._topics = msgpack.decode(section, type=dict[int, dict[str, NamedCursor]])
 
     def forget(self, topic: Topic) -> None:
         """Cursors die with their topic."""
         self._topics.pop(topic.id, None)
 
 
-def _after(stored: Cursor | None, asked: CursorBody, ts: int) -> Cursor:
+def _after(stored: NamedCursor | None, asked: CursorBody, ts: int) -> NamedCursor:
     """The cursor behind a put. A meta that is not given stays as it was."""
     assert asked.seq is not None
     if stored is None:
-        return Cursor(asked.seq, ts, asked.meta)
+        return NamedCursor(asked.seq, ts, asked.meta)
     if asked.seq < stored.seq and not asked.rewind:
         return stored
     if asked.seq == stored.seq and asked.meta in (None, stored.meta):
         return stored
-    return Cursor(asked.seq, ts, stored.meta if asked.meta is None else asked.meta)
+    return NamedCursor(asked.seq, ts, stored.meta if asked.meta is None else asked.meta)

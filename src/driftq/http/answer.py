@@ -50,7 +50,7 @@ class Sink(Protocol):
         ...
 
 
-class Source(Protocol):
+class StreamSource(Protocol):
     """What is streamed."""
 
     def opened(self, sink: Sink) -> None:
@@ -70,10 +70,10 @@ class Source(Protocol):
         ...
 
 
-class Stream(Struct, frozen=True):
+class StreamAnswer(Struct, frozen=True):
     """A reply whose body has no length: chunks on HTTP/1.1, DATA frames on HTTP/2. Never compressed."""
 
-    source: Source
+    source: StreamSource
     status: int = 200
     content_type: bytes = b"text/event-stream"
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -134,10 +134,10 @@ class Promise(Pending[Reply], eq=False):
     """A reply that will come, or an envelope: nobody has to look after it."""
 
 
-Answer = Reply | Stream | Upgrade | Pending[Reply]
+Answer = Reply | StreamAnswer | Upgrade | Pending[Reply]
 
 
-class Slot(Struct, eq=False):
+class ReplySlot(Struct, eq=False):
     """Where a reply belongs in the order."""
 
     request: Request | None
@@ -146,7 +146,7 @@ class Slot(Struct, eq=False):
     """Is this a client of HTTP/1.0?"""
     coded: bool = False
     """Is the body to be unpacked?"""
-    answer: Reply | Stream | Upgrade | bytes | None = None
+    answer: Reply | StreamAnswer | Upgrade | bytes | None = None
     """Bytes are an answer that is written as it is."""
 
     @property
@@ -163,15 +163,15 @@ class Slot(Struct, eq=False):
 class Replies(Protocol):
     """The replies of one connection."""
 
-    def expect(self) -> Slot:
+    def expect(self) -> ReplySlot:
         """Take the next place, for a reply that comes in a later turn of the loop."""
         ...
 
-    def tell(self, slot: Slot, body: bytes) -> None:
+    def tell(self, slot: ReplySlot, body: bytes) -> None:
         """A `200` with this JSON is the reply."""
         ...
 
-    def settle(self, slot: Slot, reply: Reply) -> None:
+    def settle(self, slot: ReplySlot, reply: Reply) -> None:
         """This is the reply. With a request in its slot the log hears of it."""
         ...
 

@@ -9,26 +9,26 @@ its envelope; anything else is a bug, is logged with its trace, and shows as `50
 from driftq.errors import ForbiddenError, NotAcceptableError, UnauthorizedError
 from driftq.http.access import FULL, STRANGER, Access, Scope
 from driftq.http.answer import Answer, Promise, Shortcut
-from driftq.http.keys import Keys
-from driftq.http.metrics.server_metrics import Metrics
+from driftq.http.keys import ApiKeys
+from driftq.http.metrics.server_metrics import MetricsEndpoint
 from driftq.http.openapi.v0_operations import OpenApi
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.routes import Found, Route, Table, decoded
-from driftq.http.v0.backups import Backups
+from driftq.http.routes import Route, RouteMatch, RouteTable, decoded
+from driftq.http.v0.backups import BackupEndpoints
 from driftq.http.v0.broker_topics import fence_of
 from driftq.http.v0.cursors import Cursors
 from driftq.http.v0.errors import failed_reply, refusal
-from driftq.http.v0.probes import Health
-from driftq.http.v0.queues import Queues
+from driftq.http.v0.probes import ProbeEndpoints
+from driftq.http.v0.queues import QueueEndpoints
 from driftq.http.v0.records.records import Records
-from driftq.http.v0.routers import Routers
+from driftq.http.v0.routers import RouterEndpoints
 from driftq.http.v0.segments import Segments
 from driftq.http.v0.staging import StagedWrites
-from driftq.http.v0.streams.job_stream import Work
+from driftq.http.v0.streams.job_stream import JobStreamEndpoint
 from driftq.http.v0.streams.watch_sessions import Watches
 from driftq.http.v0.streams.websocket_session import Sockets
-from driftq.http.v0.topics import Topics
+from driftq.http.v0.topics import TopicEndpoints
 from driftq.http.v1.broker_api import Dialect
 from driftq.server import Server
 from driftq.system.runtime import Pending
@@ -41,31 +41,31 @@ _ROOT = "/v0/"
 class App:
     """The handlers of one server."""
 
-    def __init__(self, server: Server, keys: Keys | None = None) -> None:
+    def __init__(self, server: Server, keys: ApiKeys | None = None) -> None:
         self._server = server
-        self._keys = keys or Keys()
+        self._keys = keys or ApiKeys()
         self._open = not keys
         self._now_ns = server.clock.monotonic_ns
         self._probes_too = server.settings.probe_auth
         # A server with keys checks every request, and the short path makes no request that could be logged.
         self._short = self._open and server.settings.short_writes and not server.settings.access_log
         self.routes = [
-            *Health(server).routes(),
-            *Metrics(server).routes(),
+            *ProbeEndpoints(server).routes(),
+            *MetricsEndpoint(server).routes(),
             *OpenApi().routes(),
-            *Topics(server).routes(),
+            *TopicEndpoints(server).routes(),
             *Records(server).routes(),
             *Segments(server).routes(),
             *Cursors(server).routes(),
             *StagedWrites(server).routes(),
             *Watches(server).routes(),
             *Sockets(server).routes(),
-            *Queues(server).routes(),
-            *Work(server).routes(),
-            *Routers(server).routes(),
-            *Backups(server).routes(),
+            *QueueEndpoints(server).routes(),
+            *JobStreamEndpoint(server).routes(),
+            *RouterEndpoints(server).routes(),
+            *BackupEndpoints(server).routes(),
         ]
-        self._table = Table(self.routes, fence_of(server.engine))
+        self._table = RouteTable(self.routes, fence_of(server.engine))
         self._own = {_first_segment(route.path) for route in self.routes}
         """First segments of the paths that are this API's; everything else is the broker's, known or not."""
         self.broker = Dialect(server, self._keys)
@@ -131,7 +131,7 @@ class App:
             return STRANGER
         raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
 
-    def _counted(self, request: Request, route: Route | None, found: Found | None) -> Answer:
+    def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
         """The answer to one of a key's requests, which is under way until it is there."""
         slot = self._server.admission.take_request(request.access.key_id)
         try:
@@ -145,7 +145,7 @@ class App:
             slot.release()
         return answer
 
-    def _routed(self, request: Request, route: Route | None, found: Found | None) -> Answer:
+    def _routed(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
         if request.access is not FULL:
             _check_access(request, route, found)
         if found is None:
@@ -195,7 +195,7 @@ def _first_segment(path: str) -> str:
     return path.split("/", 2)[1] if path.startswith("/") else ""
 
 
-def _check_access(request: Request, route: Route | None, found: Found | None) -> None:
+def _check_access(request: Request, route: Route | None, found: RouteMatch | None) -> None:
     """Scopes, then the name in the path. Raises ForbiddenError.
 
     An unknown path below a topic needs what a write needs: nobody learns more of it by asking.
@@ -222,7 +222,7 @@ def _check_accept(request: Request) -> None:
         raise NotAcceptableError("this answers with text/event-stream")
 
 
-def _not_allowed(request: Request, found: Found) -> Reply:
+def _not_allowed(request: Request, found: RouteMatch) -> Reply:
     allowed = ", ".join([*found.routes, *(["HEAD"] if "GET" in found.routes else [])])
     message = f"{request.path} does not take {request.method}, but {allowed}"
     return refusal("method_not_allowed", message, (b"allow", allowed.encode()))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from driftq.errors import InvalidRequestError, UnsupportedMediaTypeError
 from driftq.http.reply import JSON, Reply
 from driftq.http.request import Headers, Request
-from driftq.system.runtime import Pending, Runtime, Worker
+from driftq.system.runtime import Pending, Runtime, SerialWorker
 
 PACKED_MIN = 1024
 """Less is not worth it."""
@@ -32,7 +32,7 @@ class Packing:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._worker: Worker[Callable[[], None]] | None = None
+        self._worker: SerialWorker[Callable[[], None]] | None = None
 
     def unpack(self, request: Request, body_bytes_max: int) -> Pending[None] | None:
         """Replace the body by what it means. Where that takes long, the answer says when it is done."""

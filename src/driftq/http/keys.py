@@ -32,7 +32,7 @@ _SCOPES = {
 _SCHEME = b"Bearer "
 
 
-class Keys:
+class ApiKeys:
     """Who may come in. Without any, everybody may."""
 
     def __init__(self, entries: Iterable[tuple[bytes, Access]] = ()) -> None:
@@ -42,7 +42,7 @@ class Keys:
         return bool(self._entries)
 
     @classmethod
-    def parse(cls, text: str) -> "Keys":
+    def parse(cls, text: str) -> "ApiKeys":
         """The keys of DRIFTQ_API_KEYS. Raises StartError."""
         entries = [entry for entry in map(str.strip, text.split(",")) if entry]
         return cls(_entry(entry, number) for number, entry in enumerate(entries))

@@ -43,7 +43,7 @@ class Route(NamedTuple):
     """Finds the short way of requests from full access with the head of this one, where there is one."""
 
 
-class Found(NamedTuple):
+class RouteMatch(NamedTuple):
     """The routes of a path, by method, and what stood in the place of its colons."""
 
     routes: dict[str, Route]
@@ -53,7 +53,7 @@ class Found(NamedTuple):
 Fence = Callable[[dict[str, Route], list[str]], dict[str, Route]]
 
 
-class Table:
+class RouteTable:
     """All routes."""
 
     def __init__(self, routes: Iterable[Route], fence: Fence | None = None) -> None:
@@ -61,7 +61,7 @@ class Table:
         self._fence = fence
         self._fixed: dict[str, dict[str, Route]] = {}
         self._shapes: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
-        self._remembered: dict[str, Found] = {}
+        self._remembered: dict[str, RouteMatch] = {}
         """Paths with colons that were asked for lately: most callers ask for few, and often."""
         for route in routes:
             self._add(route)
@@ -78,14 +78,14 @@ class Table:
                 return
         shapes.append((shape, {route.method: route}))
 
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> RouteMatch | None:
         """The routes of a path; a pattern with fewer colons wins by being registered first."""
         remembered = self._remembered.get(path)
         if remembered is not None:
             return remembered
         fixed = self._fixed.get(path)
         if fixed is not None:
-            return Found(fixed, ())
+            return RouteMatch(fixed, ())
         parts = path.split("/")
         for shape, methods in self._shapes.get(len(parts), ()):
             params = []
@@ -95,7 +95,7 @@ class Table:
                 elif wanted != part:
                     break
             else:
-                found = Found(methods if self._fence is None else self._fence(methods, params), tuple(params))
+                found = RouteMatch(methods if self._fence is None else self._fence(methods, params), tuple(params))
                 if len(self._remembered) >= _REMEMBERED_MAX:
                     self._remembered.clear()
                 self._remembered[path] = found

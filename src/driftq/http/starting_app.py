@@ -8,7 +8,7 @@ from driftq.errors import DriftQError, NotReadyError, UnauthorizedError
 from driftq.http.access import NOTHING, Scope
 from driftq.http.answer import Answer
 from driftq.http.app import App
-from driftq.http.keys import Keys
+from driftq.http.keys import ApiKeys
 from driftq.http.metrics.prometheus_text import CONTENT_TYPE, counter, encode, gauge
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
@@ -26,9 +26,9 @@ _METRICS = "/v0/metrics"
 class Threshold:
     """Answers in the app's place."""
 
-    def __init__(self, server: Server, keys: Keys | None = None) -> None:
+    def __init__(self, server: Server, keys: ApiKeys | None = None) -> None:
         self._server = server
-        self._keys = keys or Keys()
+        self._keys = keys or ApiKeys()
         self.behind: App | None = None
         """The app, once there is one."""
 

@@ -29,7 +29,7 @@ class SegmentRow(Struct):
     last_ts: int
 
 
-class Manifest(Struct):
+class SegmentManifest(Struct):
     """The answer."""
 
     topic: str
@@ -125,7 +125,7 @@ class BatchCommitted(Struct):
     seqs: list[int] | UnsetType | None = UNSET
 
 
-class WriterState(Struct):
+class StagedWriterState(Struct):
     """What a writer has done."""
 
     topic: str

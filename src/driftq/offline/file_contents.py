@@ -17,15 +17,15 @@ from msgspec import DecodeError, structs
 from driftq.engine.files.topic_checkpoint import decode_topic
 from driftq.engine.state.control_frames import (
     COMMIT,
-    DeleteBody,
+    DeleteFrame,
     FloorsBody,
     HoleBody,
-    TopicBody,
+    TopicFrame,
     WatermarkBody,
     decode_body,
 )
 from driftq.errors import NotFoundError, StartError
-from driftq.offline.segment_check import Place, walk_data
+from driftq.offline.segment_check import FrameSpan, walk_data
 from driftq.storage.blocks.block import Block
 from driftq.storage.blocks.frame import DELETED, Frame, Kind, control_body, read_frame
 from driftq.storage.layout import Layout
@@ -166,10 +166,10 @@ def _says(content: bytes, frame: Frame) -> str:
                 by = f", written by DriftQ {head.written_by}" if head.written_by else ""
                 return f"run {head.run}, shard {head.shard} of {head.shards}, behind file {head.previous}{by}"
             case Kind.TOPIC:
-                topic = decode_body(TopicBody, body)
+                topic = decode_body(TopicFrame, body)
                 return f"{topic.name} ({topic.config.durability})"
             case Kind.DELETE:
-                return _delete_says(decode_body(DeleteBody, body))
+                return _delete_says(decode_body(DeleteFrame, body))
             case Kind.HEAD_WATERMARK:
                 return f"reserved to {decode_body(WatermarkBody, body).reserved}"
             case Kind.HOLE:
@@ -184,7 +184,7 @@ def _says(content: bytes, frame: Frame) -> str:
         return f"{len(body)} bytes that cannot be read: {error}"
 
 
-def _delete_says(body: DeleteBody) -> str:
+def _delete_says(body: DeleteFrame) -> str:
     said = [f"before {body.before}"] if body.before is not None else []
     said += [f"tag {body.tag.decode(errors='replace')}"] if body.tag is not None else []
     said += [f"tags {body.prefix.decode(errors='replace')}*"] if body.prefix is not None else []
@@ -212,7 +212,7 @@ def _data(disk: Disk, path: str) -> Iterator[Row]:
     file = disk.open(path)
     try:
         for met in walk_data(file, topic_id, 0, file.size()):
-            if isinstance(met, Place):
+            if isinstance(met, FrameSpan):
                 yield _block_row(met.block, met.offset, met.length)
             else:
                 yield {"offset": met[0], "length": file.size() - met[0], "error": met[1]}

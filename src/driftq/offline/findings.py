@@ -44,7 +44,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
         return int(name[:16]) if found else None
 
 
-class Report(Struct):
+class VerificationReport(Struct):
     """What a reading of everything has found."""
 
     data_dir: str

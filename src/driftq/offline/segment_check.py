@@ -26,14 +26,14 @@ _PARQUET_MAGIC = b"PAR1"
 _KNOWN_FLAGS = bytes([0, DELETED])
 
 
-class Rows(NamedTuple):
+class FlaggedRows(NamedTuple):
     """Some rows that follow each other, and their flags as the disk has them."""
 
     first_seq: int
     flags: bytes
 
 
-class Place(NamedTuple):
+class FrameSpan(NamedTuple):
     """A frame of a `.data` file."""
 
     offset: int
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     block: Block
 
 
-def walk_data(file: File, topic_id: int, start: int, end: int) -> Iterator[Place | tuple[int, str]]:
+def walk_data(file: File, topic_id: int, start: int, end: int) -> Iterator[FrameSpan | tuple[int, str]]:
     """Frames back to back from `start`; at the first that does not check out its offset and why, and then no more."""
     while start < end:
         head = file.pread(HEAD_BYTES, start)
@@ -50,7 +50,7 @@ def walk_data(file: File, topic_id: int, start: int, end: int) -> Iterator[Place
         if isinstance(found, str):
             yield start, found
             return
-        yield Place(start, length, found)
+        yield FrameSpan(start, length, found)
         start += length
 
 
@@ -101,7 +101,7 @@ class HotCheck:
         self._complete = True
         """Were all blocks read?"""
         self.path = self._path("data")
-        self.rows: list[Rows] = []
+        self.rows: list[FlaggedRows] = []
         self.blocks = 0
         self.records = 0
 
@@ -174,7 +174,7 @@ class HotCheck:
         """Count a block that can be read."""
         self.blocks += 1
         self.records += block.count
-        self.rows.append(Rows(block.first_seq, block.flags))
+        self.rows.append(FlaggedRows(block.first_seq, block.flags))
         self._tagged.append(_Tagged(block.first_seq, block.last_seq, list(tag_rows([block], self._first_seq))))
         if block.flags.translate(None, _KNOWN_FLAGS):
             what = "a delete flag is neither set nor clear"
@@ -186,7 +186,7 @@ class HotCheck:
     def _check_rest(self, file: File, start: int, end: int, *, unsure: bool) -> Iterator[Finding]:
         """Blocks that no index names: the log has them too, so their end may be torn, unless there was an index."""
         for met in walk_data(file, self._topic_id, start, end):
-            if isinstance(met, Place):
+            if isinstance(met, FrameSpan):
                 self._tell(met.length)
                 if unsure and self._named:
                     continue
@@ -257,7 +257,7 @@ class ColdCheck:
         self._tell = tell
         self._parquet = self.path = layout.segment_path(topic_id, first_seq, "parquet")
         self._del = layout.segment_path(topic_id, first_seq, "del")
-        self.rows: list[Rows] = []
+        self.rows: list[FlaggedRows] = []
         self.blocks = 0
         self.records = 0
 
@@ -285,7 +285,7 @@ class ColdCheck:
             yield self._damage(self._del, "a delete flag is neither set nor clear", offset=DEL_HEADER_BYTES)
         row = 0
         for number, group in enumerate(opened.groups):
-            self.rows.append(Rows(group.first_seq, opened.flags()[row : row + group.count]))
+            self.rows.append(FlaggedRows(group.first_seq, opened.flags()[row : row + group.count]))
             row += group.count
             yield from self._check_group(opened, number)
 
@@ -324,7 +324,7 @@ class ColdCheck:
         self.records += block.count
 
 
-def gone_rows(rows: Sequence[Rows], state: SegmentState, earliest: int) -> Iterator[tuple[int, int, int, int]]:
+def gone_rows(rows: Sequence[FlaggedRows], state: SegmentState, earliest: int) -> Iterator[tuple[int, int, int, int]]:
     """Where the flags on disk and a checkpoint disagree: first seq, last seq, rows gone on disk, rows gone by it.
 
     Block by block, or in sum where the segment has moved to the cold tier since, whose blocks are others. Retention

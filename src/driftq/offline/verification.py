@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 
 from msgspec import DecodeError
 
-from driftq.engine.files.topic_checkpoint import SegmentState, TopicState, decode_topic
+from driftq.engine.files.topic_checkpoint import SegmentState, TopicCheckpoint, decode_topic
 from driftq.errors import NewerFormatError
-from driftq.offline.findings import Finding, Report, Verdict
-from driftq.offline.segment_check import ColdCheck, HotCheck, Rows, gone_rows
+from driftq.offline.findings import Finding, Verdict, VerificationReport
+from driftq.offline.segment_check import ColdCheck, FlaggedRows, HotCheck, gone_rows
 from driftq.offline.wal_check import WalWalk
 from driftq.storage.blocks.block import Block
 from driftq.storage.blocks.frame import Frame, Kind, read_frame
@@ -48,14 +48,14 @@ class Verification:
         self._disk = layout.disk
         self._progress: Callable[[int], None] = lambda _: None
         self._done = 0
-        self.report = Report(layout.data, layout.cold, findings=[])
-        self._topics: dict[int, TopicState] = {}
+        self.report = VerificationReport(layout.data, layout.cold, findings=[])
+        self._topics: dict[int, TopicCheckpoint] = {}
         self._deleted: set[int] = set()
         self._marked = False
         self.total = self._count()
         """How many bytes there are to read."""
 
-    def run(self, progress: Callable[[int], None] = lambda _: None) -> Report:
+    def run(self, progress: Callable[[int], None] = lambda _: None) -> VerificationReport:
         """All of it; `progress` hears how many bytes have been read."""
         self._progress = progress
         snapshot = self._checkpoints()
@@ -245,7 +245,7 @@ class Verification:
         path = self._layout.segment_path(topic_id, state.first_seq, suffix)
         self._found(Finding(path, Verdict.MISSING, what, None, topic_id, state.first_seq, state.end_seq - 1))
 
-    def _check_gone(self, path: str, topic_id: int, state: SegmentState, rows: list[Rows]) -> None:
+    def _check_gone(self, path: str, topic_id: int, state: SegmentState, rows: list[FlaggedRows]) -> None:
         earliest = self._topics[topic_id].earliest
         for first, last, found, said in gone_rows(rows, state, earliest):
             what = f"by their delete flags {found} records are gone, and by the checkpoint {said}"
@@ -286,6 +286,6 @@ class Verification:
             yield Finding(cold, Verdict.DAMAGE, "it is not the id of the data directory's server")
 
 
-def verify(layout: Layout) -> Report:
+def verify(layout: Layout) -> VerificationReport:
     """Read everything; whoever calls this holds the lock."""
     return Verification(layout).run()

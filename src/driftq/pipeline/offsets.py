@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from driftq.pipeline.errors import PipelineError
 
 
-class Place(NamedTuple):
+class TopicOffset(NamedTuple):
     """Where one topic is read up to, and including."""
 
     epoch: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     server_id: str = ""
     """Which server's; empty in offsets that do not say so."""
 
-    def lives_on_in(self, later: "Place") -> bool:
+    def lives_on_in(self, later: "TopicOffset") -> bool:
         """Is the topic in the same life there? Who has read nothing of a life has missed nothing of it."""
         if self.epoch != later.epoch or not same_server(self.server_id, later.server_id):
             return False
@@ -41,11 +41,11 @@ def same_server(one: str, other: str) -> bool:
     return not one or not other or one == other
 
 
-Places = dict[str, Place]
+Places = dict[str, TopicOffset]
 _SELDOM = ("lost", "server", "server_id")
 
 
-def encode(places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
+def encode(places: Mapping[str, TopicOffset]) -> dict[str, dict[str, Any]]:
     """As Spark keeps it; the order of topics is fixed, since Spark compares texts."""
     return {
         topic: {key: value for key, value in places[topic]._asdict().items() if value or key not in _SELDOM}
@@ -57,7 +57,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
     """From what Spark kept. Raises PipelineError."""
     try:
         return {
-            topic: Place(
+            topic: TopicOffset(
                 place["epoch"],
                 place["seq"],
                 place.get("began", place["seq"]),
@@ -73,7 +73,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
         ) from None
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """What a batch reads of one topic: behind `start`, up to and including `end`, in one life of it."""
 
     topic: str
@@ -81,22 +81,22 @@ class Range(NamedTuple):
     start: int
     end: int
     server_id: str = ""
-    missed: Place | None = None
+    missed: TopicOffset | None = None
     """Where an earlier life of the topic was left, if it has been made again since."""
 
 
-def ranges(start: Places, end: Places) -> list[Range]:
+def ranges(start: Places, end: Places) -> list[OffsetRange]:
     """What lies between two offsets."""
     found = []
     for topic, stop in sorted(end.items()):
         place = start.get(topic)
         if place is None:
-            found.append(Range(topic, stop.epoch, stop.began, stop.seq, stop.server_id))
+            found.append(OffsetRange(topic, stop.epoch, stop.began, stop.seq, stop.server_id))
         elif not place.lives_on_in(stop):
-            found.append(Range(topic, stop.epoch, 0, stop.seq, stop.server_id, missed=place))
+            found.append(OffsetRange(topic, stop.epoch, 0, stop.seq, stop.server_id, missed=place))
         else:
             begin = place.seq if place.began == stop.began else stop.began
-            found.append(Range(topic, stop.epoch, begin, stop.seq, stop.server_id))
+            found.append(OffsetRange(topic, stop.epoch, begin, stop.seq, stop.server_id))
     return [part for part in found if part.end > part.start or part.missed is not None]
 
 
@@ -126,23 +126,23 @@ def lost_in(gaps: Iterable[tuple[int, int]]) -> int:
     return sum(max(0, last - first + 1) for first, last in gaps)
 
 
-class Late:
+class LateLosses:
     """Losses that are found when the offset which should count them is journaled: the next one counts them.
 
     Known by the offset that they are late for, so it does not matter how often a batch is planned.
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[Place, int]] = {}
-        self._carried: dict[str, tuple[Place, int]] = {}
+        self._found: dict[str, tuple[TopicOffset, int]] = {}
+        self._carried: dict[str, tuple[TopicOffset, int]] = {}
 
-    def find(self, topic: str, start: Place | None, end: Place, gone: int) -> None:
+    def find(self, topic: str, start: TopicOffset | None, end: TopicOffset, gone: int) -> None:
         """A batch is planned, and so many of its seqs are gone by now."""
         before, again = (0, 0) if start is None else (start.lost, int(not start.lives_on_in(end)))
         counted = end.lost - before - again - _known(self._carried, topic, end)
         self._found[topic] = (end, max(0, gone - counted))
 
-    def carry(self, topic: str, start: Place | None, end: Place) -> Place:
+    def carry(self, topic: str, start: TopicOffset | None, end: TopicOffset) -> TopicOffset:
         """The end of the batch behind an offset, with what was late for that one."""
         late = _known(self._found, topic, start)
         end = end._replace(lost=end.lost + late)
@@ -150,6 +150,6 @@ class Late:
         return end
 
 
-def _known(counts: Mapping[str, tuple[Place, int]], topic: str, place: Place | None) -> int:
+def _known(counts: Mapping[str, tuple[TopicOffset, int]], topic: str, place: TopicOffset | None) -> int:
     at, count = counts.get(topic, (None, 0))
     return count if at == place else 0

@@ -13,9 +13,9 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.server_connection import Wire
 from driftq.pipeline.source.read_columns import BROKER, GAPS, RECORD, check_schema, ddl, names_of
 from driftq.pipeline.source.read_options import ReadOptions, api_key_of, parse
-from driftq.pipeline.source.split_plan import Gap, Manifest
+from driftq.pipeline.source.split_plan import SeqGap, TopicFiles
 from driftq.pipeline.source.split_reader import loss
-from driftq.pipeline.source.topic_listing import Topics
+from driftq.pipeline.source.topic_listing import TopicListing
 from driftq.pipeline.spark_session import SERVER_CONF, is_local, key_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def read_topic(
     check_schema((name, kinds.get(name, "")) for name in wanted)
     schema = ddl(wanted)
     with Wire(asked.server, api_key_of(options, key_of(spark))) as wire:
-        topics = Topics(wire, asked)
+        topics = TopicListing(wire, asked)
         manifest = topics.get(asked.topics[0])
         start, end = topics.begin(manifest), topics.end(manifest)
         cold = _cold(manifest, start, end) if _executors_see(spark, manifest) else None
@@ -81,7 +81,7 @@ def _live(spark: "SparkSession", topic: str, schema: str, options: dict[str, str
     return spark.read.format("driftq").schema(schema).options(**options).option("topic", topic).load()
 
 
-def _executors_see(spark: "SparkSession", manifest: Manifest) -> bool:
+def _executors_see(spark: "SparkSession", manifest: TopicFiles) -> bool:
     """Is the cold root of this very server there, on the driver and wherever a task may run?"""
     root, server_id = manifest.cold_root, manifest.server_id
     if root is None or not any(segment.tier == "cold" for segment in manifest.segments):
@@ -105,7 +105,7 @@ def _executors_see(spark: "SparkSession", manifest: Manifest) -> bool:
     return all(context.parallelize(range(slots), slots).map(sees).collect())
 
 
-def _cold(manifest: Manifest, start: int, end: int) -> _Cold | None:
+def _cold(manifest: TopicFiles, start: int, end: int) -> _Cold | None:
     """Cold segments from the start of the range on, as long as they are what the server says."""
     try:
         from driftq.pipeline.source import local_segments as in_place
@@ -160,7 +160,7 @@ def _scan(
 
 
 def _gap_rows(
-    spark: "SparkSession", topic: str, gaps: Sequence[Gap], schema: str, wanted: Sequence[str]
+    spark: "SparkSession", topic: str, gaps: Sequence[SeqGap], schema: str, wanted: Sequence[str]
 ) -> "DataFrame":
     rows = []
     for gap in gaps:

@@ -15,7 +15,7 @@ from driftq.errors import ColdUnavailableError, UnrecoverableError
 from driftq.storage.layout import Layout
 from driftq.system.disk import Disk, Site, read_file, write_fully
 from driftq.system.entropy import Entropy
-from driftq.system.runtime import Pending, Runtime, Worker
+from driftq.system.runtime import Pending, Runtime, SerialWorker
 
 _BYTES = 16
 _RETRY_MS = 1000
@@ -86,7 +86,7 @@ class ColdMark:
         """Settled when it is there; what failed is tried again by the next who asks."""
         if self._made is None:
             made = self._made = Pending()
-            worker: Worker[str] = self._runtime.worker("driftq-id", lambda ids: self._mark(ids[-1], made))
+            worker: SerialWorker[str] = self._runtime.worker("driftq-id", lambda ids: self._mark(ids[-1], made))
             worker.put(server_id)
             made.then(lambda _: worker.close())
         return self._made

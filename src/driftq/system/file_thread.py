@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from driftq.system.runtime import Runtime, Worker
+from driftq.system.runtime import Runtime, SerialWorker
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -17,7 +17,7 @@ class FileThread:
         self.jobs = 0
         """Jobs that have not answered yet."""
         self._answered = 0
-        self._worker: Worker[Work] = runtime.worker(name, self._handle)
+        self._worker: SerialWorker[Work] = runtime.worker(name, self._handle)
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
         """Run `work` on the thread; `done` hears its value or its error on the loop."""

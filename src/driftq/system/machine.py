@@ -89,7 +89,7 @@ def zeros(size: int, *, all_used: bool = False) -> bytes:
     return cast("bytes", room)
 
 
-class Space(NamedTuple):
+class DiskUsage(NamedTuple):
     """Bytes of a file system."""
 
     free: int
@@ -97,7 +97,7 @@ class Space(NamedTuple):
     total: int
 
 
-def space_at(path: str) -> Space:
+def space_at(path: str) -> DiskUsage:
     """Return the room of the file system that a path is on. Raises OSError."""
     found = os.statvfs(path)
-    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    return DiskUsage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)

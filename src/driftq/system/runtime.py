@@ -1,8 +1,9 @@
 """Loop and threads, as one seam.
 
 One loop owns all state: every callback given to `soon`, `later` and `from_thread` runs on it, one at a time, to its
-end. A `Worker` is one thread with an ordered queue of jobs for blocking I/O. It hands its whole queue to one `handle`
-call, so that work which piled up while the device was busy is done together, and answers through `from_thread`.
+end. A `SerialWorker` is one thread with an ordered queue of jobs for blocking I/O. It hands its whole queue to one
+`handle` call, so that work which piled up while the device was busy is done together, and answers through
+`from_thread`.
 
 A `Pending` can be awaited in a coroutine that `run` steps through: no event loop takes part, so the same code runs on
 the real loop and on a simulated one.
@@ -37,7 +38,7 @@ class Timer(Protocol):
         ...
 
 
-class Worker(Protocol[Job_contra]):
+class SerialWorker(Protocol[Job_contra]):
     """One thread, in order."""
 
     def put(self, job: Job_contra) -> None:
@@ -64,7 +65,7 @@ class Runtime(Protocol):
         """Run on the loop; may be called from any thread."""
         ...
 
-    def worker(self, name: str, handle: Handle[Job]) -> Worker[Job]:
+    def worker(self, name: str, handle: Handle[Job]) -> SerialWorker[Job]:
         """Start a worker whose thread calls `handle`."""
         ...
 

@@ -54,7 +54,7 @@ _NAME_MAX = 15
 _log = logging.getLogger(__name__)
 
 
-class Message(NamedTuple):
+class WriterMessage(NamedTuple):
     """What goes over the line."""
 
     head: bytes
@@ -93,16 +93,16 @@ class _Messages:
             self._buffer, self._start, self._end = bytearray(_BUFFER_BYTES), 0, 0
         return large
 
-    def whole(self) -> list[Message]:
+    def whole(self) -> list[WriterMessage]:
         """Those that are there from the first to the last byte."""
-        found: list[Message] = []
+        found: list[WriterMessage] = []
         view = memoryview(self._buffer)
         while self._end - self._start >= _LENGTHS.size:
             head, body = _LENGTHS.unpack_from(view, self._start)
             middle = self._start + _LENGTHS.size + head
             if middle + body > self._end:
                 break
-            found.append(Message(bytes(view[middle - head : middle]), view[middle : middle + body]))
+            found.append(WriterMessage(bytes(view[middle - head : middle]), view[middle : middle + body]))
             self._start = middle + body
         return found
 
@@ -127,7 +127,7 @@ class Desk:
         self._messages = _Messages(received)
         self._sending = threading.Lock()
 
-    def receive(self, wait_s: float | None) -> list[Message] | None:
+    def receive(self, wait_s: float | None) -> list[WriterMessage] | None:
         """All that has come: at least one message, or none when time is up; None when there will be no more.
 
         Their bodies can be used until the next call.
@@ -173,7 +173,7 @@ class Scribe(Protocol):
         ...
 
     def begin(
-        self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
+        self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
         """Have it do `module:function`, called with its desk and `head`. Bodies are good within `hear` alone."""
         ...
@@ -208,7 +208,7 @@ class ScribeProcess:
         self._messages = _Messages()
         self._unsent: deque[memoryview] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._hear: Callable[[Message], None] = lambda _: None
+        self._hear: Callable[[WriterMessage], None] = lambda _: None
         self._gone: Callable[[], None] = lambda: None
         self._over = self._left = False
         self.sent: Callable[[], None] = lambda: None
@@ -219,7 +219,7 @@ class ScribeProcess:
         return bool(self._unsent)
 
     def begin(
-        self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
+        self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
         """Tell it what to do, and hand it the lock."""
         assert self._loop is not None, "a scribe is to be had from a runtime"

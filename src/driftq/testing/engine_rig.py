@@ -14,10 +14,10 @@ from driftq.codec.write_body import make_rows
 from driftq.config import Settings
 from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
-from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.engine.state.durable_feature import DurableState
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.deleter import Deleted, parse_match
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.storage.blocks.rows import Rows
@@ -123,7 +123,7 @@ class EngineRig:
 
     # Records
 
-    def write(self, name: str, *datas: object, **options: Any) -> Appended:
+    def write(self, name: str, *datas: object, **options: Any) -> AppendResult:
         """Write records; options as `write_nowait` takes them."""
         return self.run(self.write_nowait(name, *datas, **options))
 
@@ -135,7 +135,7 @@ class EngineRig:
         create: bool | None = None,
         config: TopicConfig | None = None,
         **columns: Any,
-    ) -> Pending[Appended]:
+    ) -> Pending[AppendResult]:
         """The same, under way; no loop turn has run."""
         return self.engine.append(name, rows_of(datas, **columns), key=key, create=create, config=config)
 
@@ -146,7 +146,7 @@ class EngineRig:
 
     def page(self, name: str, from_seq: int = 0, limit: int = 256, **query: Any) -> Page:
         """One page, whatever has to be fetched for it."""
-        asked = Query(from_seq, limit, **query)
+        asked = PageQuery(from_seq, limit, **query)
         for _ in range(_FETCHES_MAX):
             found = self.engine.diff(name, asked)
             if not isinstance(found, Fetch):

@@ -16,8 +16,8 @@ from driftq.storage.wal.wal_process import LogWork
 from driftq.system.clock import Clock
 from driftq.system.disk import Disk
 from driftq.system.lock import Lock
-from driftq.system.runtime import Runtime, Worker
-from driftq.system.writer_process import Message
+from driftq.system.runtime import Runtime, SerialWorker
+from driftq.system.writer_process import WriterMessage
 from driftq.testing.seeded_entropy import SeededEntropy
 
 
@@ -28,10 +28,10 @@ class ManualScribe:
         self._runtime = runtime
         self._clock = clock
         self._disk = disk
-        self._hear: Callable[[Message], None] = lambda _: None
+        self._hear: Callable[[WriterMessage], None] = lambda _: None
         self._gone: Callable[[], None] = lambda: None
         self._log: LogWork | None = None
-        self._messages: Worker[Message] | None = None
+        self._messages: SerialWorker[WriterMessage] | None = None
         self._segments: SegmentWork | None = None
         self._over = False
         self.pid = 0
@@ -53,7 +53,7 @@ class ManualScribe:
         self.sent()
 
     def begin(
-        self, work: str, head: bytes, lock: Lock, hear: Callable[[Message], None], gone: Callable[[], None]
+        self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
         """Find out what it is. There is one process, and it has the lock."""
         self._hear, self._gone = hear, gone
@@ -72,13 +72,13 @@ class ManualScribe:
 
         def send(self, head: bytes, body: bytes = b"") -> None:
             """The loop hears it later."""
-            self._scribe.tell(Message(head, memoryview(body)))
+            self._scribe.tell(WriterMessage(head, memoryview(body)))
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: WriterMessage) -> None:
         """To the loop."""
         self._runtime.from_thread(partial(self._heard, message))
 
-    def _heard(self, message: Message) -> None:
+    def _heard(self, message: WriterMessage) -> None:
         if not self._over:
             self._hear(message)
 
@@ -89,7 +89,7 @@ class ManualScribe:
         if self.held:
             self._unsent.append((head, buffers))
             return
-        message = Message(head, memoryview(b"".join(buffers)))
+        message = WriterMessage(head, memoryview(b"".join(buffers)))
         if self._messages is not None:
             self._messages.put(message)
         elif self._segments is not None:

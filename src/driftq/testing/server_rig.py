@@ -11,9 +11,9 @@ from urllib.parse import quote
 from msgspec import json, structs
 
 from driftq.config import Settings
-from driftq.http.answer import Answer, Stream, Upgrade
+from driftq.http.answer import Answer, StreamAnswer, Upgrade
 from driftq.http.app import App
-from driftq.http.keys import Keys
+from driftq.http.keys import ApiKeys
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
 from driftq.server import Server
@@ -112,7 +112,7 @@ class ServerRig:
         self.disk = SimDisk() if disk is None else disk
         self.clock = ManualClock() if clock is None else clock
         self._seed = seed
-        self._keys = Keys.parse(keys)
+        self._keys = ApiKeys.parse(keys)
         self._wrap = wrap
         self.start()
 
@@ -184,10 +184,10 @@ class ServerRig:
         """The page after a cursor."""
         return self.ok("POST", f"/v0/topics/{topic}/diff", {"from_seq": from_seq, **fields})
 
-    def stream(self, path: str, **options: Any) -> tuple[Stream, KeptSink]:
+    def stream(self, path: str, **options: Any) -> tuple[StreamAnswer, KeptSink]:
         """Open an event stream."""
         answer = self.send("GET", path, **options)
-        assert isinstance(answer, Stream), answer
+        assert isinstance(answer, StreamAnswer), answer
         sink = KeptSink()
         answer.source.opened(sink)
         self.run()

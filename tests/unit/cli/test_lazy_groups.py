@@ -14,19 +14,19 @@ from driftq.cli import commands
 from driftq.cli import lazy_groups as frame
 from driftq.cli.commands import COMMANDS, make_app
 from driftq.cli.exits import EXIT_CODES, MEANINGS, CommandError, ExitCode
-from driftq.cli.lazy_groups import Entry, LazyGroup, group, load, run
+from driftq.cli.lazy_groups import CommandEntry, LazyGroup, group, load, run
 from driftq.errors import StartError
 
 
 class _Told(LazyGroup):
     table: ClassVar = {
-        "refuses": Entry("Ends", f"{__name__}:refuses", "Refuse."),
-        "fails": Entry("Ends", f"{__name__}:fails", "Fail."),
-        "stops": Entry("Ends", f"{__name__}:stops", "Be interrupted."),
-        "breaks": Entry("Ends", f"{__name__}:breaks", "Meet a full disk."),
-        "ends": Entry("Ends", f"{__name__}:ends", "End with a code."),
-        "many": Entry("Groups", f"{__name__}:many", "A group."),
-        "gone": Entry("Groups", "no.such.module:nothing", "What cannot be imported."),
+        "refuses": CommandEntry("Ends", f"{__name__}:refuses", "Refuse."),
+        "fails": CommandEntry("Ends", f"{__name__}:fails", "Fail."),
+        "stops": CommandEntry("Ends", f"{__name__}:stops", "Be interrupted."),
+        "breaks": CommandEntry("Ends", f"{__name__}:breaks", "Meet a full disk."),
+        "ends": CommandEntry("Ends", f"{__name__}:ends", "End with a code."),
+        "many": CommandEntry("Groups", f"{__name__}:many", "A group."),
+        "gone": CommandEntry("Groups", "no.such.module:nothing", "What cannot be imported."),
     }
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.json import encode
 
 from driftq.client.errors import BadRequestError, TransportError
-from driftq.client.messages import Consuming
+from driftq.client.messages import MessageStream
 from driftq.client.topics.pushed_jobs import Pushed
 from driftq.client.transport.event_stream import kept_open
 from driftq.client.transport.plan import Response
@@ -24,7 +24,7 @@ def job(seq: int) -> bytes:
 
 
 def consumed(script: Script) -> list[int]:
-    flow = kept_open(calls(), Consuming("t", "g", "me", lease_ms=500, max_in_flight=None))
+    flow = kept_open(calls(), MessageStream("t", "g", "me", lease_ms=500, max_in_flight=None))
     found = script.items(flow)
     assert all((one.topic, one.group, one.owner) == ("t", "g", "me") for one in found)
     return [one.offset for one in found]
@@ -47,7 +47,7 @@ def test_a_consumer_comes_back_and_half_a_line_is_forgotten() -> None:
 
 @pytest.mark.parametrize("end", [b"", CUT])
 def test_a_consumer_that_leaves_reads_its_stream_to_the_end_and_does_not_come_back(end: bytes | TransportError) -> None:
-    place = Consuming("t", "g", "me", stream="mine")
+    place = MessageStream("t", "g", "me", stream="mine")
     script = Script(OPEN, line(0), line(1) + line(2)[:9], line(2)[9:], end)
     found = []
     for one in script.each(kept_open(calls(), place)):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from msgspec import Struct, msgpack, structs
 
-from driftq.engine.files.topic_checkpoint import TopicState, decode_topic
-from driftq.engine.state.control_frames import TopicBody, WatermarkBody
+from driftq.engine.files.topic_checkpoint import TopicCheckpoint, decode_topic
+from driftq.engine.state.control_frames import TopicFrame, WatermarkBody
 from driftq.errors import NewerFormatError
 from driftq.model.topic_config import TopicConfig
 from driftq.storage import snapshot_file as snapshot_module
@@ -66,7 +66,7 @@ _WITH_MORE_CONFIG = msgpack.encode(["a", {**msgpack.decode(msgpack.encode(TopicC
         (0x7FFF, b""),
         (Kind.HEAD_WATERMARK, _longer(WatermarkBody(9))),
         (Kind.TIME_SEEN, msgpack.encode([9, "a field of the future"])),
-        (Kind.TOPIC, _longer(TopicBody("a", TopicConfig(), 0))),
+        (Kind.TOPIC, _longer(TopicFrame("a", TopicConfig(), 0))),
         (Kind.TOPIC, _WITH_MORE_CONFIG),
     ],
     ids=["unknown kind", "longer body", "longer time", "longer topic", "unknown setting"],
@@ -106,7 +106,7 @@ def _with_longer_topic(snapshot: Snapshot) -> Snapshot:
 
 
 def _with_unknown_setting(snapshot: Snapshot) -> Snapshot:
-    state: TopicState = decode_topic(snapshot.topics[0])
+    state: TopicCheckpoint = decode_topic(snapshot.topics[0])
     fields = list(structs.astuple(state))
     fields[2] = {**msgpack.decode(msgpack.encode(state.config)), "future": 1}
     return structs.replace(snapshot, topics=[msgpack.encode(fields), *snapshot.topics[1:]])

@@ -8,8 +8,8 @@ import pytest
 
 from driftq.codec.write_body import make_rows
 from driftq.config import Settings
-from driftq.engine.read.topic_page import Query
-from driftq.engine.writer_watch import Ending
+from driftq.engine.read.topic_page import PageQuery
+from driftq.engine.writer_watch import RestartReason
 from driftq.errors import DriftQError, ShardStoppedError, ThrottledError, WalStoppedError
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.model.v0_answers import WriterState
@@ -44,7 +44,7 @@ class Rig:
 
     def read(self, name: str) -> int:
         """How many records a reader gets."""
-        page = run(self.server.engine.read(name, Query(0)))
+        page = run(self.server.engine.read(name, PageQuery(0)))
         self.runtime.run_until_idle()
         return sum(len(part.rows) for part in page.result().slices)
 
@@ -127,7 +127,7 @@ def test_a_server_asks_to_be_ended_when_the_grace_period_is_over_and_once() -> N
     rig.runtime.advance(29_999)
     assert not rig.writers.ended.settled
     rig.runtime.advance(1)
-    assert rig.writers.ended.result() is Ending.LOG_STOPPED
+    assert rig.writers.ended.result() is RestartReason.LOG_STOPPED
     rig.runtime.advance(60_000)
     assert rig.server.health().status == "ok", "an embedded server goes on"
 
@@ -135,7 +135,7 @@ def test_a_server_asks_to_be_ended_when_the_grace_period_is_over_and_once() -> N
 def test_without_a_grace_period_the_end_comes_at_once() -> None:
     rig = Rig(wal_stop_grace_ms=0)
     rig.kill_log()
-    assert rig.writers.ended.result() is Ending.LOG_STOPPED
+    assert rig.writers.ended.result() is RestartReason.LOG_STOPPED
 
 
 def test_a_stop_of_a_server_whose_log_is_stopped_takes_no_checkpoint() -> None:
@@ -225,7 +225,7 @@ def test_a_disk_write_beyond_its_reservation_does_not_wait_for_ever_for_a_hung_l
         rig.write("t", DISK)
     rig.runtime.advance(3000)
     assert {type(write.error) for write in waiting} == {ShardStoppedError}
-    assert rig.writers.ended.result() is Ending.LOG_HUNG, "there is no grace period after a hang"
+    assert rig.writers.ended.result() is RestartReason.LOG_HUNG, "there is no grace period after a hang"
     assert rig.server.unconfirmed().disk == len(writes) - len(waiting)
 
 
@@ -234,7 +234,7 @@ def test_a_stop_does_not_wait_for_a_log_writer_that_was_given_up() -> None:
     rig.runtime.hold("driftq-wal-0")
     rig.write("t", FSYNC)
     rig.runtime.advance(12_000)
-    assert rig.writers.ended.result() is Ending.LOG_HUNG
+    assert rig.writers.ended.result() is RestartReason.LOG_HUNG
     closing = rig.server.close()
     rig.runtime.advance(3000)
     assert closing.result() is False

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json
 
-from driftq.http.answer import Stream, Upgrade
+from driftq.http.answer import StreamAnswer, Upgrade
 from driftq.http.routes import ANY
 from driftq.testing import ServerRig, decoded_reply, settled
 
@@ -130,7 +130,7 @@ def test_no_request_makes_the_server_fail(data: st.DataObject) -> None:
     headers = {"accept": data.draw(ACCEPTS), "content-type": data.draw(st.just("application/json") | TYPES)}
     answer = server.send(method, f"{'/'.join(parts)}?{query}", raw=raw, headers=headers)
     server.run()
-    if isinstance(answer, Stream | Upgrade):
+    if isinstance(answer, StreamAnswer | Upgrade):
         answer.source.closed()
         return
     if settled(answer) is None:

@@ -8,7 +8,7 @@ from driftq.http.access import Scope
 from driftq.http.answer import Answer
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.routes import Route, Table
+from driftq.http.routes import Route, RouteTable
 from driftq.system.runtime import Pending
 from driftq.testing import ServerRig, settled
 
@@ -201,7 +201,7 @@ def test_a_handler_may_say_itself_who_comes_in() -> None:
         return Reply(200)
 
     own = Route("GET", "/v0/own/:id", handler, form_token=True, knows_callers=True)
-    rig.app._table = Table([own, Route("GET", "/v0/other", handler, Scope.READ, form_token=True)])
+    rig.app._table = RouteTable([own, Route("GET", "/v0/other", handler, Scope.READ, form_token=True)])
     for path in ("/v0/own/x", "/v0/own/x?token=wrong", "/v0/own/x?token=one"):
         assert rig.reply("GET", path).status == 200
     assert seen == [-1, -1, 0]

@@ -4,18 +4,18 @@ import pytest
 
 from driftq.errors import StartError
 from driftq.http.access import EVERYTHING, Scope
-from driftq.http.keys import Keys, presented
+from driftq.http.keys import ApiKeys, presented
 from driftq.http.request import Request
 
 
 def test_no_keys_are_no_keys() -> None:
     for text in ("", " ", ",", " , ,, "):
-        assert not Keys.parse(text)
-        assert Keys.parse(text).find(b"") is None
+        assert not ApiKeys.parse(text)
+        assert ApiKeys.parse(text).find(b"") is None
 
 
 def test_entries_are_trimmed_and_cut_at_the_first_two_colons() -> None:
-    keys = Keys.parse(" full , ,reader:READ,, limited::ten: ,both:r+Del:a|b:c||,x:rw:")
+    keys = ApiKeys.parse(" full , ,reader:READ,, limited::ten: ,both:r+Del:a|b:c||,x:rw:")
     full, reader, limited, both, x = (keys.find(key) for key in (b"full", b"reader", b"limited", b"both", b"x"))
     assert full is not None
     assert reader is not None
@@ -37,20 +37,20 @@ def test_entries_are_trimmed_and_cut_at_the_first_two_colons() -> None:
 )
 def test_a_bad_entry_refuses_the_start_without_showing_it(text: str) -> None:
     with pytest.raises(StartError) as refused:
-        Keys.parse(f"sesame-5f1d,{text}")
+        ApiKeys.parse(f"sesame-5f1d,{text}")
     assert "DRIFTQ_API_KEYS" in refused.value.message
     for part in ("sesame-5f1d", "reed", "everything", "superuser", "k2"):
         assert part not in refused.value.message
 
 
 def test_of_two_entries_with_one_key_the_first_counts() -> None:
-    access = Keys.parse("k:read,k:write").find(b"k")
+    access = ApiKeys.parse("k:read,k:write").find(b"k")
     assert access is not None
     assert access.scopes == Scope.READ
 
 
 def test_no_key_stays_in_memory_in_the_clear() -> None:
-    keys = Keys.parse("sesame-5f1d:read:pre")
+    keys = ApiKeys.parse("sesame-5f1d:read:pre")
     assert "sesame" not in repr(vars(keys))
 
 
@@ -62,7 +62,7 @@ def test_every_key_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch) -
         return one == other
 
     monkeypatch.setattr("driftq.http.keys.compare_digest", compare)
-    keys = Keys.parse("a,b,c")
+    keys = ApiKeys.parse("a,b,c")
     for token in (b"a", b"c", b"none"):
         compared.clear()
         keys.find(token)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from driftq.http.answer import Stream, Upgrade
+from driftq.http.answer import StreamAnswer, Upgrade
 from driftq.http.request import Request
 from driftq.http.request_id import fresh, id_of
 from driftq.http.transport.asgi import Asgi, Event
-from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection import ServerConnection
 from driftq.http.transport.connection_context import Serving, Terms
 from driftq.http.transport.head_cache import HEADS_KEPT_MAX
 from driftq.system.runtime import AsyncioRuntime
@@ -51,7 +51,7 @@ class Wire:
         self.rig = rig
         self.serving = Serving(rig.app.handle, rig.runtime, Terms(body_bytes_max=1 << 20), rig.app.shortcut)
         self.transport = Transport()
-        connection = Connection(self.serving)
+        connection = ServerConnection(self.serving)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
 
@@ -141,7 +141,7 @@ def test_what_is_not_http_and_who_is_one_too_many_get_an_id() -> None:
 
 
 def test_streams_and_sockets_begin_with_the_id() -> None:
-    peer = Peer(lambda _: Stream(Voice()))
+    peer = Peer(lambda _: StreamAnswer(Voice()))
     peer.send(get("/s", "X-Request-Id: mine"))
     assert b"\r\nx-request-id: mine\r\n" in peer.received
     peer = Peer(lambda _: Upgrade(Talk()))
@@ -158,7 +158,7 @@ def test_http_2_has_the_same_ids() -> None:
     assert client.heads[named][b"x-request-id"] == b"mine"
     refused = client.ask("/a", ("x-request-id", "mine"), *[("a", "b")] * 201)
     assert (client.heads[refused][b":status"], client.heads[refused][b"x-request-id"]) == (b"431", b"mine")
-    streams = Http2Client(lambda _: Stream(Voice()))
+    streams = Http2Client(lambda _: StreamAnswer(Voice()))
     number = streams.ask("/s", ("x-request-id", "mine"))
     assert streams.heads[number][b"x-request-id"] == b"mine"
 
@@ -179,5 +179,9 @@ def test_asgi_has_the_same_ids() -> None:
         found: list[tuple[bytes, bytes]] = sent[0]["headers"]
         return found
 
-    for kind, handle in (("http", echo), ("http", lambda _: Stream(Voice())), ("websocket", lambda _: Upgrade(Talk()))):
+    for kind, handle in (
+        ("http", echo),
+        ("http", lambda _: StreamAnswer(Voice())),
+        ("websocket", lambda _: Upgrade(Talk())),
+    ):
         assert (b"x-request-id", b"mine") in asyncio.run(asked(kind, handle))

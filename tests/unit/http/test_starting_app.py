@@ -5,7 +5,7 @@ from msgspec import json
 from driftq.codec.write_body import make_rows
 from driftq.config import Settings
 from driftq.http.app import App
-from driftq.http.keys import Keys
+from driftq.http.keys import ApiKeys
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.starting_app import Threshold
@@ -76,7 +76,7 @@ def test_the_broker_says_so_in_its_own_form() -> None:
 
 def test_keys_are_asked_for_as_they_are_later() -> None:
     """The figures always, the probes where the settings say so; who asks for anything else hears what he always did."""
-    keys = Keys.parse("reader:read,writer:write")
+    keys = ApiKeys.parse("reader:read,writer:write")
     server = a_server_with_a_long_log()
     threshold = Threshold(server, keys)
     assert [ask(threshold, "/v0/metrics", key=key).status for key in (None, "nobody", "writer", "reader")] == [

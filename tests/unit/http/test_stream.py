@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from driftq.http.answer import Sink, Stream
+from driftq.http.answer import Sink, StreamAnswer
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.transport.h1.reply_order import LINGER_MS
@@ -26,10 +26,10 @@ class Studio:
         self.voice = Voice(*first)
         self.asked: list[str] = []
 
-    def __call__(self, request: Request) -> Stream | Reply:
+    def __call__(self, request: Request) -> StreamAnswer | Reply:
         self.asked.append(request.path)
         if request.path == "/stream":
-            return Stream(self.voice, headers=((b"cache-control", b"no-store"),))
+            return StreamAnswer(self.voice, headers=((b"cache-control", b"no-store"),))
         return Reply(200, request.path.encode())
 
 

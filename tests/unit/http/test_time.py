@@ -1,6 +1,6 @@
 """How long a peer may take, and `Expect`."""
 
-from driftq.http.answer import Stream
+from driftq.http.answer import StreamAnswer
 from driftq.http.reply import Reply
 from driftq.http.transport.h1.reply_order import LINGER_MS
 from driftq.http.transport.h1.request_parser import BODY_STEP
@@ -85,7 +85,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
 
 def test_who_waits_for_an_answer_or_reads_a_stream_may_wait() -> None:
     waiting = timed(Desk())
-    reading = timed(lambda _: Stream(Voice()))
+    reading = timed(lambda _: StreamAnswer(Voice()))
     for peer in (waiting, reading):
         peer.send(get())
         peer.runtime.advance(10 * IDLE_MS)

@@ -7,7 +7,7 @@ from typing import cast
 from driftq.http.answer import Answer
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection import ServerConnection
 from driftq.http.transport.connection_context import Serving, Terms
 from driftq.testing import ManualClock, ManualRuntime
 
@@ -88,7 +88,7 @@ class Peer:
     def another(self) -> Transport:
         """One more connection to the same server."""
         transport = Transport()
-        connection = Connection(self.serving)
+        connection = ServerConnection(self.serving)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         return transport

@@ -8,11 +8,11 @@ from msgspec import json, structs
 from driftq.codec.record_json import Fields, render_records
 from driftq.config import Settings
 from driftq.engine.block_fetch import Fetch
-from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.engine.write.deleter import parse_match
-from driftq.features.staging.staged_parts import Address
+from driftq.features.staging.staged_parts import PartAddress
 from driftq.model.topic_config import Durability, TopicConfig
-from driftq.offline.findings import Report
+from driftq.offline.findings import VerificationReport
 from driftq.offline.verification import verify
 from driftq.server import Server
 from driftq.storage.blocks.frame import Frame, read_frame
@@ -64,7 +64,7 @@ class Life:
 
     def stage(self, batch: int, *datas: object) -> None:
         """One staged part of topic `t.fsync`."""
-        self.run(self.server.staging.stage("t.fsync", "w", Address(batch, 0, 0, 0), rows_of(datas)))
+        self.run(self.server.staging.stage("t.fsync", "w", PartAddress(batch, 0, 0, 0), rows_of(datas)))
 
     def close(self) -> None:
         """A graceful stop."""
@@ -74,7 +74,7 @@ class Life:
 
     def page(self, name: str, from_seq: int) -> Page:
         """One page."""
-        while isinstance(found := self.engine.diff(name, Query(from_seq, 256)), Fetch):
+        while isinstance(found := self.engine.diff(name, PageQuery(from_seq, 256)), Fetch):
             self.run(found)
         return found
 
@@ -131,7 +131,7 @@ def layout(disk: SimDisk) -> Layout:
     return Layout(disk, "/data", "/cold")
 
 
-def checked(disk: SimDisk) -> Report:
+def checked(disk: SimDisk) -> VerificationReport:
     """What a reading finds."""
     return verify(layout(disk))
 

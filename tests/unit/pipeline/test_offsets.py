@@ -3,11 +3,11 @@
 import pytest
 
 from driftq.pipeline import PipelineError
-from driftq.pipeline.offsets import Place, Range, decode, encode, ranges, share, within
+from driftq.pipeline.offsets import OffsetRange, TopicOffset, decode, encode, ranges, share, within
 
 
 def test_an_offset_is_json_with_epoch_and_seq_and_comes_back_the_same() -> None:
-    places = {"b": Place(7, 1200, began=1000), "a": Place(1, 5, began=0, lost=3)}
+    places = {"b": TopicOffset(7, 1200, began=1000), "a": TopicOffset(1, 5, began=0, lost=3)}
     said = encode(places)
     assert said == {"a": {"epoch": 1, "seq": 5, "began": 0, "lost": 3}, "b": {"epoch": 7, "seq": 1200, "began": 1000}}
     assert list(said) == ["a", "b"]
@@ -20,33 +20,33 @@ def test_a_checkpoint_of_another_source_is_refused_by_name() -> None:
 
 
 def test_a_batch_reads_what_lies_between() -> None:
-    start, end = {"t": Place(1, 10, 0)}, {"t": Place(1, 25, 0)}
-    assert ranges(start, end) == [Range("t", 1, 10, 25)]
+    start, end = {"t": TopicOffset(1, 10, 0)}, {"t": TopicOffset(1, 25, 0)}
+    assert ranges(start, end) == [OffsetRange("t", 1, 10, 25)]
     assert ranges(end, end) == []
 
 
 def test_a_query_at_latest_that_died_in_its_first_batch_reads_that_batch_again() -> None:
-    journaled = {"t": Place(1, 130, began=100)}
-    asked_again = {"t": Place(1, 150, began=150)}
-    assert ranges(asked_again, journaled) == [Range("t", 1, 100, 130)]
+    journaled = {"t": TopicOffset(1, 130, began=100)}
+    asked_again = {"t": TopicOffset(1, 150, began=150)}
+    assert ranges(asked_again, journaled) == [OffsetRange("t", 1, 100, 130)]
 
 
 def test_a_topic_that_came_later_is_read_from_where_it_began() -> None:
-    assert ranges({}, {"new": Place(3, 9, began=2)}) == [Range("new", 3, 2, 9)]
+    assert ranges({}, {"new": TopicOffset(3, 9, began=2)}) == [OffsetRange("new", 3, 2, 9)]
 
 
 def test_a_topic_that_was_made_again_is_read_from_its_start_and_the_break_is_known() -> None:
-    left = Place(1, 50, 0)
-    assert ranges({"t": left}, {"t": Place(2, 4, 0)}) == [Range("t", 2, 0, 4, missed=left)]
-    assert ranges({"t": left}, {"t": Place(2, 0, 0)}) == [Range("t", 2, 0, 0, missed=left)]
+    left = TopicOffset(1, 50, 0)
+    assert ranges({"t": left}, {"t": TopicOffset(2, 4, 0)}) == [OffsetRange("t", 2, 0, 4, missed=left)]
+    assert ranges({"t": left}, {"t": TopicOffset(2, 0, 0)}) == [OffsetRange("t", 2, 0, 0, missed=left)]
 
 
 def test_a_head_that_went_back_is_another_life_too() -> None:
     """A topic that lost its records in a crash has the same epoch, and a lower head."""
-    left = Place(1, 50, 0)
-    assert ranges({"t": left}, {"t": Place(1, 4, 0)}) == [Range("t", 1, 0, 4, missed=left)]
-    nothing_read = Place(1, 50, began=50)
-    assert nothing_read.lives_on_in(Place(1, 4, began=0))
+    left = TopicOffset(1, 50, 0)
+    assert ranges({"t": left}, {"t": TopicOffset(1, 4, 0)}) == [OffsetRange("t", 1, 0, 4, missed=left)]
+    nothing_read = TopicOffset(1, 50, began=50)
+    assert nothing_read.lives_on_in(TopicOffset(1, 4, began=0))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_batch_is_bounded_by_the_bytes_of_its_records(
 
 
 def test_a_place_on_another_server_says_so() -> None:
-    places = {"t": Place(1, 5, began=0, server="http://b:4000")}
+    places = {"t": TopicOffset(1, 5, began=0, server="http://b:4000")}
     assert encode(places) == {"t": {"epoch": 1, "seq": 5, "began": 0, "server": "http://b:4000"}}
     assert decode(encode(places)) == places
 

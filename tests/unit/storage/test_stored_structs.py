@@ -77,6 +77,6 @@ def test_a_stored_struct_refuses_fields_it_does_not_know(name: str) -> None:
 def test_there_are_stored_structs() -> None:
     """The search above finds what it is about."""
     assert {
-        "driftq.engine.state.control_frames.TopicBody",
-        "driftq.engine.files.topic_checkpoint.TopicState",
+        "driftq.engine.state.control_frames.TopicFrame",
+        "driftq.engine.files.topic_checkpoint.TopicCheckpoint",
     } <= _stored().keys()

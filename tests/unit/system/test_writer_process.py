@@ -18,7 +18,7 @@ import pytest
 
 from driftq.system.disk import OsDisk
 from driftq.system.runtime import AsyncioRuntime
-from driftq.system.writer_process import Desk, Message, ScribeProcess
+from driftq.system.writer_process import Desk, ScribeProcess, WriterMessage
 
 Work = Callable[[Desk], None]
 
@@ -54,7 +54,7 @@ class Line:
         self.scribe.begin("module:function", b"!", lock, self._hear, self.ended.set)
         lock.release()
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: WriterMessage) -> None:
         self.heard.append((message.head, bytes(message.body)))
         self._more.set()
 

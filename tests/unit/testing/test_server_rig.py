@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.http.answer import Sink, Stream
+from driftq.http.answer import Sink, StreamAnswer
 from driftq.http.reply import Reply
 from driftq.system.runtime import Pending
 from driftq.testing import KeptSink, ServerRig, settled
@@ -68,6 +68,6 @@ class _Greeting:
 
 def test_a_stream_is_opened_on_a_sink_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = ServerRig()
-    monkeypatch.setattr(rig.app, "handle", lambda _: Stream(_Greeting()))
+    monkeypatch.setattr(rig.app, "handle", lambda _: StreamAnswer(_Greeting()))
     _, sink = rig.stream("/v0/watch/x")
     assert sink.taken() == b"hello"

@@ -13,7 +13,7 @@ from driftq.cli.data.data_directory import ColdDir, settings_of
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, note, progress, show, show_rows
 from driftq.cli.server_access import KeyFile, Url, connected
-from driftq.features.backup.backup_files import Manifest, read_manifests
+from driftq.features.backup.backup_files import BackupManifest, read_manifests
 from driftq.features.backup.restore import Restore
 from driftq.storage.layout import Layout
 from driftq.system.disk import OsDisk
@@ -91,7 +91,7 @@ def restore(
     note(f"start it with: driftq serve --data-dir {data_dir}")
 
 
-def _listed(manifest: Manifest) -> dict[str, object]:
+def _listed(manifest: BackupManifest) -> dict[str, object]:
     sizes = [stored.content.bytes for stored in manifest.files]
     return {
         "id": manifest.id,

@@ -17,7 +17,7 @@ from driftq.config import Settings, read_settings
 from driftq.errors import InvalidRequestError, TopicNotFoundError
 from driftq.offline.directory_lock import check_directory, held
 from driftq.offline.file_contents import files, inside
-from driftq.offline.findings import Finding, Report
+from driftq.offline.findings import Finding, VerificationReport
 from driftq.offline.repair.accept_loss import accept_loss
 from driftq.offline.repair.repair import Repair
 from driftq.offline.verification import Verification
@@ -94,13 +94,13 @@ def verify(
         raise typer.Exit(ExitCode.DAMAGED)
 
 
-def _read(layout: Layout) -> Report:
+def _read(layout: Layout) -> VerificationReport:
     work = Verification(layout)
     with progress("verifying", work.total, in_bytes=True) as tell:
         return work.run(tell)
 
 
-def _show_report(report: Report, wrong: list[Finding], *, as_json: bool) -> None:
+def _show_report(report: VerificationReport, wrong: list[Finding], *, as_json: bool) -> None:
     facts = {name: value for name, value in structs.asdict(report).items() if name != "findings"}
     findings = [{name: getattr(found, name) for name in _FINDING} for found in report.findings]
     if as_json:

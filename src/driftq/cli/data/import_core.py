@@ -13,7 +13,7 @@ from msgspec import json
 from driftq.cli.output import Json, progress
 from driftq.config import Settings, read_settings
 from driftq.errors import DriftQError
-from driftq.offline.driftq_core.core_import import CoreImport, Report
+from driftq.offline.driftq_core.core_import import CoreImport, ImportReport
 from driftq.server import Server
 from driftq.system.clock import SystemClock
 from driftq.system.disk import OsDisk
@@ -56,7 +56,7 @@ def run_import(file: Path, data_dir: str | None, *, as_json: bool) -> int:
     return 0
 
 
-async def _import(file: Path, settings: Settings, tell: Callable[[int], None]) -> Report:
+async def _import(file: Path, settings: Settings, tell: Callable[[int], None]) -> ImportReport:
     runtime = AsyncioRuntime(asyncio.get_running_loop())
     with file.open("rb"):
         pass  # what cannot be read is told before a directory is made

@@ -5,19 +5,21 @@ from typing import Any, ClassVar
 
 import typer
 
-from driftq.cli.lazy_groups import Entry, LazyGroup
+from driftq.cli.lazy_groups import CommandEntry, LazyGroup
 
 _FILES = "files"
 
 
 class _Imports(LazyGroup):
-    table: ClassVar[Mapping[str, Entry]] = {
-        _FILES: Entry(
+    table: ClassVar[Mapping[str, CommandEntry]] = {
+        _FILES: CommandEntry(
             "Ways",
             "driftq.cli.data.import_files:import_files",
             "Write the records of NDJSON, Arrow or Parquet files to a topic; may be left out.",
         ),
-        "driftq-core": Entry("Ways", "driftq.cli.data.import_core:import_core", "Bring in the log of the Go broker."),
+        "driftq-core": CommandEntry(
+            "Ways", "driftq.cli.data.import_core:import_core", "Bring in the log of the Go broker."
+        ),
     }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -145,9 +145,9 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List the pipelines that run on this machine."""
-    from driftq.pipeline.runs.run_records import OPEN, Runs
+    from driftq.pipeline.runs.run_records import OPEN, RunRecords
 
-    show_rows([_row(one) for one in Runs().all() if everything or one.state in OPEN], _LISTED, as_json=as_json)
+    show_rows([_row(one) for one in RunRecords().all() if everything or one.state in OPEN], _LISTED, as_json=as_json)
 
 
 @pipeline.command("status")
@@ -157,10 +157,10 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how a run stands."""
-    from driftq.pipeline.runs.run_records import Runs
+    from driftq.pipeline.runs.run_records import RunRecords
 
     with _refusals():
-        _say_run(Runs().find(wanted), as_json=as_json)
+        _say_run(RunRecords().find(wanted), as_json=as_json)
 
 
 @pipeline.command("stop")
@@ -171,9 +171,9 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop a run behind the batch it works on."""
-    from driftq.pipeline.runs.run_records import OPEN, Runs
+    from driftq.pipeline.runs.run_records import OPEN, RunRecords
 
-    runs = Runs()
+    runs = RunRecords()
     with _refusals():
         record = runs.find(wanted)
     if record.state in OPEN:

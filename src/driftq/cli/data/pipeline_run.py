@@ -18,10 +18,10 @@ from msgspec import structs
 from driftq.cli.exits import CommandError
 from driftq.cli.output import console_of, note, print_line
 from driftq.pipeline.jobs.user_pipeline import FileOptions, run_file
-from driftq.pipeline.runs.job import Outcome, Progress, Run, find_job
+from driftq.pipeline.runs.job import JobResult, JobRun, Progress, find_job
 from driftq.pipeline.runs.job_options import HelpAskedError, Options, parse_flags
-from driftq.pipeline.runs.launcher import Settings, launch
-from driftq.pipeline.runs.run_records import OPEN, RunRecord, Runs
+from driftq.pipeline.runs.launcher import RunSettings, launch
+from driftq.pipeline.runs.run_records import OPEN, RunRecord, RunRecords
 
 _LINE_MS = 1000
 _POLL_S = 0.1
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
 class _Prepared(NamedTuple):
     options: msgspec.Struct
-    body: Callable[[Run], Outcome]
+    body: Callable[[JobRun], JobResult]
 
 
 def prepare(name: str, flags: list[str], *, again: bool = False) -> _Prepared:
@@ -84,7 +84,7 @@ def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
     """Run it in this process; how it ended. Raises what the pipeline raises."""
     prepared = prepare(call.name, call.flags, again=call.every_s is not None)
     once = bool(getattr(prepared.options, "once", False))
-    settings = Settings(
+    settings = RunSettings(
         server=call.url, master=call.master, remote=call.remote, conf=call.conf, short=once and call.every_s is None
     )
     last: list[RunRecord] = []
@@ -144,7 +144,7 @@ def end_session() -> None:
 
 def run_detached(call: Call) -> RunRecord:
     """Run it in a process of its own; its record, once it has written one."""
-    runs = Runs()
+    runs = RunRecords()
     prepare(call.name, call.flags)  # what is wrong is said here, where somebody reads it
     runs.directory.mkdir(parents=True, exist_ok=True)
     log = runs.directory / "detached.log"

@@ -30,9 +30,9 @@ def run_pipeline(url: str, lake: Path, tell: Callable[[str], None]) -> Tables:
     from driftq.pipeline.lake.archive_check import verify
     from driftq.pipeline.lake.delta_tables import Lake
     from driftq.pipeline.lake.server_topics import ServerTopics
-    from driftq.pipeline.runs.launcher import Settings, run_job
+    from driftq.pipeline.runs.launcher import RunSettings, run_job
 
-    settings = Settings(server=url, short=True, state_dir=str(lake / "_pipelines"))
+    settings = RunSettings(server=url, short=True, state_dir=str(lake / "_pipelines"))
     tell("Spark archives the topics")
     archived = run_job("archive", settings=settings, topics=list(TOPICS), lake=str(lake), once=True)
     tell("Spark follows the runs")

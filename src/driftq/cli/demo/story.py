@@ -23,7 +23,7 @@ _CHILDREN: dict[str, tuple[str, ...]] = {
 _POLICY = RetryPolicy(max_attempts=ATTEMPTS_MAX, backoff_ms=50, max_backoff_ms=200)
 
 
-class Step(NamedTuple):
+class StoryStep(NamedTuple):
     """One step of one run, by its number among all runs of a play."""
 
     play: str
@@ -64,9 +64,9 @@ class Step(NamedTuple):
             return "the search took too long"
         return None
 
-    def children(self) -> list["Step"]:
+    def children(self) -> list["StoryStep"]:
         """The steps that come of it."""
-        return [Step(self.play, self.number, name, self.name) for name in _CHILDREN.get(self.name, ())]
+        return [StoryStep(self.play, self.number, name, self.name) for name in _CHILDREN.get(self.name, ())]
 
     def message(self) -> NewMessage:
         """The step as a message to the agents."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from driftq.cli.demo.story import TENANTS, Step
+from driftq.cli.demo.story import TENANTS, StoryStep
 from driftq.client import AsyncClient, AsyncWorker, DeadLetter, Delivery, Job, RedriveFilter, Retry
 from driftq.errors import DriftQError
 from driftq.system.clock import SystemClock
@@ -48,7 +48,7 @@ class Played(Struct, frozen=True):
 
     def run_ids(self) -> list[str]:
         """The runs, in the order they began."""
-        return [Step(self.play, number, "plan").run_id for number in range(self.runs)]
+        return [StoryStep(self.play, number, "plan").run_id for number in range(self.runs)]
 
 
 class _Agents:
@@ -61,7 +61,7 @@ class _Agents:
     async def work(self, delivery: Delivery) -> None:
         """One step."""
         told = delivery.json()  # a body that cannot be read fails here, and ends among the dead letters
-        step = Step(told["play"], told["run"], told["step"], delivery.envelope.parent_step_id)
+        step = StoryStep(told["play"], told["run"], told["step"], delivery.envelope.parent_step_id)
         if step.breaks_a_rule:
             raise DeadLetter("the answer would give away another tenant's data")
         if step.needs_browser and not self.browser_works:
@@ -96,7 +96,7 @@ async def play(url: str, name: str, runs: int) -> Played:
         mails = AsyncWorker.queue(client, MAILS, agents.send, concurrency=4)
         working = [asyncio.ensure_future(worker.run()) for worker in (steps, mails)]
         try:
-            roots = [Step(name, number, "plan").message() for number in range(runs)]
+            roots = [StoryStep(name, number, "plan").message() for number in range(runs)]
             await client.broker.produce_batch(STEPS, roots)
             await _all_is_done(client, working)
             agents.browser_works = True

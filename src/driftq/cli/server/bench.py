@@ -15,7 +15,14 @@ from msgspec import json
 
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, progress, show_rows
-from driftq.cli.server.load_generator import Load, RefusedError, again_and_again, drive, http_length, http_request
+from driftq.cli.server.load_generator import (
+    LoadGenerator,
+    RefusedError,
+    again_and_again,
+    drive,
+    http_length,
+    http_request,
+)
 from driftq.cli.server_access import KeyFile, Url, api_key, connected
 from driftq.model.topic_config import Durability
 from driftq.system.entropy import SystemEntropy
@@ -34,7 +41,7 @@ _FIELDS = (
 )
 
 
-class Target(NamedTuple):
+class BenchTarget(NamedTuple):
     """Where the load goes."""
 
     address: tuple[str, int]
@@ -72,13 +79,13 @@ def bench(
     show_rows(rows, _FIELDS, as_json=as_json)
 
 
-def _target(client: "Client", name: str, key_file: Path | None) -> Target:
+def _target(client: "Client", name: str, key_file: Path | None) -> BenchTarget:
     parts = urlsplit(client.url)
     if parts.scheme != "http" or parts.hostname is None:
         raise CommandError("bench speaks plain HTTP only; say --url http://…", ExitCode.USAGE)
     key = api_key(key_file) or os.environ.get("DRIFTQ_API_KEY", "").strip()
     headers = () if not key else (f"authorization: Bearer {key}",)
-    return Target((parts.hostname, parts.port or 80), f"{parts.path}/v0/topics/{name}", headers)
+    return BenchTarget((parts.hostname, parts.port or 80), f"{parts.path}/v0/topics/{name}", headers)
 
 
 class _Workload(NamedTuple):
@@ -89,7 +96,7 @@ class _Workload(NamedTuple):
     requests: list[bytes]
 
 
-def _measure(target: Target, seconds: float, connections: int, batch: int) -> list[dict[str, object]]:
+def _measure(target: BenchTarget, seconds: float, connections: int, batch: int) -> list[dict[str, object]]:
     asyncio.run(drive(target.address, [iter(_writes(target, _PAGE))], http_length, _FILLING_S))
     workloads = [
         _Workload(f"write_{batch}", connections, batch, _writes(target, batch)),
@@ -106,7 +113,7 @@ def _measure(target: Target, seconds: float, connections: int, batch: int) -> li
     return rows
 
 
-def _writes(target: Target, count: int) -> list[bytes]:
+def _writes(target: BenchTarget, count: int) -> list[bytes]:
     return [target.request("?return_seqs=false", _records(count, number * count)) for number in range(_REQUESTS)]
 
 
@@ -116,14 +123,14 @@ def _records(count: int, first: int) -> bytes:
     )
 
 
-def _reads(target: Target) -> list[bytes]:
+def _reads(target: BenchTarget) -> list[bytes]:
     return [
         target.request("/diff", json.encode({"from_seq": number * _PAGE, "limit": _PAGE}))
         for number in range(_REQUESTS)
     ]
 
 
-def _row(workload: _Workload, load: Load) -> dict[str, object]:
+def _row(workload: _Workload, load: LoadGenerator) -> dict[str, object]:
     return {
         "workload": workload.name,
         "connections": workload.connections,

@@ -23,7 +23,7 @@ from msgspec import ValidationError, convert
 from driftq import __version__
 from driftq.cli.exits import CommandError, ExitCode
 from driftq.cli.output import Json, progress, readable, show_rows, size
-from driftq.cli.server.doctor_server import Finding, Refusal, check_no_vitals, check_ready, check_vitals
+from driftq.cli.server.doctor_server import DoctorFinding, Refusal, check_no_vitals, check_ready, check_vitals
 from driftq.cli.server_access import KeyFile, Url, client_of, translated
 from driftq.config import Settings
 from driftq.engine.files.topic_checkpoint import decode_topic
@@ -83,10 +83,10 @@ _DATA_DIR = Path(Settings().data_dir)
 _FIELDS = ("check", "status", "found", "advice")
 
 
-class Seen(NamedTuple):
+class ServerFacts(NamedTuple):
     """What a server told."""
 
-    findings: list[Finding]
+    findings: list[DoctorFinding]
     place: PlaceVitals | None = None
 
 
@@ -113,7 +113,7 @@ def doctor(
         data_dir = data_dir or Path(here.data_dir)
         cold_dir = cold_dir or (Path(here.cold_dir) if here.cold_dir else None)
     directory = data_dir or _DATA_DIR
-    checks: list[Callable[[], Iterator[Finding]]] = [
+    checks: list[Callable[[], Iterator[DoctorFinding]]] = [
         _versions,
         lambda: _disk(directory),
         lambda: _lost(directory, cold_dir),
@@ -122,7 +122,7 @@ def doctor(
         _java,
         lambda: iter(seen.findings),
     ]
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     with progress("checking", len(checks)) as tell:
         for number, check in enumerate(checks, 1):
             findings += check()
@@ -133,53 +133,61 @@ def doctor(
         raise CommandError(f"{len(failed)} of {len(findings)} checks failed, {failed[0].check} first; see the advice")
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[DoctorFinding]:
     python = platform.python_version()
     new_enough = sys.version_info >= (3, 11)
-    yield Finding("python", "ok" if new_enough else "fail", python, "" if new_enough else "use Python 3.11 or newer")
-    yield Finding("driftq", "ok", __version__)
+    yield DoctorFinding(
+        "python", "ok" if new_enough else "fail", python, "" if new_enough else "use Python 3.11 or newer"
+    )
+    yield DoctorFinding("driftq", "ok", __version__)
     for name in ("pyarrow", "msgspec", "httptools"):
-        yield Finding(name, "ok", version(name))
+        yield DoctorFinding(name, "ok", version(name))
     try:
-        yield Finding("pyspark", "ok", version("pyspark"))
+        yield DoctorFinding("pyspark", "ok", version("pyspark"))
     except PackageNotFoundError:
-        yield Finding("pyspark", "ok", "not installed", "only the pipeline needs it: install driftq[spark]")
+        yield DoctorFinding("pyspark", "ok", "not installed", "only the pipeline needs it: install driftq[spark]")
 
 
-def _disk(data_dir: Path) -> Iterator[Finding]:
+def _disk(data_dir: Path) -> Iterator[DoctorFinding]:
     place = data_dir.absolute()
     while not place.is_dir():
         place = place.parent
     usage = shutil.disk_usage(place)
     enough = usage.free >= max(_FREE_MIN, usage.total * _FREE_SHARE_MIN)
     found = f"{size(usage.free)} of {size(usage.total)} free at {place}"
-    yield Finding("disk space", "ok" if enough else "warn", found, "" if enough else "free some, or move --data-dir")
+    yield DoctorFinding(
+        "disk space", "ok" if enough else "warn", found, "" if enough else "free some, or move --data-dir"
+    )
     try:
         times = sorted(_sync_times(place / f".driftq-doctor-{SystemEntropy().token(6).hex()}"))
     except OSError as error:
-        yield Finding("fsync", "fail", f"{place}: {error.strerror}", "the server needs to write and sync there")
+        yield DoctorFinding("fsync", "fail", f"{place}: {error.strerror}", "the server needs to write and sync there")
         return
     middle, worst = times[len(times) // 2], times[int(len(times) * 0.99)]
     found = f"p50 {middle:.2f} ms, p99 {worst:.2f} ms, max {times[-1]:.2f} ms of {_PROBES} at {place}"
     quick = worst < _SLOW_SYNC_MS
     advice = "" if quick else "every fsync-class write waits so long; use a faster disk for --data-dir"
-    yield Finding("fsync", "ok" if quick else "warn", found, advice)
+    yield DoctorFinding("fsync", "ok" if quick else "warn", found, advice)
 
 
-def _lost(data_dir: Path, cold_dir: Path | None) -> Iterator[Finding]:
+def _lost(data_dir: Path, cold_dir: Path | None) -> Iterator[DoctorFinding]:
     try:
         found = list(lost_segments(data_dir, cold_dir))
         losses = accepted_losses(Layout(OsDisk(), str(data_dir)))
     except OSError as error:
-        yield Finding("lost files", "warn", f"{error.filename}: {error.strerror}", "doctor must be able to read there")
+        yield DoctorFinding(
+            "lost files", "warn", f"{error.filename}: {error.strerror}", "doctor must be able to read there"
+        )
         return
     for accepted in losses:
         seqs = f"{accepted.first_seq}..{accepted.last_seq}"
-        yield Finding("accepted loss", "ok", f"topic {accepted.topic}, seqs {seqs}, by {accepted.by} at {accepted.at}")
+        yield DoctorFinding(
+            "accepted loss", "ok", f"topic {accepted.topic}, seqs {seqs}, by {accepted.by} at {accepted.at}"
+        )
     for topic, first_seq, files in found:
-        yield Finding("lost files", "warn", f"topic {topic}, from seq {first_seq}: {', '.join(files)}", ADVICE)
+        yield DoctorFinding("lost files", "warn", f"topic {topic}, from seq {first_seq}: {', '.join(files)}", ADVICE)
     if not found:
-        yield Finding("lost files", "ok", "none")
+        yield DoctorFinding("lost files", "ok", "none")
 
 
 def _sync_times(path: Path) -> list[float]:
@@ -199,7 +207,7 @@ def _sync_times(path: Path) -> list[float]:
     return times
 
 
-def _clock() -> Iterator[Finding]:
+def _clock() -> Iterator[DoctorFinding]:
     """Wall against monotonic time over a while, and against the age of the program."""
     clock = SystemClock()
     until_ns = clock.monotonic_ns() + 50_000_000
@@ -208,11 +216,15 @@ def _clock() -> Iterator[Finding]:
         pass
     stepped = abs(_offset_ms(clock) - began)
     if now_ms < _BUILT_MS:
-        yield Finding("clock", "fail", readable("ts", now_ms), "set the clock: it is before this program was made")
+        yield DoctorFinding(
+            "clock", "fail", readable("ts", now_ms), "set the clock: it is before this program was made"
+        )
     elif stepped > _STEP_MS:
-        yield Finding("clock", "warn", f"it stepped by {stepped:.0f} ms", "let a time service slew it, not step it")
+        yield DoctorFinding(
+            "clock", "warn", f"it stepped by {stepped:.0f} ms", "let a time service slew it, not step it"
+        )
     else:
-        yield Finding("clock", "ok", f"{readable('ts', now_ms)}, and steady")
+        yield DoctorFinding("clock", "ok", f"{readable('ts', now_ms)}, and steady")
 
 
 def _offset_ms(clock: SystemClock) -> float:
@@ -225,31 +237,33 @@ def _offset_ms(clock: SystemClock) -> float:
     return min(pairs)[1]
 
 
-def _limits() -> Iterator[Finding]:
+def _limits() -> Iterator[DoctorFinding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = hard == resource.RLIM_INFINITY
     enough = unlimited or hard >= _HANDLES_MIN
     found = f"soft {soft}, hard {'unlimited' if unlimited else hard}"
     advice = "" if enough else f"raise it to {_HANDLES_MIN} or more (ulimit -n, LimitNOFILE=): a connection takes one"
-    yield Finding("file handles", "ok" if enough else "warn", found, advice)
+    yield DoctorFinding("file handles", "ok" if enough else "warn", found, advice)
 
 
-def _java() -> Iterator[Finding]:
+def _java() -> Iterator[DoctorFinding]:
     java = _find_java()
     if java is None:
-        yield Finding("java", "warn", "none", "only the Spark pipeline needs it: install Java 17, or driftq[spark]")
+        yield DoctorFinding(
+            "java", "warn", "none", "only the Spark pipeline needs it: install Java 17, or driftq[spark]"
+        )
         return
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=True).stderr
     except (OSError, subprocess.SubprocessError):
-        yield Finding("java", "warn", f"{java} does not run", "only the Spark pipeline needs it: install Java 17")
+        yield DoctorFinding("java", "warn", f"{java} does not run", "only the Spark pipeline needs it: install Java 17")
         return
     first = said.partition("\n")[0]
     number = first.partition('"')[2].partition('"')[0]
     major = number.removeprefix("1.").partition(".")[0]
     new_enough = major.isdecimal() and int(major) >= _JAVA_MIN
     advice = "" if new_enough else f"the Spark pipeline needs Java {_JAVA_MIN} or newer"
-    yield Finding("java", "ok" if new_enough else "warn", f"{number} at {java}", advice)
+    yield DoctorFinding("java", "ok" if new_enough else "warn", f"{number} at {java}", advice)
 
 
 def _find_java() -> str | None:
@@ -264,7 +278,7 @@ def _find_java() -> str | None:
     return found
 
 
-def _server(url: str | None, key_file: Path | None) -> Seen:
+def _server(url: str | None, key_file: Path | None) -> ServerFacts:
     """Ask the server for everything once. One that nobody named need not be there."""
     from driftq.client import ClientError
 
@@ -278,27 +292,27 @@ def _server(url: str | None, key_file: Path | None) -> Seen:
             refusal = translated(error, client.url, has_key=client.has_key)
             absent = url is None and refusal.code is ExitCode.UNREACHABLE
             found, _, advice = refusal.message.rpartition("; ")
-            return Seen([Finding("server", "warn" if absent else "fail", found or advice, advice)])
+            return ServerFacts([DoctorFinding("server", "warn" if absent else "fail", found or advice, advice)])
         same = health.version == __version__
         advice = "" if same else f"this command is {__version__}; use the same version on both sides"
         found = f"{client.url}: {health.version}, up {health.uptime_ms / 1000:.0f} s, {took_ms:.1f} ms"
-        findings = [Finding("server", "ok" if same else "warn", found, advice)]
+        findings = [DoctorFinding("server", "ok" if same else "warn", found, advice)]
         try:
             findings += check_ready(_asked(client, "/v0/ready"))
             answer = _asked(client, "/v0/metrics")
         except ClientError as error:
             refusal = translated(error, client.url, has_key=client.has_key)
             found, _, advice = refusal.message.rpartition("; ")
-            return Seen([*findings, Finding("server answers", "fail", found or advice, advice)])
+            return ServerFacts([*findings, DoctorFinding("server answers", "fail", found or advice, advice)])
     if isinstance(answer, Refusal):
-        return Seen([*findings, check_no_vitals(answer)])
+        return ServerFacts([*findings, check_no_vitals(answer)])
     try:
         vitals = convert(answer.get("vitals"), Vitals)
     except ValidationError:
         advice = f"the server is {health.version}: use the doctor of that version"
-        return Seen([*findings, Finding("vitals", "warn", "the server does not tell them", advice)])
+        return ServerFacts([*findings, DoctorFinding("vitals", "warn", "the server does not tell them", advice)])
     findings += check_vitals(vitals, clock.wall_ms())
-    return Seen(findings, vitals.place)
+    return ServerFacts(findings, vitals.place)
 
 
 def _asked(client: "Client", path: str) -> dict[str, Any] | Refusal:

@@ -23,7 +23,7 @@ _HANDLES_SHARE_MAX = 0.8
 _ADMIN = "admin"
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One thing that was looked at: `ok`, `warn` or `fail`, and what to do if it is not ok."""
 
     check: str
@@ -40,7 +40,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-def check_ready(answer: Mapping[str, Any] | Refusal) -> Iterator[Finding]:
+def check_ready(answer: Mapping[str, Any] | Refusal) -> Iterator[DoctorFinding]:
     """Yield what `/v0/ready` says: whether the log is written, whether writes are taken, and what is missing."""
     if isinstance(answer, Refusal):
         yield _not_ready(answer)
@@ -51,27 +51,27 @@ def check_ready(answer: Mapping[str, Any] | Refusal) -> Iterator[Finding]:
     if holes:
         yield _holes(holes)
     else:
-        yield Finding("holes", "ok", "none")
+        yield DoctorFinding("holes", "ok", "none")
 
 
-def _not_ready(refusal: Refusal) -> Finding:
+def _not_ready(refusal: Refusal) -> DoctorFinding:
     if refusal.status in (401, 403):
-        return Finding("key", "fail", refusal.message, "set DRIFTQ_API_KEY, or say --api-key-file")
+        return DoctorFinding("key", "fail", refusal.message, "set DRIFTQ_API_KEY, or say --api-key-file")
     if refusal.code == "wal_stopped":
-        return Finding(
+        return DoctorFinding(
             "log writer",
             "fail",
             refusal.message,
             "restart the server: the start recovers; then look in `dmesg` and in its log for what stopped the writer",
         )
     if refusal.code == "not_ready":
-        return Finding("ready", "fail", refusal.message, "wait: it reads its log; `/v0/ready` says how far it is")
+        return DoctorFinding("ready", "fail", refusal.message, "wait: it reads its log; `/v0/ready` says how far it is")
     if refusal.code == "shutting_down":
-        return Finding("ready", "fail", refusal.message, "start the server again when it has exited")
-    return Finding("ready", "fail", refusal.message, f"look in the log of the server for `{refusal.code}`")
+        return DoctorFinding("ready", "fail", refusal.message, "start the server again when it has exited")
+    return DoctorFinding("ready", "fail", refusal.message, f"look in the log of the server for `{refusal.code}`")
 
 
-def _writers(writers: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+def _writers(writers: Mapping[str, Mapping[str, Any]]) -> Iterator[DoctorFinding]:
     advice = {
         "hung": "look at the disk (`dmesg`, `iostat`): a process that writes for the server does not get an answer",
         "replaced": "restart the server when it suits you: threads do the work of a process that ended",
@@ -79,26 +79,26 @@ def _writers(writers: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     for name in ("log", "segments"):
         state = writers.get(name)
         if state is None:
-            yield Finding(f"{name} writer", "ok", "alive")
+            yield DoctorFinding(f"{name} writer", "ok", "alive")
             continue
         kind, ms = str(state.get("state")), state.get("ms")
         found = kind if ms is None else f"{kind} for {ms / 1000:.0f} s"
         status = "warn" if kind == "replaced" else "fail"
-        yield Finding(f"{name} writer", status, found, advice.get(kind, "look in the log of the server"))
+        yield DoctorFinding(f"{name} writer", status, found, advice.get(kind, "look in the log of the server"))
 
 
-def _writable(answer: Mapping[str, Any]) -> Finding:
+def _writable(answer: Mapping[str, Any]) -> DoctorFinding:
     if answer.get("writable", True):
-        return Finding("writes", "ok", "taken")
+        return DoctorFinding("writes", "ok", "taken")
     message = str(answer.get("message") or answer.get("reason") or "refused")
     if answer.get("reason") == "disk_full":
         advice = "make room: delete topics or records, or lower caps; see `Disk full` in docs/operating.md"
     else:
         advice = "look at the disk and at the rights of the data directory; writes work again once the cause is gone"
-    return Finding("writes", "fail", f"refused: {message}", advice)
+    return DoctorFinding("writes", "fail", f"refused: {message}", advice)
 
 
-def _holes(holes: Mapping[str, int]) -> Finding:
+def _holes(holes: Mapping[str, int]) -> DoctorFinding:
     at_most = holes.get("at_most", 0)
     damage, crash, control = (holes.get(name, 0) for name in ("corruption", "crash", "control"))
     found = f"{damage} by damage, {crash} by crashes, {control} of control"
@@ -107,10 +107,10 @@ def _holes(holes: Mapping[str, int]) -> Finding:
         advice = "stop the server and run `driftq verify` on its data directory: it names the files and the records"
     else:
         advice = "readers get a tombstone for each; write the records again, or use the class fsync to lose none"
-    return Finding("holes", "warn", found, advice)
+    return DoctorFinding("holes", "warn", found, advice)
 
 
-def check_vitals(vitals: Vitals, now_ms: int) -> Iterator[Finding]:
+def check_vitals(vitals: Vitals, now_ms: int) -> Iterator[DoctorFinding]:
     """Yield what the vitals of a server say; `now_ms` is the wall clock of this machine."""
     yield _caller(vitals.caller)
     yield _checkpoint(vitals.checkpoint)
@@ -121,9 +121,9 @@ def check_vitals(vitals: Vitals, now_ms: int) -> Iterator[Finding]:
         yield _handles(vitals.place)
 
 
-def check_no_vitals(refusal: Refusal) -> Finding:
+def check_no_vitals(refusal: Refusal) -> DoctorFinding:
     """Return what it means that the vitals were refused."""
-    return Finding(
+    return DoctorFinding(
         "key",
         "warn",
         f"the server refuses its metrics: {refusal.message}",
@@ -131,45 +131,45 @@ def check_no_vitals(refusal: Refusal) -> Finding:
     )
 
 
-def _caller(caller: CallerVitals) -> Finding:
+def _caller(caller: CallerVitals) -> DoctorFinding:
     if caller.key is None:
-        return Finding("key", "ok", "the server has no keys: every caller may do everything")
+        return DoctorFinding("key", "ok", "the server has no keys: every caller may do everything")
     names = f", names that begin with {' or '.join(caller.prefixes)}" if caller.prefixes else ""
     found = f"entry {caller.key} of DRIFTQ_API_KEYS: {', '.join(caller.scopes)}{names}"
     advice = "" if _ADMIN in caller.scopes else "backups and the data directory need a key with the scope admin"
-    return Finding("key", "ok", found, advice)
+    return DoctorFinding("key", "ok", found, advice)
 
 
-def _checkpoint(checkpoint: CheckpointVitals) -> Finding:
+def _checkpoint(checkpoint: CheckpointVitals) -> DoctorFinding:
     age_s = checkpoint.age_ms / 1000
     found = f"{age_s:.0f} s old, {size(checkpoint.wal_bytes)} of log since, {checkpoint.failures} failed"
     late = checkpoint.age_ms > max(_CHECKPOINT_LATE_MS, 5 * checkpoint.interval_ms) and checkpoint.wal_bytes > 0
     if not late:
-        return Finding("checkpoint", "ok", found)
+        return DoctorFinding("checkpoint", "ok", found)
     advice = "look for `a checkpoint failed` in the log: its reason is mostly a full or failing disk"
-    return Finding("checkpoint", "fail" if checkpoint.failures else "warn", found, advice)
+    return DoctorFinding("checkpoint", "fail" if checkpoint.failures else "warn", found, advice)
 
 
-def _disk(disk: DiskVitals | None) -> Iterator[Finding]:
+def _disk(disk: DiskVitals | None) -> Iterator[DoctorFinding]:
     if disk is None:
         advice = "the file system of the data directory does not say how full it is: watch it by other means"
-        yield Finding("server disk", "warn", "unknown", advice)
+        yield DoctorFinding("server disk", "warn", "unknown", advice)
         return
     enough = disk.free_bytes >= max(_FREE_MIN, disk.total_bytes * _FREE_SHARE_MIN)
     found = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} free"
     room = "make room, or give the server a larger disk: a full one refuses writes"
-    yield Finding("server disk", "ok" if enough else "warn", found, "" if enough else room)
+    yield DoctorFinding("server disk", "ok" if enough else "warn", found, "" if enough else room)
     fill = disk.fill_bytes_per_s
     if fill is None:
-        yield Finding("disk forecast", "ok", "not known in the first five minutes of a server")
+        yield DoctorFinding("disk forecast", "ok", "not known in the first five minutes of a server")
     elif fill <= 0:
-        yield Finding("disk forecast", "ok", "the free space did not shrink in the last hour")
+        yield DoctorFinding("disk forecast", "ok", "the free space did not shrink in the last hour")
     else:
         left_s = disk.free_bytes / fill
         status = "fail" if left_s < _HOUR_S else "warn" if left_s < _FULL_SOON_S else "ok"
         found = f"full in {_duration(left_s)} at {size(int(fill))} per second"
         advice = "" if status == "ok" else "set caps or a TTL on the topics that grow, add --cold-dir, or add disk"
-        yield Finding("disk forecast", status, found, advice)
+        yield DoctorFinding("disk forecast", status, found, advice)
 
 
 def _duration(seconds: float) -> str:
@@ -178,33 +178,33 @@ def _duration(seconds: float) -> str:
     return f"{seconds / _HOUR_S:.0f} hours" if seconds < _FULL_SOON_S else f"{seconds / 86_400:.0f} days"
 
 
-def _backup(last_ts: int | None, now_ms: int) -> Finding:
+def _backup(last_ts: int | None, now_ms: int) -> DoctorFinding:
     if last_ts is None:
         advice = "take one with `driftq backup`; the server knows those in its --backup-dir and those of this run"
-        return Finding("backup", "warn", "none is known", advice)
+        return DoctorFinding("backup", "warn", "none is known", advice)
     age_ms = now_ms - last_ts
     found = f"the newest is of {readable('ts', last_ts)}"
     if age_ms <= _BACKUP_OLD_MS:
-        return Finding("backup", "ok", found)
-    return Finding("backup", "warn", f"{found}, {age_ms // _DAY_MS} days old", "take one with `driftq backup`")
+        return DoctorFinding("backup", "ok", found)
+    return DoctorFinding("backup", "warn", f"{found}, {age_ms // _DAY_MS} days old", "take one with `driftq backup`")
 
 
-def _clock(clock: ClockVitals, now_ms: int) -> Finding:
+def _clock(clock: ClockVitals, now_ms: int) -> DoctorFinding:
     skew_ms = clock.now_ms - now_ms
     if clock.ahead_ms > _AHEAD_MS:
         found = f"stamps of records are {clock.ahead_ms} ms ahead of the server's clock"
-        return Finding("server clock", "warn", found, "nothing: they slow down until the clock has caught up")
+        return DoctorFinding("server clock", "warn", found, "nothing: they slow down until the clock has caught up")
     if abs(skew_ms) > _SKEW_MS:
         where = "ahead of" if skew_ms > 0 else "behind"
         found = f"it is {abs(skew_ms) / 1000:.0f} s {where} the clock of this machine"
-        return Finding("server clock", "warn", found, "let a time service set the clocks of both machines")
-    return Finding("server clock", "ok", f"{readable('ts', clock.now_ms)}, as here")
+        return DoctorFinding("server clock", "warn", found, "let a time service set the clocks of both machines")
+    return DoctorFinding("server clock", "ok", f"{readable('ts', clock.now_ms)}, as here")
 
 
-def _handles(place: PlaceVitals) -> Finding:
+def _handles(place: PlaceVitals) -> DoctorFinding:
     limit = place.file_handles_max
     found = f"{place.file_handles} open, the limit is {limit or 'none'}"
     if not limit or place.file_handles <= limit * _HANDLES_SHARE_MAX:
-        return Finding("server handles", "ok", found)
+        return DoctorFinding("server handles", "ok", found)
     advice = f"raise the limit to {2 * limit} (ulimit -n, LimitNOFILE=) and restart, or lower --max-connections"
-    return Finding("server handles", "warn", found, advice)
+    return DoctorFinding("server handles", "warn", found, advice)

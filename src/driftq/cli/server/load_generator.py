@@ -22,7 +22,7 @@ class RefusedError(Exception):
     """What a server said instead of doing it."""
 
 
-class Load(NamedTuple):
+class LoadGenerator(NamedTuple):
     """What a load came to."""
 
     replies: int
@@ -101,7 +101,7 @@ class Caller(asyncio.Protocol):
 
 async def drive(
     address: tuple[str, int], requests: Sequence[Iterator[bytes]], measure: Measure, seconds: float
-) -> Load:
+) -> LoadGenerator:
     """One connection for each stream of requests, until the time is over or all are sent.
 
     Raises RefusedError or OSError.
@@ -115,7 +115,7 @@ async def drive(
         callers.append(caller)
     await asyncio.gather(*[caller.done for caller in callers])
     latencies = [latency for caller in callers for latency in caller.latencies]
-    return Load(len(latencies), (_now_ns() - began_ns) / 1e9, latencies)
+    return LoadGenerator(len(latencies), (_now_ns() - began_ns) / 1e9, latencies)
 
 
 def http_length(beginning: bytes) -> int:

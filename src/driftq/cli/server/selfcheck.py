@@ -22,7 +22,7 @@ from driftq.codec.write_body import make_rows
 from driftq.config import Settings
 from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
-from driftq.engine.read.topic_page import Query
+from driftq.engine.read.topic_page import PageQuery
 from driftq.errors import DriftQError
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.system.clock import SystemClock
@@ -177,7 +177,7 @@ async def _read(engine: Engine, runtime: AsyncioRuntime) -> bytes:
     parts = []
     cursor, caught_up = 0, False
     while not caught_up:
-        page = engine.diff(_TOPIC, Query(from_seq=cursor))
+        page = engine.diff(_TOPIC, PageQuery(from_seq=cursor))
         if isinstance(page, Fetch):
             await runtime.future(page)
             continue

@@ -28,11 +28,11 @@ from driftq.cli.server.shutdown_report import failed_code, last_words
 from driftq.config import Settings, Value, read_settings
 from driftq.errors import DataDirLockedError, StartError
 from driftq.http.app import App
-from driftq.http.keys import Keys
+from driftq.http.keys import ApiKeys
 from driftq.http.metrics.request_log import RequestLog
 from driftq.http.starting_app import Threshold
 from driftq.http.transport.connection_context import Terms
-from driftq.http.transport.listener import Address, Listener, choose_address, write_port_file
+from driftq.http.transport.listener import ListenAddress, Listener, choose_address, write_port_file
 from driftq.server import Server
 from driftq.storage.layout import Layout
 from driftq.system.clock import SystemClock
@@ -65,7 +65,7 @@ def run_server(flags: dict[str, Value]) -> int:
     form = str(flags.get("log_format") or chosen_format((), os.environ))
     try:
         settings = read_settings(os.environ, flags)
-        keys = Keys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
+        keys = ApiKeys.parse(os.environ.pop("DRIFTQ_API_KEYS", ""))
         start_log(settings.log_level, settings.log_format)
         _allow_handles(settings)
         keep_freed_memory()
@@ -108,7 +108,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: Settings, keys: Keys, scribes: list[ScribeProcess]) -> ExitCode:
+async def _serve(settings: Settings, keys: ApiKeys, scribes: list[ScribeProcess]) -> ExitCode:
     """The life of a server. Returns its exit code."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -185,7 +185,7 @@ def _ask_to_stop(stop: asyncio.Event, why: str) -> None:
     stop.set()
 
 
-def _log_start(settings: Settings, chosen: Address) -> None:
+def _log_start(settings: Settings, chosen: ListenAddress) -> None:
     named = facts(
         version=__version__, pid=os.getpid(), address=str(chosen), data_dir=os.path.abspath(settings.data_dir)
     )
@@ -198,7 +198,7 @@ def _go_on(recovery: Iterator[None], clock: SystemClock, for_ns: int) -> bool:
     return all(clock.monotonic_ns() < until for _ in recovery)
 
 
-async def _listen(listener: Listener, chosen: Address, settings: Settings, disk: Disk) -> Address:
+async def _listen(listener: Listener, chosen: ListenAddress, settings: Settings, disk: Disk) -> ListenAddress:
     address = await listener.open(chosen)
     if settings.port_file is not None:
         write_port_file(disk, settings.port_file, address)
@@ -235,7 +235,7 @@ def _tell_what_was_found(server: Server) -> None:
         _log.warning("records may be missing: %d holes of which nobody knows whether they lost any", holes.at_most)
 
 
-def _announce(server: Server, address: Address) -> None:
+def _announce(server: Server, address: ListenAddress) -> None:
     """Log that the server is ready, and print the one line on standard output."""
     writable = None if server.engine.refusal is None else False
     _log.info("ready", extra=facts(address=str(address), ms=server.health().uptime_ms, writable=writable))

@@ -1,7 +1,7 @@
 """What `driftq serve` says when it ends without a last checkpoint: no more than it knows about acked records."""
 
 from driftq.cli.exits import ExitCode
-from driftq.engine.writer_watch import LOG, SEGMENTS, Ending
+from driftq.engine.writer_watch import LOG, SEGMENTS, RestartReason
 from driftq.server import Server, Unconfirmed
 
 _MS_PER_S = 1000
@@ -11,9 +11,9 @@ def failed_code(server: Server) -> ExitCode:
     """Return the exit code of a server that ends without a last checkpoint."""
     writers = server.engine.writers
     ended = writers.ended.result() if writers.ended.settled else None
-    if ended is Ending.LOG_HUNG or writers.hung_ms[LOG]:
+    if ended is RestartReason.LOG_HUNG or writers.hung_ms[LOG]:
         return ExitCode.WAL_HUNG
-    return ExitCode.WAL_STOPPED if ended is Ending.LOG_STOPPED else ExitCode.FAILED
+    return ExitCode.WAL_STOPPED if ended is RestartReason.LOG_STOPPED else ExitCode.FAILED
 
 
 def last_words(server: Server, what: str) -> str:

@@ -28,7 +28,7 @@ from driftq.system.clock import SystemClock
 if TYPE_CHECKING:
     from driftq.client import Client
     from driftq.client.producer.producers import TopicProducer
-    from driftq.client.transport.new_records import JsonLines
+    from driftq.client.transport.new_records import JsonLinesReader
 
 _CHUNK_BYTES = 1 << 20
 """What is read at once, and so about the size of a write."""
@@ -166,7 +166,7 @@ class _Write(NamedTuple):
     """A write that is ready to go, and the lines it was made of: in place of those that were left out, empty ones."""
 
     lines: Lines
-    records: "JsonLines"
+    records: "JsonLinesReader"
 
 
 class Appending:
@@ -253,10 +253,10 @@ class Appending:
             self.failure = f"line {number} {why}; every line before it is written, none behind it"
         return self._skip_bad
 
-    def _spliced(self, text: bytes) -> "JsonLines":
-        from driftq.client.transport.new_records import JsonLines
+    def _spliced(self, text: bytes) -> "JsonLinesReader":
+        from driftq.client.transport.new_records import JsonLinesReader
 
-        return JsonLines(text, tag=self._tag)
+        return JsonLinesReader(text, tag=self._tag)
 
     def _write(self, body: _Write) -> bool:
         """Write a body, or what the server takes of it; may the next one be written? Raises ClientError."""
@@ -282,7 +282,7 @@ class Appending:
             return self._write_by_halves(rows[:middle]) and self._write_by_halves(rows[middle:])
         return True
 
-    def _post(self, records: "JsonLines") -> None:
+    def _post(self, records: "JsonLinesReader") -> None:
         seqs = self._out.append_lines(records, node=self._node, create=self._create).result()
         self.records += len(seqs)
         self._first_seq = seqs[0] if self._first_seq is None else self._first_seq

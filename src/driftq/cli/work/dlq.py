@@ -37,7 +37,7 @@ _MOVED = ("source", "state", "matched", "moved", "failed")
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="The topic of the broker, or the queue, they come from.")]
 
 
-class RedriveJob(Struct):
+class RedriveCommand(Struct):
     """How a redrive stands."""
 
     state: str
@@ -219,10 +219,10 @@ def _redriven(client: "Client", body: dict[str, Any], *, dry_run: bool) -> dict[
     if dry_run:
         return {"state": "dry_run", "matched": asked.matched, "moved": 0, "failed": 0}
 
-    async def watch() -> RedriveJob:
+    async def watch() -> RedriveCommand:
         with progress("redriving", asked.matched) as tell:
             while True:
-                job = ask(client, "GET", f"{_REDRIVE}/{asked.job_id}", RedriveJob)
+                job = ask(client, "GET", f"{_REDRIVE}/{asked.job_id}", RedriveCommand)
                 tell(job.moved + job.failed)
                 if job.state != "running":
                     return job

@@ -40,7 +40,7 @@ def worker_name(node: str | None) -> str:
     return node or f"cli@{socket.gethostname()}"[:128]
 
 
-class Work(Struct, frozen=True):
+class WorkOrder(Struct, frozen=True):
     """What is to be done with jobs."""
 
     queue: str
@@ -75,7 +75,7 @@ def work(
     """
     if shutil.which(command[0]) is None:
         raise CommandError(f"there is no command {command[0]!r} to run", ExitCode.USAGE)
-    job = Work(name, command, retry_ms, give_up_code, until_empty, limit, as_json)
+    job = WorkOrder(name, command, retry_ms, give_up_code, until_empty, limit, as_json)
     state = client.topic(name).info(touch=False)
     lease = lease_ms or lease_of(state)
     if give_up_code is not None and state.config.dead_letter is None:
@@ -93,12 +93,12 @@ def lease_of(state: "TopicState") -> int:
 
 
 async def _run(
-    client: "Client", job: Work, concurrency: int, lease_ms: int, drain_s: float, owner: str
+    client: "Client", job: WorkOrder, concurrency: int, lease_ms: int, drain_s: float, owner: str
 ) -> dict[str, int]:
     from driftq.client import AsyncWorker
 
     async with client.asynchronous() as twin:
-        commands = Commands(job)
+        commands = JobCommands(job)
         worker = AsyncWorker.queue(
             twin, job.queue, commands.handle, concurrency=concurrency, lease_ms=lease_ms, drain_s=drain_s, owner=owner
         )
@@ -123,10 +123,10 @@ async def _stop_when_empty(topic: "AsyncTopic", worker: "AsyncWorker[Job]") -> N
         await asyncio.sleep(_LOOK_S)
 
 
-class Commands:
+class JobCommands:
     """The commands that run, one for each job."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: WorkOrder) -> None:
         self._work = work
         self._began = 0
         self.when_all_began: Callable[[], None] = lambda: None

@@ -114,7 +114,7 @@ class AsyncAppendedLines(_Handle[R]):
         return self._batch.outcome()
 
 
-class Buffer(Generic[R]):
+class AppendBuffer(Generic[R]):
     """The batches of one producer that are not settled. It knows no locks and no clock."""
 
     def __init__(self, max_batch: int, max_bytes: int, event: Callable[[], Any]) -> None:

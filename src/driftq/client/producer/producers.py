@@ -9,7 +9,7 @@ from msgspec.json import encode
 from driftq.client.producer.batch_buffer import Appended, AppendedLines, AsyncAppended, AsyncAppendedLines, MakePlan
 from driftq.client.producer.send_buffer import AsyncProducer, Producer
 from driftq.client.transport.drivers import AsyncDriver, Driver
-from driftq.client.transport.new_records import JsonLines, NewRecord
+from driftq.client.transport.new_records import JsonLinesReader, NewRecord
 from driftq.client.transport.plan import Plan
 from driftq.model.message import Envelope
 from driftq.model.v1_answers import BatchResult
@@ -39,7 +39,7 @@ class TopicProducer(Producer[int]):
 
     def append_lines(
         self,
-        lines: bytes | JsonLines,
+        lines: bytes | JsonLinesReader,
         *,
         tag: str | None = None,
         node: str | None = None,
@@ -47,10 +47,10 @@ class TopicProducer(Producer[int]):
     ) -> AppendedLines[int]:
         """Add a record for each line of JSON, in one write, all or none; wait as `append` does.
 
-        The lines are not decoded one by one. Lines that are a `JsonLines` already have their tag. Raise ValueError with
-        the number of a line that is not JSON, and ClosedError after `close`.
+        The lines are not decoded one by one. Lines that are a `JsonLinesReader` already have their tag. Raise
+        ValueError with the number of a line that is not JSON, and ClosedError after `close`.
         """
-        checked = JsonLines(lines, tag=tag) if isinstance(lines, bytes) else lines
+        checked = JsonLinesReader(lines, tag=tag) if isinstance(lines, bytes) else lines
         return self._add_alone(checked.records, partial(self._write, node=node, create=create))
 
     def append(
@@ -71,14 +71,14 @@ class AsyncTopicProducer(AsyncProducer[int]):
 
     async def append_lines(
         self,
-        lines: bytes | JsonLines,
+        lines: bytes | JsonLinesReader,
         *,
         tag: str | None = None,
         node: str | None = None,
         create: bool | None = None,
     ) -> AsyncAppendedLines[int]:
         """Add a record for each line of JSON, in one write, all or none, as `TopicProducer.append_lines`."""
-        checked = JsonLines(lines, tag=tag) if isinstance(lines, bytes) else lines
+        checked = JsonLinesReader(lines, tag=tag) if isinstance(lines, bytes) else lines
         return await self._add_alone(checked.records, partial(self._write, node=node, create=create))
 
     async def append(

@@ -24,11 +24,11 @@ from typing import Any, Generic
 
 from driftq.client.errors import ClosedError
 from driftq.client.producer.batch_buffer import (
+    AppendBuffer,
     Appended,
     AppendedLines,
     AsyncAppended,
     AsyncAppendedLines,
-    Buffer,
     MakePlan,
     R,
 )
@@ -47,7 +47,7 @@ class Producer(Closing, Generic[R]):
         self._driver = driver
         self._plan = plan
         self._linger_s = linger_ms / 1000
-        self._buffer: Buffer[R] = Buffer(max_batch, max_bytes, threading.Event)
+        self._buffer: AppendBuffer[R] = AppendBuffer(max_batch, max_bytes, threading.Event)
         lock = threading.Lock()
         self._work, self._room = threading.Condition(lock), threading.Condition(lock)
         self._process = os.getpid()
@@ -135,7 +135,7 @@ class AsyncProducer(AsyncClosing, Generic[R]):
         self._driver = driver
         self._plan = plan
         self._linger_s = linger_ms / 1000
-        self._buffer: Buffer[R] = Buffer(max_batch, max_bytes, asyncio.Event)
+        self._buffer: AppendBuffer[R] = AppendBuffer(max_batch, max_bytes, asyncio.Event)
         self._work, self._room = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

@@ -17,10 +17,10 @@ from driftq.model.v0_additions import (
     CursorMoved,
     CursorRow,
     CursorState,
-    Manifest,
     PartsDropped,
     PartStaged,
-    WriterState,
+    SegmentManifest,
+    StagedWriterState,
 )
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -41,9 +41,9 @@ class Additions(Operations):
     _path: str
 
     @operation
-    def segments(self) -> Plan[Manifest]:
+    def segments(self) -> Plan[SegmentManifest]:
         """Which files hold which seqs, for readers in place."""
-        return self._calls.json("GET", f"{self._path}/segments", Manifest)
+        return self._calls.json("GET", f"{self._path}/segments", SegmentManifest)
 
     @flow
     def cursors(self, *, prefix: str | None = None) -> Flow[CursorRow]:
@@ -112,9 +112,9 @@ class Additions(Operations):
         return self._calls.json("POST", f"{self._path}/commit", BatchCommitted, query=query, body=body)
 
     @operation
-    def writer(self, writer: str) -> Plan[WriterState]:
+    def writer(self, writer: str) -> Plan[StagedWriterState]:
         """The last batch of a writer."""
-        return self._calls.json("GET", self._path + path_of("writers", writer), WriterState)
+        return self._calls.json("GET", self._path + path_of("writers", writer), StagedWriterState)
 
     @operation
     def drop_staged(self, writer: str) -> Plan[PartsDropped]:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 Jobs = Job | Iterable[Job]
 
 
-class Queues(Operations):
+class QueueOperations(Operations):
     """What can be done with a topic that is a queue; `node` names the worker, and is the client's own unless given."""
 
     name: str

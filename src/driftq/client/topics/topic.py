@@ -11,7 +11,7 @@ from driftq.client.producer.send_buffer import BATCH_RECORDS, BUFFER_BYTES, LING
 from driftq.client.topics.additions import Additions
 from driftq.client.topics.arrow_tables import Arrow
 from driftq.client.topics.pages import PAGE_RECORDS, Nodes, as_it_is, diff_page, read_pages
-from driftq.client.topics.queues import Queues
+from driftq.client.topics.queues import QueueOperations
 from driftq.client.topics.watch import Start, Watched, watched
 from driftq.client.transport.calls import JSON, Calls, decoded, path_of, query_of
 from driftq.client.transport.new_records import LINES_MAX, NewRecord, encoded_body, line_groups, lines_body, write_body
@@ -78,7 +78,7 @@ def _converted(fields: Mapping[str, Any], kind: type[T]) -> T:
 _SEQS = {wanted: query_of({"return_seqs": wanted}) for wanted in (False, True)}
 
 
-class TopicOperations(Queues, Additions, Arrow, Operations):
+class TopicOperations(QueueOperations, Additions, Arrow, Operations):
     """What can be done with one topic."""
 
     def __init__(self, name: str, calls: Calls, driver: Any) -> None:

@@ -14,7 +14,7 @@ from msgspec.json import decode
 
 from driftq.client.topics.pages import above_the_head
 from driftq.client.transport.calls import Calls
-from driftq.client.transport.event_stream import Event, EventReader, kept_open
+from driftq.client.transport.event_stream import EventReader, ServerSentEvent, kept_open
 from driftq.client.transport.plan import Flow, Open, Plan, Request, Response
 from driftq.model.tombstone import Reason, Tombstone
 from driftq.model.v0_answers import Record, Watching
@@ -146,7 +146,7 @@ class _Watch(Generic[T]):
             yield from self._items(event)
             self._last_id = event.id or self._last_id
 
-    def _items(self, event: Event) -> Iterator[T]:
+    def _items(self, event: ServerSentEvent) -> Iterator[T]:
         match event.event:
             case "record":
                 batch = decode(event.data, type=_Records)

@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from driftq.client.errors import ClientError, ClosedError, TransportError
 from driftq.client.transport.plan import Action, Emit, EmitAll, Flow, Open, Pause, Plan, Pull, Request, Response
-from driftq.client.transport.server_address import Address
+from driftq.client.transport.server_address import ServerAddress
 from driftq.system.http_client import http_async, http_blocking
 from driftq.system.http_client.http1 import HttpError
 
@@ -56,11 +56,11 @@ def _next(plan: Any, outcome: object) -> Any:
     return plan.throw(outcome) if isinstance(outcome, ClientError) else plan.send(outcome)
 
 
-def _head(address: Address, request: Request) -> bytes:
+def _head(address: ServerAddress, request: Request) -> bytes:
     return address.head.request(request.method, request.path, request.query, request.headers, request.content)
 
 
-def _failed(address: Address, error: HttpError, *, closed: bool) -> ClientError:
+def _failed(address: ServerAddress, error: HttpError, *, closed: bool) -> ClientError:
     """Return what a plan gets instead of an answer."""
     failure: ClientError
     if closed:
@@ -74,9 +74,9 @@ def _failed(address: Address, error: HttpError, *, closed: bool) -> ClientError:
 class Driver:
     """Performs plans by blocking. May be used by many threads."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         self.address = address
-        self.pool = http_blocking.Pool(address.endpoint)
+        self.pool = http_blocking.BlockingPool(address.endpoint)
         self.pausing: set[threading.Event] = set()
         """Those who wait for their next try; each ends when its event is set."""
 
@@ -112,7 +112,7 @@ class _Line:
         self._driver, self._pool, self._address = driver, driver.pool, driver.address
         self._deadline = 0.0
         """When the call of the last request must be over."""
-        self._stream: http_blocking.Connection | None = None
+        self._stream: http_blocking.BlockingConnection | None = None
         self._silence_s = 0.0
         self._ended = False
         self._pausing: threading.Event | None = None
@@ -231,9 +231,9 @@ class Stream(Closing, Generic[T]):
 class AsyncDriver:
     """Performs plans on the running asyncio loop."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         self.address = address
-        self.pool = http_async.Pool(address.endpoint)
+        self.pool = http_async.AsyncPool(address.endpoint)
         self.pausing: set[asyncio.Event] = set()
         """Those who wait for their next try; each ends when its event is set."""
 
@@ -271,7 +271,7 @@ class _AsyncLine:
         self._now = asyncio.get_running_loop().time
         self._deadline = 0.0
         """When the call of the last request must be over."""
-        self._stream: http_async.Connection | None = None
+        self._stream: http_async.AsyncConnection | None = None
         self._silence_s = 0.0
 
     async def perform(self, action: Action) -> object:

@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 _log = logging.getLogger(__name__)
 
 
-class Line(Protocol[T_co]):
+class StreamLine(Protocol[T_co]):
     """What is said on the stream, and where it stands."""
 
     def is_over(self) -> bool:
@@ -66,7 +66,7 @@ class Rejoining:
         return False
 
 
-def kept_open(calls: Calls, line: Line[T]) -> Flow[T]:
+def kept_open(calls: Calls, line: StreamLine[T]) -> Flow[T]:
     """All that a line says, until it is over. Raises ClientError."""
     failures, was_open = 0, False
     while not line.is_over() and line.reopens():
@@ -90,7 +90,7 @@ def kept_open(calls: Calls, line: Line[T]) -> Flow[T]:
             failures += 1
 
 
-def _said(line: Line[T]) -> Flow[T]:
+def _said(line: StreamLine[T]) -> Flow[T]:
     """All that is said before the open stream ends."""
     chunk = b""
     while True:
@@ -103,7 +103,7 @@ def _said(line: Line[T]) -> Flow[T]:
             return
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """One frame; a comment or a `retry` alone is none."""
 
     id: str | None
@@ -117,7 +117,7 @@ class EventReader:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         """The frames that are whole."""
         *frames, self._rest = (self._rest + chunk).split(b"\n\n")
         for frame in frames:
@@ -127,7 +127,7 @@ class EventReader:
                 fields[name] = value
             if b"data" in fields:
                 number = fields.get(b"id")
-                yield Event(
+                yield ServerSentEvent(
                     None if number is None else number.decode(),
                     fields.get(b"event", b"message").decode(),
                     fields[b"data"],

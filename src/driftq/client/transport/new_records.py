@@ -47,7 +47,7 @@ def encoded_body(records: list[bytes], **fields: Any) -> bytes:
     return b'{"records":[' + b",".join(records) + (b"]" if rest == b"}" else b"],") + rest
 
 
-class JsonLines:
+class JsonLinesReader:
     """Lines of JSON, each the data of one record, checked and ready to be sent.
 
     The lines are checked as one array, at the speed of the decoder, and spliced. Raises ValueError, with the number of
@@ -63,8 +63,8 @@ class JsonLines:
 
 
 def lines_body(lines: bytes, *, tag: str | None = None, **fields: Any) -> bytes:
-    """Return a write with one record for each line. Raises ValueError as `JsonLines`."""
-    return encoded_body([JsonLines(lines, tag=tag).records], **fields)
+    """Return a write with one record for each line. Raises ValueError as `JsonLinesReader`."""
+    return encoded_body([JsonLinesReader(lines, tag=tag).records], **fields)
 
 
 def _values(lines: bytes) -> list[bytes]:

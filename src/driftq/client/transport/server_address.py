@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from driftq import __version__
-from driftq.system.http_client.http1 import Endpoint, Head, Proxy
+from driftq.system.http_client.http1 import Endpoint, Proxy, RequestHead
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +35,7 @@ class Tls(NamedTuple):
         return context
 
 
-class Address:
+class ServerAddress:
     """A server, and how long a call to it may take. The key is in no repr."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Address:
         if self.endpoint.proxy is not None and self.endpoint.tls is None:
             headers |= self.endpoint.proxy.headers
         host = "localhost" if self.endpoint.unix_path is not None else parts.netloc.rpartition("@")[2]
-        self.head = Head(host, headers, prefix)
+        self.head = RequestHead(host, headers, prefix)
 
     def __repr__(self) -> str:
         return f"Address({self.url!r})"

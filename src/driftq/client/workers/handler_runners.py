@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol
 
 from driftq.client.transport.thread_pool import Crew
 from driftq.client.workers.handlers import Item, check_outcome, run_plain
-from driftq.client.workers.held_work import Decision, Held
+from driftq.client.workers.held_work import Decision, HeldItem
 
 _log = logging.getLogger(__name__)
 
@@ -52,13 +52,13 @@ class LoopRunner(Generic[Item]):
         self._warned = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, held: Held[Item], decided: Decided) -> None:
+    def start(self, held: HeldItem[Item], decided: Decided) -> None:
         """Begin a task."""
         task = asyncio.get_running_loop().create_task(self._run(held, decided))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, held: Held[Item], decided: Decided) -> None:
+    async def _run(self, held: HeldItem[Item], decided: Decided) -> None:
         decided(held, await self._said(held.item))
 
     async def _said(self, item: Item) -> object:
@@ -89,15 +89,15 @@ class ThreadRunner(Generic[Item]):
     def __init__(self, handle: Callable[[Item], object], concurrency: int, is_wanted: Callable[[Any], bool]) -> None:
         self._handle = handle
         self._is_wanted = is_wanted
-        self._crew: Crew[tuple[Held[Item], Decided], object] = Crew(
+        self._crew: Crew[tuple[HeldItem[Item], Decided], object] = Crew(
             concurrency, "driftq-worker", self._said, self._returned
         )
 
-    def start(self, held: Held[Item], decided: Decided) -> None:
+    def start(self, held: HeldItem[Item], decided: Decided) -> None:
         """Give it to the next thread that is free."""
         self._crew.put((held, decided))
 
-    def _said(self, started: tuple[Held[Item], Decided]) -> object:
+    def _said(self, started: tuple[HeldItem[Item], Decided]) -> object:
         """Run in a thread."""
         held, _ = started
         if not self._is_wanted(held):
@@ -107,7 +107,7 @@ class ThreadRunner(Generic[Item]):
         except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
             return _raised(error)
 
-    def _returned(self, started: tuple[Held[Item], Decided], said: object) -> None:
+    def _returned(self, started: tuple[HeldItem[Item], Decided], said: object) -> None:
         held, decided = started
         decided(held, said)
 

@@ -38,14 +38,14 @@ class DeadLetter(Decision):
         super().__init__(reason)
 
 
-class Work(Struct, frozen=True):
+class EffectKey(Struct, frozen=True):
     """The key under which the registry knows the effect of one message."""
 
     key: str
     tenant_id: str | None = None
 
 
-class Held(Protocol[Item_co]):
+class HeldItem(Protocol[Item_co]):
     """One item under a lease. Every call raises LeaseLostError when it is somebody else's."""
 
     @property
@@ -54,7 +54,7 @@ class Held(Protocol[Item_co]):
         ...
 
     @property
-    def work(self) -> Work:
+    def work(self) -> EffectKey:
         """What it stands for."""
         ...
 
@@ -111,10 +111,10 @@ class HeldMessage:
         self.item = delivery
 
     @property
-    def work(self) -> Work:
+    def work(self) -> EffectKey:
         """Its key, else its place."""
         envelope = self.item.envelope
-        return Work(envelope.idempotency_key or f"offset:{self.item.offset}", envelope.tenant_id or None)
+        return EffectKey(envelope.idempotency_key or f"offset:{self.item.offset}", envelope.tenant_id or None)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -195,9 +195,9 @@ class HeldJob:
         self.item = job
 
     @property
-    def work(self) -> Work:
+    def work(self) -> EffectKey:
         """Its place; a queue that is deleted and made again has other jobs."""
-        return Work(f"{self._queue.topic.name}:{self._queue.epoch}:{self.item.seq}")
+        return EffectKey(f"{self._queue.topic.name}:{self._queue.epoch}:{self.item.seq}")
 
     @property
     def place(self) -> tuple[int, int]:

@@ -29,8 +29,8 @@ from msgspec import Struct
 
 from driftq.client.errors import ClientError, ConflictError, LeaseLostError
 from driftq.client.workers.handler_runners import UNSTARTED, Runner, cancel_all
-from driftq.client.workers.held_work import DeadLetter, Decision, Held, Retry
-from driftq.client.workers.work_sources import Effects, Source
+from driftq.client.workers.held_work import DeadLetter, Decision, HeldItem, Retry
+from driftq.client.workers.work_sources import Effects, WorkerSource
 
 Item = TypeVar("Item")
 """What a handler gets."""
@@ -58,23 +58,23 @@ class WorkerStats(Struct):
 class Handling(Generic[Item]):
     """Handles and settles what it is given."""
 
-    def __init__(self, source: Source[Item], stats: WorkerStats, concurrency: int, lease_ms: int) -> None:
+    def __init__(self, source: WorkerSource[Item], stats: WorkerStats, concurrency: int, lease_ms: int) -> None:
         self._source = source
         self._stats = stats
         self._concurrency = concurrency
         self._lease_ms = lease_ms
         self._runner: Runner
         self._slots = 0
-        self._ahead: deque[Held[Item]] = deque()
+        self._ahead: deque[HeldItem[Item]] = deque()
         self._stopping = False
         self._may_release = False
         self.failure: BaseException | None = None
         """What a handler raised to end the worker, as SystemExit."""
         self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._undecided: dict[tuple[int, int], Held[Item]] = {}
-        self._leased: set[Held[Item]] = set()
-        self._begun: set[Held[Item]] = set()
+        self._undecided: dict[tuple[int, int], HeldItem[Item]] = {}
+        self._leased: set[HeldItem[Item]] = set()
+        self._begun: set[HeldItem[Item]] = set()
         """What has begun its effect and not ended it."""
 
     def run_by(self, runner: Runner) -> None:
@@ -97,11 +97,11 @@ class Handling(Generic[Item]):
         self._may_release = True
         self._go_on()
 
-    def is_wanted(self, held: Held[Item]) -> bool:
+    def is_wanted(self, held: HeldItem[Item]) -> bool:
         """Whether a handler is to run. May be called from any thread."""
         return not (self._stopping and held.may_return)
 
-    def take(self, held: Held[Item]) -> None:
+    def take(self, held: HeldItem[Item]) -> None:
         """Have an item handled, or note that one that is being handled was delivered again."""
         same = self._undecided.setdefault(held.place, held)
         if same is not held:
@@ -137,21 +137,21 @@ class Handling(Generic[Item]):
             self._slots -= 1
             self._start(ahead.popleft())
 
-    def _start(self, held: Held[Item]) -> None:
+    def _start(self, held: HeldItem[Item]) -> None:
         effects = self._source.effects
         if effects is None:
             self._runner.start(held, self._decided)
         else:
             self._task(self._with_effect(effects, held))
 
-    def _decided(self, held: Held[Item], said: object) -> None:
+    def _decided(self, held: HeldItem[Item], said: object) -> None:
         """Settle what a handler has decided, and give its slot to the next."""
         self._slots += 1
         self._conclude(held, said)
         if not self._undecided:
             self._source.hurry()
 
-    def _conclude(self, held: Held[Item], said: object) -> None:
+    def _conclude(self, held: HeldItem[Item], said: object) -> None:
         if said is UNSTARTED:
             self._ahead.appendleft(held)
             self._go_on()
@@ -169,14 +169,14 @@ class Handling(Generic[Item]):
         else:
             held.ack_then(partial(self._acked, held))
 
-    def _acked(self, held: Held[Item], error: BaseException | None) -> None:
+    def _acked(self, held: HeldItem[Item], error: BaseException | None) -> None:
         if error is None:
             self._stats.acked += 1
         else:
             self._lost(error)
         self._settled(held)
 
-    def _acked_and_committed(self, effects: Effects, held: Held[Item], error: BaseException | None) -> None:
+    def _acked_and_committed(self, effects: Effects, held: HeldItem[Item], error: BaseException | None) -> None:
         """Take the answer to an ack that was to commit the key of its work as well."""
         if error is None:
             self._undecided.pop(held.place, None)
@@ -184,7 +184,7 @@ class Handling(Generic[Item]):
         else:
             self._task(self._commit_first(effects, held))
 
-    async def _release(self, held: Held[Item]) -> None:
+    async def _release(self, held: HeldItem[Item]) -> None:
         """Let another worker have what no handler has seen."""
         try:
             await held.release()
@@ -194,7 +194,7 @@ class Handling(Generic[Item]):
             self._undecided.pop(held.place, None)
             self._settled(held)
 
-    async def _settle(self, held: Held[Item], said: Exception) -> None:
+    async def _settle(self, held: HeldItem[Item], said: Exception) -> None:
         try:
             if isinstance(said, DeadLetter):
                 await held.give_up(_reason(said))
@@ -210,7 +210,7 @@ class Handling(Generic[Item]):
         finally:
             self._settled(held)
 
-    def _settled(self, held: Held[Item]) -> None:
+    def _settled(self, held: HeldItem[Item]) -> None:
         self._leased.discard(held)
         self._begun.discard(held)
         self._left.set()
@@ -222,7 +222,7 @@ class Handling(Generic[Item]):
         else:
             _log.warning("what was handled could not be settled, and is handled again: %s", error)
 
-    async def _with_effect(self, effects: Effects, held: Held[Item]) -> None:
+    async def _with_effect(self, effects: Effects, held: HeldItem[Item]) -> None:
         """Begin the effect, run the handler, commit; an effect that has happened before is acked without a handler."""
         try:
             said = await self._handled_once(effects, held)
@@ -242,7 +242,7 @@ class Handling(Generic[Item]):
         else:
             held.ack_then(partial(self._acked_and_committed, effects, held))
 
-    async def _handled_once(self, effects: Effects, held: Held[Item]) -> object:
+    async def _handled_once(self, effects: Effects, held: HeldItem[Item]) -> object:
         """Return what the handler decided, or what is decided without it. Raise ClientError."""
         try:
             if await effects.begin(held.work, self._lease_ms):
@@ -260,7 +260,7 @@ class Handling(Generic[Item]):
         self._runner.start(held, decided)
         return await decision
 
-    async def _end_effect(self, effects: Effects, held: Held[Item], said: object) -> bool:
+    async def _end_effect(self, effects: Effects, held: HeldItem[Item], said: object) -> bool:
         """Commit or fail the effect if it was begun; return False if the ack is to commit it. Raise ClientError."""
         if held not in self._begun:
             return True
@@ -275,7 +275,7 @@ class Handling(Generic[Item]):
         self._begun.discard(held)
         return True
 
-    async def _commit_first(self, effects: Effects, held: Held[Item]) -> None:
+    async def _commit_first(self, effects: Effects, held: HeldItem[Item]) -> None:
         """Commit an effect whose ack was to do that and failed, then ack again: it is not to happen again."""
         try:
             await effects.commit(held.work, b"", self._lease_ms)
@@ -285,7 +285,7 @@ class Handling(Generic[Item]):
             self._begun.discard(held)
             self._conclude(held, None)
 
-    def _abandon(self, held: Held[Item], error: ClientError) -> None:
+    def _abandon(self, held: HeldItem[Item], error: ClientError) -> None:
         self._lost(error)
         self._undecided.pop(held.place, None)
         self._go_on()

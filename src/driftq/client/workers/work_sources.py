@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeVar
 from driftq.client.client import AsyncClient
 from driftq.client.errors import ApiError, ClientError, LeaseLostError, NotFoundError
 from driftq.client.idempotency import AsyncIdempotency, Begun, Key
-from driftq.client.messages import Consuming, Delivery
+from driftq.client.messages import Delivery, MessageStream
 from driftq.client.transport.retry import Repeat, may_retry
 from driftq.client.workers.batched_settlement import Gathering
-from driftq.client.workers.held_work import Held, HeldJob, HeldMessage, Membership, Queue, Work
+from driftq.client.workers.held_work import EffectKey, HeldItem, HeldJob, HeldMessage, Membership, Queue
 from driftq.model.v0_answers import Job
 from driftq.system.entropy import SystemEntropy
 
@@ -30,7 +30,7 @@ _LEAVE_S, _LEAVE_AGAIN_S = 2.0, 0.05
 _ENTRIES_MAX = 1000
 
 
-class Source(Protocol[Item_co]):
+class WorkerSource(Protocol[Item_co]):
     """Where work comes from."""
 
     effects: "Effects | None"
@@ -43,7 +43,7 @@ class Source(Protocol[Item_co]):
         """Hold all of these longer. Raise ClientError."""
         ...
 
-    def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Item_co]]:
+    def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[HeldItem[Item_co]]:
         """What is taken, as there is room; ends when `room` says 0."""
         ...
 
@@ -73,19 +73,19 @@ class Effects:
     async def _begin(self, keys: list[Key]) -> list[Begun | ApiError]:
         return await self._keys.begin_batch(*self._place, keys, owner=self._owner, lease_ms=self._lease_ms)
 
-    async def begin(self, work: Work, lease_ms: int) -> bool:
+    async def begin(self, work: EffectKey, lease_ms: int) -> bool:
         """Take work, unless it is done; return whether it is. Every work of a worker has the same lease."""
         self._lease_ms = lease_ms
         return _checked(await self._begins.call(Key(work.key, work.tenant_id))).already_done
 
-    async def renew(self, works: list[Work], lease_ms: int) -> None:
+    async def renew(self, works: list[EffectKey], lease_ms: int) -> None:
         """Keep all of these, in one request for every 1000 of them. Raise ClientError."""
         for some in _split([Key(work.key, work.tenant_id) for work in works]):
             for renewed in await self._keys.renew_batch(*self._place, some, owner=self._owner, lease_ms=lease_ms):
                 if isinstance(renewed, ApiError):  # what is being committed at this moment is among them
                     _log.info("the key of an effect could not be renewed: %s", renewed)
 
-    async def commit(self, work: Work, result: bytes, lease_ms: int) -> None:
+    async def commit(self, work: EffectKey, result: bytes, lease_ms: int) -> None:
         """It is done. A key that was lost meanwhile, as in a restart, is taken again if nobody else has it: the effect
         has happened, and is not to happen again.
         """
@@ -96,7 +96,7 @@ class Effects:
             if not await self.begin(work, lease_ms):
                 _checked(await self._commits.call(key))
 
-    async def fail(self, work: Work, error: str) -> None:
+    async def fail(self, work: EffectKey, error: str) -> None:
         """It is not. A key that cannot be reached lapses by itself."""
         with suppress(ClientError):
             await self._fails.call(Key(work.key, work.tenant_id, error=error))
@@ -128,18 +128,18 @@ class GroupSource:
         self._place = topic, group
         self._owner = owner
         self._membership = Membership(client.broker)
-        self._line: Consuming | None = None
+        self._line: MessageStream | None = None
         self._stream = SystemEntropy().token(8).hex()
         self._early = False
         keys = client.broker.idempotency
         self.effects = Effects(keys, topic, group, owner) if effects else None
 
-    async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Delivery]]:
+    async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[HeldItem[Delivery]]:
         """Messages as they come."""
         credit = await room()
         if not credit:
             return
-        line = self._line = Consuming(
+        line = self._line = MessageStream(
             *self._place, self._owner, lease_ms=lease_ms, max_in_flight=credit, stream=self._stream
         )
         async with self._broker.messages_of(line) as stream:
@@ -191,7 +191,7 @@ class QueueSource:
         self._answered.set()
         self.effects = None if effects is None else Effects(client.broker.idempotency, effects, f"queue:{name}", owner)
 
-    async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[Held[Job]]:
+    async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[HeldItem[Job]]:
         """Jobs as they come."""
         queue = await self._known()
         while count := await room():

@@ -21,7 +21,7 @@ from driftq.client.workers.handler_runners import LoopRunner, Runner, ThreadRunn
 from driftq.client.workers.handlers import Outcome, WorkerOptions, check_awaitable, check_options
 from driftq.client.workers.item_handling import Handling, WorkerStats
 from driftq.client.workers.stop_signals import StopSignals
-from driftq.client.workers.work_sources import GroupSource, QueueSource, Source
+from driftq.client.workers.work_sources import GroupSource, QueueSource, WorkerSource
 from driftq.model.v0_answers import Job
 from driftq.system.entropy import SystemEntropy
 
@@ -36,7 +36,7 @@ class AsyncWorker(Generic[Item]):
 
     def __init__(
         self,
-        source: Source[Item],
+        source: WorkerSource[Item],
         handle: Callable[[Item], Any],
         options: WorkerOptions,
         *,

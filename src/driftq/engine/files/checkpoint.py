@@ -23,7 +23,7 @@ from driftq.engine.engine_time import EngineTime
 from driftq.engine.files.checkpoint_health import CheckpointRecord
 from driftq.engine.files.segment_files import Filing
 from driftq.engine.files.topic_checkpoint import capture_topic
-from driftq.engine.load.disk_space import Space
+from driftq.engine.load.disk_space import DiskSpace
 from driftq.engine.state.block_cache import Blocks
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.segment import Segment
@@ -74,7 +74,7 @@ class Checkpointer:
         blocks: Blocks,
         time: EngineTime,
         losses: Losses,
-        space: Space,
+        space: DiskSpace,
         ballast: Ballast,
         last_number: int,
         record: CheckpointRecord,

@@ -20,7 +20,7 @@ from driftq.engine.state.segment import Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.blocks.block import Block
 from driftq.storage.segments.hot_store import BlockDamagedError
-from driftq.storage.segments.seal import Unsealed, seal
+from driftq.storage.segments.seal import UnsealedSegment, seal
 from driftq.storage.segments.segment_process import ScribeError, Sealed, SegmentScribe
 from driftq.storage.segments.tag_index import TagIndex
 from driftq.system.clock import Clock
@@ -142,7 +142,7 @@ class Sealing:
     def _work(self, batch: list[_Job], *, hurry: bool) -> None:
         """On the thread: tag indexes, then all durable pairs."""
         segments = [
-            Unsealed(job.topic.id, job.segment.first_seq, job.segment.index, partial(self._blocks, job))
+            UnsealedSegment(job.topic.id, job.segment.first_seq, job.segment.index, partial(self._blocks, job))
             for job in batch
         ]
         for job, sealed in zip(batch, seal(self._store, segments, hurry=hurry), strict=True):

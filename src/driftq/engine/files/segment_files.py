@@ -26,7 +26,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from driftq.engine.files.sealer import Sealing
-from driftq.engine.load.disk_space import Space
+from driftq.engine.load.disk_space import DiskSpace
 from driftq.engine.read.tag_lookup import TagIndexes
 from driftq.engine.state.block_cache import Blocks
 from driftq.engine.state.segment import Segment
@@ -86,7 +86,7 @@ class Filing:
         """The number of the newest capture; that of the checkpoint this run began with is 1."""
         self.durable_capture = 1
         self.failures = 0
-        self.space = Space()
+        self.space = DiskSpace()
         """Told what has no room, and what frees some."""
         self._pins = 0
         self._put_off: list[Callable[[], None]] = []

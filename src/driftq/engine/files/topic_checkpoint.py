@@ -49,7 +49,7 @@ class SegmentState(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """Has it moved? Then a hot copy that is still there has older flags."""
 
 
-class TopicState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class TopicCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One topic."""
 
     topic_id: int
@@ -70,7 +70,7 @@ class TopicState(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 _encoder = msgpack.Encoder()
-_decoder = msgpack.Decoder(TopicState)
+_decoder = msgpack.Decoder(TopicCheckpoint)
 
 
 def capture_topic(topic: Topic, *, clean: bool) -> bytes:
@@ -96,7 +96,7 @@ def capture_topic(topic: Topic, *, clean: bool) -> bytes:
         flags = bytes(topic.open_dead.flags) if topic.open_dead is not None else b""
         tail.append(topic.open.encode(topic.id, flags))
     return _encoder.encode(
-        TopicState(
+        TopicCheckpoint(
             topic.id,
             topic.name,
             topic.config,
@@ -169,7 +169,7 @@ class Restorer:
         self.unreadable: set[tuple[int, int]] = set()
         """Segments whose files make no sense. They are left alone, for whoever wants to look into them."""
 
-    def restore(self, state: TopicState, topic: Topic) -> None:
+    def restore(self, state: TopicCheckpoint, topic: Topic) -> None:
         """Fill a new topic."""
         topic.created_ts, topic.op = state.created_ts, state.op
         topic.cap_lost, topic.ttl_lost = state.cap_lost, state.ttl_lost
@@ -334,7 +334,7 @@ class Restorer:
         return self._store.read_flags(topic.id, segment.first_seq, segment.index)
 
 
-def decode_topic(content: bytes) -> TopicState:
+def decode_topic(content: bytes) -> TopicCheckpoint:
     """From a checkpoint. Raise DecodeError for one of a newer version."""
     check_stored_config(content)
     return _decoder.decode(content)

@@ -12,7 +12,7 @@ from driftq.model.limits import Limits
 _RETRY_MS = 1000
 
 
-class Slot:
+class AdmissionSlot:
     """One thing that is open. Letting it go twice is letting it go once."""
 
     __slots__ = ("_key_id", "_open", "_taken")
@@ -42,15 +42,15 @@ class Admission:
         """Streams and sockets that are open."""
         return self._streams.total()
 
-    def take_request(self, key_id: int | None) -> Slot:
+    def take_request(self, key_id: int | None) -> AdmissionSlot:
         """One more request of a key. Raises ThrottledError."""
         most = self._limits.inflight_per_key_max
         if key_id is not None and 0 < most <= self._requests[key_id]:
             raise _full("max_inflight_per_key", most, "this key has as many requests under way as it may")
         self._requests[key_id] += 1
-        return Slot(self._requests, key_id)
+        return AdmissionSlot(self._requests, key_id)
 
-    def take_stream(self, key_id: int | None) -> Slot:
+    def take_stream(self, key_id: int | None) -> AdmissionSlot:
         """One more stream or socket; a watch counts for the key that made its session. Raises ThrottledError."""
         limits = self._limits
         if 0 < limits.sse_connections_max <= self.streams:
@@ -59,7 +59,7 @@ class Admission:
         if key_id is not None and 0 < most <= self._streams[key_id]:
             raise _full("max_sse_connections_per_key", most, "this key has as many streams as it may")
         self._streams[key_id] += 1
-        return Slot(self._streams, key_id)
+        return AdmissionSlot(self._streams, key_id)
 
 
 def _full(limit: str, most: int, message: str) -> ThrottledError:

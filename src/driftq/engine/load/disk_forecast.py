@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from driftq.system.clock import Clock
-from driftq.system.machine import Space, space_at
+from driftq.system.machine import DiskUsage, space_at
 
 LOOKS_MAX = 720
 """One look every five seconds for an hour."""
@@ -20,12 +20,12 @@ _NS_PER_S = 1_000_000_000
 class SpaceWatch:
     """The room of one directory over time."""
 
-    def __init__(self, clock: Clock, path: str, ask: Callable[[str], Space] = space_at) -> None:
+    def __init__(self, clock: Clock, path: str, ask: Callable[[str], DiskUsage] = space_at) -> None:
         self._now_ns = clock.monotonic_ns
         self._path = path
         self._ask = ask
         self._looks: deque[tuple[int, int]] = deque(maxlen=LOOKS_MAX)
-        self.last: Space | None = None
+        self.last: DiskUsage | None = None
         """What the last look found; None before the first, and where the file system does not say."""
 
     def look(self) -> None:

@@ -25,7 +25,7 @@ from driftq.system.log_facts import facts
 _log = logging.getLogger(__name__)
 
 
-class Space:
+class DiskSpace:
     """What is short of space."""
 
     def __init__(self) -> None:

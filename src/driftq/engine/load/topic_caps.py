@@ -10,7 +10,7 @@ from driftq.errors import RecordTooLargeError, TopicFullError
 from driftq.model.topic_config import Discard, TopicConfig
 
 
-class Load(Protocol):
+class TopicLoad(Protocol):
     """What asks for room."""
 
     @property
@@ -24,7 +24,7 @@ class Load(Protocol):
         ...
 
 
-def check_size(config: TopicConfig, load: Load) -> None:
+def check_size(config: TopicConfig, load: TopicLoad) -> None:
     """A write larger than a whole rejecting topic will never fit."""
     if config.discard is Discard.REJECT and (
         _over(load.count, config.cap_records) or _over(load.payload_bytes, config.cap_bytes)
@@ -35,7 +35,7 @@ def check_size(config: TopicConfig, load: Load) -> None:
         )
 
 
-def check_caps(topic: Topic, load: Load) -> None:
+def check_caps(topic: Topic, load: TopicLoad) -> None:
     """A rejecting topic takes what fits, and no more."""
     config = topic.config
     check_size(config, load)

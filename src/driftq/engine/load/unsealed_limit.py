@@ -20,7 +20,7 @@ _LEAST = 64 * MIB
 _RETRY_MS = 1000
 
 
-class Unsealed:
+class UnsealedLimit:
     """How many bytes may wait for the writer of segments: as many as the cache has, and at least 64 MiB."""
 
     def __init__(self, blocks: Blocks, cache_bytes: int, checkpoint_bytes: int, log_bytes: Callable[[], int]) -> None:

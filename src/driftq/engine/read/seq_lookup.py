@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 
 from driftq.engine.read.topic_page import Damaged, Missing, Slice, rows_nowait
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.storage.blocks.block import RowSource
 from driftq.storage.blocks.frame import DELETED
@@ -91,7 +91,7 @@ def _fit(source: RowSource, rows: Sequence[int], budget: int) -> tuple[int, int]
     return len(rows), used
 
 
-def parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[Part, Sequence[int]]]:
+def parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[LogPart, Sequence[int]]]:
     """The blocks that hold some seqs, ascending and each once, and their rows; what no block holds is left out.
 
     A topic may lose rows between two of them, so nothing is kept from one to the next.

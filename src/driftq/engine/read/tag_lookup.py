@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.segment import Segment
 from driftq.engine.state.topic import Topic
 from driftq.storage.segments.cold_store import ColdStore
@@ -119,7 +119,7 @@ class TagIndexes:
         return TagIndex.build(tag_rows(sources, segment.first_seq))
 
 
-def find_tagged(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> Iterator[tuple[Part, list[int]]]:
+def find_tagged(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> Iterator[tuple[LogPart, list[int]]]:
     """The parts that hold matching rows below `bound`, with those rows. Gone rows may be among them."""
     for segment in list(topic.segments):
         yield from find_tagged_in(topic, segment, indexes, match, bound)
@@ -127,7 +127,7 @@ def find_tagged(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> 
 
 def find_tagged_in(
     topic: Topic, segment: Segment, indexes: TagIndexes, match: Match, bound: int
-) -> Iterator[tuple[Part, list[int]]]:
+) -> Iterator[tuple[LogPart, list[int]]]:
     """Yield what `find_tagged` finds in one segment. Raises OSError when it is unavailable."""
     if segment.first_seq >= bound or (not segment.live and segment.sealing):
         return
@@ -140,7 +140,7 @@ def find_tagged_in(
             yield from _in_part(topic, part, match, bound)
 
 
-def _in_part(topic: Topic, part: Part, match: Match, bound: int) -> Iterator[tuple[Part, list[int]]]:
+def _in_part(topic: Topic, part: LogPart, match: Match, bound: int) -> Iterator[tuple[LogPart, list[int]]]:
     source = topic.source(part)
     if source is None or match.text not in source.tag_bytes():
         return
@@ -152,7 +152,7 @@ def _in_part(topic: Topic, part: Part, match: Match, bound: int) -> Iterator[tup
 
 def _in_index(
     topic: Topic, segment: Segment, index: TagIndex, match: Match, bound: int
-) -> Iterator[tuple[Part, list[int]]]:
+) -> Iterator[tuple[LogPart, list[int]]]:
     found = index.prefix(match.text) if match.is_prefix else index.exact(match.text)
     seqs = sorted(segment.first_seq + row for row in found.rows)
     place = 0

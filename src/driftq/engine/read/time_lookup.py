@@ -7,7 +7,7 @@ of that block are not in memory it says so, and the caller asks again.
 from bisect import bisect_left
 
 from driftq.engine.read.topic_page import Damaged, Missing, rows_nowait
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 
 
@@ -28,7 +28,7 @@ def cursor_at(topic: Topic, ts: int) -> int | Missing | Damaged:
     return max(part.first_seq + row, topic.earliest) - 1
 
 
-def _part_at(topic: Topic, ts: int) -> Part | None:
+def _part_at(topic: Topic, ts: int) -> LogPart | None:
     """The first block whose last record is not older."""
     segments = topic.segments
     # Only the newest may have no block yet: its rows are those of the open one.

@@ -13,7 +13,7 @@ from itertools import compress
 from typing import NamedTuple
 
 from driftq.engine.state.block_cache import unavailable
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.model.limits import (
     BULK_BYTES_MAX,
@@ -71,18 +71,18 @@ class Page(NamedTuple):
 class Missing(NamedTuple):
     """A block that has to be fetched first. Whoever fetches it holds on to the others of the page meanwhile."""
 
-    part: Part
+    part: LogPart
     others: list[RowSource]
 
 
 class Damaged(NamedTuple):
     """A block that is no good: a hole, once that is logged."""
 
-    part: Part
+    part: LogPart
     why: str
 
 
-class Query(NamedTuple):
+class PageQuery(NamedTuple):
     """What a reader asks for; sizes are clamped by `clamped`."""
 
     from_seq: int = 0
@@ -96,7 +96,7 @@ class Query(NamedTuple):
     epoch: int | None = None
     """Which life of the topic's name the cursor is from; None where the reader does not know."""
 
-    def clamped(self, limit_max: int) -> "Query":
+    def clamped(self, limit_max: int) -> "PageQuery":
         """Zero means the default, too much means the most."""
         if self.bulk:
             return self._replace(
@@ -109,7 +109,7 @@ class Query(NamedTuple):
         )
 
 
-def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
+def read_page(topic: Topic, query: PageQuery) -> Page | Missing | Damaged:
     """The page after a cursor. Retention has been applied by the caller."""
     tombstone, cursor = _tombstone(topic, query)
     stop = 1 + (topic.head if query.up_to is None else min(query.up_to, topic.head))
@@ -138,7 +138,7 @@ def read_page(topic: Topic, query: Query) -> Page | Missing | Damaged:
     )
 
 
-def rows_nowait(topic: Topic, part: Part, others: list[RowSource]) -> RowSource | Missing | Damaged:
+def rows_nowait(topic: Topic, part: LogPart, others: list[RowSource]) -> RowSource | Missing | Damaged:
     """Return the rows of a part, or why there are none without waiting. Raises SegmentUnavailableError."""
     try:
         source = topic.source_nowait(part)
@@ -149,7 +149,7 @@ def rows_nowait(topic: Topic, part: Part, others: list[RowSource]) -> RowSource 
     return Missing(part, others) if source is None else source
 
 
-def _tombstone(topic: Topic, query: Query) -> tuple[Tombstone | None, int]:
+def _tombstone(topic: Topic, query: PageQuery) -> tuple[Tombstone | None, int]:
     """The notice a cursor is due for what lies below the floor, and where reading goes on.
 
     A cursor above the head of the same epoch has missed nothing and continues at the head, unless a crash may have
@@ -211,7 +211,7 @@ def _live_between(topic: Topic, first: int, end: int) -> bool:
 class _Window:
     """Collects the next live records after a cursor, up to `limit`, and delivers what passes filter and budget."""
 
-    def __init__(self, topic: Topic, query: Query, cursor: int, stop: int) -> None:
+    def __init__(self, topic: Topic, query: PageQuery, cursor: int, stop: int) -> None:
         self._topic = topic
         self._query = query
         self._nodes = query.nodes if topic.config.dedupe_node else frozenset()
@@ -251,7 +251,7 @@ class _Window:
                 return None
         return None
 
-    def _live_rows(self, part: Part, limit: int) -> Sequence[int]:
+    def _live_rows(self, part: LogPart, limit: int) -> Sequence[int]:
         """Up to `limit` live rows of a part behind the cursor."""
         topic = self._topic
         first = max(self._cursor + 1, topic.earliest) - part.first_seq

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Report(Struct):
+class ReplayReport(Struct):
     """Counts of one start."""
 
     snapshot: int = 0

@@ -8,10 +8,9 @@ by a reservation, or by a config frame that says where the head was; the missing
 passed over: the tail of a `memory` topic behind a loss is no prefix any more.
 A hole is `at_most` where it is not known that its seqs were given out (`engine/recovery/earlier_runs`).
 
-Copies have no frames (`engine/recovery/derived_copies`). Where a frame says that the head was further than it is,
-copies are made until it is there; what no copy can be made for is a hole. With the frames of several shards a topic's
-may come before those that its copies are made from: then they wait (`engine/recovery/early_frames`) until every file
-has been read.
+Copies have no frames (`engine/recovery/derived_copies`). If a frame shows that the head was higher than it is now,
+copies are made up to that head; a seq without a copy becomes part of a hole. With several shards, a topic's frames may
+be read before their source's: those frames wait (`engine/recovery/early_frames`) until every file has been read.
 """
 
 from collections.abc import Iterator
@@ -24,17 +23,17 @@ from driftq.engine.read.tag_lookup import TagIndexes
 from driftq.engine.recovery.derived_copies import Deriver
 from driftq.engine.recovery.earlier_runs import Runs
 from driftq.engine.recovery.early_frames import Deferred
-from driftq.engine.recovery.recovery_report import Report
-from driftq.engine.recovery.uncommitted_frames import Held, HeldFrame, commit_of
+from driftq.engine.recovery.recovery_report import ReplayReport
+from driftq.engine.recovery.uncommitted_frames import HeldFrame, UncommittedFrames, commit_of
 from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.control_frames import (
     COMMIT,
     CommitBody,
-    DeleteBody,
+    DeleteFrame,
     FloorsBody,
     HoleBody,
     TimeSeenBody,
-    TopicBody,
+    TopicFrame,
     WatermarkBody,
     decode_body,
     encode_body,
@@ -87,7 +86,7 @@ class Replay:
         self.suspects: set[int] = set()
         """Topics that damage without a believable header may have cost seqs."""
         self.suspect_records = 0
-        self.held = Held()
+        self.held = UncommittedFrames()
         self.written_by = ""
         """The version of DriftQ that wrote the file whose frames are read, if it says so."""
         self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
@@ -96,7 +95,7 @@ class Replay:
         self._reading_several = False
         """Are there files of several shards, and not all of them read?"""
         self.runs = Runs()
-        self.report = Report()
+        self.report = ReplayReport()
 
     def begin(self, shards: int) -> None:
         """The frames of so many shards are to come."""
@@ -249,9 +248,9 @@ class Replay:
         if deriver is None or not (self.deferred.open or deriver.derives(topic)):
             return 0
         if frame.kind == Kind.DELETE:
-            return decode_body(DeleteBody, body).bound - 1
+            return decode_body(DeleteFrame, body).bound - 1
         if frame.kind == Kind.TOPIC:
-            return decode_body(TopicBody, body).head
+            return decode_body(TopicFrame, body).head
         if frame.kind == Kind.FLOORS:
             return decode_body(FloorsBody, body).earliest - 1
         return deriver.needs(frame.kind, body)
@@ -266,7 +265,7 @@ class Replay:
         topic = self._catalog.by_id.get(frame.topic_id)
         if topic is None:
             if frame.kind == Kind.TOPIC and frame.topic_id not in self._deleted:
-                created = decode_body(TopicBody, body)
+                created = decode_body(TopicFrame, body)
                 topic = self._catalog.adopt(frame.topic_id, created.name, created.config)
             else:
                 self._catalog.next_id = max(self._catalog.next_id, frame.topic_id + 1)
@@ -302,7 +301,7 @@ class Replay:
         op, ts = frame.seq, frame.ts
         match frame.kind:
             case Kind.TOPIC:
-                changed = decode_body(TopicBody, body)
+                changed = decode_body(TopicFrame, body)
                 if self._deriver is not None and topic.durability is Durability.EPHEMERAL:
                     self._deriver.forget_unlogged(topic, changed.head)
                 apply_topic(topic, changed, op, ts, at_most=self.runs.may_be_raised(topic))
@@ -313,7 +312,7 @@ class Replay:
                 self._deleted.add(topic.id)
                 self._catalog.forget(topic)
             case Kind.DELETE:
-                apply_delete(topic, self._indexes, decode_body(DeleteBody, body), op, ts)
+                apply_delete(topic, self._indexes, decode_body(DeleteFrame, body), op, ts)
             case Kind.HEAD_WATERMARK:
                 topic.reserved = decode_body(WatermarkBody, body).reserved
                 self.runs.reserved(topic)

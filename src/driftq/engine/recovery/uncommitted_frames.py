@@ -26,7 +26,7 @@ class HeldFrame(NamedTuple):
         return self.frame.seq + self.frame.count - 1
 
 
-class Held:
+class UncommittedFrames:
     """The frames that wait, by topic."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from driftq.model.tombstone import Reason
 from driftq.model.topic_config import TopicConfig
 
 
-class TopicBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class TopicFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind TOPIC: create and update. Floors and head stand in it: they only ever grow, and jumps are explained."""
 
     name: str
@@ -24,7 +24,7 @@ class TopicBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     reserved: int = 0
 
 
-class DeleteBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DeleteFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind DELETE. Never touches a seq at or above `bound`; a selector that is None does not select."""
 
     bound: int
@@ -121,7 +121,7 @@ def decode_body(kind: type[_T], body: bytes) -> _T:
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgpack.Decoder(kind)
-    if kind is TopicBody:
+    if kind is TopicFrame:
         _check_named(body)
     decoded = decoder.decode(body)
     assert isinstance(decoded, kind)

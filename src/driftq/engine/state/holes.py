@@ -7,7 +7,7 @@ from msgspec import structs
 from driftq.model.tombstone import Hole, Reason
 
 
-class Holes:
+class HoleList:
     """Seq ranges that hold no record through no wish of the reader."""
 
     __slots__ = ("all",)

@@ -15,7 +15,7 @@ _COUNT_BITS = 32
 _SEQ_BITS = 64
 
 
-class Keys:
+class IdempotencyKeys:
     """Key to the write that used it, oldest first."""
 
     __slots__ = ("_entries", "_order")

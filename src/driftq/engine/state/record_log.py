@@ -23,7 +23,7 @@ from driftq.storage.blocks.open_block import OpenBlock
 from driftq.storage.blocks.rows import Rows
 
 
-class Part(NamedTuple):
+class LogPart(NamedTuple):
     """A closed block, or the open one, as a place in the log."""
 
     segment: Segment
@@ -216,7 +216,7 @@ class Log(ABC):
 
     # Places
 
-    def parts(self, seq: int) -> Iterator[Part]:
+    def parts(self, seq: int) -> Iterator[LogPart]:
         """Every block from the one that holds a seq, or the first behind it, to the open one."""
         segments = self.segments
         low, high = 0, len(segments)
@@ -229,7 +229,7 @@ class Log(ABC):
         for segment in segments[low:]:
             index = segment.index
             for number in range(index.at_or_after(seq), len(index)):
-                yield Part(
+                yield LogPart(
                     segment,
                     number,
                     index.first_seq(number),
@@ -240,19 +240,19 @@ class Log(ABC):
         opened = self.open
         if opened is not None and seq < opened.first_seq + opened.count:
             segment = segments[-1]
-            yield Part(segment, len(segment.index), opened.first_seq, opened.count, opened.ts, opened.last_ts)
+            yield LogPart(segment, len(segment.index), opened.first_seq, opened.count, opened.ts, opened.last_ts)
 
-    def dead_of(self, part: Part) -> Dead | None:
+    def dead_of(self, part: LogPart) -> Dead | None:
         """The gone rows of a part, if it has lost any."""
         if self.is_open(part):
             return self.open_dead
         return part.segment.dead.get(part.number)
 
-    def is_open(self, part: Part) -> bool:
+    def is_open(self, part: LogPart) -> bool:
         """Is it the open block?"""
         return self.open is not None and part.first_seq == self.open.first_seq
 
-    def live_in(self, part: Part) -> tuple[int, int]:
+    def live_in(self, part: LogPart) -> tuple[int, int]:
         """Live rows of a part and their payload bytes."""
         opened = self.open
         if opened is not None and part.first_seq == opened.first_seq:
@@ -262,7 +262,7 @@ class Log(ABC):
             return opened.count - dead.count, opened.payload_bytes - dead.payload
         return part.segment.live_in(part.number)
 
-    def source_nowait(self, part: Part) -> RowSource | None:
+    def source_nowait(self, part: LogPart) -> RowSource | None:
         """The rows of a part, or None when reading them would wait. Raises BlockDamagedError or OSError."""
         if self.is_open(part):
             return self.open
@@ -274,7 +274,7 @@ class Log(ABC):
 
     # Going
 
-    def _dead(self, part: Part) -> Dead:
+    def _dead(self, part: LogPart) -> Dead:
         """The gone rows of a part, made when there were none."""
         if not self.is_open(part):
             return part.segment.dead_of(part.number)

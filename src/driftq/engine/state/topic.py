@@ -1,15 +1,13 @@
-"""One topic's state and what makes its records go: retention, deletes, damage. The log itself is
-`engine/state/record_log`.
+"""One topic's state, and what removes its records: retention, deletes, damage. `engine/state/record_log` is its log.
 
-Invariants, after every method, beside those of the log
+Invariants after every method, in addition to those of the log
 - `1 <= evict_floor <= earliest <= head + 1`; only what cap and TTL took while it was live moves `evict_floor`;
 - `earliest`, `cap_lost`, `ttl_lost`, `head` and `last_ts` never decrease.
 
 Retention never fails. Where it needs the bytes of a block that is unavailable it leaves that block, and so the topic
 holds up to one block more than its caps and TTL allow. No reader sees those records: they cannot be read.
 
-Nothing here logs, waits or asks the time. `engine/write/state_changes` decides when a transition happens, live and in
-replay alike.
+Nothing here logs, waits or reads a clock. `engine/write/state_changes` decides when a change happens, live or replayed.
 """
 
 import errno
@@ -20,9 +18,9 @@ from contextlib import suppress
 from enum import Enum, auto
 
 from driftq.engine.state.block_cache import Blocks
-from driftq.engine.state.holes import Holes
-from driftq.engine.state.idempotency_keys import Keys
-from driftq.engine.state.record_log import Log, Part
+from driftq.engine.state.holes import HoleList
+from driftq.engine.state.idempotency_keys import IdempotencyKeys
+from driftq.engine.state.record_log import Log, LogPart
 from driftq.engine.state.segment import Segment
 from driftq.engine.timeline import Timeline
 from driftq.model.limits import RESERVE_MIN
@@ -61,7 +59,7 @@ class Topic(Log):
     """Called when the topic has got an idempotency key (`engine/key_expiry`)."""
     late = False
     """Are records of it still to be loaded (`engine/recovery/deferred_load`)? Then nobody may see it."""
-    unread: Part | None = None
+    unread: LogPart | None = None
     """The block that retention could not read; it tries again when that has been fetched (`engine.upkeep`)."""
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks, timeline: Timeline) -> None:
@@ -74,8 +72,8 @@ class Topic(Log):
         """The engine time of the last read, in this run; its recency (`engine/load/priority`)."""
         self.cap_lost = 0
         self.ttl_lost = 0
-        self.holes = Holes()
-        self.keys = Keys()
+        self.holes = HoleList()
+        self.keys = IdempotencyKeys()
         self.reserved = 0
         """`disk`: seqs up to here are promised never to be given twice, in a synced frame."""
         # Under way, not part of the state:
@@ -144,7 +142,7 @@ class Topic(Log):
         self.head = head
         self.changed = True
 
-    def source(self, part: Part) -> RowSource | None:
+    def source(self, part: LogPart) -> RowSource | None:
         """Return the rows of a part, however long it takes; None when they are damaged, which is a hole from here on.
 
         Raises OSError when they are unavailable; nothing has changed then.
@@ -256,7 +254,7 @@ class Topic(Log):
             self._lose_to_cap(self._pass(part, source, row))
             return
 
-    def _front_rows(self, part: Part) -> RowSource | None:
+    def _front_rows(self, part: LogPart) -> RowSource | None:
         """Return what `source` does. Raises OSError, and at once while `unread` waits to be fetched."""
         waits = self.unread
         known = waits is not None and waits.segment is part.segment and waits.number == part.number
@@ -305,7 +303,7 @@ class Topic(Log):
         if self.drop_below(seq):
             self._lose_to_ttl(min(seq, self.head + 1) - 1)
 
-    def kill(self, part: Part, rows: Sequence[int]) -> int:
+    def kill(self, part: LogPart, rows: Sequence[int]) -> int:
         """A delete of some rows of a part. Returns how many were live."""
         before = self.count
         self._warn(Going.BY_WISH)
@@ -340,7 +338,7 @@ class Topic(Log):
         if self.guard is not None:
             self.guard(self, going)
 
-    def _mark(self, part: Part, rows: Sequence[int]) -> None:
+    def _mark(self, part: LogPart, rows: Sequence[int]) -> None:
         """Rows are gone for good: their flags will say so on disk."""
         source = self.source(part)
         if source is None:
@@ -363,7 +361,7 @@ class Topic(Log):
                 segment.flips.extend(fresh)
             self._drop_if_empty(segment)
 
-    def _clear_front(self, part: Part) -> int:
+    def _clear_front(self, part: LogPart) -> int:
         """Every row of the front part goes. Returns the seq of the last one that was live."""
         dead = self.dead_of(part)
         last = part.end_seq - 1
@@ -382,7 +380,7 @@ class Topic(Log):
         self._settle()
         return last
 
-    def _pass(self, part: Part, source: RowSource, row: int) -> int:
+    def _pass(self, part: LogPart, source: RowSource, row: int) -> int:
         """The live rows of the front part below `row` go. Returns the seq of the last one that was live."""
         weights = source.weights(0, part.count)
         first = self.earliest - part.first_seq

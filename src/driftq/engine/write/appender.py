@@ -41,7 +41,7 @@ _EPHEMERAL, _MEMORY, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.MEMORY, Du
 _REJECT = Discard.REJECT
 
 
-class Appended(Struct, frozen=True):
+class AppendResult(Struct, frozen=True):
     """The answer to a write."""
 
     first_seq: int
@@ -61,7 +61,7 @@ class Appended(Struct, frozen=True):
         return self.last_seq - self.first_seq + 1
 
 
-class Committed(Struct, frozen=True):
+class FrameCommitted(Struct, frozen=True):
     """What all writes of one frame are told alike."""
 
     head_seq: int
@@ -70,17 +70,17 @@ class Committed(Struct, frozen=True):
     synced_seq: int | None
 
 
-class Write(Pending[Appended], eq=False, kw_only=True):
+class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
     """One caller's records, on their way, and what the caller waits for."""
 
     rows: Rows | Row
     key: bytes | None = None
     created: bool = False
 
-    def answer(self, first_seq: int, committed: Committed) -> None:
+    def answer(self, first_seq: int, committed: FrameCommitted) -> None:
         """They are there, from this seq on."""
         self.resolve(
-            Appended(
+            AppendResult(
                 first_seq,
                 first_seq + self.rows.count - 1,
                 committed.head_seq,
@@ -102,21 +102,21 @@ class Appender:
         self._quota = quota
         self.losses = Losses()
         self.reservations = Reservations(journal)
-        self._gathered: dict[Topic, list[Write]] = {}
-        self._keys: dict[tuple[int, bytes], Pending[Appended]] = {}
+        self._gathered: dict[Topic, list[PendingWrite]] = {}
+        self._keys: dict[tuple[int, bytes], Pending[AppendResult]] = {}
         journal.at_turn(self._send_gathered)
 
-    def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[Appended]:
+    def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[AppendResult]:
         """Take a write in, or raise and change nothing."""
         if key is not None:
             earlier = self._same_key(topic, key)
             if earlier is not None:
                 return earlier
-        write = Write(rows=rows, key=key, created=created)
+        write = PendingWrite(rows=rows, key=key, created=created)
         self.take(topic, write)
         return write
 
-    def take(self, topic: Topic, write: Write) -> None:
+    def take(self, topic: Topic, write: PendingWrite) -> None:
         """Take in a write whose key, if it has one, nobody uses (`knows`), or raise and change nothing."""
         rows = write.rows
         config = topic.config
@@ -158,27 +158,27 @@ class Appender:
     def _kept_from(self, topic: Topic) -> int:
         return self._journal.time.kept_from(topic.config.idempotency_window_ms)
 
-    def _same_key(self, topic: Topic, key: bytes) -> Pending[Appended] | None:
+    def _same_key(self, topic: Topic, key: bytes) -> Pending[AppendResult] | None:
         """The answer of an earlier write with this key, committed or under way."""
         found = topic.keys.find(key, self._kept_from(topic))
-        answer: Pending[Appended] = Pending()
+        answer: Pending[AppendResult] = Pending()
         if found is not None:
             first, count = found
             last = first + count - 1
             ts = self._journal.time.wall()
-            answer.resolve(Appended(first, last, last, ts, deduped=True, synced_seq=self._synced_seq(topic)))
+            answer.resolve(AppendResult(first, last, last, ts, deduped=True, synced_seq=self._synced_seq(topic)))
             return answer
         winner = self._keys.get((topic.id, key))
         if winner is None:
             return None
 
-        def settle(done: Pending[Appended]) -> None:
+        def settle(done: Pending[AppendResult]) -> None:
             if done.error is not None:
                 answer.fail(done.error)
             else:
                 won = done.result()
                 first, last = won.first_seq, won.last_seq
-                answer.resolve(Appended(first, last, last, won.ts, deduped=True, synced_seq=won.synced_seq))
+                answer.resolve(AppendResult(first, last, last, won.ts, deduped=True, synced_seq=won.synced_seq))
 
         winner.then(settle)
         return answer
@@ -205,8 +205,8 @@ class Appender:
             else:
                 self._send_all(topic, writes)
 
-    def _send_all(self, topic: Topic, writes: list[Write]) -> None:
-        together: list[Write] = []
+    def _send_all(self, topic: Topic, writes: list[PendingWrite]) -> None:
+        together: list[PendingWrite] = []
         records = payload = 0
         for write in writes:
             rows = write.rows
@@ -224,7 +224,7 @@ class Appender:
         if together:
             self._send(topic, together)
 
-    def _send(self, topic: Topic, writes: list[Write]) -> None:
+    def _send(self, topic: Topic, writes: list[PendingWrite]) -> None:
         """One frame: seqs, stamp, and the commit point of the topic's class."""
         shard = self._journal.shard_of(topic)
         if shard.stopped is not None and topic.durability is not _EPHEMERAL:
@@ -267,7 +267,7 @@ class Appender:
     def _handed(
         self,
         topic: Topic,
-        writes: list[Write],
+        writes: list[PendingWrite],
         records: Rows | Block,
         ts: int,
         first: int,
@@ -294,7 +294,7 @@ class Appender:
     def _send_waiting(
         self,
         topic: Topic,
-        writes: list[Write],
+        writes: list[PendingWrite],
         frames: list[bytes],
         records: Rows | Block,
         ts: int,
@@ -321,7 +321,7 @@ class Appender:
 
         self._journal.submit(topic, frames, sync=sync, done=done)
 
-    def _apply(self, topic: Topic, writes: list[Write], records: Rows | Block, ts: int) -> bool:
+    def _apply(self, topic: Topic, writes: list[PendingWrite], records: Rows | Block, ts: int) -> bool:
         """Show committed records; where that cannot be done, their writers hear of it. Returns whether it was."""
         try:
             self._journal.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
@@ -331,8 +331,8 @@ class Appender:
             return False
         return True
 
-    def _answer(self, topic: Topic, writes: list[Write], first: int, ts: int, sync_ns: int) -> None:
-        committed = Committed(topic.head, ts, sync_ns, self._synced_seq(topic))
+    def _answer(self, topic: Topic, writes: list[PendingWrite], first: int, ts: int, sync_ns: int) -> None:
+        committed = FrameCommitted(topic.head, ts, sync_ns, self._synced_seq(topic))
         self._settle(topic, writes)
         for write in writes:
             write.answer(first, committed)
@@ -344,12 +344,12 @@ class Appender:
             return None
         return synced_seq(topic, self._journal.shard_of(topic))
 
-    def _fail(self, topic: Topic, writes: list[Write], error: DriftQError) -> None:
+    def _fail(self, topic: Topic, writes: list[PendingWrite], error: DriftQError) -> None:
         self._settle(topic, writes)
         for write in writes:
             write.fail(error)
 
-    def _settle(self, topic: Topic, writes: list[Write]) -> None:
+    def _settle(self, topic: Topic, writes: list[PendingWrite]) -> None:
         """They are under way no more."""
         records = payload = 0
         for write in writes:

@@ -7,7 +7,7 @@ then decides.
 from collections.abc import Callable
 
 from driftq.engine.state.catalog import Catalog
-from driftq.engine.state.control_frames import TopicBody, encode_body
+from driftq.engine.state.control_frames import TopicFrame, encode_body
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.change_log import Journal, forward, settle_with
 from driftq.engine.write.state_changes import apply_topic
@@ -112,7 +112,7 @@ class CatalogWriter:
         topic.held += 1
         catalog.hold_name(topic)
         reserved = RESERVE_MIN if for_write and config.resolved_durability is Durability.DISK else 0
-        body = TopicBody(name, config, created_ts, reserved=reserved)
+        body = TopicFrame(name, config, created_ts, reserved=reserved)
 
         def apply(op: int, ts: int) -> Topic:
             apply_topic(topic, body, op, ts)
@@ -154,7 +154,7 @@ class CatalogWriter:
             hears(topic, config)
         head = topic.next_seq - 1
         disk = config.resolved_durability is Durability.DISK
-        body = TopicBody(
+        body = TopicFrame(
             topic.name,
             config,
             topic.created_ts,

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from driftq.engine.engine_time import EngineTime
-from driftq.engine.load.disk_space import Space
-from driftq.engine.load.unsealed_limit import Unsealed
+from driftq.engine.load.disk_space import DiskSpace
+from driftq.engine.load.unsealed_limit import UnsealedLimit
 from driftq.engine.state.control_frames import encode_body
 from driftq.engine.state.topic import Topic
 from driftq.errors import DiskFullError, DriftQError, ShardReadOnlyError, ShardStoppedError, TopicNotFoundError
@@ -35,7 +35,9 @@ _B = TypeVar("_B")
 class Journal:
     """The door to the WAL, and the loop turn."""
 
-    def __init__(self, runtime: Runtime, time: EngineTime, shards: Shards, unsealed: Unsealed, space: Space) -> None:
+    def __init__(
+        self, runtime: Runtime, time: EngineTime, shards: Shards, unsealed: UnsealedLimit, space: DiskSpace
+    ) -> None:
         self.time = time
         self.unsealed = unsealed
         self.shards = shards
@@ -77,7 +79,7 @@ class Journal:
         return shards[topic.id % len(shards)]
 
     def check_append(self, topic: Topic, size: int = 0) -> None:
-        """Refuse records for a topic before anything is changed; `size` as `Unsealed.check` has it.
+        """Refuse records for a topic before anything is changed; `size` as `UnsealedLimit.check` has it.
 
         Raises ShardStoppedError, ThrottledError, DiskFullError or ShardReadOnlyError.
         """

@@ -33,7 +33,7 @@ from driftq.storage.wal.group_commit import Submission
 Done = Callable[[DriftQError | None], None]
 
 
-class Note(NamedTuple):
+class CopyNote(NamedTuple):
     """A control frame that is logged with copies."""
 
     kind: int
@@ -68,7 +68,7 @@ class Copier:
         """How many of these records there is room for."""
         return fitting(topic, sizes, self._quota.left(sum(sizes)))
 
-    def place(self, topic: Topic, rows: Rows, done: Done, *, note: Note | None, lasting: bool) -> None:
+    def place(self, topic: Topic, rows: Rows, done: Done, *, note: CopyNote | None, lasting: bool) -> None:
         """Copy records for which there is room. `lasting`: what they are made from is on stable storage."""
         first, count, payload = topic.next_seq, rows.count, rows.payload_bytes
         last = first + count - 1
@@ -120,7 +120,7 @@ class Copier:
         else:
             self._journal.submit(topic, frames, sync=sync, done=settle)
 
-    def _encoded(self, topic: Topic, rows: Rows, ts: int, note: Note | None) -> tuple[Rows | Block, list[bytes]]:
+    def _encoded(self, topic: Topic, rows: Rows, ts: int, note: CopyNote | None) -> tuple[Rows | Block, list[bytes]]:
         """The records as they are added, and the frames to log."""
         if note is None and rows.count < OWN_BLOCK_RECORDS:
             return rows, []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from driftq.engine.read.tag_lookup import Match, TagIndexes
-from driftq.engine.state.control_frames import DeleteBody, encode_body
+from driftq.engine.state.control_frames import DeleteFrame, encode_body
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.change_log import Journal
 from driftq.engine.write.state_changes import apply_delete, sources_of_delete
@@ -66,7 +66,7 @@ class Deleter:
         if before_seq is None and match is None and seqs is None:
             raise InvalidRequestError("a delete needs before_seq or match")
         topic.expire(self._journal.time.now())
-        body = DeleteBody(
+        body = DeleteFrame(
             bound=topic.head + 1,
             before=before_seq,
             tag=match.text if match is not None and not match.is_prefix else None,

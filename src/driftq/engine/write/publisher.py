@@ -23,7 +23,7 @@ from driftq.engine.state.control_frames import COMMIT, CommitBody, WriterTag, en
 from driftq.engine.state.durable_feature import DurableState
 from driftq.engine.state.synced_seq import note_unsynced
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.change_log import Journal
 from driftq.engine.write.state_changes import apply_append
 from driftq.errors import DriftQError, InternalError, ShardStoppedError, TopicNotFoundError
@@ -54,7 +54,7 @@ class Publication(Struct, eq=False):
     """Hears that the Commit frame is on stable storage."""
     count: int
     payload_bytes: int
-    pending: Pending[Appended]
+    pending: Pending[AppendResult]
 
 
 class _Plan(NamedTuple):
@@ -95,7 +95,7 @@ class Publisher:
 
     def publish(
         self, topic: Topic, parts: Sequence[Rows], tag: WriterTag, feature: DurableState, synced: Callable[[], None]
-    ) -> Pending[Appended]:
+    ) -> Pending[AppendResult]:
         """Take one in, or raise and change nothing. Its bytes are within the quota already."""
         count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
         assert payload <= COMMIT_BYTES_MAX, "one WAL file holds it"
@@ -194,7 +194,7 @@ class Publisher:
         self._when_synced(shard, submission.number, asked.synced)
         self._settle(asked)
         sync_ns = max(1, submission.sync_ns) if topic.durability is Durability.FSYNC else 0
-        asked.pending.resolve(Appended(sent.first, sent.last, topic.head, sent.ts, sync_ns=sync_ns))
+        asked.pending.resolve(AppendResult(sent.first, sent.last, topic.head, sent.ts, sync_ns=sync_ns))
         self._published(topic)
 
     def _apply(self, asked: Publication, sent: "_Sent") -> DriftQError | None:

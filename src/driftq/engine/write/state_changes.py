@@ -9,8 +9,8 @@ from array import array
 from driftq.engine.read.seq_lookup import parts_of
 from driftq.engine.read.tag_lookup import Match, TagIndexes, find_tagged, find_tagged_in
 from driftq.engine.state.block_cache import unavailable
-from driftq.engine.state.control_frames import DeleteBody, FloorsBody, HoleBody, TopicBody
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.control_frames import DeleteFrame, FloorsBody, HoleBody, TopicFrame
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
@@ -45,7 +45,7 @@ def apply_run(topic: Topic, rows: Rows, times: "array[int]") -> None:
     topic.add(rows, times[-1], times)
 
 
-def apply_topic(topic: Topic, body: TopicBody, op: int, ts: int, *, at_most: bool = True) -> None:
+def apply_topic(topic: Topic, body: TopicFrame, op: int, ts: int, *, at_most: bool = True) -> None:
     """A config, new or changed. What was true under the old one is settled first, retention under the new one then.
 
     `at_most`: seqs that are missing below the head of the frame may never have been given out.
@@ -70,7 +70,7 @@ def apply_topic(topic: Topic, body: TopicBody, op: int, ts: int, *, at_most: boo
     topic.evict()
 
 
-def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteBody, op: int, ts: int) -> int:
+def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteFrame, op: int, ts: int) -> int:
     """A delete, bounded by the head at its call. Returns how many records were live."""
     topic.expire_at(ts)
     topic.op = op
@@ -88,7 +88,7 @@ def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteBody, op: int, t
     return deleted
 
 
-def sources_of_delete(topic: Topic, indexes: TagIndexes, body: DeleteBody) -> list[RowSource]:
+def sources_of_delete(topic: Topic, indexes: TagIndexes, body: DeleteFrame) -> list[RowSource]:
     """Return the rows that `apply_delete` needs now, so that a delete is refused before it is logged, not after.
 
     While the caller holds them, `apply_delete` finds them in memory. Raises SegmentUnavailableError.
@@ -110,7 +110,7 @@ def sources_of_delete(topic: Topic, indexes: TagIndexes, body: DeleteBody) -> li
     return [source for source in held if source is not None]
 
 
-def _tagged_parts(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> list[Part]:
+def _tagged_parts(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> list[LogPart]:
     parts = []
     for segment in list(topic.segments):
         try:
@@ -122,7 +122,7 @@ def _tagged_parts(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -
     return parts
 
 
-def _match_of(body: DeleteBody) -> Match:
+def _match_of(body: DeleteFrame) -> Match:
     return Match(body.tag, False) if body.tag is not None else Match(body.prefix or b"", True)
 
 
@@ -140,7 +140,7 @@ def apply_floors(topic: Topic, body: FloorsBody, op: int) -> None:
     _raise_floors(topic, body)
 
 
-def _raise_floors(topic: Topic, body: FloorsBody | TopicBody) -> None:
+def _raise_floors(topic: Topic, body: FloorsBody | TopicFrame) -> None:
     # Behind damage the head may be lower than it was, and no floor is above the head.
     topic.cap_lost = max(topic.cap_lost, min(body.cap_lost, topic.head))
     topic.ttl_lost = max(topic.ttl_lost, min(body.ttl_lost, topic.head))

@@ -16,12 +16,12 @@ from msgspec import Struct
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from driftq import __version__
-from driftq.engine.files.topic_checkpoint import SegmentState, TopicState, decode_topic
+from driftq.engine.files.topic_checkpoint import SegmentState, TopicCheckpoint, decode_topic
 from driftq.features.backup.backup_files import (
     FORMAT,
     SNAPSHOT,
     BackedTopic,
-    Manifest,
+    BackupManifest,
     PoolFile,
     StoredFile,
     backup_dir,
@@ -39,7 +39,7 @@ from driftq.system.disk import Disk, File, Site, read_file, write_fully
 _CHUNK = 1 << 20
 
 
-class Figures(Struct):
+class BackupFigures(Struct):
     """How far a backup is. Written by the thread, read by anybody."""
 
     bytes: int = 0
@@ -66,7 +66,7 @@ class Copying:
         server_id: str,
         taken_ts: int,
         snapshot: Snapshot,
-        figures: Figures,
+        figures: BackupFigures,
         cancelled: Callable[[], bool],
     ) -> None:
         self._layout = layout
@@ -81,7 +81,7 @@ class Copying:
         self._known: dict[str, PoolFile] = {}
         self._damaged: list[str] = []
 
-    def run(self) -> Manifest:
+    def run(self) -> BackupManifest:
         """Copy everything. Raises OSError or CancelledError."""
         for directory in (f"{self._to}/pool", backup_dir(self._to, self._id)):
             make_directory(self._disk, directory)
@@ -95,7 +95,7 @@ class Copying:
         self._disk.sync_dir(f"{self._to}/pool", Site.LAYOUT_DIR)
         content = encode_snapshot(self._snapshot)
         put_file(self._disk, f"{backup_dir(self._to, self._id)}/{SNAPSHOT}", content)
-        manifest = Manifest(
+        manifest = BackupManifest(
             FORMAT,
             self._id,
             self._server_id,
@@ -111,10 +111,10 @@ class Copying:
 
     # One segment
 
-    def _path(self, state: TopicState, segment: SegmentState, suffix: str) -> str:
+    def _path(self, state: TopicCheckpoint, segment: SegmentState, suffix: str) -> str:
         return self._layout.segment_path(state.topic_id, segment.first_seq, suffix)
 
-    def _size(self, state: TopicState, segment: SegmentState) -> int:
+    def _size(self, state: TopicCheckpoint, segment: SegmentState) -> int:
         if segment.cells is not None:
             return _end(BlockIndex(array("Q", segment.cells)))
         suffix = "parquet" if segment.cold else "data"
@@ -124,7 +124,7 @@ class Copying:
         finally:
             file.close()
 
-    def _segment(self, state: TopicState, segment: SegmentState) -> Iterator[StoredFile]:
+    def _segment(self, state: TopicCheckpoint, segment: SegmentState) -> Iterator[StoredFile]:
         if segment.cold:
             yield from self._cold(state, segment)
             return
@@ -149,7 +149,7 @@ class Copying:
         except FileNotFoundError:
             return
 
-    def _small(self, state: TopicState, segment: SegmentState, suffix: str, content: bytes) -> StoredFile:
+    def _small(self, state: TopicCheckpoint, segment: SegmentState, suffix: str, content: bytes) -> StoredFile:
         """A file that is known by what it holds."""
         path = segment_file(state.topic_id, segment.first_seq, suffix)
         return StoredFile(path, self._put(suffix, content), suffix == "del")
@@ -178,7 +178,7 @@ class Copying:
         finally:
             file.close()
 
-    def _data(self, state: TopicState, segment: SegmentState, index: BlockIndex) -> StoredFile:
+    def _data(self, state: TopicCheckpoint, segment: SegmentState, index: BlockIndex) -> StoredFile:
         file = self._disk.open(self._path(state, segment, "data"))
         try:
             name = f"data-{_fingerprint(file, index)}-{_end(index)}"
@@ -189,7 +189,7 @@ class Copying:
         kept = self._put("flags", flags) if flags.strip(b"\0") else None
         return StoredFile(segment_file(state.topic_id, segment.first_seq, "data"), stored, False, kept)
 
-    def _blocks(self, file: File, index: BlockIndex, state: TopicState) -> Iterator[bytes]:
+    def _blocks(self, file: File, index: BlockIndex, state: TopicCheckpoint) -> Iterator[bytes]:
         """Every block with its flags clear."""
         for number in range(len(index)):
             offset, length = index.place(number)
@@ -200,7 +200,7 @@ class Copying:
             count = index.count(number)
             yield content[: length - count] + bytes(count)
 
-    def _cold(self, state: TopicState, segment: SegmentState) -> Iterator[StoredFile]:
+    def _cold(self, state: TopicCheckpoint, segment: SegmentState) -> Iterator[StoredFile]:
         flags, path = self._path(state, segment, "del"), self._path(state, segment, "parquet")
         name = segment_file(state.topic_id, segment.first_seq, "parquet")
         content = read_file(self._disk, flags)

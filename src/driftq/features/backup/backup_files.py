@@ -48,7 +48,7 @@ class BackedTopic(Struct, frozen=True):
     earliest_seq: int
 
 
-class Manifest(Struct, frozen=True):
+class BackupManifest(Struct, frozen=True):
     """What belongs to a backup."""
 
     format: int
@@ -79,7 +79,7 @@ def is_backup_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def write_manifest(disk: Disk, to: str, manifest: Manifest) -> None:
+def write_manifest(disk: Disk, to: str, manifest: BackupManifest) -> None:
     """Write it, durably, under another name first."""
     line = json.encode(manifest)
     directory = backup_dir(to, manifest.id)
@@ -88,7 +88,7 @@ def write_manifest(disk: Disk, to: str, manifest: Manifest) -> None:
     disk.sync_dir(f"{to}/backups", Site.LAYOUT_DIR)
 
 
-def read_manifest(disk: Disk, to: str, backup_id: str) -> Manifest | None:
+def read_manifest(disk: Disk, to: str, backup_id: str) -> BackupManifest | None:
     """The manifest of a backup, or None when it has none that checks out. Raises OSError."""
     try:
         content = read_file(disk, f"{backup_dir(to, backup_id)}/{MANIFEST}")
@@ -98,7 +98,7 @@ def read_manifest(disk: Disk, to: str, backup_id: str) -> Manifest | None:
     if rest.strip().decode("latin-1") != xxh3_64_hexdigest(line):
         return None
     try:
-        return json.decode(line, type=Manifest)
+        return json.decode(line, type=BackupManifest)
     except (DecodeError, ValidationError):
         return None
 
@@ -112,7 +112,7 @@ def newest_ts(disk: Disk, to: str) -> int | None:
     return None
 
 
-def read_manifests(disk: Disk, to: str) -> list[Manifest]:
+def read_manifests(disk: Disk, to: str) -> list[BackupManifest]:
     """Every backup of a directory, oldest first."""
     found = (read_manifest(disk, to, name) for name in disk.names(f"{to}/backups") if is_backup_id(name))
     return sorted((manifest for manifest in found if manifest is not None), key=lambda manifest: manifest.id)

@@ -18,14 +18,14 @@ from msgspec import Struct, field
 
 from driftq.engine.engine import Engine
 from driftq.errors import NotFoundError, ThrottledError
-from driftq.features.backup.backup_copy import CancelledError, Copying, Figures
-from driftq.features.backup.backup_files import Manifest, newest_ts
+from driftq.features.backup.backup_copy import BackupFigures, CancelledError, Copying
+from driftq.features.backup.backup_files import BackupManifest, newest_ts
 from driftq.storage.layout import Layout
 from driftq.system.clock import Clock
 from driftq.system.entropy import Entropy
 from driftq.system.hang_guard import Patience
 from driftq.system.log_facts import facts
-from driftq.system.runtime import Pending, Runtime, Worker
+from driftq.system.runtime import Pending, Runtime, SerialWorker
 
 _KEPT = 100
 _RETRY_MS = 1000
@@ -43,7 +43,7 @@ class Backup(Struct):
     began_ts: int
     state: str = "checkpoint"
     """checkpoint, copying, done or failed."""
-    figures: Figures = field(default_factory=Figures)
+    figures: BackupFigures = field(default_factory=BackupFigures)
     taken_ts: int | None = None
     ended_ts: int | None = None
     damaged: list[str] = []
@@ -60,7 +60,7 @@ class Backups:
         self._clock = clock
         self._entropy = entropy
         self._running: Backup | None = None
-        self._worker: Worker[Callable[[], None]] | None = None
+        self._worker: SerialWorker[Callable[[], None]] | None = None
         self._closing = False
         self.all: dict[str, Backup] = {}
         self.last_ts: int | None = None
@@ -153,7 +153,7 @@ class Backups:
         else:
             self._runtime.from_thread(lambda: self._copied(backup, manifest, None))
 
-    def _copied(self, backup: Backup, manifest: Manifest | None, error: str | None) -> None:
+    def _copied(self, backup: Backup, manifest: BackupManifest | None, error: str | None) -> None:
         self._engine.filing.unpin()
         if manifest is not None:
             backup.damaged = manifest.damaged

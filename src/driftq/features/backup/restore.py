@@ -20,7 +20,7 @@ from driftq.errors import NewerFormatError, NotFoundError, StartError
 from driftq.features.backup.backup_files import (
     FORMAT,
     SNAPSHOT,
-    Manifest,
+    BackupManifest,
     StoredFile,
     backup_dir,
     is_backup_id,
@@ -61,7 +61,7 @@ class Restore:
         self.bytes = sum(stored.content.bytes for stored in self.manifest.files) + self.manifest.snapshot.bytes
         self._done = 0
 
-    def _find(self, backup_id: str | None) -> Manifest:
+    def _find(self, backup_id: str | None) -> BackupManifest:
         if backup_id is None:
             found = read_manifests(self._disk, self._source)
             if not found:

@@ -9,15 +9,24 @@ from driftq.features.broker.consumer.ack_batches import Acked, ack_all
 from driftq.features.broker.consumer.deadlines import Agenda, Spot
 from driftq.features.broker.consumer.dispatcher import Dispatcher
 from driftq.features.broker.consumer.group_seek import Moved, seek
-from driftq.features.broker.consumer.message_settlement import Settler, Verdict
+from driftq.features.broker.consumer.message_settlement import MessageSettler, SettlementVerdict
 from driftq.features.broker.group_reports import GroupStanding, figures, standings
 from driftq.features.broker.producer.message_batch import store_batch
-from driftq.features.broker.producer.producer import Producer
-from driftq.features.broker.protocols import Counters, Hook, NoHook, NoRegistry, Outlet, Place, Produced, Registry
+from driftq.features.broker.producer.producer import MessageWriter
+from driftq.features.broker.protocols import (
+    BrokerCounters,
+    ConsumerOutlet,
+    DeliveryKey,
+    Hook,
+    NoHook,
+    NoRegistry,
+    Produced,
+    Registry,
+)
 from driftq.features.broker.retention import Retention
 from driftq.features.broker.state.broker_state import Book, BrokerTopic
-from driftq.features.broker.state.group import Group, Stream
-from driftq.features.broker.state.group_partition import Open, State
+from driftq.features.broker.state.group import ConsumerGroup, ConsumerStream
+from driftq.features.broker.state.group_partition import OpenDelivery, State
 from driftq.features.broker.state.message_cache import Recent
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Message
@@ -35,16 +44,16 @@ class Broker:
         self.settings = settings
         self.registry: Registry = registry or NoRegistry()
         self.hook: Hook = hook or NoHook()
-        self.counters = Counters()
+        self.counters = BrokerCounters()
         self.book = Book(self.registry, self._ask, lambda: self._agenda.now())
-        self._asked: dict[tuple[int, str], tuple[BrokerTopic, Group]] = {}
+        self._asked: dict[tuple[int, str], tuple[BrokerTopic, ConsumerGroup]] = {}
         self._closed = False
         self._engine: Engine
         self._runtime: Runtime
         self._agenda: Agenda
         self._dispatcher: Dispatcher
-        self.producer: Producer
-        self.settler: Settler
+        self.producer: MessageWriter
+        self.settler: MessageSettler
         self.retention: Retention
 
     def open(self, engine: Engine, runtime: Runtime) -> None:
@@ -60,8 +69,8 @@ class Broker:
             sweep=self.registry.sweep,
         )
         recent = Recent()
-        self.producer = Producer(engine, settings, self.book, self.registry, self.hook, counters, recent)
-        self.settler = Settler(engine, settings, self.book, self._agenda, self.producer, self.registry, counters)
+        self.producer = MessageWriter(engine, settings, self.book, self.registry, self.hook, counters, recent)
+        self.settler = MessageSettler(engine, settings, self.book, self._agenda, self.producer, self.registry, counters)
         self._dispatcher = Dispatcher(engine, settings, self._agenda, self.settler, self.registry, counters, recent)
         self.retention = Retention(engine, runtime, self.book, settings.v1_retention_ms)
         self.book.open(engine)
@@ -77,7 +86,7 @@ class Broker:
         now = self._agenda.now()
         lane = spot.lane
         for offset, fact in lane.retries.items():
-            entry = lane.open[offset] = Open(offset, fact.attempts, fact.last_error)
+            entry = lane.open[offset] = OpenDelivery(offset, fact.attempts, fact.last_error)
             entry.doomed = fact.doomed
             if fact.next_at > now:
                 entry.state = State.WAITING
@@ -92,7 +101,7 @@ class Broker:
         self._agenda.close()
         self.retention.close()
 
-    def _ask(self, topic: BrokerTopic, group: Group) -> None:
+    def _ask(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
         if not self._asked:
             self._runtime.soon(self._serve)
         self._asked[topic.id, group.name] = (topic, group)
@@ -133,18 +142,20 @@ class Broker:
         topic: str,
         group: str,
         owner: str,
-        outlet: Outlet,
+        outlet: ConsumerOutlet,
         *,
         lease_ms: int = 0,
         credit: int | None = None,
         name: str = "",
-    ) -> Stream:
+    ) -> ConsumerStream:
         """Join a group: messages go to `outlet` from the next turn on. Raises InvalidRequestError."""
         found = self.book.find(topic)
         settings = self.settings
         lease = min(lease_ms or settings.default_lease_ms, settings.lease_ms_max)
         joined = self.book.group(found, group)
-        stream = Stream(joined, owner, outlet, lease, settings.stream_credit if credit is None else credit, name)
+        stream = ConsumerStream(
+            joined, owner, outlet, lease, settings.stream_credit if credit is None else credit, name
+        )
         joined.join(stream)
         self.producer.note_member(found, joined)
         return stream
@@ -154,7 +165,7 @@ class Broker:
         known = self.book.find(topic).groups.get(group)
         return 0 if known is None else known.end(owner, name)
 
-    def ack(self, place: Place, owner: str) -> Pending[None]:
+    def ack(self, place: DeliveryKey, owner: str) -> Pending[None]:
         """A message is done (http-v1 §3.7, from check 6 on)."""
         return self.settler.ack(place, owner)
 
@@ -163,16 +174,22 @@ class Broker:
         return ack_all(self.book, self.settler, topic, group, owner, messages)
 
     def nack(
-        self, place: Place, owner: str, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
+        self,
+        place: DeliveryKey,
+        owner: str,
+        reason: str = "",
+        *,
+        delay_ms: int | None = None,
+        dead_letter: bool = False,
     ) -> Pending[None]:
         """A message failed (http-v1 §3.8); its worker may say when it is tried again, or that it never is."""
-        return self.settler.nack(place, owner, Verdict(reason, delay_ms, dead_letter))
+        return self.settler.nack(place, owner, SettlementVerdict(reason, delay_ms, dead_letter))
 
-    def release(self, place: Place, owner: str) -> Pending[None]:
+    def release(self, place: DeliveryKey, owner: str) -> Pending[None]:
         """Give a delivery back that was not worked on: it does not count as an attempt (http-v1 §22)."""
         return self.settler.release(place, owner)
 
-    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+    def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
         """Give a delivery another deadline; the answer is that, as wall time (http-v1 §22)."""
         return self.settler.extend(place, owner, lease_ms)
 

@@ -6,7 +6,7 @@ from driftq.engine.engine_time import EngineTime
 from driftq.engine.read.topic_page import Damaged, Missing, rows_nowait
 from driftq.errors import DriftQError
 from driftq.features.broker.state.broker_state import Book, BrokerTopic
-from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.group import ConsumerGroup
 from driftq.features.broker.state.group_partition import Lane, State
 from driftq.model.v1_answers import GroupRow, PartitionRow
 
@@ -29,7 +29,7 @@ def figures(
     ]
 
 
-def _lane_figures(topic: BrokerTopic, group: Group, partition: int, time: EngineTime | None) -> PartitionRow:
+def _lane_figures(topic: BrokerTopic, group: ConsumerGroup, partition: int, time: EngineTime | None) -> PartitionRow:
     lane = group.lanes.get(partition) or Lane(partition, topic.index, live=True)
     leased = [entry for entry in lane.open.values() if entry.state is State.LEASED]
     owners = sorted({entry.owner for entry in leased if entry.owner is not None})

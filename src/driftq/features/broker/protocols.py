@@ -11,7 +11,7 @@ from driftq.model.message import Message, RoutingDecision
 from driftq.system.runtime import Pending
 
 
-class Delivery(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """One line of a stream."""
 
     partition: int
@@ -41,7 +41,7 @@ Ender = Callable[[str, int, str, int], None]
 hears of them before the messages are told."""
 
 
-class Place(NamedTuple):
+class DeliveryKey(NamedTuple):
     """Which message of which group a call means."""
 
     topic: str
@@ -50,7 +50,7 @@ class Place(NamedTuple):
     offset: int
 
 
-class Counters:
+class BrokerCounters:
     """What has happened since the start."""
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class Counters:
         """Messages that were done because their key was committed."""
 
 
-class Outlet(Protocol):
+class ConsumerOutlet(Protocol):
     """A connection that messages are written to."""
 
     def ready(self) -> bool:
         """Does it take another line now? One that says no calls `Stream.wake` when it does again."""
         ...
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: OutgoingMessage) -> None:
         """Hand one line to the socket."""
         ...
 
@@ -79,7 +79,7 @@ class Outlet(Protocol):
         ...
 
 
-class Scope(NamedTuple):
+class KeyOwner(NamedTuple):
     """Whose key it is, on the consuming side."""
 
     tenant: str
@@ -88,7 +88,7 @@ class Scope(NamedTuple):
     key: str
 
 
-class Standing(NamedTuple):
+class KeyStatus(NamedTuple):
     """How a key stands for a group now."""
 
     committed: bool = False
@@ -111,23 +111,23 @@ class Registry(Protocol):
         """A message with this key is there: recovery found it behind the checkpoint, or a redrive brought it back."""
         ...
 
-    def standing(self, scope: Scope, stored_ts: int) -> Standing:
+    def standing(self, scope: KeyOwner, stored_ts: int) -> KeyStatus:
         """How a key stands for a message that was stored then."""
         ...
 
-    def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
+    def delivered(self, scope: KeyOwner, owner: str, lease_until: int, partition: int, offset: int) -> None:
         """A message with this key was handed to an owner, or its lease was extended."""
         ...
 
-    def released(self, scope: Scope, owner: str, offset: int) -> None:
+    def released(self, scope: KeyOwner, owner: str, offset: int) -> None:
         """An owner gave this delivery back without having worked on it."""
         ...
 
-    def settling(self, scope: Scope) -> None:
+    def settling(self, scope: KeyOwner) -> None:
         """An ack or nack of it is being logged: nobody else gets the key meanwhile. `settled` follows."""
         ...
 
-    def settled(self, scope: Scope) -> None:
+    def settled(self, scope: KeyOwner) -> None:
         """It is logged, or could not be."""
         ...
 
@@ -139,11 +139,11 @@ class Registry(Protocol):
         """Forget what is out of its window, a little at a time; called at every tick."""
         ...
 
-    def committed(self, scope: Scope, ts: int) -> None:
+    def committed(self, scope: KeyOwner, ts: int) -> None:
         """It was acked."""
         ...
 
-    def failed(self, scope: Scope, reason: str, ts: int) -> None:
+    def failed(self, scope: KeyOwner, reason: str, ts: int) -> None:
         """It was nacked."""
         ...
 
@@ -169,20 +169,20 @@ class NoRegistry:
     def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
         """Nothing is kept."""
 
-    def standing(self, scope: Scope, stored_ts: int) -> Standing:
+    def standing(self, scope: KeyOwner, stored_ts: int) -> KeyStatus:
         """Free."""
-        return Standing()
+        return KeyStatus()
 
-    def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
+    def delivered(self, scope: KeyOwner, owner: str, lease_until: int, partition: int, offset: int) -> None:
         """Nothing is kept."""
 
-    def released(self, scope: Scope, owner: str, offset: int) -> None:
+    def released(self, scope: KeyOwner, owner: str, offset: int) -> None:
         """Nothing is kept."""
 
-    def settling(self, scope: Scope) -> None:
+    def settling(self, scope: KeyOwner) -> None:
         """Nothing is kept."""
 
-    def settled(self, scope: Scope) -> None:
+    def settled(self, scope: KeyOwner) -> None:
         """Nothing is kept."""
 
     def voided(self, topic: str, group: str) -> None:
@@ -191,10 +191,10 @@ class NoRegistry:
     def sweep(self) -> None:
         """Nothing is kept."""
 
-    def committed(self, scope: Scope, ts: int) -> None:
+    def committed(self, scope: KeyOwner, ts: int) -> None:
         """Nothing is kept."""
 
-    def failed(self, scope: Scope, reason: str, ts: int) -> None:
+    def failed(self, scope: KeyOwner, reason: str, ts: int) -> None:
         """Nothing is kept."""
 
 

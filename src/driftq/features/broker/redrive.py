@@ -39,7 +39,7 @@ _ID_BYTES = 8
 _SLEEP_MS_MAX = 86_400_000
 
 
-class Letter(NamedTuple):
+class WaitingLetter(NamedTuple):
     """A message of a dead-letter topic that is not retired."""
 
     partition: int
@@ -58,7 +58,7 @@ class Letters(Protocol):
         """Is there such a topic?"""
         ...
 
-    def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[Letter], int | None]]:
+    def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[WaitingLetter], int | None]]:
         """Up to so many messages from an offset on that are not retired, and where to go on, if there are more."""
         ...
 
@@ -66,7 +66,7 @@ class Letters(Protocol):
         """Store a message whatever hook, gate and limits would say; the topic is made if it is not there."""
         ...
 
-    def retire(self, topic: str, letter: Letter) -> Pending[None]:
+    def retire(self, topic: str, letter: WaitingLetter) -> Pending[None]:
         """A message is done for every group, those to come too."""
         ...
 
@@ -93,7 +93,7 @@ class Filter(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Job(Struct):
+class RunningRedrive(Struct):
     """How a redrive stands."""
 
     id: str
@@ -132,7 +132,7 @@ class Redriver:
         self._entropy = entropy
         self._now = now
         self._wall = wall
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, RunningRedrive] = {}
         self._taken: dict[str, set[int]] = {}
         """Letters in the hands of a job, by their topic."""
         self._sleeping: dict[str, tuple[Pending[None], Timer]] = {}
@@ -147,7 +147,7 @@ class Redriver:
         limit: int | None = None,
         rate_per_s: float | None = None,
         dry_run: bool = False,
-    ) -> Pending[Job | int]:
+    ) -> Pending[RunningRedrive | int]:
         """Start a job, or in a dry run say how many letters it would move. Raises a DriftQError."""
         self._letters.partitions(topic)
         if (limit is not None and limit < 1) or (rate_per_s is not None and not rate_per_s > 0):
@@ -156,14 +156,14 @@ class Redriver:
             raise ThrottledError("as many redrives as may run at one time are running", retry_after_ms=1000)
         return run(self._begin(topic, wanted, group, limit, rate_per_s, dry_run=dry_run))
 
-    def job(self, job_id: str) -> Job:
+    def job(self, job_id: str) -> RunningRedrive:
         """How one stands. Raises NotFoundError."""
         found = self._jobs.get(job_id)
         if found is None:
             raise NotFoundError("there is no such redrive")
         return found
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str) -> RunningRedrive:
         """Move no more. Raises NotFoundError."""
         found = self.job(job_id)
         if found.state == "running":
@@ -173,14 +173,14 @@ class Redriver:
 
     async def _begin(
         self, topic: str, wanted: Filter, group: str | None, limit: int | None, rate: float | None, *, dry_run: bool
-    ) -> Job | int:
+    ) -> RunningRedrive | int:
         offsets = await self._find(topic, wanted, group, limit)
         if dry_run:
             return len(offsets)
         # Another job may have taken some while they were looked for.
         taken = self._taken.setdefault(topic, set())
         offsets = array("q", [offset for offset in offsets if offset not in taken])
-        job = Job(self._entropy.token(_ID_BYTES).hex(), topic, len(offsets), rate, self._wall())
+        job = RunningRedrive(self._entropy.token(_ID_BYTES).hex(), topic, len(offsets), rate, self._wall())
         self._remember(job)
         taken.update(offsets)
         run(self._work(job, offsets))
@@ -206,14 +206,14 @@ class Redriver:
         self._runtime.soon(lambda: over.resolve(None))
         return over
 
-    def _matches(self, topic: str, letter: Letter, wanted: Filter, group: str | None) -> bool:
+    def _matches(self, topic: str, letter: WaitingLetter, wanted: Filter, group: str | None) -> bool:
         envelope = letter.message.envelope
         if envelope is None or envelope.dlq is None or letter.offset in self._taken.get(topic, ()):
             return False
         note = envelope.dlq
         return note.original_topic == topic and group in (None, note.group) and wanted.takes(envelope, note)
 
-    def _remember(self, job: Job) -> None:
+    def _remember(self, job: RunningRedrive) -> None:
         self._jobs[job.id] = job
         ended = [known.id for known in self._jobs.values() if known.state != "running"]
         for known in ended[: max(0, len(self._jobs) - _JOBS_MAX)]:
@@ -221,7 +221,7 @@ class Redriver:
 
     # Moving
 
-    async def _work(self, job: Job, offsets: "array[int]") -> None:
+    async def _work(self, job: RunningRedrive, offsets: "array[int]") -> None:
         try:
             due: float = self._now()
             for number, offset in enumerate(offsets):
@@ -243,7 +243,7 @@ class Redriver:
         finally:
             self._taken[job.topic].difference_update(offsets)
 
-    def _sleep(self, job: Job, delay_ms: int) -> Pending[None]:
+    def _sleep(self, job: RunningRedrive, delay_ms: int) -> Pending[None]:
         """So long, unless the job is cancelled meanwhile: what it has in hand is free at once."""
         over: Pending[None] = Pending()
         self._sleeping[job.id] = over, self._runtime.later(delay_ms, lambda: self._wake(job.id))
@@ -256,7 +256,7 @@ class Redriver:
             timer.cancel()
             over.resolve(None)
 
-    async def _move_or_count(self, job: Job, offset: int) -> None:
+    async def _move_or_count(self, job: RunningRedrive, offset: int) -> None:
         try:
             moved = await self._move(job, offset)
         except ShuttingDownError:
@@ -268,7 +268,7 @@ class Redriver:
         else:
             job.failed += 1
 
-    async def _move(self, job: Job, offset: int) -> bool:
+    async def _move(self, job: RunningRedrive, offset: int) -> bool:
         dlq = DLQ + job.topic
         page, _ = await self._letters.read(dlq, offset, 1)
         if not page or page[0].offset != offset:

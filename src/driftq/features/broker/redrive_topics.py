@@ -1,9 +1,9 @@
 """What a redrive does with the broker's topics: reads letters, stores messages past every gate, retires letters."""
 
 from driftq.engine.engine import Engine
-from driftq.features.broker.producer.producer import Producer
+from driftq.features.broker.producer.producer import MessageWriter
 from driftq.features.broker.protocols import Produced
-from driftq.features.broker.redrive import Letter
+from driftq.features.broker.redrive import WaitingLetter
 from driftq.features.broker.state.broker_frames import GroupKind, RetiredBody, encode
 from driftq.features.broker.state.broker_state import Book
 from driftq.features.broker.state.stored_messages import read_page
@@ -14,7 +14,7 @@ from driftq.system.runtime import Pending, run
 class BrokerLetters:
     """`redrive.Letters` on a broker."""
 
-    def __init__(self, engine: Engine, book: Book, producer: Producer) -> None:
+    def __init__(self, engine: Engine, book: Book, producer: MessageWriter) -> None:
         self._engine = engine
         self._book = book
         self._producer = producer
@@ -27,16 +27,16 @@ class BrokerLetters:
         """Is there such a topic?"""
         return topic in self._book.by_name
 
-    def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[Letter], int | None]]:
+    def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[WaitingLetter], int | None]]:
         """Up to so many messages from an offset on that are not retired, and where to go on, if there are more."""
         return run(self._read(topic, offset, limit))
 
-    async def _read(self, name: str, offset: int, limit: int) -> tuple[list[Letter], int | None]:
+    async def _read(self, name: str, offset: int, limit: int) -> tuple[list[WaitingLetter], int | None]:
         topic = self._book.find(name)
         index = topic.index
         page, reached = await read_page(self._engine, topic.log, offset, min(offset + limit, index.head))
         letters = [
-            Letter(partition, found.offset, found.message)
+            WaitingLetter(partition, found.offset, found.message)
             for found in page
             if (partition := index.partition_at(found.offset)) is not None
             and found.offset not in index.parts[partition].retired
@@ -47,7 +47,7 @@ class BrokerLetters:
         """Store a message whatever hook, gate and limits would say; the topic is made if it is not there."""
         return self._producer.copy(topic, 1, message, partition=partition)
 
-    def retire(self, topic: str, letter: Letter) -> Pending[None]:
+    def retire(self, topic: str, letter: WaitingLetter) -> Pending[None]:
         """A message is done for every group, those to come too."""
         body = RetiredBody(letter.partition, letter.offset, letter.message.size)
         return self._book.log(self._book.find(topic), GroupKind.RETIRED, encode(body))

@@ -19,7 +19,7 @@ from driftq.engine.engine import Engine
 from driftq.errors import DriftQError
 from driftq.features.broker.state.broker_frames import GroupKind, TrimBody, Trimmed, encode
 from driftq.features.broker.state.broker_state import Book, BrokerTopic
-from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.group import ConsumerGroup
 from driftq.features.broker.state.stored_messages import read_page
 from driftq.model.names import DLQ
 from driftq.system.runtime import Pending, Runtime, Timer, run
@@ -129,12 +129,12 @@ class Retention:
 
     def _bound(self, topic: BrokerTopic) -> int:
         """The lowest message that some group has not done: nothing from there on may go."""
-        groups: Iterable[Group | None] = topic.groups.values()
+        groups: Iterable[ConsumerGroup | None] = topic.groups.values()
         if not topic.groups and topic.name.startswith(DLQ):
             groups = [None]
         return min((self._open_from(topic, group) for group in groups), default=topic.index.head)
 
-    def _open_from(self, topic: BrokerTopic, group: Group | None) -> int:
+    def _open_from(self, topic: BrokerTopic, group: ConsumerGroup | None) -> int:
         """The lowest message that a group, or one that has done nothing, has not done."""
         index = topic.index
         lowest = index.head

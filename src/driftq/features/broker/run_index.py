@@ -22,7 +22,7 @@ _CHUNKS_MIN = 10
 """The index is at least so many chunks, so that what goes at once is little."""
 
 
-class Step(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class IndexedStep(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message of a run."""
 
     run_id: str
@@ -35,7 +35,7 @@ class Step(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=
     ts: int
 
 
-class Letter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class RunLetter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The dead letter of a step."""
 
     origin_topic: str
@@ -49,7 +49,7 @@ class Letter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, g
     routed_at_ms: int
 
 
-class Ending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class StepEnding(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A step that a group had done after other than one delivery."""
 
     topic: str
@@ -61,22 +61,22 @@ class Ending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, g
 class Trace(Struct):
     """What became of a step."""
 
-    letters: list[Letter] = []
+    letters: list[RunLetter] = []
     attempts: dict[str, int] = {}
     """How often it was delivered to groups that have it done, where that was not once."""
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """One run: its steps, what became of each, and whether older ones were left out."""
 
-    steps: list[tuple[Step, Trace]]
+    steps: list[tuple[IndexedStep, Trace]]
     truncated: bool
 
 
 class _Chunk(Struct, array_like=True, forbid_unknown_fields=True):
-    steps: list[Step]
-    letters: list[Letter]
-    endings: list[Ending] = []
+    steps: list[IndexedStep]
+    letters: list[RunLetter]
+    endings: list[StepEnding] = []
 
     @property
     def size(self) -> int:
@@ -93,7 +93,7 @@ class _Run:
     __slots__ = ("steps", "truncated")
 
     def __init__(self, *, truncated: bool) -> None:
-        self.steps: deque[Step] = deque()
+        self.steps: deque[IndexedStep] = deque()
         self.truncated = truncated
 
 
@@ -113,7 +113,7 @@ class RunIndex:
         self._runs: dict[str, _Run] = {}
         self._steps: dict[tuple[str, int], Trace] = {}
         """What became of every step, by its place."""
-        self._early: dict[tuple[str, int], list[Letter | Ending]] | None = {}
+        self._early: dict[tuple[str, int], list[RunLetter | StepEnding]] | None = {}
         """What became of steps that recovery has not told yet: topics are read one behind the other."""
         self._left_out: dict[str, None] = {}
         """Runs that lost all their steps, the last ones."""
@@ -133,24 +133,24 @@ class RunIndex:
         note = envelope.dlq
         if note is not None:
             self._add_letter(
-                Letter(
+                RunLetter(
                     *(note.original_topic, note.original_offset, topic, partition, offset),
                     *(note.group, note.attempts, note.last_error, note.routed_at_ms),
                 )
             )
         elif (topic, offset) not in self._steps:
             names = (envelope.run_id, envelope.tenant_id, envelope.step_id, envelope.parent_step_id)
-            self._add_step(Step(*names, topic, partition, offset, ts))
+            self._add_step(IndexedStep(*names, topic, partition, offset, ts))
 
     def ended(self, topic: str, offset: int, group: str, attempts: int) -> None:
         """A group has a message done that was delivered so often. Told again it changes nothing."""
-        self._add_ending(Ending(topic, offset, group, attempts))
+        self._add_ending(StepEnding(topic, offset, group, attempts))
 
     def opened(self) -> None:
         """Recovery has told all."""
         self._early = None
 
-    def find(self, run_id: str, tenant_id: str | None = None) -> Found | None:
+    def find(self, run_id: str, tenant_id: str | None = None) -> FoundRun | None:
         """The steps of a run, of one tenant or of all; None if there are none."""
         run = self._runs.get(run_id)
         if run is None:
@@ -160,9 +160,9 @@ class RunIndex:
             for step in run.steps
             if tenant_id is None or step.tenant_id == tenant_id
         ]
-        return Found(steps, run.truncated) if steps else None
+        return FoundRun(steps, run.truncated) if steps else None
 
-    def _add_step(self, step: Step) -> None:
+    def _add_step(self, step: IndexedStep) -> None:
         run = self._runs.get(step.run_id)
         if run is None:
             truncated = step.run_id in self._left_out
@@ -172,26 +172,26 @@ class RunIndex:
         self._steps[step.topic, step.offset] = Trace()
         self._room().steps.append(step)
         for early in (self._early or {}).pop((step.topic, step.offset), ()):
-            if isinstance(early, Letter):
+            if isinstance(early, RunLetter):
                 self._add_letter(early)
             else:
                 self._add_ending(early)
 
-    def _trace(self, place: tuple[str, int], news: Letter | Ending) -> Trace | None:
+    def _trace(self, place: tuple[str, int], news: RunLetter | StepEnding) -> Trace | None:
         """That of the step at a place; where there is none yet, the news wait for it."""
         trace = self._steps.get(place)
         if trace is None and self._early is not None:
             self._early.setdefault(place, []).append(news)
         return trace
 
-    def _add_letter(self, letter: Letter) -> None:
+    def _add_letter(self, letter: RunLetter) -> None:
         trace = self._trace((letter.origin_topic, letter.origin_offset), letter)
         if trace is None or letter in trace.letters:
             return
         trace.letters.append(letter)
         self._room().letters.append(letter)
 
-    def _add_ending(self, ending: Ending) -> None:
+    def _add_ending(self, ending: StepEnding) -> None:
         trace = self._trace((ending.topic, ending.offset), ending)
         if trace is None or trace.attempts.get(ending.group) == ending.attempts:
             return

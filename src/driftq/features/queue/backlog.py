@@ -12,12 +12,12 @@ from driftq.engine.engine import Engine
 from driftq.engine.read.seq_lookup import live_after, live_of
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError, NotAQueueError, TopicNotFoundError
-from driftq.features.queue.lease_events import Event
+from driftq.features.queue.lease_events import LeaseEvent
 from driftq.features.queue.lease_log import LeaseBook
-from driftq.features.queue.lease_table import Table
+from driftq.features.queue.lease_table import LeaseTable
 
 
-class Counters(NamedTuple):
+class QueueCounters(NamedTuple):
     """What the state of a queue shows."""
 
     ready: int
@@ -67,7 +67,7 @@ class Backlog:
         self._engine = engine
         self.book = book
 
-    def look(self, name: str) -> tuple[Topic, Table]:
+    def look(self, name: str) -> tuple[Topic, LeaseTable]:
         """A queue, as it is now. Raises TopicNotFoundError or NotAQueueError."""
         topic = self._engine.topic(name)
         if topic.config.type != "queue":
@@ -76,7 +76,7 @@ class Backlog:
         self.refresh(topic, table)
         return topic, table
 
-    def refresh(self, topic: Topic, table: Table) -> None:
+    def refresh(self, topic: Topic, table: LeaseTable) -> None:
         """Follow what has happened to the records and what time it is. Raises TopicNotFoundError."""
         if topic.gone:
             raise TopicNotFoundError(topic.name)
@@ -88,26 +88,26 @@ class Backlog:
         if table.sweep(self._engine.time.running()):
             self._engine.wakeups.wake(topic.name)
 
-    def drop_gone(self, topic: Topic, table: Table, seqs: list[int]) -> None:
+    def drop_gone(self, topic: Topic, table: LeaseTable, seqs: list[int]) -> None:
         """Those of these jobs, ascending, that are not there any more are nobody's."""
         table.drop(set(seqs).difference(live_of(topic, seqs)))
 
-    def settle_debts(self, topic: Topic, table: Table) -> None:
+    def settle_debts(self, topic: Topic, table: LeaseTable) -> None:
         """Let the log know of leases that have run out, for calls that log nothing else. Nobody waits for it."""
         if table.owed:
             try:
-                self.book.commit(topic, table, Event(table.clock))
+                self.book.commit(topic, table, LeaseEvent(table.clock))
             except DriftQError:
                 return  # the clock will tell the same after a restart
 
-    def counters(self, topic: Topic) -> Counters:
+    def counters(self, topic: Topic) -> QueueCounters:
         """What the state of a queue shows, exact as of now."""
         table = self.book.table(topic)
         self.refresh(topic, table)
         self.settle_debts(topic, table)
-        return Counters(ready(topic, table), table.in_flight, table.dead_lettered)
+        return QueueCounters(ready(topic, table), table.in_flight, table.dead_lettered)
 
-    def pick(self, topic: Topic, table: Table, picked: Picked, limit: int, poison_max: int) -> None:
+    def pick(self, topic: Topic, table: LeaseTable, picked: Picked, limit: int, poison_max: int) -> None:
         """Take jobs until there are so many: those given back first, lowest seq first, then those never delivered."""
         config = topic.config
         deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
@@ -130,13 +130,13 @@ class Backlog:
             picked.fresh += fresh
 
     @staticmethod
-    def give_back(table: Table, picked: Picked) -> None:
+    def give_back(table: LeaseTable, picked: Picked) -> None:
         """A pass came to nothing: its jobs can be claimed again, and count as before."""
         table.give_back(picked.fresh, fresh=True)
         table.give_back(picked.again)
         table.give_back(picked.poison)
 
 
-def ready(topic: Topic, table: Table) -> int:
+def ready(topic: Topic, table: LeaseTable) -> int:
     """Live jobs that nobody holds and nothing delays."""
     return topic.count - table.in_flight - len(table.delayed)

@@ -21,14 +21,14 @@ from driftq.errors import DriftQError, TopicNotFoundError
 from driftq.features.queue import dead_letters as dead_letter
 from driftq.features.queue.backlog import Backlog, Picked, ready
 from driftq.features.queue.cohort import deal
-from driftq.features.queue.lease_events import Event, Grant
+from driftq.features.queue.lease_events import Grant, LeaseEvent
 from driftq.features.queue.lease_log import are_durable
-from driftq.features.queue.lease_table import Table
+from driftq.features.queue.lease_table import LeaseTable
 from driftq.model.limits import LEASE_MS_MAX, LEASE_MS_MIN, PAGE_BYTES, PAGE_BYTES_MAX
 from driftq.system.runtime import Pending, Runtime, run
 
 
-class Claimed(NamedTuple):
+class ClaimResult(NamedTuple):
     """The answer to a claim: seqs, ascending, each job as JSON text, and how many are ready behind it."""
 
     seqs: list[int]
@@ -36,7 +36,7 @@ class Claimed(NamedTuple):
     ready: int
 
 
-NOTHING = Claimed([], [], 0)
+NOTHING = ClaimResult([], [], 0)
 
 _BYTES_MAX = PAGE_BYTES_MAX
 _PUSHED_BYTES_MAX = PAGE_BYTES
@@ -50,7 +50,7 @@ class Ask(NamedTuple):
     limit: int
     lease_ms: int | None
     stream: set[int] | None
-    answer: Pending[Claimed]
+    answer: Pending[ClaimResult]
 
 
 class Claimer:
@@ -66,7 +66,7 @@ class Claimer:
 
     def claim(
         self, topic: Topic, node: str, limit: int, lease_ms: int | None, stream: set[int] | None = None
-    ) -> Pending[Claimed]:
+    ) -> Pending[ClaimResult]:
         """Lease up to so many jobs of a queue to a node."""
         ask = Ask(node, min(max(limit, 1), self._claim_max), lease_ms, stream, Pending())
         window_ms = topic.config.claim_jitter_ms
@@ -109,7 +109,7 @@ class Claimer:
                 return
         run(self._serve_slowly(topic, table, asks, picked))
 
-    async def _serve_slowly(self, topic: Topic, table: Table, asks: list[Ask], picked: Picked) -> None:
+    async def _serve_slowly(self, topic: Topic, table: LeaseTable, asks: list[Ask], picked: Picked) -> None:
         """The same where something has to be waited for."""
         try:
             while picked.poison and await self._bury(topic, table, picked):
@@ -129,14 +129,14 @@ class Claimer:
         else:
             grants.answer(self._engine.time, topic, table, held)
 
-    def _cut(self, table: Table, picked: Picked, found: list[Slice]) -> None:
+    def _cut(self, table: LeaseTable, picked: Picked, found: list[Slice]) -> None:
         """Jobs whose bytes are too many for one answer are given back."""
         rows = sum(len(part.rows) for part in found)
         if rows < len(picked.again) + len(picked.fresh):
             kept = {part.source.first_seq + row for part in found for row in part.rows}
             self._backlog.give_back(table, picked.keep(kept))
 
-    async def _bury(self, topic: Topic, table: Table, picked: Picked) -> bool:
+    async def _bury(self, topic: Topic, table: LeaseTable, picked: Picked) -> bool:
         """Move what was delivered too often out of the way, as much as goes at a time. Returns whether it went."""
         slices = await self._fetch(topic, table, picked, list(picked.poison), _BYTES_MAX)
         if not slices or topic.gone:
@@ -148,7 +148,9 @@ class Claimer:
         picked.forget(set(moved))
         return len(moved) == sum(len(part.rows) for part in slices)
 
-    async def _fetch(self, topic: Topic, table: Table, picked: Picked, seqs: list[int], budget: int) -> list[Slice]:
+    async def _fetch(
+        self, topic: Topic, table: LeaseTable, picked: Picked, seqs: list[int], budget: int
+    ) -> list[Slice]:
         """The rows of what was taken; what is gone by the time they are there is left out."""
         seqs.sort()
         while True:
@@ -162,7 +164,7 @@ class Claimer:
             picked.forget(gone)
             seqs = live
 
-    def _grant(self, topic: Topic, table: Table, asks: list[Ask], picked: Picked) -> "_Grants":
+    def _grant(self, topic: Topic, table: LeaseTable, asks: list[Ask], picked: Picked) -> "_Grants":
         """Lease what was taken to who asked for it."""
         hands = deal(picked.seqs, [ask.limit for ask in asks])
         grants: list[tuple[Ask, Grant | None]] = []
@@ -183,7 +185,7 @@ class Claimer:
             self._backlog.settle_debts(topic, table)
             return _Grants(grants, None)
         try:
-            waiting = self._backlog.book.commit(topic, table, Event(table.clock, [], given))
+            waiting = self._backlog.book.commit(topic, table, LeaseEvent(table.clock, [], given))
         except DriftQError:
             _forget_streams(table, given)
             raise
@@ -198,17 +200,17 @@ class _Grants(NamedTuple):
     grants: list[tuple[Ask, Grant | None]]
     waiting: Pending[None] | None
 
-    def answer(self, time: EngineTime, topic: Topic, table: Table, held: list[Slice]) -> None:
+    def answer(self, time: EngineTime, topic: Topic, table: LeaseTable, held: list[Slice]) -> None:
         """Tell everybody. `held` are the rows of all jobs, so those of each are in memory."""
         left = ready(topic, table)
         for ask, grant in self.grants:
             if grant is None:
-                ask.answer.resolve(Claimed([], [], left))
+                ask.answer.resolve(ClaimResult([], [], left))
                 continue
             slices = held if len(self.grants) == 1 else rows_of(topic, grant.seqs, sys.maxsize)
             assert isinstance(slices, list), "whoever holds a block finds it"
             jobs = render_jobs(slices, Handed(grant.number, time.shown(grant.deadline), dict(grant.counts)))
-            ask.answer.resolve(Claimed(grant.seqs, jobs, left))
+            ask.answer.resolve(ClaimResult(grant.seqs, jobs, left))
 
 
 def _room(asks: Sequence[Ask]) -> int:
@@ -220,7 +222,7 @@ def _wanted(asks: Sequence[Ask]) -> int:
     return sum(ask.limit for ask in asks)
 
 
-def _forget_streams(table: Table, grants: Sequence[Grant]) -> None:
+def _forget_streams(table: LeaseTable, grants: Sequence[Grant]) -> None:
     """Grants are applied or have failed: what was noted for them has been used, or is not needed."""
     for grant in grants:
         table.streams.pop(grant.number, None)

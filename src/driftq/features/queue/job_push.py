@@ -19,9 +19,9 @@ from driftq.engine.load.pressure import Level
 from driftq.engine.load.priority import effective_priority
 from driftq.engine.state.topic import Topic
 from driftq.features.queue.backlog import Backlog, ready
-from driftq.features.queue.claims import Claimed, Claimer
-from driftq.features.queue.job_settlement import Settler
-from driftq.features.queue.lease_table import Table
+from driftq.features.queue.claims import Claimer, ClaimResult
+from driftq.features.queue.job_settlement import JobSettler
+from driftq.features.queue.lease_table import LeaseTable
 from driftq.system.runtime import Pending, Runtime, Timer
 
 _AT_ONCE = 32
@@ -40,7 +40,7 @@ class Push:
         limit: int,
         lease_ms: int | None,
         *,
-        deliver: Callable[[Claimed], None],
+        deliver: Callable[[ClaimResult], None],
         has_room: Callable[[], bool],
         ended: Callable[[], None],
     ) -> None:
@@ -119,7 +119,7 @@ class Push:
             return None
         return wanted if topic.config.claim_jitter_ms else min(wanted, _AT_ONCE)
 
-    def _answered(self, done: Pending[Claimed]) -> None:
+    def _answered(self, done: Pending[ClaimResult]) -> None:
         self._asking = False
         if self._closed:
             self._release()
@@ -132,7 +132,7 @@ class Push:
         finally:
             self._parts.runtime.soon(self.wake)
 
-    def _look_again(self, table: Table, *, retry: bool = False) -> None:
+    def _look_again(self, table: LeaseTable, *, retry: bool = False) -> None:
         """Be woken when the next lease or delay runs out; after a failed claim, shortly."""
         due = table.next_due()
         if due is None or retry:
@@ -160,7 +160,7 @@ class Push:
             self._parts.settler.release(self._topic, sorted(self.held))
 
 
-class Turns(Protocol):
+class PushTurns(Protocol):
     """Where streams take turns."""
 
     def ask(self, one: Push, priority: int) -> None:
@@ -171,7 +171,13 @@ class Pusher:
     """What every `Push` works with."""
 
     def __init__(
-        self, engine: Engine, runtime: Runtime, turns: Turns, backlog: Backlog, claimer: Claimer, settler: Settler
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        turns: PushTurns,
+        backlog: Backlog,
+        claimer: Claimer,
+        settler: JobSettler,
     ) -> None:
         self.engine = engine
         self.runtime = runtime

@@ -13,8 +13,8 @@ from driftq.engine.state.topic import Topic
 from driftq.engine.write.deleter import Deleted
 from driftq.errors import DriftQError, InternalError
 from driftq.features.queue.backlog import Backlog, ready
-from driftq.features.queue.lease_events import Event, Grant, Release
-from driftq.features.queue.lease_table import Lease, Table, by_lease
+from driftq.features.queue.lease_events import Grant, LeaseEvent, Release
+from driftq.features.queue.lease_table import Lease, LeaseTable, by_lease
 from driftq.model.limits import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
 from driftq.model.topic_config import Durability
 from driftq.system.runtime import Pending
@@ -33,14 +33,14 @@ class Settled(NamedTuple):
     """Was a sync waited for?"""
 
 
-class Extended(NamedTuple):
+class ExtendedJobs(NamedTuple):
     """The answer to an extend."""
 
     deadlines: dict[int, int]
     skipped: list[int]
 
 
-class Settler:
+class JobSettler:
     """Serves acks, nacks and extensions."""
 
     def __init__(self, engine: Engine, backlog: Backlog) -> None:
@@ -90,21 +90,21 @@ class Settler:
             topic,
             table,
             taken,
-            Event(table.clock, releases),
+            LeaseEvent(table.clock, releases),
             lambda: self._settled(topic, table, len(taken), skipped),
         )
 
     def extend(
         self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[str], lease_ms: int
-    ) -> Pending[Extended]:
+    ) -> Pending[ExtendedJobs]:
         """Give those of these jobs that the node holds another deadline."""
         topic, table = self._backlog.look(name)
         taken, skipped = table.take_to_extend(node, seqs, tokens)
         deadline = table.clock + min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
         shown = self._engine.time.shown(deadline)
         grants = [Grant(lease.number, node, deadline, sorted(jobs), extends=True) for lease, jobs in by_lease(taken)]
-        event = Event(table.clock, [], grants)
-        return self._commit(topic, table, taken, event, lambda: Extended(dict.fromkeys(taken, shown), skipped))
+        event = LeaseEvent(table.clock, [], grants)
+        return self._commit(topic, table, taken, event, lambda: ExtendedJobs(dict.fromkeys(taken, shown), skipped))
 
     def release(self, topic: Topic, seqs: Sequence[int]) -> None:
         """Give back what a connection held that is gone."""
@@ -113,13 +113,13 @@ class Settler:
         releases = [Release(lease.number, jobs) for lease, jobs in by_lease(held)]
         if releases:
             try:
-                self._backlog.book.commit(topic, table, Event(table.clock, releases))
+                self._backlog.book.commit(topic, table, LeaseEvent(table.clock, releases))
             except DriftQError:
                 return  # it ends with its deadline
             self._engine.wakeups.wake(topic.name)
 
     def _commit(
-        self, topic: Topic, table: Table, taken: dict[int, Lease], event: Event, result: Callable[[], T]
+        self, topic: Topic, table: LeaseTable, taken: dict[int, Lease], event: LeaseEvent, result: Callable[[], T]
     ) -> Pending[T]:
         """Log and apply what was decided, then answer."""
         answer: Pending[T] = Pending()
@@ -147,6 +147,8 @@ class Settler:
             waiting.then(lambda done: settle(done.error))
         return answer
 
-    def _settled(self, topic: Topic, table: Table, done: int, skipped: list[int], *, synced: bool = False) -> Settled:
+    def _settled(
+        self, topic: Topic, table: LeaseTable, done: int, skipped: list[int], *, synced: bool = False
+    ) -> Settled:
         self._backlog.refresh(topic, table)
         return Settled(done, skipped, ready(topic, table), table.in_flight, synced)

@@ -37,7 +37,7 @@ class Grant(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Is it another deadline for what is held under this number? Then it gives nobody what he no longer holds."""
 
 
-class Event(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class LeaseEvent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind LEASES: one call. Releases come first."""
 
     clock: int
@@ -57,16 +57,16 @@ class TableState(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 _encoder = msgpack.Encoder()
-_event = msgpack.Decoder(Event)
+_event = msgpack.Decoder(LeaseEvent)
 _state = msgpack.Decoder(TableState)
 
 
-def encode(body: Event | TableState) -> bytes:
+def encode(body: LeaseEvent | TableState) -> bytes:
     """To bytes."""
     return _encoder.encode(body)
 
 
-def decode_event(body: bytes) -> Event:
+def decode_event(body: bytes) -> LeaseEvent:
     """From bytes."""
     return _event.decode(body)
 

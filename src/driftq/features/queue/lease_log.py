@@ -14,8 +14,8 @@ from driftq.engine.engine import Engine
 from driftq.engine.read.seq_lookup import live_until
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError
-from driftq.features.queue.lease_events import Event, LeaseKind, TableState, decode_event, decode_state, encode
-from driftq.features.queue.lease_table import Table
+from driftq.features.queue.lease_events import LeaseEvent, LeaseKind, TableState, decode_event, decode_state, encode
+from driftq.features.queue.lease_table import LeaseTable
 from driftq.model.topic_config import Durability
 from driftq.system.runtime import Pending
 
@@ -35,7 +35,7 @@ class LeaseBook:
     kinds = frozenset({int(kind) for kind in LeaseKind})
 
     def __init__(self) -> None:
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, LeaseTable] = {}
         self._engine: Engine | None = None
 
     def open(self, engine: Engine) -> None:
@@ -47,21 +47,21 @@ class LeaseBook:
                 table.logged = True
                 table.rebuild(live_until(topic, table.frontier))
             else:
-                table = self._tables[topic_id] = Table.of(TableState(table.dead_lettered))
+                table = self._tables[topic_id] = LeaseTable.of(TableState(table.dead_lettered))
                 table.logged = False
             _follow(table, topic)
 
-    def table(self, topic: Topic) -> Table:
+    def table(self, topic: Topic) -> LeaseTable:
         """The table of a topic, made when there was none. That of a topic which is gone is kept nowhere."""
         table = self._tables.get(topic.id)
         if table is None:
-            table = Table()
+            table = LeaseTable()
             _follow(table, topic)
             if not topic.gone:
                 self._tables[topic.id] = table
         return table
 
-    def commit(self, topic: Topic, table: Table, event: Event) -> Pending[None] | None:
+    def commit(self, topic: Topic, table: LeaseTable, event: LeaseEvent) -> Pending[None] | None:
         """Log an event where leases are logged, then apply it. None when it is applied on return."""
         if not are_durable(topic):
             table.logged = False
@@ -73,7 +73,7 @@ class LeaseBook:
             self._log_state(self._engine, topic, table)
         owed, table.owed = table.owed, []
         if owed:
-            event = Event(event.clock, owed + event.releases, event.grants)
+            event = LeaseEvent(event.clock, owed + event.releases, event.grants)
 
         def settle(error: BaseException | None) -> None:
             if error is not None:
@@ -88,7 +88,7 @@ class LeaseBook:
         logged.then(lambda done: settle(done.error))
         return logged
 
-    def _log_state(self, engine: Engine, topic: Topic, table: Table) -> None:
+    def _log_state(self, engine: Engine, topic: Topic, table: LeaseTable) -> None:
         """From here on the log shows the leases, beginning with those there are."""
         table.logged = True
         state = encode(table.capture())
@@ -110,7 +110,7 @@ class LeaseBook:
         if kind == LeaseKind.LEASES:
             self.table(topic).apply(decode_event(body))
         elif self._engine is None:
-            self._tables[topic.id] = Table.of(decode_state(body))
+            self._tables[topic.id] = LeaseTable.of(decode_state(body))
 
     def capture(self) -> bytes:
         """All tables that have anything to keep, in the order of their topics' ids."""
@@ -119,13 +119,13 @@ class LeaseBook:
 
     def restore(self, section: bytes) -> None:
         """The tables of a checkpoint."""
-        self._tables = {topic_id: Table.of(state) for topic_id, state in _section.decode(section)}
+        self._tables = {topic_id: LeaseTable.of(state) for topic_id, state in _section.decode(section)}
 
     def forget(self, topic: Topic) -> None:
         """Leases end with their topic."""
         self._tables.pop(topic.id, None)
 
 
-def _follow(table: Table, topic: Topic) -> None:
+def _follow(table: LeaseTable, topic: Topic) -> None:
     """From here on the table has to hear of what the topic loses."""
     table.seen_earliest, table.seen_deleted = topic.earliest, topic.deleted

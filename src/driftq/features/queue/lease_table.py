@@ -21,7 +21,7 @@ Invariants
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-from driftq.features.queue.lease_events import Event, Grant, Release, TableState
+from driftq.features.queue.lease_events import Grant, LeaseEvent, Release, TableState
 
 _STALE_MIN = 64
 
@@ -46,7 +46,7 @@ def lease_id(number: int, seq: int) -> str:
     return f"lease_{number:x}{seq:016x}"
 
 
-class Table:
+class LeaseTable:
     """All leases of one topic."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Table:
     def release_settling(self, taken: dict[int, Lease]) -> None:
         """Acks that failed: whether their jobs are done nobody can say, so they are claimable again."""
         for lease, seqs in by_lease(taken, self.settling):
-            self.apply(Event(self.clock, [Release(lease.number, seqs)]))
+            self.apply(LeaseEvent(self.clock, [Release(lease.number, seqs)]))
             if self.logged:
                 self.owed.append(Release(lease.number, seqs))
 
@@ -241,7 +241,7 @@ class Table:
 
     # Events
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: LeaseEvent) -> None:
         """What a call did, at its commit point. Releases of leases that are not current are passed over."""
         self.clock = max(self.clock, event.clock)
         for release in event.releases:
@@ -329,7 +329,7 @@ class Table:
         return TableState(self.dead_lettered, self.clock, self.frontier, grants, sorted(self.delayed.items()), counts)
 
     @classmethod
-    def of(cls, state: TableState) -> "Table":
+    def of(cls, state: TableState) -> "LeaseTable":
         """The table of a checkpoint; `rebuild` finishes it when the rest of the log has been read."""
         table = cls()
         table.dead_lettered, table.clock = state.dead_lettered, state.clock

@@ -2,10 +2,10 @@
 
 from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
-from driftq.features.queue.backlog import Backlog, Counters
+from driftq.features.queue.backlog import Backlog, QueueCounters
 from driftq.features.queue.claims import Claimer
-from driftq.features.queue.job_push import Pusher, Turns
-from driftq.features.queue.job_settlement import Settler
+from driftq.features.queue.job_push import Pusher, PushTurns
+from driftq.features.queue.job_settlement import JobSettler
 from driftq.features.queue.lease_log import LeaseBook
 from driftq.features.queue.waiting_claims import Waits
 from driftq.system.entropy import Entropy
@@ -17,14 +17,14 @@ _RUN_ID_BYTES = 4
 class Queues:
     """Claim, wait, settle, push, count. The engine has `book` as one of its features; all streams share `turns`."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: Turns, book: LeaseBook) -> None:
+    def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: PushTurns, book: LeaseBook) -> None:
         self._engine = engine
         self._book = book
         self.backlog = Backlog(engine, book)
         # Claims are numbered from another random point in every run, so that no lease id comes twice.
         run_id = int.from_bytes(entropy.token(_RUN_ID_BYTES)) >> 1
         self.claimer = Claimer(engine, runtime, self.backlog, run_id)
-        self.settler = Settler(engine, self.backlog)
+        self.settler = JobSettler(engine, self.backlog)
         self.waits = Waits(engine, runtime, self.backlog, self.claimer, self.settler)
         self.pusher = Pusher(engine, runtime, turns, self.backlog, self.claimer, self.settler)
 
@@ -32,6 +32,6 @@ class Queues:
         """Recovery is over: put what it found in order."""
         self._book.open(self._engine)
 
-    def counters(self, topic: Topic) -> Counters:
+    def counters(self, topic: Topic) -> QueueCounters:
         """Ready, in flight and dead-lettered jobs of a queue, as of now."""
         return self.backlog.counters(topic)

@@ -14,8 +14,8 @@ back at once. Claims ask in the order in which they began to wait.
 from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
 from driftq.features.queue.backlog import Backlog, ready
-from driftq.features.queue.claims import Claimed, Claimer
-from driftq.features.queue.job_settlement import Settler
+from driftq.features.queue.claims import Claimer, ClaimResult
+from driftq.features.queue.job_settlement import JobSettler
 from driftq.system.runtime import Pending, Runtime, Timer
 
 _RETRY_MS = 250
@@ -24,7 +24,9 @@ _RETRY_MS = 250
 class Waits:
     """All claims that wait."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, backlog: Backlog, claimer: Claimer, settler: Settler) -> None:
+    def __init__(
+        self, engine: Engine, runtime: Runtime, backlog: Backlog, claimer: Claimer, settler: JobSettler
+    ) -> None:
         self.engine = engine
         self.runtime = runtime
         self.backlog = backlog
@@ -61,7 +63,7 @@ class WaitingClaim:
     def __init__(self, waits: Waits, topic: Topic, node: str, limit: int, lease_ms: int | None, wait_ms: int) -> None:
         self.topic = topic
         self.node = node
-        self.answer: Pending[Claimed] = Pending()
+        self.answer: Pending[ClaimResult] = Pending()
         self._waits = waits
         self._limit = limit
         self._lease_ms = lease_ms
@@ -103,7 +105,7 @@ class WaitingClaim:
             raise
         claimed.then(self._asked)
 
-    def _asked(self, done: Pending[Claimed]) -> None:
+    def _asked(self, done: Pending[ClaimResult]) -> None:
         self._asking = False
         if done.error is not None:
             self._over()
@@ -124,14 +126,14 @@ class WaitingClaim:
             return
         self._ending = True
         if not self._asking:
-            self._resolve(Claimed([], [], 0))
+            self._resolve(ClaimResult([], [], 0))
 
     def hang_up(self) -> None:
         """Nobody waits for the answer any more."""
         self._hung_up = True
         self.end()
 
-    def _resolve(self, claimed: Claimed) -> None:
+    def _resolve(self, claimed: ClaimResult) -> None:
         self._over()
         self.answer.resolve(claimed)
 

@@ -10,7 +10,7 @@ from msgspec import Raw, json
 
 from driftq.engine.state.block_cache import unavailable
 from driftq.engine.state.topic import Topic
-from driftq.features.router.destination import Router, Rule, Run
+from driftq.features.router.destination import Router, Rule, SourceRun
 from driftq.model.limits import META_KEYS_MAX
 from driftq.model.router_spec import HOPS_MAX
 from driftq.storage.blocks.frame import DELETED
@@ -24,7 +24,7 @@ _meta = json.Decoder(dict[str, Raw])
 _encoder = json.Encoder()
 
 
-class Batch:
+class CopyBatch:
     """Copies of some records in the order they are to be made, and whose they are."""
 
     __slots__ = ("_batch_node", "_data", "_metas", "_nodes", "_tags", "hops", "last_seq", "owners", "seqs")
@@ -59,13 +59,13 @@ class Batch:
         """Copies."""
         return len(self._data)
 
-    def only(self, places: list[int]) -> "Batch":
+    def only(self, places: list[int]) -> "CopyBatch":
         """The copies at these places, and no others."""
 
         def picked(column: _Column | None) -> _Column | None:
             return None if column is None else [column[place] for place in places]
 
-        return Batch(
+        return CopyBatch(
             last_seq=self.last_seq,
             hops=self.hops,
             seqs=[self.seqs[place] for place in places],
@@ -108,17 +108,17 @@ def _texts(column: _Column | None, first: int, last: int) -> Texts | None:
     return None if all(value is None for value in values) else Texts.of(values)
 
 
-def copies_of(run: Run, topic: Topic, active: list[tuple[Router, Rule]], hops: int) -> Batch:
+def copies_of(run: SourceRun, topic: Topic, active: list[tuple[Router, Rule]], hops: int) -> CopyBatch:
     """The copies of a run that its routers make; `hops` is what its records have made."""
     if hops >= HOPS_MAX or not active:
-        return Batch(last_seq=run.last_seq, hops=hops + 1)
+        return CopyBatch(last_seq=run.last_seq, hops=hops + 1)
     source, first, last = run.source, run.first, run.last
     if len(active) == 1 and active[0][1].match is None and not active[0][1].exactly_once:
         return _all_of(run, *active[0], hops)
     tags = source.tags(first, last)
     whom = _whom(active, tags, last - first)
     if not whom:
-        return Batch(last_seq=run.last_seq, hops=hops + 1)
+        return CopyBatch(last_seq=run.last_seq, hops=hops + 1)
     rows = [row for row, _ in whom]
     data, metas, nodes = source.data(first, last), source.metas(first, last), source.nodes(first, last)
     batch_node = source.batch_node
@@ -134,7 +134,7 @@ def copies_of(run: Run, topic: Topic, active: list[tuple[Router, Rule]], hops: i
             _stamped(meta, topic, active[which][0], seq) if active[which][1].exactly_once else meta
             for meta, seq, (_, which) in zip(copied or [None] * len(whom), seqs, whom, strict=True)
         ]
-    return Batch(
+    return CopyBatch(
         last_seq=run.last_seq,
         hops=hops + 1,
         seqs=seqs,
@@ -147,11 +147,11 @@ def copies_of(run: Run, topic: Topic, active: list[tuple[Router, Rule]], hops: i
     )
 
 
-def _all_of(run: Run, router: Router, rule: Rule, hops: int) -> Batch:
+def _all_of(run: SourceRun, router: Router, rule: Rule, hops: int) -> CopyBatch:
     """What most routers do: every record, as it is."""
     source, first, last = run.source, run.first, run.last
     spec = rule.spec
-    return Batch(
+    return CopyBatch(
         last_seq=run.last_seq,
         hops=hops + 1,
         seqs=range(run.first_seq, run.last_seq + 1),
@@ -217,7 +217,7 @@ def _marked_seqs(metas: Sequence[bytes | None], router: Router, topic: Topic) ->
     return found
 
 
-def first_too_large(batch: Batch, sizes: Sequence[int], record_bytes_max: int) -> int | None:
+def first_too_large(batch: CopyBatch, sizes: Sequence[int], record_bytes_max: int) -> int | None:
     """The place of the first copy that its mark has made larger than a record may be."""
     if record_bytes_max and batch.count and max(sizes) > record_bytes_max:
         for place, (size, owner, seq) in enumerate(zip(sizes, batch.owners, batch.seqs, strict=True)):

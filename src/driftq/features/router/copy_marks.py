@@ -1,6 +1,10 @@
-"""Marks that say where the copies of a dest are, and that the log does not have yet.
+"""Marks in the log that record where the copies in a destination are, and when they were made.
 
-Two events leave such a mark to be logged, and both have happened in memory already:
+`Stamps` writes a mark within 1 s of the copies in a destination with a TTL, without a sync of its own. Without it,
+replay would give those copies the time of a later frame, and a record that a reader saw expire could come back.
+
+The rest is about marks that the log does not have yet. Two events leave such a mark to be logged, and both have
+happened in memory already:
 
 - A start has raised the head of a dest, or its routers have passed a hole (`features/router/rederivation`).
 - A direct write to a `disk` dest was shown, and then its log write failed (`engine/write/lost_writes`). Its seqs are a
@@ -26,7 +30,7 @@ from driftq.engine.write.change_log import Journal
 from driftq.errors import DriftQError
 from driftq.features.router.destination import Inflow
 from driftq.features.router.router_frames import ROUTER_MARK, RouterMarkBody
-from driftq.features.router.router_table import Table
+from driftq.features.router.router_table import RouterTable
 from driftq.model.topic_config import Durability
 from driftq.system.runtime import Pending, Runtime
 
@@ -36,7 +40,7 @@ STAMP_MS = 1000
 class Stamps:
     """Marks that are due."""
 
-    def __init__(self, table: Table, engine: Engine, runtime: Runtime) -> None:
+    def __init__(self, table: RouterTable, engine: Engine, runtime: Runtime) -> None:
         self._table = table
         self._engine = engine
         self._runtime = runtime
@@ -76,7 +80,7 @@ class _Settled(Protocol):
 class UnloggedMarks:
     """The marks of all dests; true while there is one that is not logged."""
 
-    def __init__(self, table: Table, journal: Journal, settled: "_Settled") -> None:
+    def __init__(self, table: RouterTable, journal: Journal, settled: "_Settled") -> None:
         self._table = table
         self._journal = journal
         self._settled = settled

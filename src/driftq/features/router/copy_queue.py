@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from driftq.engine.state.topic import Topic
-from driftq.features.router.copies import Batch
+from driftq.features.router.copies import CopyBatch
 from driftq.features.router.destination import Router
 from driftq.model.topic_config import Durability
 
@@ -27,10 +27,10 @@ class Fence(NamedTuple):
     last: int
 
 
-Entry = Batch | Slots | Fence
+Entry = CopyBatch | Slots | Fence
 
 
-class Queue:
+class CopyQueue:
     """What has been taken for one dest, in order."""
 
     def __init__(self) -> None:

@@ -90,7 +90,7 @@ class Router:
         return specs[-1][1], None
 
 
-class Run(NamedTuple):
+class SourceRun(NamedTuple):
     """Live records of a source, seqs without a gap: rows [first, last) of a block."""
 
     source: RowSource
@@ -108,7 +108,7 @@ class Run(NamedTuple):
         return self.source.first_seq + self.last - 1
 
 
-class Gap(NamedTuple):
+class SourceGap(NamedTuple):
     """Seqs up to `last` that have no live record; so many of them were lost unasked, and are told of."""
 
     last: int
@@ -119,26 +119,26 @@ class Gap(NamedTuple):
     """Is it a hole that a crash left?"""
 
 
-def look(topic: Topic, cursor: int, upto: int, limit: int) -> Run | Gap | Missing | Damaged:
+def look(topic: Topic, cursor: int, upto: int, limit: int) -> SourceRun | SourceGap | Missing | Damaged:
     """What is behind a cursor, at most up to a seq and so many records. Raises InternalError, as `read_page` does."""
     first = cursor + 1
     if first < topic.evict_floor:
         last = min(topic.evict_floor - 1, upto)
-        return Gap(last, last - cursor)
+        return SourceGap(last, last - cursor)
     hole = topic.holes.at_or_after(first)
     if hole is not None and hole.first <= first:
         last = min(hole.last, upto)
         crash = hole.reason is Reason.CRASH
-        return Gap(last, 0 if crash else last - cursor, crash=crash)
+        return SourceGap(last, 0 if crash else last - cursor, crash=crash)
     stop = upto + 1 if hole is None else min(upto + 1, hole.first)
     part = next(topic.parts(max(first, topic.earliest)), None)
     if part is None or part.first_seq >= stop:
-        return Gap(stop - 1, deleted=True)
+        return SourceGap(stop - 1, deleted=True)
     row = max(first, topic.earliest) - part.first_seq
     dead = topic.dead_of(part)
     live = max(row, 0) if dead is None else dead.first_live(max(row, 0))
     if part.first_seq + live > first:
-        return Gap(min(part.first_seq + live, stop) - 1, deleted=True)
+        return SourceGap(min(part.first_seq + live, stop) - 1, deleted=True)
     end = min(part.count, live + limit, stop - part.first_seq)
     if dead is not None:
         gone = dead.flags.find(DELETED, live, end)
@@ -148,7 +148,7 @@ def look(topic: Topic, cursor: int, upto: int, limit: int) -> Run | Gap | Missin
         return source
     weights = source.weights(live, end)
     fit = bisect_right(weights, weights[0] + RUN_BYTES_MAX) - 1
-    return Run(source, live, live + max(1, min(fit, end - live)))
+    return SourceRun(source, live, live + max(1, min(fit, end - live)))
 
 
 class Inflow:

@@ -25,14 +25,14 @@ from driftq.engine.load.priority import Bands, effective_priority
 from driftq.engine.read.topic_page import Damaged, Missing
 from driftq.engine.state.control_frames import encode_body
 from driftq.engine.state.topic import Going, Topic
-from driftq.engine.write.copier import Note
+from driftq.engine.write.copier import CopyNote
 from driftq.errors import DriftQError
-from driftq.features.router.copies import Batch, copied_seqs, copies_of, first_too_large
+from driftq.features.router.copies import CopyBatch, copied_seqs, copies_of, first_too_large
 from driftq.features.router.copy_marks import Stamps, UnloggedMarks
-from driftq.features.router.destination import Gap, Inflow, Router, Rule, Run, look
+from driftq.features.router.destination import Inflow, Router, Rule, SourceGap, SourceRun, look
 from driftq.features.router.retry_backoff import Backoff
 from driftq.features.router.router_frames import ROUTER_MARK, RouterMarkBody
-from driftq.features.router.router_table import Table
+from driftq.features.router.router_table import RouterTable
 from driftq.model.limits import BLOCK_RECORDS_MAX
 from driftq.model.topic_config import Durability
 from driftq.storage.wal.group_commit import Submission
@@ -47,7 +47,7 @@ _DEPTH_MAX = 8
 _PASSING = (Durability.EPHEMERAL, Durability.MEMORY)
 
 
-class Outcome(Enum):
+class StepResult(Enum):
     """How a step ended."""
 
     IDLE = auto()
@@ -59,7 +59,7 @@ class Outcome(Enum):
 class Forwarder:
     """Drives the inflows of a running engine."""
 
-    def __init__(self, table: Table, engine: Engine, runtime: Runtime) -> None:
+    def __init__(self, table: RouterTable, engine: Engine, runtime: Runtime) -> None:
         self._table = table
         self._engine = engine
         self._runtime = runtime
@@ -106,7 +106,7 @@ class Forwarder:
             inflow = self._ready.take(now)
             inflow.queued = False
             before = self._engine.blocks.usage.payload
-            if self._advance(inflow) is Outcome.MORE and inflow.routers and inflow.low < inflow.source.head:
+            if self._advance(inflow) is StepResult.MORE and inflow.routers and inflow.low < inflow.source.head:
                 self.wake(inflow)
             self._ready.spend(abs(self._engine.blocks.usage.payload - before))
         if len(self._ready) and not self._scheduled:
@@ -121,12 +121,12 @@ class Forwarder:
         if inflow is None or self._closed or (not inflow.busy and inflow.low >= inflow.source.head):
             return None
         target = inflow.source.head
-        outcome = Outcome.MORE
+        outcome = StepResult.MORE
         for _ in range(_STEPS_PER_READ):
             outcome = self._advance(inflow)
-            if outcome is not Outcome.MORE:
+            if outcome is not StepResult.MORE:
                 break
-        if outcome in (Outcome.IDLE, Outcome.BLOCKED) or not inflow.routers or inflow.low >= target:
+        if outcome in (StepResult.IDLE, StepResult.BLOCKED) or not inflow.routers or inflow.low >= target:
             return None
         waiting: Pending[None] = Pending()
         inflow.waiters.append((target, waiting))
@@ -140,28 +140,28 @@ class Forwarder:
         self._changing.add(topic.id)
         try:
             for inflow in list(self._table.out.get(topic.id, ())):
-                while inflow.routers and self._advance(inflow) is Outcome.MORE:
+                while inflow.routers and self._advance(inflow) is StepResult.MORE:
                     pass
         finally:
             self._changing.discard(topic.id)
 
     # One step
 
-    def _advance(self, inflow: Inflow) -> Outcome:
+    def _advance(self, inflow: Inflow) -> StepResult:
         """One step, and what follows from how it ended."""
         try:
             outcome = self._step(inflow)
         except DriftQError:
-            outcome = Outcome.BLOCKED
+            outcome = StepResult.BLOCKED
         except Exception:
             self._backoff.block(inflow)  # and with it those that are in line
             raise
-        if outcome is Outcome.BLOCKED:
+        if outcome is StepResult.BLOCKED:
             self._backoff.block(inflow)
-        elif outcome is not Outcome.BUSY:
+        elif outcome is not StepResult.BUSY:
             self._backoff.went_on(inflow)
-        if outcome is not Outcome.BUSY:
-            self._tell(inflow, everybody=outcome is Outcome.BLOCKED)
+        if outcome is not StepResult.BUSY:
+            self._tell(inflow, everybody=outcome is StepResult.BLOCKED)
         return outcome
 
     def _tell(self, inflow: Inflow, *, everybody: bool) -> None:
@@ -180,17 +180,17 @@ class Forwarder:
         self._backoff.cancel(inflow)
         self._tell(inflow, everybody=True)
 
-    def _step(self, inflow: Inflow) -> Outcome:
+    def _step(self, inflow: Inflow) -> StepResult:
         source, dest = inflow.source, self._table.topic(inflow.dest_id)
         if not inflow.routers or inflow.low >= source.head or dest is None or source.gone:
-            return Outcome.IDLE
+            return StepResult.IDLE
         if inflow.busy or inflow.frozen:
-            return Outcome.BUSY
+            return StepResult.BUSY
         if self.unlogged:
-            return Outcome.BUSY if self.unlogged.hurry() else Outcome.BLOCKED
+            return StepResult.BUSY if self.unlogged.hurry() else StepResult.BLOCKED
         if dest.held or dest.id in self._changing:
             self._backoff.later(inflow, _SOON_MS)
-            return Outcome.BUSY
+            return StepResult.BUSY
         if dest.durability is not Durability.EPHEMERAL:
             self._engine.journal.check_append(dest)
         source.expire(self._engine.time.now())
@@ -204,7 +204,7 @@ class Forwarder:
         upto, made, active = inflow.border(low, upto, self._table.hops.get(source.id))
         if any(rule.exactly_once and low < router.copied_to for router, rule in active):
             if self._pass_copied(inflow, dest, active):
-                return Outcome.MORE
+                return StepResult.MORE
             upto = low + 1
         found = look(source, low, upto, TURN_RECORDS)
         return self._proceed(inflow, dest, active, found, made, synced)
@@ -223,29 +223,29 @@ class Forwarder:
         inflow: Inflow,
         dest: Topic,
         active: list[tuple[Router, Rule]],
-        found: Run | Gap | Missing | Damaged,
+        found: SourceRun | SourceGap | Missing | Damaged,
         made: int,
         synced: int,
-    ) -> Outcome:
-        if isinstance(found, Run):
+    ) -> StepResult:
+        if isinstance(found, SourceRun):
             return self._copy(inflow, dest, copies_of(found, inflow.source, active, made), active, synced)
-        if isinstance(found, Gap):
+        if isinstance(found, SourceGap):
             return self._pass_gap(inflow, dest, active, found)
         return self._fetch(inflow, found)
 
     def _copy(
-        self, inflow: Inflow, dest: Topic, batch: Batch, active: list[tuple[Router, Rule]], synced: int
-    ) -> Outcome:
+        self, inflow: Inflow, dest: Topic, batch: CopyBatch, active: list[tuple[Router, Rule]], synced: int
+    ) -> StepResult:
         if not batch.count:
             self._pass(inflow, {router: batch.last_seq for router, _ in active}, {})
-            return Outcome.MORE
+            return StepResult.MORE
         dest.expire(self._engine.time.now())
         sizes = batch.sizes()
         fit = self._engine.copier.room(dest, sizes)
         large = first_too_large(batch, sizes, self._engine.settings.limits.record_bytes_max)
         fit = fit if large is None else min(fit, large)
         if not fit:
-            return Outcome.BLOCKED
+            return StepResult.BLOCKED
         cursors = batch.cursors_after(fit, active)
         copied = Counter(batch.owners[:fit])
         first = dest.next_seq
@@ -256,7 +256,7 @@ class Forwarder:
                 [(router.number, cursor) for router, cursor in cursors.items()],
                 forwarded=[(router.number, count) for router, count in copied.items()],
             )
-            note = Note(ROUTER_MARK, encode_body(mark))
+            note = CopyNote(ROUTER_MARK, encode_body(mark))
         failed: list[DriftQError] = []
         later: list[bool] = []
 
@@ -282,9 +282,9 @@ class Forwarder:
             dest, batch.rows(0, fit), done, note=note, lasting=batch.seqs[fit - 1] <= synced and note is None
         )
         if failed:
-            return Outcome.BLOCKED
+            return StepResult.BLOCKED
         later.append(True)
-        return Outcome.BUSY if inflow.busy else Outcome.MORE
+        return StepResult.BUSY if inflow.busy else StepResult.MORE
 
     def _pass(
         self, inflow: Inflow, cursors: dict[Router, int], forwarded: "dict[Router, int] | Counter[Router]"
@@ -297,7 +297,7 @@ class Forwarder:
         if inflow.routers:
             self._table.forget_hops(inflow.source)
 
-    def _pass_gap(self, inflow: Inflow, dest: Topic, active: list[tuple[Router, Rule]], gap: Gap) -> Outcome:
+    def _pass_gap(self, inflow: Inflow, dest: Topic, active: list[tuple[Router, Rule]], gap: SourceGap) -> StepResult:
         """Nothing to copy up to here. Unless replay finds the same by itself, it is logged first."""
         source = inflow.source
         rederived = source.durability is not Durability.EPHEMERAL and dest.durability is not Durability.EPHEMERAL
@@ -305,7 +305,7 @@ class Forwarder:
         marked = gap.deleted or (gap.crash and dest.durability is not Durability.FSYNC)
         if not gap.lost and not (marked and rederived):
             self._pass(inflow, {router: gap.last for router, _ in active}, {})
-            return Outcome.MORE
+            return StepResult.MORE
         slots = gap.lost * len(active)
         body = RouterMarkBody(
             dest.next_seq - 1,
@@ -314,7 +314,7 @@ class Forwarder:
             [(router.number, gap.lost) for router, _ in active] if gap.lost else [],
         )
         self._log_mark(inflow, dest, body)
-        return Outcome.BUSY
+        return StepResult.BUSY
 
     def _log_mark(self, inflow: Inflow, dest: Topic, body: RouterMarkBody) -> None:
         """Log a mark; the inflow goes on when it is committed. Raises and has changed nothing, or returns."""
@@ -350,7 +350,7 @@ class Forwarder:
 
     # Waiting
 
-    def _fetch(self, inflow: Inflow, found: Missing | Damaged) -> Outcome:
+    def _fetch(self, inflow: Inflow, found: Missing | Damaged) -> StepResult:
         inflow.busy = True
         fetch = self._engine.fetching.wait_for(inflow.source, found)
         inflow.held = fetch
@@ -366,17 +366,17 @@ class Forwarder:
                 inflow.held = None
 
         fetch.then(settle)
-        return Outcome.BUSY if inflow.busy else Outcome.MORE
+        return StepResult.BUSY if inflow.busy else StepResult.MORE
 
     def _advance_on(self, inflow: Inflow) -> None:
-        if inflow.routers and not self._closed and self._advance(inflow) is Outcome.MORE:
+        if inflow.routers and not self._closed and self._advance(inflow) is StepResult.MORE:
             self.wake(inflow)
 
-    def _ask_sync(self, inflow: Inflow) -> Outcome:
+    def _ask_sync(self, inflow: Inflow) -> StepResult:
         """What dest waits for is on its way to the disk: hurry it up."""
         source = inflow.source
         if source.id in self._syncing:
-            return Outcome.BUSY
+            return StepResult.BUSY
         shard = self._engine.journal.shard_of(source)
         shard.check_room()
         self._syncing.add(source.id)
@@ -392,4 +392,4 @@ class Forwarder:
 
         shard.sync(done)
         self._engine.journal.schedule()
-        return Outcome.BUSY
+        return StepResult.BUSY

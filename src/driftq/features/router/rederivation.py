@@ -32,11 +32,11 @@ from driftq.engine.read.topic_page import Damaged, Missing
 from driftq.engine.state.topic import Topic
 from driftq.engine.write.copier import fitting
 from driftq.engine.write.state_changes import apply_append
-from driftq.features.router.copies import Batch, copies_of, first_too_large
-from driftq.features.router.copy_queue import Fence, Queue, Slots
-from driftq.features.router.destination import Gap, Inflow, Router, Run, look
+from driftq.features.router.copies import CopyBatch, copies_of, first_too_large
+from driftq.features.router.copy_queue import CopyQueue, Fence, Slots
+from driftq.features.router.destination import Inflow, Router, SourceGap, SourceRun, look
 from driftq.features.router.router_frames import RouterMarkBody
-from driftq.features.router.router_table import Table
+from driftq.features.router.router_table import RouterTable
 from driftq.model.limits import BLOCK_RECORDS_MAX, OWN_BLOCK_RECORDS, Limits
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
@@ -47,11 +47,11 @@ from driftq.storage.blocks.rows import Rows
 class Rederiver:
     """One start's."""
 
-    def __init__(self, table: Table, filing: Filing, limits: Limits) -> None:
+    def __init__(self, table: RouterTable, filing: Filing, limits: Limits) -> None:
         self._table = table
         self._filing = filing
         self._limits = limits
-        self._queues: dict[Inflow, Queue] = {}
+        self._queues: dict[Inflow, CopyQueue] = {}
         self._ended: dict[int, list[Inflow]] = {}
         """Feeds without routers whose copies are not all placed, by the id of dest."""
         self._visiting: set[int] = set()
@@ -70,8 +70,8 @@ class Rederiver:
         inflows = [*self._ended.get(topic_id, ()), *self._table.inflows.get(topic_id, ())]
         return sorted(inflows, key=lambda inflow: inflow.number)
 
-    def _queue(self, inflow: Inflow) -> Queue:
-        return self._queues.setdefault(inflow, Queue())
+    def _queue(self, inflow: Inflow) -> CopyQueue:
+        return self._queues.setdefault(inflow, CopyQueue())
 
     # Taking
 
@@ -107,7 +107,7 @@ class Rederiver:
         upto, made, active = inflow.border(low, upto, self._table.hops.get(source.id))
         found = _look_now(source, low, upto)
         queue = self._queue(inflow)
-        if isinstance(found, Gap):
+        if isinstance(found, SourceGap):
             owners = [router for router, _ in active]
             if found.lost:
                 queue.waiting.append(Slots(owners, found.lost, low + 1))
@@ -164,7 +164,7 @@ class Rederiver:
         self.derive(inflow.source, before + 1, ts, reach=reach)
         return inflow.source.head > before
 
-    def _place(self, topic: Topic, queue: Queue, most: int, ts: int) -> None:
+    def _place(self, topic: Topic, queue: CopyQueue, most: int, ts: int) -> None:
         """Place some of the first that waits, which is not a fence."""
         entry = queue.waiting[0]
         assert not isinstance(entry, Fence)
@@ -282,15 +282,15 @@ class Rederiver:
         back = self._queue(inflow).back()
         return [(router, min(back.get(router, router.cursor), inflow.source.head)) for router in inflow.routers]
 
-    def _refill(self, inflow: Inflow, queue: Queue) -> bool:
+    def _refill(self, inflow: Inflow, queue: CopyQueue) -> bool:
         while not queue.waiting and self._take(inflow, inflow.source.head):
             pass
         return bool(queue.waiting)
 
-    def _place_fitting(self, topic: Topic, queue: Queue, now: int) -> bool:
+    def _place_fitting(self, topic: Topic, queue: CopyQueue, now: int) -> bool:
         """Place what there is room for of the first that waits. Returns whether that was all of it."""
         entry = queue.waiting[0]
-        if not isinstance(entry, Batch):
+        if not isinstance(entry, CopyBatch):
             return False  # what a live router finds lost it logs
         limits = self._limits
         quota = limits.total_bytes_max - topic.usage.payload if limits.total_bytes_max else None
@@ -308,7 +308,7 @@ class Rederiver:
         return left == 0
 
 
-def _look_now(source: Topic, low: int, upto: int) -> Run | Gap:
+def _look_now(source: Topic, low: int, upto: int) -> SourceRun | SourceGap:
     """What is behind a cursor, however long it takes."""
     held: list[RowSource | None] = []  # until it has been looked at: the cache may be smaller
     while True:

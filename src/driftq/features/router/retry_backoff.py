@@ -18,7 +18,7 @@ from collections.abc import Callable
 from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
 from driftq.features.router.destination import Inflow
-from driftq.features.router.router_table import Table
+from driftq.features.router.router_table import RouterTable
 from driftq.system.runtime import Runtime
 
 RETRY_MS = 50
@@ -28,7 +28,7 @@ RETRY_MS_MAX = 5000
 class Backoff:
     """The timers of all inflows."""
 
-    def __init__(self, table: Table, engine: Engine, runtime: Runtime, wake: Callable[[Inflow], None]) -> None:
+    def __init__(self, table: RouterTable, engine: Engine, runtime: Runtime, wake: Callable[[Inflow], None]) -> None:
         self._table = table
         self._engine = engine
         self._runtime = runtime

@@ -13,7 +13,7 @@ ROUTER_DELETE = 49
 ROUTER_MARK = 50
 
 
-class RouterBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RouterFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind ROUTER: create and update. What it says holds for records behind `source_head`."""
 
     number: int
@@ -48,7 +48,7 @@ class RouterMarkBody(Struct, frozen=True, array_like=True, forbid_unknown_fields
     raised: int = 0
 
 
-class RouterState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RouterCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One router in a checkpoint."""
 
     number: int
@@ -67,6 +67,6 @@ class Section(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """All routers, and how many hops records have made that are still to be forwarded."""
 
     next_number: int
-    routers: list[RouterState]
+    routers: list[RouterCheckpoint]
     hops: list[tuple[int, list[tuple[int, int, int]]]]
     """Of a topic its id, and ranges of seqs with their hops."""

@@ -18,8 +18,8 @@ from driftq.errors import (
     TopicNotFoundError,
 )
 from driftq.features.router.destination import Router
-from driftq.features.router.router_frames import ROUTER, RouterBody
-from driftq.features.router.router_table import Table
+from driftq.features.router.router_frames import ROUTER, RouterFrame
+from driftq.features.router.router_table import RouterTable
 from driftq.model.names import check_router_name, check_stored_name
 from driftq.model.router_spec import RouterSpec
 from driftq.model.topic_config import Durability
@@ -60,7 +60,7 @@ _TRIES_MAX = 3
 class Rules:
     """The operations on routers of a running engine."""
 
-    def __init__(self, table: Table, engine: Engine, log_delete: Callable[[Router], Pending[None]]) -> None:
+    def __init__(self, table: RouterTable, engine: Engine, log_delete: Callable[[Router], Pending[None]]) -> None:
         self._table = table
         self._engine = engine
         self._log_delete = log_delete
@@ -211,7 +211,7 @@ class Rules:
             if first and dest.durability is Durability.DISK and engine.journal.between_shards(dest):
                 await engine.sync_shard(dest)  # and what is before it shall not be lost while copies stay
             number = self._table.next_number if existing is None else existing.number
-            body = RouterBody(
+            body = RouterFrame(
                 number,
                 name,
                 dest.id,

@@ -11,10 +11,10 @@ from driftq.engine.state.durable_feature import DurableState
 from driftq.engine.state.topic import Guard, Topic
 from driftq.features.router.destination import Inflow, Router
 from driftq.features.router.hops import Hops
-from driftq.features.router.router_frames import RouterState, Section
+from driftq.features.router.router_frames import RouterCheckpoint, Section
 
 
-class Table:
+class RouterTable:
     """The routers of a server."""
 
     def __init__(self, feature: DurableState, guard: Guard) -> None:
@@ -151,8 +151,8 @@ class Table:
         self.hops = {topic_id: Hops(list(ranges)) for topic_id, ranges in section.hops}
 
 
-def _state(router: Router) -> RouterState:
-    return RouterState(
+def _state(router: Router) -> RouterCheckpoint:
+    return RouterCheckpoint(
         router.number,
         router.name,
         router.source.id,

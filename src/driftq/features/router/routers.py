@@ -26,13 +26,13 @@ from driftq.features.router.router_frames import (
     ROUTER,
     ROUTER_DELETE,
     ROUTER_MARK,
-    RouterBody,
     RouterDeleteBody,
+    RouterFrame,
     RouterMarkBody,
     Section,
 )
 from driftq.features.router.router_rules import Rules
-from driftq.features.router.router_table import Table
+from driftq.features.router.router_table import RouterTable
 from driftq.model.limits import Limits
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability, TopicConfig
@@ -48,7 +48,7 @@ class Routers:
     def __init__(self, limits: Limits, runtime: Runtime) -> None:
         self._limits = limits
         self._runtime = runtime
-        self._table = Table(self, self._guard)
+        self._table = RouterTable(self, self._guard)
         self._replay: Rederiver | None = None
         self._forward: Forwarder | None = None
         self._engine: Engine | None = None
@@ -76,7 +76,7 @@ class Routers:
     def needs(self, kind: int, body: bytes) -> int:
         """Where the head of its topic was when a frame was made."""
         if kind == ROUTER:
-            return decode_body(RouterBody, body).source_head
+            return decode_body(RouterFrame, body).source_head
         if kind == ROUTER_DELETE:
             return decode_body(RouterDeleteBody, body).source_head
         return decode_body(RouterMarkBody, body).dest_head if kind == ROUTER_MARK else 0
@@ -97,7 +97,7 @@ class Routers:
 
     def feeds(self, kind: int, body: bytes) -> int | None:
         """Return the id of the dest that a ROUTER frame names."""
-        return decode_body(RouterBody, body).dest_id if kind == ROUTER else None
+        return decode_body(RouterFrame, body).dest_id if kind == ROUTER else None
 
     def order(self, feeds: Sequence[tuple[int, int]] = ()) -> Sequence[Topic]:
         """Return the topics with copies and their sources, each after those that it is copied from."""
@@ -138,13 +138,13 @@ class Routers:
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
         """One committed frame."""
         if kind == ROUTER:
-            self._apply_router(topic, decode_body(RouterBody, body))
+            self._apply_router(topic, decode_body(RouterFrame, body))
         elif kind == ROUTER_DELETE:
             self._apply_delete(decode_body(RouterDeleteBody, body))
         else:
             self._apply_mark(topic, decode_body(RouterMarkBody, body), ts)
 
-    def _apply_router(self, source: Topic, body: RouterBody) -> None:
+    def _apply_router(self, source: Topic, body: RouterFrame) -> None:
         router = self._table.by_number.get(body.number)
         if router is None:
             if self._replay is None and self._table.topic(body.dest_id) is None:

@@ -12,7 +12,7 @@ from driftq.storage.blocks.rows import Rows
 from driftq.storage.layout import Layout
 from driftq.storage.part_file import FoundPart, PartHead, encode_part, read_head, read_rows
 from driftq.system.disk import File, Site, write_fully
-from driftq.system.runtime import Runtime, Worker
+from driftq.system.runtime import Runtime, SerialWorker
 
 Done = Callable[[OSError | None], None]
 Loaded = Callable[[list[Rows | None], OSError | None], None]
@@ -27,7 +27,7 @@ class StageFiles:
         self._runtime = runtime
         self._layout = layout
         self._disk = layout.disk
-        self._worker: Worker[_Job] = runtime.worker("driftq-stage", self._handle)
+        self._worker: SerialWorker[_Job] = runtime.worker("driftq-stage", self._handle)
 
     def close(self) -> None:
         """Do what is queued, then end the thread."""

@@ -15,7 +15,7 @@ Owner = tuple[int, str]
 """A topic's id and a writer."""
 
 
-class Address(NamedTuple):
+class PartAddress(NamedTuple):
     """Where a part waits, below its owner."""
 
     batch: int
@@ -24,12 +24,12 @@ class Address(NamedTuple):
     chunk: int
 
 
-class Part(Struct, frozen=True):
+class StagedPart(Struct, frozen=True):
     """One that waits. Its number is that of its file, and grows: of two at one address the higher one counts."""
 
     number: int
     owner: Owner
-    address: Address
+    address: PartAddress
     payload: int
     staged_ts: int
 
@@ -40,25 +40,25 @@ class Parts:
     def __init__(self) -> None:
         self.quota: Quota
         """There once the engine is; before that nothing waits."""
-        self._owned: dict[Owner, dict[Address, Part]] = {}
-        self._by_age: OrderedDict[int, Part] = OrderedDict()
+        self._owned: dict[Owner, dict[PartAddress, StagedPart]] = {}
+        self._by_age: OrderedDict[int, StagedPart] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_age)
 
-    def of(self, owner: Owner) -> dict[Address, Part]:
+    def of(self, owner: Owner) -> dict[PartAddress, StagedPart]:
         """An owner's."""
         return self._owned.get(owner, {})
 
-    def up_to(self, owner: Owner, batch: int) -> list[Part]:
+    def up_to(self, owner: Owner, batch: int) -> list[StagedPart]:
         """An owner's with a batch up to this one."""
         return [part for part in self.of(owner).values() if part.address.batch <= batch]
 
-    def of_topic(self, topic_id: int) -> list[Part]:
+    def of_topic(self, topic_id: int) -> list[StagedPart]:
         """A topic's."""
         return [part for owner, owned in self._owned.items() if owner[0] == topic_id for part in owned.values()]
 
-    def expired(self, oldest_kept: int, pinned: Container[Owner]) -> list[Part]:
+    def expired(self, oldest_kept: int, pinned: Container[Owner]) -> list[StagedPart]:
         """Those staged at this moment or before, but for owners whose parts must stay."""
         found = []
         for part in self._by_age.values():
@@ -68,7 +68,7 @@ class Parts:
                 found.append(part)
         return found
 
-    def install(self, part: Part) -> list[int]:
+    def install(self, part: StagedPart) -> list[int]:
         """One more. Returns the file that is not needed any more: of what it replaces, or its own if it comes late."""
         before = self.of(part.owner).get(part.address)
         if before is not None and before.number > part.number:
@@ -79,7 +79,7 @@ class Parts:
         self.quota.reserved += part.payload
         return replaced
 
-    def take(self, parts: Iterable[Part]) -> list[int]:
+    def take(self, parts: Iterable[StagedPart]) -> list[int]:
         """These wait no more. Returns their files."""
         numbers = []
         for part in parts:

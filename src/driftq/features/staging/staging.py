@@ -25,7 +25,7 @@ from driftq.engine.engine import Engine
 from driftq.engine.state.catalog import check_epoch
 from driftq.engine.state.control_frames import COMMIT, CommitBody, WriterTag
 from driftq.engine.state.topic import Topic
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.errors import (
     BatchTooLargeError,
     InternalError,
@@ -35,7 +35,7 @@ from driftq.errors import (
     TopicNotFoundError,
 )
 from driftq.features.staging.part_thread import StageFiles
-from driftq.features.staging.staged_parts import Address, Owner, Part, Parts
+from driftq.features.staging.staged_parts import Owner, PartAddress, Parts, StagedPart
 from driftq.model.limits import COMMIT_BYTES_MAX, WRITER_BYTES_MAX
 from driftq.storage.blocks.rows import Rows
 from driftq.storage.layout import Layout
@@ -62,7 +62,7 @@ class LastBatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     last: int
 
 
-class Staged(Struct, frozen=True):
+class StageResult(Struct, frozen=True):
     """The answer to a part."""
 
     records: int
@@ -70,7 +70,7 @@ class Staged(Struct, frozen=True):
     expires_ts: int
 
 
-class Committed(Struct, frozen=True):
+class CommitResult(Struct, frozen=True):
     """The answer to a commit."""
 
     seqs: range | None
@@ -113,8 +113,8 @@ class Staging:
                 superfluous.append(number)
                 continue
             head = found.head
-            address = Address(head.batch, head.part, head.attempt, head.chunk)
-            part = Part(number, (found.topic_id, head.writer), address, head.payload, head.staged_ts)
+            address = PartAddress(head.batch, head.part, head.attempt, head.chunk)
+            part = StagedPart(number, (found.topic_id, head.writer), address, head.payload, head.staged_ts)
             last = self._writers.get(found.topic_id, {}).get(head.writer)
             if last is not None and head.batch <= last.batch:
                 superfluous.append(number)
@@ -131,7 +131,7 @@ class Staging:
 
     # Parts
 
-    def stage(self, name: str, writer: str, address: Address, rows: Rows) -> Pending[Staged]:
+    def stage(self, name: str, writer: str, address: PartAddress, rows: Rows) -> Pending[StageResult]:
         """Take a part in, in the place of what was at its address."""
         check_writer(writer)
         self._engine.check_open()
@@ -143,15 +143,15 @@ class Staging:
         payload = rows.payload_bytes
         self._engine.quota.check(payload - (before.payload if before is not None else 0))
         self._engine.quota.reserved += payload
-        part = Part(self._next_number, owner, address, payload, self._engine.time.running())
+        part = StagedPart(self._next_number, owner, address, payload, self._engine.time.running())
         self._next_number += 1
-        answer: Pending[Staged] = Pending()
+        answer: Pending[StageResult] = Pending()
 
         def done(error: OSError | None) -> None:
             self._engine.quota.reserved -= payload
             if error is None and not topic.gone:
                 self._remove(self._install(part))
-                answer.resolve(Staged(rows.count, payload, self._engine.time.shown(part.staged_ts + self._ttl_ms)))
+                answer.resolve(StageResult(rows.count, payload, self._engine.time.shown(part.staged_ts + self._ttl_ms)))
                 return
             self._remove([part.number])
             if error is not None:
@@ -179,7 +179,7 @@ class Staging:
         self._files.drop(self._parts.take(parts), done)
         return answer
 
-    def _install(self, part: Part) -> list[int]:
+    def _install(self, part: StagedPart) -> list[int]:
         """A part is on disk and waits from now on. Returns the file that is not needed any more."""
         if self._timer is None:
             self._timer = self._runtime.later(_TICK_MS, self._tick)
@@ -206,7 +206,7 @@ class Staging:
 
     def commit(
         self, name: str, writer: str, batch: int, parts: Sequence[PartRef], epoch: int | None = None
-    ) -> Pending[Committed]:
+    ) -> Pending[CommitResult]:
         """Publish parts together, unless this batch, or a later one of this writer, has been."""
         check_writer(writer)
         if not parts:
@@ -224,7 +224,7 @@ class Staging:
 
     async def _commit(
         self, name: str, writer: str, batch: int, parts: Sequence[PartRef], epoch: int | None
-    ) -> Committed:
+    ) -> CommitResult:
         self._engine.check_open()
         topic = self._engine.topic(name)
         check_epoch(topic, epoch)
@@ -241,18 +241,18 @@ class Staging:
         finally:
             del self._committing[topic.id, writer]
             over.resolve(None)
-        return Committed(range(done.first_seq, done.last_seq + 1), done.head_seq, False, done.sync_ns)
+        return CommitResult(range(done.first_seq, done.last_seq + 1), done.head_seq, False, done.sync_ns)
 
-    def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> Committed:
+    def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> CommitResult:
         """A batch that was published before. What was staged for it anew goes once the log is sure of it."""
         shard = self._engine.journal.shard_of(topic)
         again = self._parts.take(self._parts.up_to((topic.id, writer), last.batch))
         self._engine.synced.after(shard, shard.last_number, lambda: self._remove(again))
         if batch == last.batch:
-            return Committed(range(last.first, last.last + 1), last.last, True)
-        return Committed(None, topic.head, True)
+            return CommitResult(range(last.first, last.last + 1), last.last, True)
+        return CommitResult(None, topic.head, True)
 
-    def _named(self, topic: Topic, writer: str, batch: int, parts: Sequence[PartRef]) -> list[Part]:
+    def _named(self, topic: Topic, writer: str, batch: int, parts: Sequence[PartRef]) -> list[StagedPart]:
         """The parts that a commit names, in its order. Raises StageIncompleteError."""
         self._expire()
         waiting = self._parts.of((topic.id, writer))
@@ -271,7 +271,7 @@ class Staging:
             )
         return named
 
-    async def _publish(self, topic: Topic, writer: str, batch: int, named: list[Part]) -> Appended:
+    async def _publish(self, topic: Topic, writer: str, batch: int, named: list[StagedPart]) -> AppendResult:
         loaded: Pending[list[Rows | None]] = Pending()
 
         def read(found: list[Rows | None], error: OSError | None) -> None:
@@ -332,17 +332,17 @@ def check_writer(writer: str) -> None:
         raise InvalidRequestError(f"writer has 1 to {WRITER_BYTES_MAX} bytes")
 
 
-def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[Address]:
+def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[PartAddress]:
     """Every chunk of every part, in order; behind those that an answer can name as missing none is spelled out."""
-    found: list[Address] = []
+    found: list[PartAddress] = []
     for part, attempt, chunks in parts:
-        found += [Address(batch, part, attempt, chunk) for chunk in range(min(chunks, waiting + _MISSING_MAX))]
+        found += [PartAddress(batch, part, attempt, chunk) for chunk in range(min(chunks, waiting + _MISSING_MAX))]
         if len(found) > waiting + _MISSING_MAX:
             break
     return found
 
 
-def _incomplete(missing: Sequence[Address]) -> StageIncompleteError:
+def _incomplete(missing: Sequence[PartAddress]) -> StageIncompleteError:
     named = [{"part": part, "attempt": attempt, "chunk": chunk} for _, part, attempt, chunk in missing[:_MISSING_MAX]]
     return StageIncompleteError(f"{len(missing)} parts of this commit are not there", detail={"missing": named})
 

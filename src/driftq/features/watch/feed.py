@@ -22,8 +22,8 @@ from driftq.engine.load.pressure import RETRY_MS, Level
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError, SegmentUnavailableError
 from driftq.features.watch.outlet import Outlet
-from driftq.features.watch.position import Options, Place
-from driftq.features.watch.rendered_pages import Batch
+from driftq.features.watch.position import Options, ReadPosition
+from driftq.features.watch.rendered_pages import RenderedPage
 from driftq.features.watch.shared_reads import Lead
 from driftq.features.watch.watch import Watch
 from driftq.system.runtime import Pending
@@ -39,7 +39,7 @@ class Subscription:
 
     __slots__ = ("_feed", "first", "name", "options", "paced", "place", "target", "told", "topic", "unavailable")
 
-    def __init__(self, feed: "Feed", name: str, place: Place, options: Options, topic: Topic | None) -> None:
+    def __init__(self, feed: "Feed", name: str, place: ReadPosition, options: Options, topic: Topic | None) -> None:
         self._feed = feed
         self.name = name
         self.place = place
@@ -98,7 +98,7 @@ class Feed:
 
     # What it follows
 
-    def add(self, name: str, place: Place, options: Options) -> None:
+    def add(self, name: str, place: ReadPosition, options: Options) -> None:
         """Follow a topic; if it was followed before, from another place and in another way."""
         if self._closed:
             return
@@ -295,7 +295,7 @@ class Feed:
             self.mark(subscription)
         return cost
 
-    def _deliver(self, subscription: Subscription, topic: Topic, batch: Batch, cursor: int, head: int) -> None:
+    def _deliver(self, subscription: Subscription, topic: Topic, batch: RenderedPage, cursor: int, head: int) -> None:
         place, page = subscription.place, batch.page
         place.epoch, place.head = topic.id, topic.head
         tombstone = page.tombstone

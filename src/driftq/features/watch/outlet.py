@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from driftq.errors import SegmentUnavailableError
-from driftq.features.watch.rendered_pages import Batch
+from driftq.features.watch.rendered_pages import RenderedPage
 from driftq.model.tombstone import Tombstone
 
 
@@ -15,7 +15,7 @@ class Outlet(Protocol):
         """Does it take more? Whoever says no calls `Feed.resume` later."""
         ...
 
-    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+    def records(self, name: str, batch: RenderedPage, from_seq: int, head_seq: int) -> None:
         """Records after a cursor."""
         ...
 

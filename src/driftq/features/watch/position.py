@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from driftq.codec.record_json import Fields
 from driftq.engine.engine import Engine
-from driftq.engine.read.topic_page import Query
+from driftq.engine.read.topic_page import PageQuery
 from driftq.engine.state.topic import Topic
 from driftq.errors import InvalidRequestError, TopicNotFoundError
 from driftq.model.limits import PAGE_BYTES, PAGE_RECORDS
@@ -38,9 +38,9 @@ class Options(Struct, frozen=True, kw_only=True, cache_hash=True):
         """The same for rendering."""
         return Fields(tags=self.tags, meta=self.meta, data=self.data)
 
-    def query(self, cursor: int, up_to: int | None) -> Query:
+    def query(self, cursor: int, up_to: int | None) -> PageQuery:
         """The same for reading after a cursor."""
-        return Query(cursor, self.limit, self.nodes, self.max_batch_bytes, up_to)
+        return PageQuery(cursor, self.limit, self.nodes, self.max_batch_bytes, up_to)
 
     def first_loss(self, tombstone: Tombstone) -> Tombstone:
         """Return a loss before the first read as this reader is told of it."""
@@ -49,7 +49,7 @@ class Options(Struct, frozen=True, kw_only=True, cache_hash=True):
         return tombstone
 
 
-class Place:
+class ReadPosition:
     """A cursor, and which life of the name it is about."""
 
     __slots__ = ("cursor", "epoch", "head")
@@ -61,7 +61,7 @@ class Place:
         """The last head that was seen."""
 
 
-class Start(Struct, frozen=True):
+class ReadStart(Struct, frozen=True):
     """Where to begin: at a seq of an epoch, at the end, or at a time."""
 
     from_seq: int = 0
@@ -70,19 +70,21 @@ class Start(Struct, frozen=True):
     epoch: int | None = None
 
 
-class Begun(Struct, frozen=True):
+class StartedRead(Struct, frozen=True):
     """A place to begin at, and how its topic stood."""
 
-    place: Place
+    place: ReadPosition
     head_seq: int
     earliest_seq: int
     epoch: int
 
 
-async def begin(engine: Engine, starts: Mapping[str, Start], *, lenient: bool, strong: bool) -> dict[str, Begun]:
+async def begin(
+    engine: Engine, starts: Mapping[str, ReadStart], *, lenient: bool, strong: bool
+) -> dict[str, StartedRead]:
     """The places of these topics, in the order of their names. Raises unless all are there, or `lenient` drops them."""
     known = {name: start for name, start in sorted(starts.items()) if _is_there(engine, name, lenient=lenient)}
-    begun: dict[str, Begun] = {}
+    begun: dict[str, StartedRead] = {}
     for name, start in known.items():
         try:
             topic = await engine.fresh(name)
@@ -99,7 +101,7 @@ async def begin(engine: Engine, starts: Mapping[str, Start], *, lenient: bool, s
         epoch = topic.id if start.epoch is None else start.epoch
         if start.tail or (start.epoch == topic.id and cursor > topic.head and topic.keeps_head):
             cursor = topic.head  # above the head of the same epoch nothing was missed
-        begun[name] = Begun(Place(cursor, epoch, topic.head), topic.head, topic.earliest, topic.id)
+        begun[name] = StartedRead(ReadPosition(cursor, epoch, topic.head), topic.head, topic.earliest, topic.id)
     return begun
 
 

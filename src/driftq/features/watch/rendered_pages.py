@@ -26,7 +26,7 @@ _TOPICS_MAX = 1024
 _Key = tuple[int, int | None, Options]
 
 
-class Batch:
+class RenderedPage:
     """A page, and its records as JSON with commas between them."""
 
     __slots__ = ("event", "message", "page", "records", "size")
@@ -50,7 +50,7 @@ class _Kept:
         self._count = topic.count
         self._earliest = topic.earliest
         self._holes = list(topic.holes.all)
-        self.batches: dict[_Key, Batch] = {}
+        self.batches: dict[_Key, RenderedPage] = {}
         self.size = 0
 
     def is_of(self, topic: Topic) -> bool:
@@ -63,7 +63,7 @@ class _Kept:
         )
 
 
-class Batches:
+class RenderedPages:
     """What was rendered last."""
 
     def __init__(self, engine: Engine, bytes_max: int = _BYTES_MAX) -> None:
@@ -74,7 +74,7 @@ class Batches:
         self.rendered = 0
         """How often records were rendered."""
 
-    def read(self, topic: Topic, cursor: int, up_to: int | None, options: Options) -> Batch | Fetch:
+    def read(self, topic: Topic, cursor: int, up_to: int | None, options: Options) -> RenderedPage | Fetch:
         """A page of a topic that retention has been applied to, or what to wait for before asking again."""
         if options.nodes and not topic.config.dedupe_node:
             options = structs.replace(options, nodes=frozenset())
@@ -87,7 +87,7 @@ class Batches:
         page = self._engine.diff(topic.name, options.query(cursor, up_to))
         if isinstance(page, Fetch):
             return page
-        batch = Batch(page, options.fields())
+        batch = RenderedPage(page, options.fields())
         if batch.size:
             self.rendered += 1
             self._keep(topic, key, batch)
@@ -101,7 +101,7 @@ class Batches:
             self._drop(topic.id)
         return _Kept(topic)
 
-    def _keep(self, topic: Topic, key: _Key, batch: Batch) -> None:
+    def _keep(self, topic: Topic, key: _Key, batch: RenderedPage) -> None:
         kept = self._kept_of(topic)
         self._kept[topic.id] = kept
         kept.batches[key] = batch

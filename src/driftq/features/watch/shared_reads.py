@@ -35,7 +35,7 @@ class Lead(NamedTuple):
     said: bytes
 
 
-class Member(Protocol):
+class SharedReader(Protocol):
     """One subscription."""
 
     @property
@@ -62,9 +62,9 @@ class Chorus:
     def __init__(self, ask: "Callable[[Chorus], None]") -> None:
         self._ask = ask
         self._asked = False
-        self.members: dict[Member, None] = {}
-        self._left: deque[Member] = deque()
-        self._waiting: set[Member] = set()
+        self.members: dict[SharedReader, None] = {}
+        self._left: deque[SharedReader] = deque()
+        self._waiting: set[SharedReader] = set()
         """Who is in it. They keep their place: else a topic that changes all the time is told to the first alone."""
 
     def wake(self) -> None:
@@ -114,7 +114,7 @@ class Choruses:
         self._priority = priority
         self._all: dict[tuple[str, Options], Chorus] = {}
 
-    def join(self, name: str, options: Options, member: Member) -> None:
+    def join(self, name: str, options: Options, member: SharedReader) -> None:
         """Be woken when something happens to a topic; where only what is synced is wanted, by a sync too."""
         chorus = self._all.get((name, options))
         if chorus is None:
@@ -124,7 +124,7 @@ class Choruses:
                 self._engine.synced.add(name, chorus.wake)
         chorus.members[member] = None
 
-    def leave(self, name: str, options: Options, member: Member) -> None:
+    def leave(self, name: str, options: Options, member: SharedReader) -> None:
         """And no more."""
         chorus = self._all[name, options]
         del chorus.members[member]

@@ -3,7 +3,7 @@
 from driftq.engine.engine import Engine
 from driftq.engine.load.priority import effective_priority
 from driftq.engine.state.topic import Topic
-from driftq.features.watch.rendered_pages import Batches
+from driftq.features.watch.rendered_pages import RenderedPages
 from driftq.features.watch.shared_reads import Choruses
 from driftq.features.watch.turns import Turns
 from driftq.features.watch.watch_sessions import Sessions
@@ -23,7 +23,7 @@ class Watch:
         self.runtime = runtime
         self.clock = clock
         self.sessions = Sessions(clock, entropy, engine.settings.limits.watch_sessions_max)
-        self.batches = Batches(engine)
+        self.batches = RenderedPages(engine)
         self.turns = Turns(engine, runtime, clock)
         self.choruses = Choruses(engine, self.turns, self.priority)
         self._priorities: dict[int, tuple[int, int]] = {}

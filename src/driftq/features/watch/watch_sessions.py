@@ -7,7 +7,7 @@ ends with the process.
 from base64 import urlsafe_b64encode
 
 from driftq.errors import ThrottledError
-from driftq.features.watch.position import Options, Place
+from driftq.features.watch.position import Options, ReadPosition
 from driftq.system.clock import Clock
 from driftq.system.entropy import Entropy
 
@@ -20,7 +20,7 @@ class Session:
     """One subscription."""
 
     def __init__(
-        self, wid: str, owner: int | None, places: dict[str, Place], options: Options, heartbeat_ms: int
+        self, wid: str, owner: int | None, places: dict[str, ReadPosition], options: Options, heartbeat_ms: int
     ) -> None:
         self.wid = wid
         self.owner = owner
@@ -59,7 +59,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._all)
 
-    def create(self, owner: int | None, places: dict[str, Place], options: Options, heartbeat_ms: int) -> Session:
+    def create(
+        self, owner: int | None, places: dict[str, ReadPosition], options: Options, heartbeat_ms: int
+    ) -> Session:
         """A new one, or the refusal that there are as many as there may be."""
         self.collect()
         if 0 < self._max <= len(self._all):

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import DecodeError, json
 
-from driftq.http.answer import Stream, Upgrade
+from driftq.http.answer import StreamAnswer, Upgrade
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.request_id import id_of
@@ -53,7 +53,7 @@ class RequestLog:
         self._access = access_log
 
     def answered(
-        self, request: Request, answer: Reply | Stream | Upgrade, transport: asyncio.BaseTransport | None = None
+        self, request: Request, answer: Reply | StreamAnswer | Upgrade, transport: asyncio.BaseTransport | None = None
     ) -> None:
         """Log what there is to say of an answer. Called when it is known, before it is packed and sent."""
         took_ns = self._now_ns() - request.began_ns if request.began_ns and self._now_ns is not None else 0
@@ -74,7 +74,7 @@ class RequestLog:
     def _refused(
         self,
         request: Request,
-        answer: Reply | Stream | Upgrade,
+        answer: Reply | StreamAnswer | Upgrade,
         status: int,
         took_ns: int,
         transport: asyncio.BaseTransport | None,
@@ -111,7 +111,7 @@ def _peer(transport: asyncio.BaseTransport | None) -> str | None:
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
-def _verdict(answer: Reply | Stream | Upgrade) -> tuple[str, str | None, str | None]:
+def _verdict(answer: Reply | StreamAnswer | Upgrade) -> tuple[str, str | None, str | None]:
     """Return code, limit and message of an error body of either API."""
     body: Any = None
     if isinstance(answer, Reply):

@@ -13,7 +13,7 @@ from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
-from driftq.server import Figures, Server
+from driftq.server import Server, ServerFigures
 from driftq.storage.wal.group_commit import Shard
 from driftq.storage.wal.writer_messages import SYNC_BOUNDS_US
 
@@ -23,7 +23,7 @@ TOPICS_MAX = 1000
 _NS_PER_US = 1000
 
 
-class Metrics:
+class MetricsEndpoint:
     """The page, both ways."""
 
     def __init__(self, server: Server) -> None:
@@ -41,7 +41,7 @@ class Metrics:
         return Reply(200, encode([*families(figures), *vital_families(self._server)]), CONTENT_TYPE)
 
 
-def _as_json(figures: Figures) -> dict[str, object]:
+def _as_json(figures: ServerFigures) -> dict[str, object]:
     wal = _Wal(figures.shards)
     classes = _classes(figures.topics)
     return {
@@ -95,7 +95,7 @@ class _Wal:
         self.peak = max((shard.queue_peak for shard in shards), default=0)
 
 
-def families(figures: Figures) -> Iterator[Family]:
+def families(figures: ServerFigures) -> Iterator[Family]:
     """Everything that is counted whichever API it came through."""
     yield gauge("driftq_topics", "Topics.", len(figures.topics))
     yield gauge("driftq_routers", "Routers.", figures.routers)
@@ -148,7 +148,7 @@ def _classes(topics: Iterable[Topic]) -> Counter[Durability]:
     return Counter(topic.durability for topic in topics)
 
 
-def _holes(figures: Figures) -> Iterator[Family]:
+def _holes(figures: ServerFigures) -> Iterator[Family]:
     found = Counter(hole.reason for topic in figures.topics for hole in topic.holes.all)
     lost = sum(topic.lost_from is not None and topic.durability is Durability.DISK for topic in figures.topics)
     found[Reason.CRASH] += lost
@@ -164,7 +164,7 @@ def _holes(figures: Figures) -> Iterator[Family]:
     )
 
 
-def _topics(figures: Figures) -> Iterator[Family]:
+def _topics(figures: ServerFigures) -> Iterator[Family]:
     shown = list(islice(sorted(figures.topics, key=lambda topic: topic.name), TOPICS_MAX))
     columns: list[tuple[str, str, Callable[[Topic], int]]] = [
         ("driftq_topic_head_seq", "Highest seq.", lambda topic: topic.head),

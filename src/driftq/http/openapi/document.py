@@ -36,7 +36,7 @@ _PHRASES = {
 }
 
 
-class Envelope(Struct, frozen=True):
+class ErrorEnvelope(Struct, frozen=True):
     """Every answer that is no success."""
 
     error: "Error"
@@ -70,7 +70,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     """Is no key needed?"""
     always: bool = False
     """Is it answered whatever the state of the server?"""
-    error: object = Envelope
+    error: object = ErrorEnvelope
     """The shape of its refusals."""
 
 

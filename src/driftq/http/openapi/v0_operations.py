@@ -127,7 +127,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("POST", f"{_TOPIC}/leave"): Operation(
         summary="End the claims of a worker that wait.",
-        body=queues.LeaveBody,
+        body=queues.QueueLeaveBody,
         reply=answers.LeaveAnswer,
         errors=(404, 409),
     ),
@@ -148,7 +148,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         other_media=_EVENTS,
     ),
     ("GET", f"{_TOPIC}/segments"): Operation(
-        summary="The sealed segments, for readers in place.", reply=additions.Manifest, errors=(404,)
+        summary="The sealed segments, for readers in place.", reply=additions.SegmentManifest, errors=(404,)
     ),
     ("POST", "/v0/backups"): Operation(
         summary="Begin a backup of every topic, into a directory on the server's machine.",
@@ -187,7 +187,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         errors=(404, 409, 422, 507),
     ),
     ("GET", f"{_TOPIC}/writers/:writer"): Operation(
-        summary="The last batch of a writer.", reply=additions.WriterState, errors=(404,)
+        summary="The last batch of a writer.", reply=additions.StagedWriterState, errors=(404,)
     ),
     ("DELETE", f"{_TOPIC}/stage/:writer"): Operation(
         summary="Drop the parts of a writer.", reply=additions.PartsDropped, errors=(404, 409)

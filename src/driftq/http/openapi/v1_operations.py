@@ -54,9 +54,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "End streams of a group.", body=consume.LeaveBody, reply=broker_answers.GroupLeft
     ),
     ("POST", "/v1/ack"): _operation("A message is done.", body=settle.AckBody, statuses=(204,), errors=(409,)),
-    ("POST", "/v1/nack"): _operation("A message failed.", body=settle.NackBody, statuses=(204,), errors=(409,)),
+    ("POST", "/v1/nack"): _operation("A message failed.", body=settle.MessageNackBody, statuses=(204,), errors=(409,)),
     ("POST", "/v1/extend"): _operation(
-        "More time for a message.", body=settle.ExtendBody, reply=broker_answers.Extended, errors=(409,)
+        "More time for a message.", body=settle.MessageExtendBody, reply=broker_answers.Extended, errors=(409,)
     ),
     ("POST", "/v1/ack/batch"): _settle_batch("Messages are done."),
     ("POST", "/v1/nack/batch"): _settle_batch("Messages failed.", settle_batch.NackBatch),

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-from driftq.http.answer import SocketSource, Source, Stream, Upgrade
+from driftq.http.answer import SocketSource, StreamAnswer, StreamSource, Upgrade
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
 from driftq.http.request_id import NAME, id_of
@@ -92,10 +92,10 @@ class Asgi:
         oversized = size > self._serving.terms.body_bytes_max
         return _request_of(scope, scope["method"], b"" if oversized else b"".join(parts), oversized=oversized)
 
-    async def _answer(self, request: Request) -> Reply | Stream | Upgrade:
-        found: asyncio.Future[Reply | Stream | Upgrade] = asyncio.get_running_loop().create_future()
+    async def _answer(self, request: Request) -> Reply | StreamAnswer | Upgrade:
+        found: asyncio.Future[Reply | StreamAnswer | Upgrade] = asyncio.get_running_loop().create_future()
 
-        def give(answer: Reply | Stream | Upgrade) -> None:
+        def give(answer: Reply | StreamAnswer | Upgrade) -> None:
             if not found.done():
                 found.set_result(answer)
             elif not isinstance(answer, Reply):
@@ -104,7 +104,7 @@ class Asgi:
         ask(self._serving, request, give)
         return await found
 
-    async def _stream(self, request: Request, stream: Stream, gone: "asyncio.Future[None]", send: Send) -> None:
+    async def _stream(self, request: Request, stream: StreamAnswer, gone: "asyncio.Future[None]", send: Send) -> None:
         headers = [(b"content-type", stream.content_type), (NAME, id_of(request)), *stream.headers]
         await send({"type": "http.response.start", "status": stream.status, "headers": headers})
         pipe = _Pipe(stream.source)
@@ -129,7 +129,7 @@ class Asgi:
         if isinstance(answer, Upgrade):
             await self._converse(request, answer, receive, send)
             return
-        if isinstance(answer, Stream):
+        if isinstance(answer, StreamAnswer):
             tell_closed(answer.source.closed)
             answer = refusal("invalid_request", "this is not a WebSocket")
         if "websocket.http.response" in scope.get("extensions", {}):
@@ -160,7 +160,7 @@ class Asgi:
 class _Pipe:
     """A sink whose bytes a coroutine carries away."""
 
-    def __init__(self, source: Source | SocketSource) -> None:
+    def __init__(self, source: StreamSource | SocketSource) -> None:
         self._source = source
         self._parts: list[bytes] = []
         self._size = 0

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from driftq.http.answer import Source, Stream
+from driftq.http.answer import StreamAnswer, StreamSource
 from driftq.http.reply import STATUS_LINES
 from driftq.http.transport.outbox import Outbox
 from driftq.system.runtime import Runtime
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
-def stream_head(stream: Stream, *, request_id: bytes, keep_alive: bool, chunked: bool) -> bytes:
+def stream_head(stream: StreamAnswer, *, request_id: bytes, keep_alive: bool, chunked: bool) -> bytes:
     """The bytes in front of the stream."""
     parts = [STATUS_LINES[stream.status], b"content-type: %b\r\n" % stream.content_type]
     parts.append(b"x-request-id: %b\r\n" % request_id)
@@ -33,7 +33,7 @@ class ChunkSink:
 
     def __init__(
         self,
-        source: Source,
+        source: StreamSource,
         transport: asyncio.Transport,
         runtime: Runtime,
         *,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """Hands its transport to the one who understands the peer, and is gone."""
 
     def __init__(self, serving: Serving) -> None:

@@ -40,7 +40,7 @@ _LINES_AROUND = 2
 """The line before the headers, and the empty one behind them."""
 
 
-class Head(Struct, frozen=True):
+class KnownHead(Struct, frozen=True):
     """What all requests with one head have in common."""
 
     method: str
@@ -67,8 +67,8 @@ class Heads:
     """Those that are kept, by their bytes, the empty line included; those with a key by the digest of their bytes."""
 
     def __init__(self) -> None:
-        self.known: dict[bytes, Head] = {}
-        self._with_key: dict[bytes, Head] = {}
+        self.known: dict[bytes, KnownHead] = {}
+        self._with_key: dict[bytes, KnownHead] = {}
 
     def __len__(self) -> int:
         return len(self.known) + len(self._with_key)
@@ -78,7 +78,7 @@ class Heads:
         self.known.clear()
         self._with_key.clear()
 
-    def find(self, raw: bytes) -> Head | None:
+    def find(self, raw: bytes) -> KnownHead | None:
         """One that is not among `known`."""
         return self._with_key.get(sha256(raw).digest()) if self._with_key and len(raw) <= HEAD_KEPT_MAX else None
 
@@ -110,7 +110,7 @@ class Heads:
             return
         if len(kept) >= HEADS_KEPT_MAX:
             kept.clear()
-        kept[by] = Head(
+        kept[by] = KnownHead(
             request.method,
             request.path,
             request.query,

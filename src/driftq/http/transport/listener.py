@@ -14,7 +14,7 @@ from driftq.errors import StartError
 from driftq.http.answer import Answer
 from driftq.http.metrics.request_log import RequestLog
 from driftq.http.request import Request
-from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection import ServerConnection
 from driftq.http.transport.connection_context import Serving, Terms
 from driftq.http.transport.head_cache import Finder
 from driftq.system.disk import Disk, write_fully
@@ -25,7 +25,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
 """After a minute of silence the peer is asked, three times, twenty seconds apart."""
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen: a number, not a name."""
 
     family: socket.AddressFamily
@@ -41,7 +41,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if self.family == socket.AF_INET6 else f"{self.host}:{self.port}"
 
 
-def choose_address(settings: Settings) -> Address:
+def choose_address(settings: Settings) -> ListenAddress:
     """The address the settings name. One that others can reach needs keys, or leave to do without."""
     open_to_all = settings.api_keys_given or settings.allow_insecure_no_auth
     try:
@@ -49,7 +49,7 @@ def choose_address(settings: Settings) -> Address:
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no name"
         raise StartError(f"cannot listen on {settings.host}: {reason}") from error
-    addresses = [Address(family, str(to[0]), int(to[1])) for family, _, _, _, to in found]
+    addresses = [ListenAddress(family, str(to[0]), int(to[1])) for family, _, _, _, to in found]
     if not open_to_all and not all(address.loopback for address in addresses):
         raise StartError(
             f"{settings.host} can be reached from other machines and there are no keys: set DRIFTQ_API_KEYS,"
@@ -79,7 +79,7 @@ class Listener:
         self._serving.shortcut = shortcut
         self._serving.heads.forget()
 
-    async def open(self, address: Address) -> Address:
+    async def open(self, address: ListenAddress) -> ListenAddress:
         """Bind and accept; the answer has the port that was taken. Raises StartError."""
         listening = socket.socket(address.family, socket.SOCK_STREAM)
         try:
@@ -106,8 +106,8 @@ class Listener:
         self._serving.packing.close()
         self._serving.requests.close()
 
-    def _connection(self) -> Connection:
-        return Connection(self._serving)
+    def _connection(self) -> ServerConnection:
+        return ServerConnection(self._serving)
 
 
 def _notice_the_dead(listening: socket.socket) -> None:
@@ -118,7 +118,7 @@ def _notice_the_dead(listening: socket.socket) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def write_port_file(disk: Disk, path: str, address: Address) -> None:
+def write_port_file(disk: Disk, path: str, address: ListenAddress) -> None:
     """Tell where the server listens: a reader finds the whole address or no file. Raises StartError."""
     beside = f"{path}.{address.port}.tmp"
     try:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from driftq.errors import DriftQError
-from driftq.http.answer import Stream, Upgrade
+from driftq.http.answer import StreamAnswer, Upgrade
 from driftq.http.gzip_encoding import PACKED_MIN
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -14,14 +14,14 @@ from driftq.http.v1 import errors as broker
 from driftq.http.v1.replies import plain
 from driftq.system.runtime import Pending
 
-Give = Callable[[Reply | Stream | Upgrade], None]
+Give = Callable[[Reply | StreamAnswer | Upgrade], None]
 """Takes the answer, once: at once if it is there."""
 
 
 def ask(serving: Serving, request: Request, give: Give, transport: asyncio.BaseTransport | None = None) -> None:
     """Have a request answered."""
 
-    def answered(answer: Reply | Stream | Upgrade) -> None:
+    def answered(answer: Reply | StreamAnswer | Upgrade) -> None:
         serving.requests.answered(request, answer, transport)
 
     unpacking = serving.packing.unpack(request, serving.terms.body_bytes_max)

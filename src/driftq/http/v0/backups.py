@@ -37,7 +37,7 @@ class BackupBegin(Struct):
 _BEGIN = Decoder(BackupBegin)
 
 
-class Backups:
+class BackupEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:

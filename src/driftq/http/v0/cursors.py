@@ -5,7 +5,7 @@ from msgspec.json import Decoder
 
 from driftq.codec.write_body import meta_column
 from driftq.engine.state.topic import Topic
-from driftq.features.cursors import Cursor
+from driftq.features.cursors import NamedCursor
 from driftq.http.access import Scope
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
@@ -109,7 +109,7 @@ class Cursors:
         return Performance(since_ms(request.began_ns, self._server.clock.monotonic_ns()))
 
 
-def _fields(topic: Topic, name: str, cursor: Cursor) -> tuple[str, str, int, int, int, int, int, dict[str, str]]:
+def _fields(topic: Topic, name: str, cursor: NamedCursor) -> tuple[str, str, int, int, int, int, int, dict[str, str]]:
     return (
         topic.name,
         name,

@@ -6,7 +6,7 @@ from driftq.http.routes import Route
 from driftq.server import Server
 
 
-class Health:
+class ProbeEndpoints:
     """Whether the process answers, and whether it takes requests."""
 
     def __init__(self, server: Server) -> None:

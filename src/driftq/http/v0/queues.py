@@ -12,8 +12,8 @@ from msgspec.json import Decoder, encode
 
 from driftq.engine.state.topic import Topic
 from driftq.errors import BatchTooLargeError, InvalidRequestError
-from driftq.features.queue.claims import Claimed
-from driftq.features.queue.job_settlement import Extended, Settled
+from driftq.features.queue.claims import ClaimResult
+from driftq.features.queue.job_settlement import ExtendedJobs, Settled
 from driftq.features.queue.waiting_claims import WaitingClaim
 from driftq.http.access import Scope
 from driftq.http.answer import Answer
@@ -42,7 +42,7 @@ class ClaimBody(Struct):
     wait_ms: U32 = 0
 
 
-class LeaveBody(Struct):
+class QueueLeaveBody(Struct):
     """Whose claims are not to wait any longer."""
 
     node: str
@@ -72,7 +72,7 @@ class ExtendBody(Struct):
 
 
 _CLAIM = Decoder(ClaimBody)
-_LEAVE = Decoder(LeaveBody)
+_LEAVE = Decoder(QueueLeaveBody)
 _ACK = Decoder(SettleBody)
 _NACK = Decoder(NackBody)
 _EXTEND = Decoder(ExtendBody)
@@ -84,7 +84,7 @@ def check_node(node: str, limits: Limits) -> None:
         raise InvalidRequestError(f"node must have 1 to {limits.node_bytes_max} bytes")
 
 
-class Queues:
+class QueueEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:
@@ -117,7 +117,7 @@ class Queues:
             claimed = self._queues.claimer.claim(topic, body.node, body.max, body.lease_ms)
         return _answered(claimed, lambda result: self._claim_reply(request, topic.name, result))
 
-    def _waiting(self, request: Request, topic: Topic, body: ClaimBody) -> Pending[Claimed]:
+    def _waiting(self, request: Request, topic: Topic, body: ClaimBody) -> Pending[ClaimResult]:
         wait_ms = min(body.wait_ms, _WAIT_MS_MAX)
         claim = WaitingClaim(self._queues.waits, topic, body.node, body.max, body.lease_ms, wait_ms)
         if not claim.answer.settled:
@@ -133,7 +133,7 @@ class Queues:
         ended = self._queues.waits.leave(topic.name, body.node)
         return json_reply(200, LeaveAnswer(topic.name, ended, self._figures(request)))
 
-    def _claim_reply(self, request: Request, name: str, claimed: Claimed) -> Reply:
+    def _claim_reply(self, request: Request, name: str, claimed: ClaimResult) -> Reply:
         # The name of a topic that exists has nothing to escape.
         body = b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,"performance":%b}' % (
             name.encode(),
@@ -178,7 +178,7 @@ class Queues:
         check_u64(body.lease_ms, "lease_ms")
         self._check(body.node, body.seqs, body.lease_ids)
 
-        def reply(done: Extended) -> Reply:
+        def reply(done: ExtendedJobs) -> Reply:
             deadlines = {str(seq): deadline for seq, deadline in done.deadlines.items()}
             figures = self._figures(request)
             return json_reply(200, ExtendAnswer(name, len(deadlines), done.skipped, deadlines, figures))

@@ -38,7 +38,7 @@ class RouterBody(Struct):
 _BODY = Decoder(RouterBody)
 
 
-class Routers:
+class RouterEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:

@@ -12,7 +12,7 @@ from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v0.bodies import since_ms
-from driftq.model.v0_additions import HoleRow, Manifest, SegmentRow
+from driftq.model.v0_additions import HoleRow, SegmentManifest, SegmentRow
 from driftq.model.v0_answers import Performance
 from driftq.server import Server
 from driftq.storage.layout import segment_file
@@ -47,7 +47,7 @@ class Segments:
         topic = server.engine.topic(request.params[0])
         return json_reply(
             200,
-            Manifest(
+            SegmentManifest(
                 topic.name,
                 topic.id,
                 topic.id,

@@ -6,7 +6,7 @@ from msgspec.json import Decoder
 from driftq.codec.arrow_write_body import decode_arrow
 from driftq.codec.write_body import decode_write
 from driftq.errors import InvalidRequestError
-from driftq.features.staging.staged_parts import Address
+from driftq.features.staging.staged_parts import PartAddress
 from driftq.features.staging.staging import PartRef, check_writer
 from driftq.http.access import Scope
 from driftq.http.reply import Reply, json_reply
@@ -24,7 +24,7 @@ from driftq.http.v0.bodies import (
     since_ms,
 )
 from driftq.model.limits import U64_MAX
-from driftq.model.v0_additions import BatchCommitted, PartsDropped, PartStaged, WriterState
+from driftq.model.v0_additions import BatchCommitted, PartsDropped, PartStaged, StagedWriterState
 from driftq.model.v0_answers import Performance
 from driftq.server import Server
 from driftq.storage.blocks.rows import Rows
@@ -79,7 +79,7 @@ class StagedWrites:
         writer = request.argument("writer") or ""
         check_writer(writer)
         batch, part, attempt = (_number(request, field) for field in ("batch", "part", "attempt"))
-        address = Address(batch, part, attempt, _number(request, "chunk", "0"))
+        address = PartAddress(batch, part, attempt, _number(request, "chunk", "0"))
 
         async def answer() -> Reply:
             done = await self._staging.stage(name, writer, address, rows)
@@ -132,7 +132,9 @@ class StagedWrites:
         """The last batch of a writer."""
         name, writer = request.params
         found = self._staging.writer(name, writer)
-        return json_reply(200, WriterState(name, writer, found.batch, found.first, found.last, self._figures(request)))
+        return json_reply(
+            200, StagedWriterState(name, writer, found.batch, found.first, found.last, self._figures(request))
+        )
 
     def drop(self, request: Request) -> Pending[Reply]:
         """Let a writer's parts go."""

@@ -64,7 +64,7 @@ _SETTLE_MS = 250
 """A state waits so long for the sync of what was written before it, so that two in a row say the same."""
 
 
-class Topics:
+class TopicEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:

@@ -7,24 +7,24 @@ they may do, then path and method; the handler looks at the body.
 from driftq.errors import UnauthorizedError
 from driftq.http.access import FULL, Access
 from driftq.http.answer import Answer
-from driftq.http.keys import Keys
+from driftq.http.keys import ApiKeys
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.routes import Found, Route, Table
-from driftq.http.v1.broker_metrics import Metrics
+from driftq.http.routes import Route, RouteMatch, RouteTable
+from driftq.http.v1.broker_metrics import BrokerMetricsEndpoint
 from driftq.http.v1.errors import failed_reply, refusal
-from driftq.http.v1.groups import Groups
-from driftq.http.v1.idempotency import Idempotency
-from driftq.http.v1.messages.consume import Consuming
+from driftq.http.v1.groups import GroupEndpoints
+from driftq.http.v1.idempotency import IdempotencyEndpoints
+from driftq.http.v1.messages.consume import ConsumeEndpoint
 from driftq.http.v1.messages.produce import Producing
-from driftq.http.v1.messages.produce_batch import Batches
+from driftq.http.v1.messages.produce_batch import BatchEndpoint
 from driftq.http.v1.messages.settlement import Settling
 from driftq.http.v1.messages.settlement_batch import SettlingBatches
-from driftq.http.v1.probes import Health
+from driftq.http.v1.probes import BrokerProbeEndpoints
 from driftq.http.v1.redrive import Redrive
 from driftq.http.v1.replies import finished
-from driftq.http.v1.runs import Runs
-from driftq.http.v1.topics import Topics
+from driftq.http.v1.runs import RunEndpoint
+from driftq.http.v1.topics import BrokerTopicEndpoints
 from driftq.server import Server
 from driftq.system.runtime import Pending
 
@@ -34,25 +34,25 @@ _ROOT = "/v1"
 class Dialect:
     """The handlers of one server."""
 
-    def __init__(self, server: Server, keys: Keys) -> None:
+    def __init__(self, server: Server, keys: ApiKeys) -> None:
         self._server = server
         self._keys = keys
         self._open = not keys
         self.routes = [
-            *Health(server).routes(),
-            *Topics(server).routes(),
+            *BrokerProbeEndpoints(server).routes(),
+            *BrokerTopicEndpoints(server).routes(),
             *Producing(server).routes(),
-            *Batches(server).routes(),
-            *Consuming(server).routes(),
+            *BatchEndpoint(server).routes(),
+            *ConsumeEndpoint(server).routes(),
             *Settling(server).routes(),
             *SettlingBatches(server).routes(),
-            *Groups(server).routes(),
-            *Idempotency(server).routes(),
-            *Runs(server).routes(),
+            *GroupEndpoints(server).routes(),
+            *IdempotencyEndpoints(server).routes(),
+            *RunEndpoint(server).routes(),
             *Redrive(server).routes(),
-            *Metrics(server).routes(),
+            *BrokerMetricsEndpoint(server).routes(),
         ]
-        self._table = Table(self.routes)
+        self._table = RouteTable(self.routes)
 
     def handle(self, request: Request) -> Answer:
         """The answer to a request, or what it will come from. Never raises."""
@@ -82,7 +82,7 @@ class Dialect:
             raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
         return access
 
-    def _counted(self, request: Request, route: Route | None, found: Found | None) -> Answer:
+    def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
         """The answer to one of a key's requests, which is under way until it is there."""
         slot = self._server.admission.take_request(request.access.key_id)
         try:
@@ -97,7 +97,7 @@ class Dialect:
         return answer
 
 
-def _routed(request: Request, route: Route | None, found: Found | None) -> Answer:
+def _routed(request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
     if found is None:
         return nowhere(request.path)
     if route is None:

@@ -14,7 +14,7 @@ from driftq.model.v1_answers import GroupRow
 from driftq.server import Server
 
 
-class Metrics:
+class BrokerMetricsEndpoint:
     """The page."""
 
     def __init__(self, server: Server) -> None:

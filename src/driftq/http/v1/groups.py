@@ -16,7 +16,7 @@ from driftq.server import Server
 from driftq.system.runtime import Pending, run
 
 
-class SeekTo(Struct, frozen=True, forbid_unknown_fields=True):
+class SeekTarget(Struct, frozen=True, forbid_unknown_fields=True):
     """An offset, or a time in Unix milliseconds."""
 
     offset: I64 | None = None
@@ -28,13 +28,13 @@ class SeekBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     topic: str | None = None
     group: str | None = None
-    to: str | SeekTo | None = None
+    to: str | SeekTarget | None = None
     partitions: list[I32] | None = None
     dry_run: bool | None = None
     force: bool | None = None
 
 
-class Groups:
+class GroupEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:
@@ -87,19 +87,19 @@ class Groups:
             raise InvalidRequestError("invalid partitions")
         return sorted(set(given))
 
-    async def _offset(self, topic: str, to: str | SeekTo | None) -> int:
+    async def _offset(self, topic: str, to: str | SeekTarget | None) -> int:
         """The offset of the first message that is to be delivered again, if there is one."""
         if to == "earliest":
             return 0
         name = broker_topic(topic)
-        if isinstance(to, SeekTo):
+        if isinstance(to, SeekTarget):
             # The cursor before a message is its offset.
             return await self._engine.seek(name, to.timestamp) if to.timestamp is not None else to.offset or 0
         return self._engine.topic(name).head
 
 
-def _check_to(to: str | SeekTo | None) -> None:
-    if isinstance(to, SeekTo):
+def _check_to(to: str | SeekTarget | None) -> None:
+    if isinstance(to, SeekTarget):
         if (to.offset is None) == (to.timestamp is None) or (to.offset or 0) < 0 or (to.timestamp or 0) < 0:
             raise InvalidRequestError("invalid to")
     elif to not in ("earliest", "latest"):

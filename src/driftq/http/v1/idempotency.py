@@ -12,9 +12,9 @@ from msgspec.json import Decoder
 
 from driftq.engine.write.change_log import settle_with
 from driftq.errors import InvalidRequestError, NotFoundError
-from driftq.features.broker.idempotency.consumed_keys import Entry
-from driftq.features.broker.idempotency.registry import LEASE_MS, Begun
-from driftq.features.broker.protocols import Scope as KeyScope
+from driftq.features.broker.idempotency.consumed_keys import ConsumedKey
+from driftq.features.broker.idempotency.registry import LEASE_MS, BeginResult
+from driftq.features.broker.protocols import KeyOwner as KeyScope
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -74,7 +74,7 @@ class _Asked(Struct, frozen=True):
 _Call = Callable[[_Asked], Standing | Pending[Standing]]
 
 
-class Idempotency:
+class IdempotencyEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:
@@ -158,7 +158,7 @@ class Idempotency:
         settle_with(failed, standing, lambda _: {"status": "FAILED", "already_done": False})
         return standing
 
-    def _shown(self, entry: Entry) -> dict[str, object]:
+    def _shown(self, entry: ConsumedKey) -> dict[str, object]:
         return {
             "status": entry.status.value,
             "owner": entry.owner,
@@ -193,7 +193,7 @@ def _decoded(result: str) -> bytes:
         raise InvalidRequestError("invalid result") from None
 
 
-def _begun(begun: Begun) -> Standing:
+def _begun(begun: BeginResult) -> Standing:
     if begun.already_done:
         result = b64encode(begun.prior_result or b"").decode()
         return {"status": "COMMITTED", "already_done": True, "result": result}

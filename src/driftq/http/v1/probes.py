@@ -40,7 +40,7 @@ def build_commit() -> str:
         return UNKNOWN
 
 
-class Health:
+class BrokerProbeEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:

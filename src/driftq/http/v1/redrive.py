@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.errors import InvalidRequestError
-from driftq.features.broker.redrive import Filter, Job
+from driftq.features.broker.redrive import Filter, RunningRedrive
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -20,7 +20,7 @@ _PATH = "/v1/dlq/redrive"
 _OFFSETS_MAX = 10_000
 
 
-class RedriveFilter(Struct, frozen=True, forbid_unknown_fields=True):
+class RedriveFilterBody(Struct, frozen=True, forbid_unknown_fields=True):
     """What is not said does not matter."""
 
     tenant_id: str | None = None
@@ -34,7 +34,7 @@ class RedriveBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead letters go back, and how fast."""
 
     topic: str | None = None
-    filter: RedriveFilter | None = None
+    filter: RedriveFilterBody | None = None
     limit: I64 | None = None
     rate_per_s: int | float | None = None
     dry_run: bool | None = None
@@ -68,7 +68,7 @@ class Redrive:
         check_name(request, topic)
         asked = self._redriver.ask(
             topic,
-            _filter(given.filter or RedriveFilter(), _offsets(given.offsets)),
+            _filter(given.filter or RedriveFilterBody(), _offsets(given.offsets)),
             group=stripped(given.group) or None,
             limit=given.limit,
             rate_per_s=given.rate_per_s,
@@ -84,13 +84,13 @@ class Redrive:
         """Move no more."""
         return json_reply(200, _shown(self._redriver.cancel(self._job(request).id)))
 
-    def _job(self, request: Request) -> Job:
+    def _job(self, request: Request) -> RunningRedrive:
         job = self._redriver.job(request.params[0])
         check_name(request, job.topic)
         return job
 
 
-def _filter(chosen: RedriveFilter, offsets: list[int] | None) -> Filter:
+def _filter(chosen: RedriveFilterBody, offsets: list[int] | None) -> Filter:
     tenant_id = None if chosen.tenant_id is None else stripped(chosen.tenant_id)
     run_id = None if chosen.run_id is None else stripped(chosen.run_id)
     return Filter(tenant_id, chosen.reason_contains, run_id, chosen.before_ms, chosen.after_ms, offsets)
@@ -102,13 +102,13 @@ def _offsets(given: list[int] | None) -> list[int] | None:
     return given
 
 
-def _started(asked: Job | int) -> Reply:
+def _started(asked: RunningRedrive | int) -> Reply:
     if isinstance(asked, int):
         return json_reply(200, {"matched": asked})
     return json_reply(202, {"job_id": asked.id, "matched": asked.matched})
 
 
-def _shown(job: Job) -> dict[str, Any]:
+def _shown(job: RunningRedrive) -> dict[str, Any]:
     return {
         "state": job.state,
         "matched": job.matched,

@@ -4,7 +4,7 @@ from typing import Any
 
 from driftq.errors import NotFoundError
 from driftq.features.broker.group_reports import GroupStanding
-from driftq.features.broker.run_index import Letter, Step, Trace
+from driftq.features.broker.run_index import IndexedStep, RunLetter, Trace
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -17,7 +17,7 @@ _RANK = ("dead", "leased", "waiting", "ready", "done")
 """What is said of a step whose groups do not stand alike."""
 
 
-class Runs:
+class RunEndpoint:
     """The handler."""
 
     def __init__(self, server: Server) -> None:
@@ -41,7 +41,7 @@ class Runs:
             body["truncated"] = True
         return json_reply(200, body)
 
-    def _shown(self, step: Step, trace: Trace) -> dict[str, Any]:
+    def _shown(self, step: IndexedStep, trace: Trace) -> dict[str, Any]:
         letters = trace.letters
         found = self._broker.standings(step.topic, step.partition, step.offset)
         groups = [_ended(one, trace)._asdict() if one.state == "done" else one._asdict() for one in found]
@@ -73,7 +73,7 @@ def _ended(done: GroupStanding, trace: Trace) -> GroupStanding:
     return done._replace(attempts=trace.attempts.get(group, done.attempts))
 
 
-def _letter(letter: Letter) -> dict[str, Any]:
+def _letter(letter: RunLetter) -> dict[str, Any]:
     return {
         "topic": letter.topic,
         "partition": letter.partition,

@@ -25,7 +25,7 @@ class TopicBody(Struct, frozen=True, forbid_unknown_fields=True):
     partitions: I32 | None = None
 
 
-class Topics:
+class BrokerTopicEndpoints:
     """The handlers."""
 
     def __init__(self, server: Server) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from driftq.engine.engine import Engine
 from driftq.errors import InvalidRequestError
 from driftq.features.broker.broker import Broker
-from driftq.features.broker.idempotency.consumed_keys import Outcome
+from driftq.features.broker.idempotency.consumed_keys import ConsumeOutcome
 from driftq.features.broker.idempotency.registry import IdempotencyRegistry
 from driftq.features.broker.producer.producer import Placed
 from driftq.features.broker.state.broker_frames import DoneBody, GroupKind, RetryBody, encode
@@ -20,9 +20,9 @@ from driftq.features.broker.state.stored_messages import wait_for_message
 from driftq.model.names import check_name
 from driftq.offline.driftq_core.core_log import (
     MESSAGE,
+    CoreLine,
     CoreLogError,
-    Line,
-    Record,
+    CoreRecord,
     TopicPlan,
     message_of,
     moment,
@@ -38,7 +38,7 @@ Tell = Callable[[int], None]
 """Told how many bytes of the log are through."""
 
 
-class Report(Struct, frozen=True):
+class ImportReport(Struct, frozen=True):
     """What was brought in."""
 
     topics: int
@@ -52,7 +52,7 @@ class _Batch:
     """Messages of one topic that are stored together."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[Line, Placed]] = []
+        self.lines: list[tuple[CoreLine, Placed]] = []
         self.size = 0
 
 
@@ -67,7 +67,7 @@ class CoreImport:
         """Messages by tenant, topic and key, where a group has an outcome for it."""
         self._waiting: dict[str, _Batch] = {}
 
-    async def run(self, lines: Callable[[], Iterable[bytes]], tell: Tell) -> Report:
+    async def run(self, lines: Callable[[], Iterable[bytes]], tell: Tell) -> ImportReport:
         """Bring in what `lines` gives, each time it is asked. Raises a DriftQError."""
         topics = plan(read_lines(lines()))
         self._check(topics)
@@ -82,7 +82,7 @@ class CoreImport:
             await self._store(name, topics[name])
         failures = sum([await self._progress(name, topic) for name, topic in topics.items()])
         outcomes = sum([await self._outcomes(name, topic) for name, topic in topics.items()])
-        return Report(
+        return ImportReport(
             len(topics),
             sum(topic.messages for topic in topics.values()),
             sum(len({group for group, _ in topic.acked}) for topic in topics.values()),
@@ -104,7 +104,7 @@ class CoreImport:
 
     # Messages
 
-    async def _message(self, topic: TopicPlan, line: Line) -> None:
+    async def _message(self, topic: TopicPlan, line: CoreLine) -> None:
         record, message = line.record, message_of(line)
         placed = Placed(self._broker.book.find(record.topic), record.partition, message.size, message, None)
         waiting = self._waiting.setdefault(record.topic, _Batch())
@@ -162,7 +162,7 @@ class CoreImport:
                 outcomes += bool(still)
                 continue
             await self._registry.record(
-                Outcome(
+                ConsumeOutcome(
                     *(tenant, name, group, key, committed),
                     result=record.result or b"",
                     last_error="" if committed else record.last_error,
@@ -181,6 +181,6 @@ class CoreImport:
             book.group(topic, group).lane(partition)
             await book.log_done(topic, [DoneBody(group, partition, offset, message.size, attempts=0)])
 
-    def _is_over(self, record: Record) -> bool:
+    def _is_over(self, record: CoreRecord) -> bool:
         ttl_ms, ended = self._broker.settings.idem_consume_ttl_ms, moment(record.updated_at)
         return bool(ttl_ms and ended) and ended + ttl_ms <= self._engine.time.wall()

@@ -21,7 +21,7 @@ from driftq.model.message import DlqNote, Envelope, Message, RetryPolicy, Routin
 MESSAGE, OFFSET, TOPIC, RETRY, OUTCOME = 1, 2, 3, 4, 5
 
 
-class Record(Struct, frozen=True):
+class CoreRecord(Struct, frozen=True):
     """One line."""
 
     type: int = 0
@@ -62,22 +62,22 @@ class Record(Struct, frozen=True):
     updated_at: str | int | None = None
 
 
-class Line(NamedTuple):
+class CoreLine(NamedTuple):
     """A line that means something: its number, the bytes read with it, and the record."""
 
     number: int
     end: int
-    record: Record
+    record: CoreRecord
 
 
 class CoreLogError(InvalidRequestError):
     """The file is not such a log."""
 
 
-_decode = json.Decoder(Record).decode
+_decode = json.Decoder(CoreRecord).decode
 
 
-def read_lines(lines: Iterable[bytes]) -> Iterator[Line]:
+def read_lines(lines: Iterable[bytes]) -> Iterator[CoreLine]:
     """Every record of a known kind. Raises CoreLogError."""
     end = 0
     for number, line in enumerate(lines, 1):
@@ -94,10 +94,10 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Line]:
             continue
         if not record.topic or record.partition < 0 or record.offset < 0:
             raise CoreLogError(f"line {number} has no topic, or a negative place")
-        yield Line(number, end, record)
+        yield CoreLine(number, end, record)
 
 
-class Retry(NamedTuple):
+class CoreRetry(NamedTuple):
     """The last failure of a message in a group."""
 
     attempts: int
@@ -113,14 +113,14 @@ class TopicPlan:
         self.messages = 0
         self.acked: dict[tuple[str, int], int] = {}
         """Group and partition, to the highest offset that is done with all below it."""
-        self.retries: dict[tuple[str, int, int], Retry] = {}
+        self.retries: dict[tuple[str, int, int], CoreRetry] = {}
         """Group, partition and offset, to how it failed."""
-        self.outcomes: dict[tuple[str, str, str], Record] = {}
+        self.outcomes: dict[tuple[str, str, str], CoreRecord] = {}
         """Tenant, group and key."""
         self._old: dict[int, array[int]] = {}
         self._new: dict[int, array[int]] = {}
 
-    def see(self, record: Record) -> None:
+    def see(self, record: CoreRecord) -> None:
         """One more record."""
         self.partitions = max(self.partitions, self._highest(record))
         if record.type == MESSAGE:
@@ -129,17 +129,17 @@ class TopicPlan:
             place = (record.group, record.partition)
             self.acked[place] = max(record.offset, self.acked.get(place, -1))
         elif record.type == RETRY and record.group:
-            failure = Retry(max(1, record.attempts), record.last_error, moment(record.next_at))
+            failure = CoreRetry(max(1, record.attempts), record.last_error, moment(record.next_at))
             self.retries[record.group, record.partition, record.offset] = failure
         elif record.type == OUTCOME and _is_outcome(record):
             self.outcomes[record.tenant_id, record.group, record.idempotency_key] = record
 
     @staticmethod
-    def _highest(record: Record) -> int:
+    def _highest(record: CoreRecord) -> int:
         # A topic's record has its count in one of two places.
         return record.partitions or record.partition if record.type == TOPIC else record.partition + 1
 
-    def stored(self, record: Record, offset: int) -> None:
+    def stored(self, record: CoreRecord, offset: int) -> None:
         """A message of the log has this offset now."""
         self._old.setdefault(record.partition, array("q")).append(record.offset)
         self._new.setdefault(record.partition, array("q")).append(offset)
@@ -156,13 +156,13 @@ class TopicPlan:
         return self._new[partition][place] if place >= 0 and old[place] == offset else None
 
 
-def _is_outcome(record: Record) -> bool:
+def _is_outcome(record: CoreRecord) -> bool:
     """Leases are void after a restart, and so are those of a log that is read elsewhere."""
     ended = record.idempotency_status in ("COMMITTED", "FAILED")
     return ended and record.idempotency_scope == "consume" and bool(record.group and record.idempotency_key)
 
 
-def plan(lines: Iterable[Line]) -> dict[str, TopicPlan]:
+def plan(lines: Iterable[CoreLine]) -> dict[str, TopicPlan]:
     """What a log says, topic by topic. Raises CoreLogError."""
     topics: dict[str, TopicPlan] = {}
     for line in lines:
@@ -172,7 +172,7 @@ def plan(lines: Iterable[Line]) -> dict[str, TopicPlan]:
     return topics
 
 
-def message_of(line: Line) -> Message:
+def message_of(line: CoreLine) -> Message:
     """The message of a record. Raises CoreLogError."""
     record = line.record
     try:
@@ -197,7 +197,7 @@ def message_of(line: Line) -> Message:
     return Message(value, key, None if envelope == Envelope() else envelope, None if routing == Routing() else routing)
 
 
-def _note(record: Record) -> DlqNote | None:
+def _note(record: CoreRecord) -> DlqNote | None:
     if not record.dlq_original_topic:
         return None
     return DlqNote(

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 
 from msgspec import Struct, json, msgpack, structs
 
-from driftq.engine.files.topic_checkpoint import SegmentState, TopicState, decode_topic
-from driftq.engine.state.holes import Holes
+from driftq.engine.files.topic_checkpoint import SegmentState, TopicCheckpoint, decode_topic
+from driftq.engine.state.holes import HoleList
 from driftq.errors import InvalidRequestError, TopicNotFoundError, UnrecoverableError
 from driftq.model.tombstone import Reason
 from driftq.offline.directory_lock import held
@@ -92,12 +92,12 @@ def _checkpoint(layout: Layout) -> Snapshot:
     return snapshot
 
 
-def _floor(state: TopicState) -> int:
+def _floor(state: TopicCheckpoint) -> int:
     """Return the first seq that retention has not passed: holes below it are not reported to readers."""
     return max(state.earliest, 1 + max(state.cap_lost, state.ttl_lost))
 
 
-def _lost_units(layout: Layout, state: TopicState, first: int, last: int) -> list[_Lost]:
+def _lost_units(layout: Layout, state: TopicCheckpoint, first: int, last: int) -> list[_Lost]:
     """Return what cannot be read in a range. Raises InvalidRequestError for a range that is not such a thing."""
     floor = _floor(state)
     units: list[_Lost] = []
@@ -117,7 +117,9 @@ def _above(ranges: list[Range], floor: int) -> list[Range]:
     return [(max(low, floor), high) for low, high in ranges if high >= floor]
 
 
-def _unreadable(layout: Layout, state: TopicState, segment: SegmentState, first: int, last: int) -> Iterator[_Lost]:
+def _unreadable(
+    layout: Layout, state: TopicCheckpoint, segment: SegmentState, first: int, last: int
+) -> Iterator[_Lost]:
     topic_id = state.topic_id
     try:
         reader, index = _opened(layout, topic_id, segment)
@@ -160,10 +162,10 @@ def _opened(layout: Layout, topic_id: int, segment: SegmentState) -> tuple[Segme
     return cold, index
 
 
-def _without(state: TopicState, units: list[_Lost]) -> TopicState:
+def _without(state: TopicCheckpoint, units: list[_Lost]) -> TopicCheckpoint:
     """Return the state with holes in place of what cannot be read."""
     floor = _floor(state)
-    holes = Holes(list(state.holes))
+    holes = HoleList(list(state.holes))
     segments = list(state.segments)
     for unit in units:
         holes.add(max(unit.first_seq, floor), unit.last_seq, Reason.CORRUPTION)

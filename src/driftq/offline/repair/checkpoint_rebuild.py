@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from driftq.engine.files.topic_checkpoint import SegmentState, TopicState
-from driftq.engine.state.holes import Holes
+from driftq.engine.files.topic_checkpoint import SegmentState, TopicCheckpoint
+from driftq.engine.state.holes import HoleList
 from driftq.model.tombstone import Hole, Reason
 from driftq.offline.repair.originals import Aside
 from driftq.offline.repair.record_salvage import LogNotes, Salvage, cold_blocks, hot_blocks
@@ -32,7 +32,7 @@ _SEGMENT_RECORDS = 10_000
 _PLAIN = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
-class Outcome(Struct):
+class RebuildResult(Struct):
     """What came of one topic."""
 
     topic: str
@@ -46,7 +46,7 @@ class Rebuild:
     """One topic of a checkpoint."""
 
     def __init__(
-        self, layout: Layout, aside: Aside, state: TopicState, broken: set[int], before: TopicState | None
+        self, layout: Layout, aside: Aside, state: TopicCheckpoint, broken: set[int], before: TopicCheckpoint | None
     ) -> None:
         self._layout = layout
         self._aside = aside
@@ -54,7 +54,7 @@ class Rebuild:
         self._broken = broken
         self._before = before
         self._store = SegmentStore(layout)
-        self.outcome = Outcome(state.name, 0, [])
+        self.outcome = RebuildResult(state.name, 0, [])
 
     @property
     def _floor(self) -> int:
@@ -62,7 +62,7 @@ class Rebuild:
         passed = 1 + max(self._state.cap_lost, self._state.ttl_lost)
         return max(passed, self._before.earliest if self._before is not None else 1)
 
-    def run(self, notes: LogNotes, *, beyond: int) -> TopicState:
+    def run(self, notes: LogNotes, *, beyond: int) -> TopicCheckpoint:
         """The state as it is to be; `beyond`: seqs up to here may be found behind the head."""
         state, sound = self._state, {}
         lost: list[Range] = []
@@ -113,7 +113,7 @@ class Rebuild:
 
     # Putting it together
 
-    def _assembled(self, found: list[Block], lost: list[Range], sound: dict[int, list[Block]]) -> TopicState:
+    def _assembled(self, found: list[Block], lost: list[Range], sound: dict[int, list[Block]]) -> TopicCheckpoint:
         state = self._state
         tail_from = min((int.from_bytes(frame[24:32], "little") for frame in state.tail), default=state.head + 1)
         segments: list[SegmentState] = []
@@ -144,7 +144,7 @@ class Rebuild:
         )
 
     def _holes(self, found: Iterable[Block], lost: Sequence[Range], head: int) -> list[Hole]:
-        holes = Holes(list(self._state.holes))
+        holes = HoleList(list(self._state.holes))
         for first, last in [*lost, (self._state.head + 1, head)]:
             holes.add(max(first, self._floor), last, Reason.CORRUPTION)
         for block in found:

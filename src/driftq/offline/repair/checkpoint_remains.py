@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from msgspec import DecodeError, Struct, ValidationError, msgpack, structs
 
-from driftq.engine.files.topic_checkpoint import TopicState, decode_topic
-from driftq.engine.state.holes import Holes
+from driftq.engine.files.topic_checkpoint import TopicCheckpoint, decode_topic
+from driftq.engine.state.holes import HoleList
 from driftq.model.names import is_stored_name
 from driftq.model.tombstone import Reason
 from driftq.offline.repair.seq_ranges import without
@@ -51,7 +51,7 @@ def read_remains(layout: Layout) -> Remains | None:
 def _make_sense(content: bytes) -> Snapshot:
     assert decode_snapshot(content) is None
     body = content[_BODY_AT:]
-    topics: dict[int, TopicState] = {}
+    topics: dict[int, TopicCheckpoint] = {}
     for piece in _strings_behind(body, b"\xa6topics"):
         try:
             state = decode_topic(piece)
@@ -63,7 +63,7 @@ def _make_sense(content: bytes) -> Snapshot:
     return Snapshot({}, sections, [msgpack.encode(state) for state in topics.values()])
 
 
-def _is_possible(state: TopicState) -> bool:
+def _is_possible(state: TopicCheckpoint) -> bool:
     numbers = (state.op, state.head, state.earliest, state.cap_lost, state.ttl_lost, state.reserved)
     return (
         is_stored_name(state.name)
@@ -72,7 +72,7 @@ def _is_possible(state: TopicState) -> bool:
     )
 
 
-def _without_bad_blocks(state: TopicState) -> TopicState:
+def _without_bad_blocks(state: TopicCheckpoint) -> TopicCheckpoint:
     """The same without copied blocks that do not check out: their seqs are a hole."""
     tail = [frame for frame in state.tail if _is_block(frame)]
     if len(tail) == len(state.tail):
@@ -81,7 +81,7 @@ def _without_bad_blocks(state: TopicState) -> TopicState:
     for frame in tail:
         block = Block.of(frame)
         gone = without(gone, block.first_seq, block.last_seq)
-    holes = Holes(list(state.holes))
+    holes = HoleList(list(state.holes))
     for first, last in gone:
         holes.add(first, last, Reason.CORRUPTION)
     return structs.replace(state, tail=tail, holes=holes.all)

@@ -6,7 +6,7 @@ number right, and where nobody can tell the record lives: a repair brings back r
 
 from collections.abc import Iterable
 
-from driftq.engine.files.topic_checkpoint import TopicState
+from driftq.engine.files.topic_checkpoint import TopicCheckpoint
 from driftq.offline.findings import Finding
 from driftq.offline.repair.checkpoint_frames import frames_by_magic
 from driftq.storage.blocks.frame import DELETED
@@ -17,7 +17,7 @@ from driftq.system.disk import Disk, Site, read_file, write_fully
 class Flags:
     """The flags of a directory, under a checkpoint's topics by their ids."""
 
-    def __init__(self, layout: Layout, states: dict[int, TopicState]) -> None:
+    def __init__(self, layout: Layout, states: dict[int, TopicCheckpoint]) -> None:
         self._layout = layout
         self._disk = layout.disk
         self._states = states

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import DecodeError
 
-from driftq.engine.state.control_frames import COMMIT, CommitBody, DeleteBody, TopicBody, decode_body
+from driftq.engine.state.control_frames import COMMIT, CommitBody, DeleteFrame, TopicFrame, decode_body
 from driftq.errors import NewerFormatError
 from driftq.offline.repair.checkpoint_frames import checkpoint_frames, frames_by_magic
 from driftq.offline.repair.seq_ranges import Range, within, without
@@ -30,9 +30,9 @@ from driftq.system.disk import Disk, read_file
 class LogNotes(NamedTuple):
     """What the control frames of the log say that matters here, each by topic id."""
 
-    deletes: dict[int, list[DeleteBody]]
+    deletes: dict[int, list[DeleteFrame]]
     commits: dict[int, list[Range]]
-    created: dict[int, TopicBody]
+    created: dict[int, TopicFrame]
     dropped: set[int]
     first_seqs: dict[int, int]
     """The lowest seq of any Append frame."""
@@ -61,13 +61,13 @@ def read_notes(layouts: Sequence[Layout]) -> LogNotes:
 def _note(notes: LogNotes, frame: Frame, body: bytes) -> None:
     try:
         if frame.kind == Kind.DELETE:
-            notes.deletes.setdefault(frame.topic_id, []).append(decode_body(DeleteBody, body))
+            notes.deletes.setdefault(frame.topic_id, []).append(decode_body(DeleteFrame, body))
         elif frame.kind == COMMIT:
             commit = decode_body(CommitBody, body)
             notes.commits.setdefault(frame.topic_id, []).append((commit.first, commit.last))
             notes.last_seqs[frame.topic_id] = max(commit.last, notes.last_seqs.get(frame.topic_id, 0))
         elif frame.kind == Kind.TOPIC:
-            notes.created[frame.topic_id] = decode_body(TopicBody, body)
+            notes.created[frame.topic_id] = decode_body(TopicFrame, body)
         elif frame.kind == Kind.TOPIC_DELETE:
             notes.dropped.add(frame.topic_id)
     except DecodeError:
@@ -148,7 +148,7 @@ class Salvage:
         return any(_selects(delete, seq, tag) for delete in self._notes.deletes.get(self._topic_id, ()))
 
 
-def _selects(delete: DeleteBody, seq: int, tag: bytes | None) -> bool:
+def _selects(delete: DeleteFrame, seq: int, tag: bytes | None) -> bool:
     if seq >= delete.bound or (delete.before is not None and seq >= delete.before):
         return False
     if delete.seqs is not None:

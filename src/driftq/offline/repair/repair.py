@@ -22,16 +22,16 @@ from msgspec import DecodeError, Struct, ValidationError, msgpack, structs
 
 from driftq import __version__
 from driftq.engine.files.checkpoint import ENGINE_SECTION, EngineState
-from driftq.engine.files.topic_checkpoint import TopicState, decode_topic
-from driftq.engine.state.holes import Holes
+from driftq.engine.files.topic_checkpoint import TopicCheckpoint, decode_topic
+from driftq.engine.state.holes import HoleList
 from driftq.errors import UnrecoverableError
 from driftq.model.names import is_topic_name
 from driftq.model.tombstone import Hole, Reason
 from driftq.model.topic_config import Durability, TopicConfig
 from driftq.offline.directory_lock import held
-from driftq.offline.findings import Finding, Report, Verdict
+from driftq.offline.findings import Finding, Verdict, VerificationReport
 from driftq.offline.repair.checkpoint_frames import checkpoint_frames
-from driftq.offline.repair.checkpoint_rebuild import Outcome, Rebuild
+from driftq.offline.repair.checkpoint_rebuild import Rebuild, RebuildResult
 from driftq.offline.repair.checkpoint_remains import SEQ_MAX, Remains, read_remains
 from driftq.offline.repair.flag_repair import Flags, overwrite
 from driftq.offline.repair.interrupted_repair import Resume
@@ -132,7 +132,7 @@ class Repair:
             after.wrong(),
         )
 
-    def _refuse_what_is_not_damage(self, report: Report) -> None:
+    def _refuse_what_is_not_damage(self, report: VerificationReport) -> None:
         for found in report.findings:
             if "cold tier, and no cold directory" in found.what:
                 raise UnrecoverableError(
@@ -148,7 +148,7 @@ class Repair:
         for number in self._layout.snapshots():
             self._aside.keep(self._layout.snapshot_path(number))
 
-    def _keep(self, report: Report) -> None:
+    def _keep(self, report: VerificationReport) -> None:
         """The log, whole; of the segments those that a start or a repair may touch."""
         layout = self._layout
         for number, name in layout.wal_files():
@@ -176,7 +176,7 @@ class Repair:
 
     # Fit to start
 
-    def _make_fit(self, report: Report) -> None:
+    def _make_fit(self, report: VerificationReport) -> None:
         Flags(self._layout, _states(self._base)).mend(
             found for found in report.findings if not self._resume.is_mended(found)
         )
@@ -194,7 +194,7 @@ class Repair:
             self._install(positions, gone)
         self._prove_ends(walk)
 
-    def _drop_parts(self, report: Report) -> None:
+    def _drop_parts(self, report: VerificationReport) -> None:
         """A staged part that is not whole is none; one with flags is, without them. Unfinished files go."""
         for found in report.findings:
             if found.file.startswith(f"{self._layout.stage_dir}/"):
@@ -224,7 +224,7 @@ class Repair:
         make_directory(self._disk, self._layout.meta_dir)
         install_snapshot(self._layout, number, encode_snapshot(snapshot))
 
-    def _engine_section(self, old: bytes | None, states: dict[int, TopicState]) -> bytes:
+    def _engine_section(self, old: bytes | None, states: dict[int, TopicCheckpoint]) -> bytes:
         seen = [*states, *self._notes.created, *self._notes.first_seqs, *self._layout.topic_ids(cold=False)]
         least = 1 + max(seen, default=0)
         try:
@@ -233,7 +233,7 @@ class Repair:
             state = EngineState(1, 0)
         return msgpack.encode(EngineState(max(least, state.next_topic_id), state.time_seen, state.clock))
 
-    def _nameless(self, known: dict[int, TopicState]) -> dict[int, TopicState]:
+    def _nameless(self, known: dict[int, TopicCheckpoint]) -> dict[int, TopicCheckpoint]:
         """Topics that have records and of which nothing else is left: their names and settings are lost."""
         notes, made = self._notes, {}
         held_by = {*notes.first_seqs, *self._layout.topic_ids(cold=False), *self._layout.topic_ids(cold=True)}
@@ -310,7 +310,7 @@ class Repair:
 
     # Rebuilt
 
-    def _rebuild(self, report: Report) -> list[Outcome]:
+    def _rebuild(self, report: VerificationReport) -> list[RebuildResult]:
         remains = read_remains(self._layout)
         if remains is None or not remains.whole:
             raise UnrecoverableError(f"{self._layout.data} has no checkpoint behind a start; look at its disk")
@@ -343,13 +343,13 @@ class Repair:
         whole = self._remains is not None and self._remains.whole
         return not whole and all(number != 1 for number, _ in self._aside.sources[0].wal_files())
 
-    def _beyond(self, topic_id: int, state: TopicState) -> int:
+    def _beyond(self, topic_id: int, state: TopicCheckpoint) -> int:
         """Up to which seq anything may be found behind the head: what segments alone hold there was never a record."""
         logged = self._notes.last_seqs.get(topic_id, 0)
         whole = self._remains is not None and self._remains.whole
         return logged if whole else max(logged, state.head, SEQ_MAX)
 
-    def _forgotten(self, states: dict[int, TopicState]) -> dict[int, TopicState]:
+    def _forgotten(self, states: dict[int, TopicCheckpoint]) -> dict[int, TopicCheckpoint]:
         """Topics whose creation was in the damage: the log has records of them and nothing else."""
         notes = self._notes
         least = 1
@@ -359,35 +359,35 @@ class Repair:
         return {topic_id: nameless(topic_id, 0) for topic_id in lost if topic_id >= least}
 
 
-def _states(remains: Remains | None) -> dict[int, TopicState]:
+def _states(remains: Remains | None) -> dict[int, TopicCheckpoint]:
     """The topics of a checkpoint by their ids."""
     if remains is None:
         return {}
     return {state.topic_id: state for state in map(decode_topic, remains.snapshot.topics)}
 
 
-def nameless(topic_id: int, head: int) -> TopicState:
+def nameless(topic_id: int, head: int) -> TopicCheckpoint:
     """A topic of which only records are left, under a name that says so."""
     name = f"recovered-{topic_id:08x}"
     assert is_topic_name(name)
     holes = [Hole(1, head, Reason.CORRUPTION)] if head else []
     config = TopicConfig(durability=Durability.FSYNC).resolved(name)
-    return TopicState(topic_id, name, config, 0, 0, head, 0, 1, 0, 0, 0, holes, [], [], [])
+    return TopicCheckpoint(topic_id, name, config, 0, 0, head, 0, 1, 0, 0, 0, holes, [], [], [])
 
 
-def has_unknown_end(state: TopicState) -> bool:
+def has_unknown_end(state: TopicCheckpoint) -> bool:
     """Has a repair that died told of it already?"""
     last = max(state.holes, key=lambda hole: hole.last, default=Hole(1, 0, Reason.CORRUPTION))
     return last.last == state.head and last.last - last.first + 1 >= UNKNOWN_RECORDS
 
 
-def with_unknown_end(state: TopicState) -> TopicState:
+def with_unknown_end(state: TopicCheckpoint) -> TopicCheckpoint:
     """The checkpoint that is lost may have held the newest records: a hole tells of them, and no seq is given twice."""
-    holes = Holes(list(state.holes))
+    holes = HoleList(list(state.holes))
     holes.add(state.head + 1, state.head + UNKNOWN_RECORDS, Reason.CORRUPTION, at_most=True)
     return structs.replace(state, head=state.head + UNKNOWN_RECORDS, holes=holes.all)
 
 
-def _broken(report: Report, topic_id: int) -> set[int]:
+def _broken(report: VerificationReport, topic_id: int) -> set[int]:
     """The segments of a topic that have a finding, by their first seqs."""
     return {found.segment for found in report.wrong() if found.topic_id == topic_id and found.segment is not None}

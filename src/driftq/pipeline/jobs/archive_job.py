@@ -16,12 +16,12 @@ from msgspec import Meta
 from driftq.pipeline.jobs.start_seqs import chosen_now, starting
 from driftq.pipeline.jobs.stream_options import StreamOptions, in_short, triggered
 from driftq.pipeline.jobs.topic_selection import selection_key, source_options
-from driftq.pipeline.lake.archive_commit import Committed, commit_parts, places_of, plan_batch
-from driftq.pipeline.lake.delta_tables import Batch, Lake, Table
+from driftq.pipeline.lake.archive_commit import CommittedBatch, commit_parts, places_of, plan_batch
+from driftq.pipeline.lake.delta_tables import Lake, LakeTable, WriterBatch
 from driftq.pipeline.lake.lake_owner import check_owner, claim
 from driftq.pipeline.lake.parquet_parts import write_parts
 from driftq.pipeline.lake.server_topics import ServerTopics
-from driftq.pipeline.runs.job import Job, Outcome, Run
+from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob
 from driftq.pipeline.source import read_columns as metas
 from driftq.pipeline.spark.query_checkpoint import query_id, ranges_of_batch
 from driftq.system.clock import SystemClock
@@ -52,7 +52,7 @@ class _Archive:
         self._lake = lake
         self._table = table
         self._checkpoint = checkpoint
-        self._targets: dict[str, Table] = {}
+        self._targets: dict[str, LakeTable] = {}
         self.batches = self.rows = self.bad = self.gaps = 0
 
     def write(self, rows: "DataFrame", batch: int) -> None:
@@ -62,23 +62,23 @@ class _Archive:
         plan = plan_batch(self._lake, parts, {topic: self.target(topic) for topic in parts})
         work = partial(write_parts, places=places_of(self._lake, plan))
         told = [row["told"] for row in metas.as_text(rows).mapInArrow(work, "told string").collect()]
-        number = Batch(query_id(self._checkpoint), batch)
+        number = WriterBatch(query_id(self._checkpoint), batch)
         self._count(commit_parts(self._lake, plan, told, number, seen_ms=SystemClock().wall_ms()))
 
-    def target(self, topic: str) -> Table:
+    def target(self, topic: str) -> LakeTable:
         """The table of a topic. Raises PipelineError if the lake has it in another one."""
         if topic not in self._targets:
             self._targets[topic] = self._lake.target(topic, self._table)
         return self._targets[topic]
 
-    def _count(self, done: Committed) -> None:
+    def _count(self, done: CommittedBatch) -> None:
         self.batches += 1
         self.rows += done.rows
         self.bad += done.bad
         self.gaps += done.gaps
 
 
-def archive(run: Run, options: ArchiveOptions) -> Outcome:
+def archive(run: JobRun, options: ArchiveOptions) -> JobResult:
     """Archive topics until stopped, or once."""
     lake = Lake(options.lake)
     chosen = source_options(options.topics)
@@ -99,7 +99,9 @@ def archive(run: Run, options: ArchiveOptions) -> Outcome:
     facts = {"rows": work.rows, "bad_records": work.bad, "gaps": work.gaps}
     if progress.batches and not work.batches:
         facts = {"rows": progress.rows}  # over Spark Connect the server's copy of `work` counts, and only Spark tells
-    return Outcome({"lake": str(lake.root), **facts, "batches": progress.batches})
+    return JobResult({"lake": str(lake.root), **facts, "batches": progress.batches})
 
 
-ARCHIVE: Job[Any] = Job("archive", "Copy topics into Delta tables, each record once.", ArchiveOptions, archive)
+ARCHIVE: PipelineJob[Any] = PipelineJob(
+    "archive", "Copy topics into Delta tables, each record once.", ArchiveOptions, archive
+)

@@ -18,7 +18,7 @@ from msgspec import Meta
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.stream_options import StreamOptions, triggered
 from driftq.pipeline.jobs.topic_selection import selection_key, source_options
-from driftq.pipeline.runs.job import Job, Outcome, Run
+from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob
 from driftq.pipeline.runs.run_records import state_directory
 from driftq.pipeline.runs.user_code import frame_of, importing_from, told_by_line
 from driftq.pipeline.source import read_columns as metas
@@ -49,7 +49,7 @@ class RouteOptions(StreamOptions, frozen=True, kw_only=True):
     ] = None
 
 
-def run_route(run: Run, options: RouteOptions) -> Outcome:
+def run_route(run: JobRun, options: RouteOptions) -> JobResult:
     """Run it until it is stopped, or has read all."""
     directory = transform_directory(options.transform)
     with nullcontext() if options.transform is None else importing_from(directory):
@@ -61,7 +61,7 @@ def run_route(run: Run, options: RouteOptions) -> Outcome:
         return _routed(run, options, as_records(made))
 
 
-def _source(run: Run, options: RouteOptions) -> "DataFrame":
+def _source(run: JobRun, options: RouteOptions) -> "DataFrame":
     """The rows to route; never those that the route itself has written."""
     written = [options.to, *filter(None, [options.error_topic])]
     reader = run.spark.readStream.format("driftq").options(**source_options(options.topics, written))
@@ -69,7 +69,7 @@ def _source(run: Run, options: RouteOptions) -> "DataFrame":
     return reader.options(startingSeq=options.starting, onDataLoss=options.on_data_loss).load()
 
 
-def _routed(run: Run, options: RouteOptions, rows: "DataFrame") -> Outcome:
+def _routed(run: JobRun, options: RouteOptions, rows: "DataFrame") -> JobResult:
     key = selection_key(run.server, source_options(options.topics), options.to)
     path = Path(options.checkpoint) if options.checkpoint else state_directory() / "checkpoints" / f"route-{key}"
     writer = metas.as_text(rows).writeStream.format("driftq").queryName(f"route-{options.to}")
@@ -78,7 +78,7 @@ def _routed(run: Run, options: RouteOptions, rows: "DataFrame") -> Outcome:
     if options.error_topic is not None:
         writer = writer.option("errorTopic", options.error_topic)
     done = run.follow([triggered(writer, options).start()], ends=options.once)
-    return Outcome({"topics": options.topics, "to": options.to, "rows": done.rows, "batches": done.batches})
+    return JobResult({"topics": options.topics, "to": options.to, "rows": done.rows, "batches": done.batches})
 
 
 def transform_of(options: RouteOptions) -> Transform:
@@ -151,4 +151,4 @@ def _can_be_found(name: str) -> bool:
         return False
 
 
-ROUTE = Job("route", "SQL or Python from source topics into one topic, exactly once.", RouteOptions, run_route)
+ROUTE = PipelineJob("route", "SQL or Python from source topics into one topic, exactly once.", RouteOptions, run_route)

@@ -12,7 +12,7 @@ from msgspec import json
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.archive_check import Live
-from driftq.pipeline.lake.delta_tables import Table
+from driftq.pipeline.lake.delta_tables import LakeTable
 from driftq.pipeline.spark.query_checkpoint import has_begun
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def chosen_now(client: "Client", options: dict[str, str]) -> list[str]:
     return [row.topic for row in client.topics() if fits(row.topic)]
 
 
-def starting(topics: list[str], live: Live, checkpoint: Path, table_of: Callable[[str], Table]) -> str:
+def starting(topics: list[str], live: Live, checkpoint: Path, table_of: Callable[[str], LakeTable]) -> str:
     """`startingSeq` of the source: the next seq of each topic that its table has; else the first.
 
     Raises PipelineError where a topic has lost its end: what it gets now has the seqs of records in the table.

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.stream_options import StreamOptions, triggered
 from driftq.pipeline.lake.table_layout import directory_name
-from driftq.pipeline.runs.job import Outcome, Run
+from driftq.pipeline.runs.job import JobResult, JobRun
 from driftq.pipeline.runs.user_code import frame_of, importing_from, told_by_line
 from driftq.pipeline.source import read_columns as metas
 from driftq.pipeline.spark.failures import failure_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Step(Struct, frozen=True):
+class PipelineStep(Struct, frozen=True):
     """One step of a file."""
 
     name: str
@@ -55,7 +55,7 @@ class FileOptions(StreamOptions, frozen=True, kw_only=True):
     ] = None
 
 
-_collected: list[Step] = []
+_collected: list[PipelineStep] = []
 
 
 @overload
@@ -92,14 +92,14 @@ def step(
         called = name or wrapped.__name__
         if dest is not None and source is None:
             raise PipelineError(f"step {called!r} has a dest and no source; say where its rows come from")
-        _collected.append(Step(called, wrapped, source, dest, dict(options or {})))
+        _collected.append(PipelineStep(called, wrapped, source, dest, dict(options or {})))
         return wrapped
 
     return keep if function is None else keep(function)
 
 
 @contextmanager
-def _collecting() -> Iterator[list[Step]]:
+def _collecting() -> Iterator[list[PipelineStep]]:
     _collected.clear()
     try:
         yield _collected
@@ -107,7 +107,7 @@ def _collecting() -> Iterator[list[Step]]:
         _collected.clear()
 
 
-def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
+def run_file(run: JobRun, file: Path, options: FileOptions) -> JobResult:
     """Run a file to its end. Raises PipelineError; what the file raises is told with its line."""
     if not file.is_file():
         raise PipelineError(f"there is no file {str(file)!r}")
@@ -115,10 +115,12 @@ def run_file(run: Run, file: Path, options: FileOptions) -> Outcome:
     with importing_from(directory):
         steps, queries = _started(run, file, options, directory)
         progress = run.follow(queries, ends=options.once)
-    return Outcome({"steps": len(steps), "queries": len(queries), "rows": progress.rows, "batches": progress.batches})
+    return JobResult({"steps": len(steps), "queries": len(queries), "rows": progress.rows, "batches": progress.batches})
 
 
-def _started(run: Run, file: Path, options: FileOptions, directory: Path) -> tuple[list[Step], list["StreamingQuery"]]:
+def _started(
+    run: JobRun, file: Path, options: FileOptions, directory: Path
+) -> tuple[list[PipelineStep], list["StreamingQuery"]]:
     """The steps of a file, and all queries that were started. Raises PipelineError, also where one has failed."""
     from driftq.pipeline.spark.query_listener import listening
 
@@ -141,7 +143,7 @@ def _started(run: Run, file: Path, options: FileOptions, directory: Path) -> tup
     return steps, queries
 
 
-def check(steps: list[Step]) -> None:
+def check(steps: list[PipelineStep]) -> None:
     """Refuse steps that cannot work, by name. Raises PipelineError."""
     names = [one.name for one in steps]
     for one in steps:
@@ -155,7 +157,7 @@ def check(steps: list[Step]) -> None:
             raise PipelineError(f"step {one.name!r} reads {one.dest!r} and writes to it, which would never end")
 
 
-def _before(one: Step, steps: list[Step]) -> Step:
+def _before(one: PipelineStep, steps: list[PipelineStep]) -> PipelineStep:
     """The step whose rows it goes on with. Raises PipelineError."""
     found = next((other for other in steps if other.function is one.source), None)
     if found is None or found.source is None:
@@ -163,14 +165,16 @@ def _before(one: Step, steps: list[Step]) -> Step:
     return found
 
 
-def _topics(one: Step, steps: list[Step]) -> list[str]:
+def _topics(one: PipelineStep, steps: list[PipelineStep]) -> list[str]:
     """Where its rows come from in the end."""
     while not isinstance(one.source, str):
         one = _before(one, steps)
     return [name.strip() for name in one.source.split(",")]
 
 
-def _start(run: Run, one: Step, steps: list[Step], root: Path, options: FileOptions) -> "StreamingQuery | None":
+def _start(
+    run: JobRun, one: PipelineStep, steps: list[PipelineStep], root: Path, options: FileOptions
+) -> "StreamingQuery | None":
     if one.source is None:
         one.function(run.spark)
         return None
@@ -182,7 +186,7 @@ def _start(run: Run, one: Step, steps: list[Step], root: Path, options: FileOpti
     return triggered(writer.queryName(one.name), options).start()
 
 
-def _rows(run: Run, one: Step, steps: list[Step], options: FileOptions) -> "DataFrame":
+def _rows(run: JobRun, one: PipelineStep, steps: list[PipelineStep], options: FileOptions) -> "DataFrame":
     if isinstance(one.source, str):
         reader = run.spark.readStream.format("driftq").option("topics", one.source)
         rows = reader.options(**{"startingSeq": "earliest", **options.limits(), **one.options}).load()

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from driftq.pipeline.lake.delta_tables import Lake, Table
+from driftq.pipeline.lake.delta_tables import Lake, LakeTable
 from driftq.pipeline.lake.lake_owner import owner_of, told
 from driftq.pipeline.lake.seq_sets import Seqs
 from driftq.pipeline.lake.table_layout import BAD_RECORDS
@@ -22,7 +22,7 @@ from driftq.pipeline.lake.table_layout import BAD_RECORDS
 _RANGES_TOLD = 5
 
 
-class Standing(NamedTuple):
+class TopicExtent(NamedTuple):
     """How a topic stands. A seq behind `head` is not asked for, so a topic that grows can be compared."""
 
     epoch: int
@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 class Live(Protocol):
     """What is asked of the server."""
 
-    def standing(self, topic: str) -> Standing | None:
+    def standing(self, topic: str) -> TopicExtent | None:
         """How a topic stands; None if there is none of this name."""
         ...
 
@@ -43,7 +43,7 @@ class Live(Protocol):
         ...
 
 
-class Finding(Struct, frozen=True):
+class ArchiveFinding(Struct, frozen=True):
     """What came of one topic."""
 
     topic: str
@@ -55,7 +55,7 @@ class Finding(Struct, frozen=True):
     differences: list[str]
 
 
-def verify(lake: Lake, live: Live, topics: Iterable[str] | None = None) -> list[Finding]:
+def verify(lake: Lake, live: Live, topics: Iterable[str] | None = None) -> list[ArchiveFinding]:
     """Compare topics, or all that the lake has."""
     held = _held(lake)
     owner = owner_of(lake)
@@ -71,7 +71,7 @@ def _held(lake: Lake) -> dict[tuple[str, int], Seqs]:
     return held
 
 
-def _count(table: Table, held: dict[tuple[str, int], Seqs]) -> None:
+def _count(table: LakeTable, held: dict[tuple[str, int], Seqs]) -> None:
     for batch in table.dataset().to_batches(columns=["topic", "epoch", "seq"]):
         for topic in pc.unique(batch["topic"]).to_pylist():
             named = batch.filter(pc.equal(batch["topic"], topic))
@@ -80,7 +80,7 @@ def _count(table: Table, held: dict[tuple[str, int], Seqs]) -> None:
                 held[topic, epoch].add(seqs.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
-def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: str | None) -> Finding:
+def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: str | None) -> ArchiveFinding:
     standing = live.standing(topic)
     rows = sum(len(seqs) for (name, _), seqs in held.items() if name == topic)
     if standing is None:
@@ -98,7 +98,7 @@ def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: s
     first = max(standing.earliest, after.earliest)
     common, found = archived.between(first, standing.head), found.between(first, standing.head)
     differences = list(_differences(archived, common, found))
-    return Finding(
+    return ArchiveFinding(
         topic,
         "differs" if differences else "equal",
         len(common),
@@ -109,8 +109,8 @@ def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: s
     )
 
 
-def _other(topic: str, rows: int, why: str) -> Finding:
-    return Finding(topic, "differs", rows, 0, "", "", [why])
+def _other(topic: str, rows: int, why: str) -> ArchiveFinding:
+    return ArchiveFinding(topic, "differs", rows, 0, "", "", [why])
 
 
 def _differences(archived: Seqs, common: Seqs, found: Seqs) -> Iterator[str]:

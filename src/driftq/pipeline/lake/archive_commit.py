@@ -16,21 +16,21 @@ import pyarrow as pa
 from deltalake.transaction import AddAction
 from msgspec import json
 
-from driftq.pipeline.lake.delta_tables import Batch, Lake, Table
-from driftq.pipeline.lake.parquet_parts import Gap, Part, Places
+from driftq.pipeline.lake.delta_tables import Lake, LakeTable, WriterBatch
+from driftq.pipeline.lake.parquet_parts import ArchivedGap, ParquetPart, Places
 from driftq.pipeline.lake.table_layout import BAD_RECORDS, DAY, GAPS
 from driftq.pipeline.lake.table_progress import Move
-from driftq.pipeline.offsets import Range
+from driftq.pipeline.offsets import OffsetRange
 
 
-class Told(NamedTuple):
+class PartReport(NamedTuple):
     """What the tasks of a batch have told."""
 
-    parts: dict[str, list[Part]]
-    gaps: list[Gap]
+    parts: dict[str, list[ParquetPart]]
+    gaps: list[ArchivedGap]
 
 
-class Committed(NamedTuple):
+class CommittedBatch(NamedTuple):
     """What a batch brought."""
 
     rows: int
@@ -38,24 +38,24 @@ class Committed(NamedTuple):
     gaps: int
 
 
-class Plan(NamedTuple):
+class CommitPlan(NamedTuple):
     """What a batch brings to the tables, by topic."""
 
-    parts: Mapping[str, Range]
-    tables: Mapping[str, Table]
+    parts: Mapping[str, OffsetRange]
+    tables: Mapping[str, LakeTable]
     records: Mapping[str, Move]
     bad: Mapping[str, Move]
 
 
-def plan_batch(lake: Lake, parts: Mapping[str, Range], tables: Mapping[str, Table]) -> Plan:
+def plan_batch(lake: Lake, parts: Mapping[str, OffsetRange], tables: Mapping[str, LakeTable]) -> CommitPlan:
     """What a batch that reads these ranges brings to tables that may have some of it."""
     records: dict[str, Move] = {}
     for table, own in _by_table(tables, parts).values():
         records |= table.moves(parts[topic] for topic in own)
-    return Plan(parts, tables, records, _bad(lake).moves(parts.values(), _anew(records)))
+    return CommitPlan(parts, tables, records, _bad(lake).moves(parts.values(), _anew(records)))
 
 
-def places_of(lake: Lake, plan: Plan) -> Places:
+def places_of(lake: Lake, plan: CommitPlan) -> Places:
     """The same for tasks, which have nothing but paths and numbers."""
     return Places(
         {topic: str(table.path) for topic, table in plan.tables.items()},
@@ -67,21 +67,23 @@ def places_of(lake: Lake, plan: Plan) -> Places:
     )
 
 
-def read_told(lines: Iterable[str]) -> Told:
+def read_told(lines: Iterable[str]) -> PartReport:
     """Files by table, and gaps."""
-    parts: dict[str, list[Part]] = defaultdict(list)
-    gaps: list[Gap] = []
+    parts: dict[str, list[ParquetPart]] = defaultdict(list)
+    gaps: list[ArchivedGap] = []
     for line in lines:
         facts = json.decode(line, type=dict[str, Any])
         if "gap_from" in facts:
-            gaps.append(Gap(**facts))
+            gaps.append(ArchivedGap(**facts))
         else:
-            part = Part(**facts)
+            part = ParquetPart(**facts)
             parts[part.table].append(part)
-    return Told(dict(parts), gaps)
+    return PartReport(dict(parts), gaps)
 
 
-def commit_parts(lake: Lake, plan: Plan, lines: Iterable[str], batch: Batch, *, seen_ms: int) -> Committed:
+def commit_parts(
+    lake: Lake, plan: CommitPlan, lines: Iterable[str], batch: WriterBatch, *, seen_ms: int
+) -> CommittedBatch:
     """Commit all that the tasks of a batch have told. What was committed before is not again."""
     told = read_told(lines)
     gaps = _commit_gaps(lake, plan, told.gaps, batch, seen_ms)
@@ -94,7 +96,7 @@ def commit_parts(lake: Lake, plan: Plan, lines: Iterable[str], batch: Batch, *, 
         if parts or any(move.anew for move in moves):  # a mark of an earlier life goes back though no row comes with it
             table.add([_action(part) for part in parts], batch, moves)
             rows += sum(part.rows for part in parts)
-    return Committed(rows, sum(part.rows for part in bad), gaps)
+    return CommittedBatch(rows, sum(part.rows for part in bad), gaps)
 
 
 def _anew(moves: Mapping[str, Move]) -> set[str]:
@@ -102,20 +104,20 @@ def _anew(moves: Mapping[str, Move]) -> set[str]:
     return {topic for topic, move in moves.items() if move.anew}
 
 
-def _bad(lake: Lake) -> Table:
+def _bad(lake: Lake) -> LakeTable:
     return lake.table("bad_records", BAD_RECORDS)
 
 
-def _by_table(tables: Mapping[str, Table], topics: Iterable[str]) -> dict[str, tuple[Table, list[str]]]:
+def _by_table(tables: Mapping[str, LakeTable], topics: Iterable[str]) -> dict[str, tuple[LakeTable, list[str]]]:
     """Tables by their paths, each with the topics that go there."""
-    found: dict[str, tuple[Table, list[str]]] = {}
+    found: dict[str, tuple[LakeTable, list[str]]] = {}
     for topic in topics:
         table = tables[topic]
         found.setdefault(str(table.path), (table, []))[1].append(topic)
     return found
 
 
-def _commit_gaps(lake: Lake, plan: Plan, gaps: list[Gap], batch: Batch, seen_ms: int) -> int:
+def _commit_gaps(lake: Lake, plan: CommitPlan, gaps: list[ArchivedGap], batch: WriterBatch, seen_ms: int) -> int:
     if not gaps:
         return 0
     table = lake.table("gaps", GAPS)
@@ -127,7 +129,7 @@ def _commit_gaps(lake: Lake, plan: Plan, gaps: list[Gap], batch: Batch, seen_ms:
     return len(new)
 
 
-def _left(plan: Plan, move: Move, gap: Gap) -> Gap | None:
+def _left(plan: CommitPlan, move: Move, gap: ArchivedGap) -> ArchivedGap | None:
     """What of a gap nobody has told yet, and no query has archived before it was lost."""
     if gap.epoch == move.epoch:
         known = max(move.cut, plan.records[gap.topic].cut)
@@ -139,12 +141,12 @@ def _left(plan: Plan, move: Move, gap: Gap) -> Gap | None:
     return gap._replace(gap_from=first) if first <= gap.gap_to else None
 
 
-def _action(part: Part) -> AddAction:
+def _action(part: ParquetPart) -> AddAction:
     stats = {"numRecords": part.rows, "minValues": {"seq": part.first_seq}, "maxValues": {"seq": part.last_seq}}
     values = {DAY: part.day} if part.day else {}
     return AddAction(part.path, part.bytes, values, part.written_ms, True, json.encode(stats).decode())
 
 
-def _gap_rows(gaps: list[Gap], seen_ms: int) -> pa.Table:
+def _gap_rows(gaps: list[ArchivedGap], seen_ms: int) -> pa.Table:
     columns = {name: [getattr(gap, name) for gap in gaps] for name in GAPS.names[:-1]}
     return pa.table({**columns, "seen_ts": pa.array([seen_ms * 1000] * len(gaps), GAPS.field("seen_ts").type)}, GAPS)

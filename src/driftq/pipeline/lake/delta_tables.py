@@ -27,14 +27,14 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake import table_progress as marks
 from driftq.pipeline.lake.table_layout import DAY, RECORDS, directory_name
 from driftq.pipeline.lake.table_progress import Move
-from driftq.pipeline.offsets import Range
+from driftq.pipeline.offsets import OffsetRange
 
 _TRIES = 20
 """Commits of others that one commit may meet before it gives up."""
 _COMPACT_EVERY = 100
 
 
-class Batch(NamedTuple):
+class WriterBatch(NamedTuple):
     """Which batch of which writer a commit carries."""
 
     writer: str
@@ -53,32 +53,32 @@ class Lake:
 
     # Where things are
 
-    def topic(self, name: str) -> "Table":
+    def topic(self, name: str) -> "LakeTable":
         """The table of one topic."""
-        return Table(self.root / "topics" / directory_name(name), RECORDS, by=[DAY])
+        return LakeTable(self.root / "topics" / directory_name(name), RECORDS, by=[DAY])
 
-    def shared(self, name: str) -> "Table":
+    def shared(self, name: str) -> "LakeTable":
         """A table that many topics share."""
-        return Table(self.root / "tables" / directory_name(name), RECORDS, by=[DAY])
+        return LakeTable(self.root / "tables" / directory_name(name), RECORDS, by=[DAY])
 
-    def table(self, name: str, schema: pa.Schema) -> "Table":
+    def table(self, name: str, schema: pa.Schema) -> "LakeTable":
         """One of the tables that there are once in a lake."""
-        return Table(self.root / name, schema)
+        return LakeTable(self.root / name, schema)
 
-    def archives(self) -> list["Table"]:
+    def archives(self) -> list["LakeTable"]:
         """All tables of records that there are."""
         found = [*sorted((self.root / "topics").glob("*")), *sorted((self.root / "tables").glob("*"))]
-        tables = (Table(path, RECORDS, by=[DAY]) for path in found)
+        tables = (LakeTable(path, RECORDS, by=[DAY]) for path in found)
         return [table for table in tables if table.exists()]
 
-    def target(self, topic: str, shared: str | None) -> "Table":
+    def target(self, topic: str, shared: str | None) -> "LakeTable":
         """The table that a topic goes to: its own, or the shared one of a name.
 
         Raises PipelineError if the lake has the topic in another one: whoever reads a lake finds a record once.
         """
         target = self.topic(topic) if shared is None else self.shared(shared)
         found = sorted((self.root / "tables").glob("*"))
-        others = [self.topic(topic), *(Table(path, RECORDS, by=[DAY]) for path in found)]
+        others = [self.topic(topic), *(LakeTable(path, RECORDS, by=[DAY]) for path in found)]
         for other in others:
             if other.path != target.path and other.holds(topic):
                 raise PipelineError(
@@ -92,7 +92,7 @@ class Lake:
         return self.root / "_checkpoints" / directory_name(name)
 
 
-class Table:
+class LakeTable:
     """One Delta table, made by the first commit."""
 
     def __init__(self, path: Path, schema: pa.Schema, *, by: Sequence[str] = ()) -> None:
@@ -104,7 +104,7 @@ class Table:
         """Was anything committed yet?"""
         return DeltaTable.is_deltatable(str(self.path))
 
-    def has(self, batch: Batch) -> bool:
+    def has(self, batch: WriterBatch) -> bool:
         """Was this batch committed?"""
         return self.exists() and _committed(DeltaTable(self.path), batch)
 
@@ -116,13 +116,13 @@ class Table:
         """The last seq of a topic that is settled here; 0 where nothing is."""
         return marks.mark_of(DeltaTable(self.path), topic, epoch) if self.exists() else 0
 
-    def moves(self, parts: Iterable[Range], anew: Collection[str] = ()) -> dict[str, Move]:
+    def moves(self, parts: Iterable[OffsetRange], anew: Collection[str] = ()) -> dict[str, Move]:
         """What a batch that reads these ranges brings to the table, by topic; of some it is known to be all new."""
         table = DeltaTable(self.path) if self.exists() else None
         found = {part: 0 if table is None else marks.mark_of(table, part.topic, part.epoch) for part in parts}
         return {part.topic: marks.move_of(part, mark, anew=part.topic in anew) for part, mark in found.items()}
 
-    def add(self, files: Sequence[AddAction], batch: Batch, moves: Sequence[Move] = ()) -> bool:
+    def add(self, files: Sequence[AddAction], batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
         """Make files that are in the directory part of the table; False if the batch has been committed before."""
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
@@ -132,7 +132,7 @@ class Table:
 
         return self._commit(batch, commit, moves)
 
-    def append(self, rows: pa.Table, batch: Batch, moves: Sequence[Move] = ()) -> bool:
+    def append(self, rows: pa.Table, batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
         """Write rows; False if the batch has been committed before."""
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
@@ -141,7 +141,7 @@ class Table:
         return self._commit(batch, commit, moves)
 
     def upsert(
-        self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None, moves: Sequence[Move] = ()
+        self, rows: pa.Table, keys: Sequence[str], batch: WriterBatch | None = None, moves: Sequence[Move] = ()
     ) -> bool:
         """Write rows in place of those with the same keys; False if the batch has been committed before.
 
@@ -160,7 +160,7 @@ class Table:
         return self._commit(batch, commit, moves)
 
     def _commit(
-        self, batch: Batch | None, commit: Callable[[DeltaTable, CommitProperties], None], moves: Sequence[Move]
+        self, batch: WriterBatch | None, commit: Callable[[DeltaTable, CommitProperties], None], moves: Sequence[Move]
     ) -> bool:
         table = self._made()
         if batch is not None and _committed(table, batch):
@@ -214,6 +214,6 @@ class Table:
         return [str(self.path / unquote(path)) for path in actions["path"].to_pylist()]
 
 
-def _committed(table: DeltaTable, batch: Batch) -> bool:
+def _committed(table: DeltaTable, batch: WriterBatch) -> bool:
     last = table.transaction_version(batch.writer)
     return last is not None and last >= batch.number

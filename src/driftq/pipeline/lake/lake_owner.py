@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.delta_tables import Lake
-from driftq.pipeline.offsets import Range
+from driftq.pipeline.offsets import OffsetRange
 
 _NOTE = "driftq-lake.json"
 
@@ -35,7 +35,7 @@ def claim(lake: Lake, server_id: str | None) -> None:
         raise PipelineError(f"{told(owner, server_id)}; take another --lake for this server")
 
 
-def check_owner(lake: Lake, parts: Iterable[Range]) -> None:
+def check_owner(lake: Lake, parts: Iterable[OffsetRange]) -> None:
     """Before a batch is written: the server may have become another while the query ran. Raises PipelineError."""
     for server_id in {part.server_id for part in parts if part.server_id}:
         claim(lake, server_id)

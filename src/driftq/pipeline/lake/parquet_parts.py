@@ -1,6 +1,6 @@
 """Records into Parquet files, on the executor that has them; what was written is told to the driver, which commits it.
 
-    Arrow batches → by topic and day → files of up to so many rows → one `Part` each
+    Arrow batches → by topic and day → files of up to so many rows → one `ParquetPart` each
 
 This code travels to executors by value, and they may have nothing but what Spark itself needs: so no more is imported.
 
@@ -30,7 +30,7 @@ _BAD = ""
 """In place of a day: the rows that cannot be read."""
 
 
-class Part(NamedTuple):
+class ParquetPart(NamedTuple):
     """A file that waits to be committed; its path is relative to the directory of its table."""
 
     table: str
@@ -43,7 +43,7 @@ class Part(NamedTuple):
     written_ms: int
 
 
-class Gap(NamedTuple):
+class ArchivedGap(NamedTuple):
     """A range that was lost, as a row of the source tells it."""
 
     topic: str
@@ -66,7 +66,7 @@ class Places(NamedTuple):
     """The epochs of topics that were made again: what is told of their earlier life belongs to these."""
 
 
-class PartWriter:
+class ParquetPartWriter:
     """Takes the batches of one task. Holds so many rows at most."""
 
     def __init__(self, places: Places) -> None:
@@ -75,7 +75,7 @@ class PartWriter:
         self._held: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
         self._rows = 0
         self._bytes = 0
-        self.parts: list[Part] = []
+        self.parts: list[ParquetPart] = []
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Put the records of a batch where they belong."""
@@ -118,7 +118,7 @@ class PartWriter:
         self._rows = self._bytes = 0
 
 
-def _write(table: str, day: str, rows: pa.Table) -> Part:
+def _write(table: str, day: str, rows: pa.Table) -> ParquetPart:
     directory = f"{DAY}={day}/" if day else ""
     path = f"{directory}part-{SystemEntropy().token(16).hex()}.zstd.parquet"
     file = Path(table, path)
@@ -127,7 +127,7 @@ def _write(table: str, day: str, rows: pa.Table) -> Part:
     seqs = pc.min_max(rows["seq"])
     size = os.stat(file).st_size
     ends = (seqs["min"].as_py(), seqs["max"].as_py())
-    return Part(table, path, size, day, len(rows), *ends, SystemClock().wall_ms())
+    return ParquetPart(table, path, size, day, len(rows), *ends, SystemClock().wall_ms())
 
 
 def _maps(texts: Any, decode: Callable[[str], Any]) -> Any:
@@ -162,7 +162,7 @@ def _decoder() -> Callable[[str], Any]:
 
 def write_parts(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
     """The work of one task: rows of the source in, and one row of JSON for each file and each gap out."""
-    writer = PartWriter(places)
+    writer = ParquetPartWriter(places)
     told: list[str] = []
     for batch in batches:
         records = batch.filter(pc.equal(batch["kind"], "record"))
@@ -174,10 +174,10 @@ def write_parts(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[p
     yield pa.RecordBatch.from_pydict({"told": pa.array(told, pa.string())})
 
 
-def _gaps(batch: pa.RecordBatch, places: Places) -> Iterator[Gap]:
+def _gaps(batch: pa.RecordBatch, places: Places) -> Iterator[ArchivedGap]:
     lost = batch.filter(pc.not_equal(batch["kind"], "record"))
     for row in lost.select(["topic", "gap_from", "gap_to", "reason"]).to_pylist():
         topic, first, last = row["topic"], row["gap_from"], row["gap_to"]
         if topic in places.epochs:
             ended = places.left.get(topic) if last < first else None
-            yield Gap(topic, places.epochs[topic] if ended is None else ended, first, last, row["reason"])
+            yield ArchivedGap(topic, places.epochs[topic] if ended is None else ended, first, last, row["reason"])

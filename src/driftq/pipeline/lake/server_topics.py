@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftq.client import NotFoundError
-from driftq.pipeline.lake.archive_check import Standing
+from driftq.pipeline.lake.archive_check import TopicExtent
 
 if TYPE_CHECKING:
     from driftq.client import Client
@@ -19,13 +19,13 @@ class ServerTopics:
     def __init__(self, client: "Client") -> None:
         self._client = client
 
-    def standing(self, topic: str) -> Standing | None:
+    def standing(self, topic: str) -> TopicExtent | None:
         """How a topic stands; None if there is none of this name."""
         try:
             found = self._client.topic(topic).segments()
         except NotFoundError:
             return None
-        return Standing(found.epoch, found.earliest_seq, found.head_seq, found.server_id)
+        return TopicExtent(found.epoch, found.earliest_seq, found.head_seq, found.server_id)
 
     def server_id(self) -> str | None:
         """Which server it is; None as long as it has no topic, for only the manifest of a topic tells."""

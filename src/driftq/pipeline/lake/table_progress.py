@@ -18,7 +18,7 @@ from typing import NamedTuple
 from deltalake import DeltaTable, Transaction
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.offsets import Range
+from driftq.pipeline.offsets import OffsetRange
 
 
 class Move(NamedTuple):
@@ -46,7 +46,7 @@ def holds(table: DeltaTable, topic: str) -> bool:
     return table.transaction_version(_topic_name(topic)) is not None
 
 
-def move_of(part: Range, found: int, *, anew: bool = False) -> Move:
+def move_of(part: OffsetRange, found: int, *, anew: bool = False) -> Move:
     """What a range that a batch reads does to a mark.
 
     A topic that has lost its end in a crash goes on below it in the same epoch. What the mark says is of the life

@@ -1,6 +1,6 @@
-"""What a job is: a name, typed options, and a function that is given a `Run`. And where to find each one.
+"""What a job is: a name, typed options, and a function that is given a `JobRun`. And where to find each one.
 
-A job is started by `jobs.launch`, which makes the `Run`: the session, the client, what is told while it works, and
+A job is started by `jobs.launch`, which makes the `JobRun`: the session, the client, what is told while it works, and
 whether somebody asked it to stop. The command line and Python start it the same way.
 
 Invariant: a job keeps nothing outside its checkpoint, its tables and its topics, so it can be killed at any moment and
@@ -38,14 +38,14 @@ class Progress(Struct, frozen=True, kw_only=True):
     """What it does at this moment, in a few words."""
 
 
-class Outcome(Struct, frozen=True):
+class JobResult(Struct, frozen=True):
     """What a run that ended well has to say: facts, and maybe tables of rows."""
 
     facts: dict[str, Any] = {}
     tables: dict[str, list[dict[str, Any]]] = {}
 
 
-class Run(Protocol):
+class JobRun(Protocol):
     """What a job is given to work with."""
 
     @property
@@ -94,13 +94,13 @@ Options = TypeVar("Options", bound=Struct)
 
 
 @dataclass(frozen=True)
-class Job(Generic[Options]):
+class PipelineJob(Generic[Options]):
     """A job. Every field of `options` is a flag of the command line too; its `Meta` description is the help."""
 
     name: str
     help: str
     options: type[Options]
-    run: Callable[[Run, Options], Outcome]
+    run: Callable[[JobRun, Options], JobResult]
 
 
 PLACES: Mapping[str, str] = {
@@ -115,12 +115,12 @@ PLACES: Mapping[str, str] = {
 """Where each job is; a job is imported when it is asked for."""
 
 
-def find_job(name: str) -> Job[Any]:
+def find_job(name: str) -> PipelineJob[Any]:
     """The job of a name. Raises AbsentError, with all names there are."""
     place = PLACES.get(name)
     if place is None:
         raise AbsentError(f"there is no job {name!r}; there are {', '.join(PLACES)}, and any FILE.py of yours")
     module, _, attribute = place.partition(":")
     job = getattr(import_module(module), attribute)
-    assert isinstance(job, Job)
+    assert isinstance(job, PipelineJob)
     return job

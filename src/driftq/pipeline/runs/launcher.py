@@ -19,10 +19,10 @@ from msgspec import Struct, structs, to_builtins
 from driftq.client import Client, TransportError, UnavailableError
 from driftq.client.client import DEFAULT_URL
 from driftq.pipeline.errors import PipelineError, UnreachableError
-from driftq.pipeline.runs.job import Outcome, Progress, find_job
+from driftq.pipeline.runs.job import JobResult, Progress, find_job
 from driftq.pipeline.runs.job_options import make_options
 from driftq.pipeline.runs.query_progress import Tally, sum_up
-from driftq.pipeline.runs.run_records import RunRecord, Runs
+from driftq.pipeline.runs.run_records import RunRecord, RunRecords
 from driftq.pipeline.spark.failures import in_one_line
 from driftq.pipeline.spark_session import session
 from driftq.system.clock import SystemClock
@@ -44,7 +44,7 @@ _TOO_BUSY = "failed to connect back"
 _SECRET = ("key", "token", "secret", "password")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class RunSettings(Struct, frozen=True, kw_only=True):
     """Where a pipeline runs; nothing here is a secret, keys come from DRIFTQ_API_KEY."""
 
     server: str | None = None
@@ -60,8 +60,8 @@ Listener = Callable[[RunRecord], None]
 
 
 def run_job(
-    name: str, /, *, settings: Settings | None = None, listener: Listener | None = None, **options: Any
-) -> Outcome:
+    name: str, /, *, settings: RunSettings | None = None, listener: Listener | None = None, **options: Any
+) -> JobResult:
     """Run a job to its end. Raises PipelineError, or what the server has to say."""
     job = find_job(name)
     given = make_options(job.options, options)
@@ -71,17 +71,17 @@ def run_job(
 def launch(
     name: str,
     options: Mapping[str, Any],
-    body: Callable[["LiveRun"], Outcome],
+    body: Callable[["LiveRun"], JobResult],
     *,
-    settings: Settings | None = None,
+    settings: RunSettings | None = None,
     listener: Listener | None = None,
     every_s: float | None = None,
-) -> Outcome:
+) -> JobResult:
     """Run something as a pipeline, maybe again and again. Raises what it raises; a failure of Spark in one line.
 
     A server that has answered once and is away later does not end a run that comes again.
     """
-    run = LiveRun(name, options, settings or Settings(), listener)
+    run = LiveRun(name, options, settings or RunSettings(), listener)
     with run.signals():
         try:
             outcome = _patiently(body, run)
@@ -100,7 +100,7 @@ def launch(
             run.close()
 
 
-def _patiently(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome:
+def _patiently(body: Callable[["LiveRun"], JobResult], run: "LiveRun") -> JobResult:
     """Begin again where the machine was too busy: Spark gives the process of a source ten seconds to come up."""
     for _ in range(_TRIES - 1):
         try:
@@ -111,7 +111,7 @@ def _patiently(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome:
     return body(run)
 
 
-def _again(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome | None:
+def _again(body: Callable[["LiveRun"], JobResult], run: "LiveRun") -> JobResult | None:
     """Once more; None where the server is away, which the record tells until it is back."""
     try:
         outcome = _patiently(body, run)
@@ -128,11 +128,11 @@ def _again(body: Callable[["LiveRun"], Outcome], run: "LiveRun") -> Outcome | No
 class LiveRun:
     """`job.Run`, for a run of this process."""
 
-    def __init__(self, name: str, options: Mapping[str, Any], settings: Settings, listener: Listener | None) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any], settings: RunSettings, listener: Listener | None) -> None:
         self._settings = settings
         self._listener = listener
         self._clock = SystemClock()
-        self._runs = Runs(Path(settings.state_dir) if settings.state_dir else None)
+        self._runs = RunRecords(Path(settings.state_dir) if settings.state_dir else None)
         self._woken = threading.Event()
         self._spark: SparkSession | None = None
         self._client: Client | None = None

@@ -13,7 +13,7 @@ from driftq.pipeline.runs.job import Progress
 _SMOOTH = 0.5
 
 
-class Told(Protocol):
+class BatchReport(Protocol):
     """What Spark tells of one batch."""
 
     @property
@@ -22,7 +22,7 @@ class Told(Protocol):
         ...
 
 
-class Query(Protocol):
+class QueryProgress(Protocol):
     """What is asked of a query."""
 
     @property
@@ -61,7 +61,7 @@ class Tally:
         self.rate = 0.0
         self.lag: int | None = None
 
-    def take(self, query: Query) -> None:
+    def take(self, query: QueryProgress) -> None:
         """Count what is new."""
         for told in query.recentProgress:
             batch = msgspec.json.decode(told.json, type=_Batch)

@@ -48,7 +48,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Runs:
+class RunRecords:
     """All runs that this machine knows."""
 
     def __init__(

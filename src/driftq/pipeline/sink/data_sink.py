@@ -25,7 +25,7 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.server_connection import Wire
 from driftq.pipeline.sink.arrow_chunks import check_columns
 from driftq.pipeline.sink.stage_client import ServerStage
-from driftq.pipeline.sink.staged_batch import Address, PartWriter, Staged, abandon, check_writer, commit
+from driftq.pipeline.sink.staged_batch import PartWriter, StagedRows, TaskAddress, abandon, check_writer, commit
 from driftq.pipeline.spark.worker_memory import settle
 
 _QUERY = "sql.streaming.queryId"
@@ -33,7 +33,7 @@ _BATCH = "streaming.sql.batchId"
 _ATTEMPT_BYTES = 6
 
 
-class Target(NamedTuple):
+class SinkTarget(NamedTuple):
     """Where rows go. Travels to the executors with the writer."""
 
     wire: Wire
@@ -42,7 +42,7 @@ class Target(NamedTuple):
     create: bool
 
     @staticmethod
-    def of(options: Mapping[str, str], wire: Wire) -> "Target":
+    def of(options: Mapping[str, str], wire: Wire) -> "SinkTarget":
         """From the options of a write, whose names are known to be right. Raises PipelineError."""
         topic, error_topic = options.get("topic"), options.get("errorTopic")
         for name in (topic, error_topic):
@@ -50,7 +50,7 @@ class Target(NamedTuple):
                 raise PipelineError(f"topic {name!r} belongs to the broker API: produce to it through /v1")
         if "topics" in options or "topicPattern" in options:
             raise PipelineError("a write takes option 'topic', or a column 'topic' that names one per row")
-        return Target(wire, topic, error_topic, options.get("createTopic", "true").lower() != "false")
+        return SinkTarget(wire, topic, error_topic, options.get("createTopic", "true").lower() != "false")
 
     def connected(self) -> ServerStage:
         """The server to write to."""
@@ -61,7 +61,7 @@ class Target(NamedTuple):
         task = TaskContext.get()
         assert task is not None, "write runs in a task"
         attempt = int.from_bytes(os.urandom(_ATTEMPT_BYTES))
-        address = Address(check_writer(writer), batch, task.partitionId(), attempt)
+        address = TaskAddress(check_writer(writer), batch, task.partitionId(), attempt)
         with self.connected() as server:
             handle = Handle(PartWriter(server, address, topic=self.topic, error_topic=self.error_topic).write(rows))
         settle()
@@ -72,13 +72,13 @@ class Target(NamedTuple):
 class Handle(WriterCommitMessage):
     """What a task tells the driver."""
 
-    staged: Staged
+    staged: StagedRows
 
 
 class StreamSink(DataSourceStreamArrowWriter):
     """The sink of a streaming query: `write` runs in tasks, the rest on the driver, each in an instance of its own."""
 
-    def __init__(self, target: Target, schema: StructType, *, overwrite: bool) -> None:
+    def __init__(self, target: SinkTarget, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise PipelineError("a topic is only ever appended to: use outputMode('append') or 'update'")
         check_columns(_columns(schema), routed=target.topic is None)
@@ -107,7 +107,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 class BatchSink(DataSourceArrowWriter):
     """The sink of one `df.write`. One instance, copied to tasks and driver."""
 
-    def __init__(self, target: Target, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
+    def __init__(self, target: SinkTarget, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
         if overwrite:
             raise PipelineError("a topic is only ever appended to: use mode('append')")
         check_columns(_columns(schema), routed=target.topic is None)
@@ -145,5 +145,5 @@ def _columns(schema: StructType) -> dict[str, str]:
     return {column.name: column.dataType.simpleString() for column in schema.fields}
 
 
-def _handles(messages: list[WriterCommitMessage | None]) -> list[Staged]:
+def _handles(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
     return [message.staged for message in messages if isinstance(message, Handle)]

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from driftq.pipeline.errors import AbsentError, PipelineError
 from driftq.pipeline.server_connection import AnswerError, Wire
-from driftq.pipeline.sink.staged_batch import Address, PartName
+from driftq.pipeline.sink.staged_batch import PartName, TaskAddress
 
 _SYNC_MS = 30_000
 _ROUNDS = 10
@@ -28,7 +28,7 @@ class ServerStage:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._wire.close()
 
-    def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+    def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
         """Keep a chunk; the topic is made where it is not there and may be."""
         query = urlencode({**address._asdict(), "chunk": chunk})
         path = f"{self._wire.topic_path(topic, 'stage')}?{query}"

@@ -37,7 +37,7 @@ _KEPT = (128 << 10, 1 << 10)
 """So much of a refused record's data is kept in the error topic; the lesser amount where that is refused too."""
 
 
-class Address(NamedTuple):
+class TaskAddress(NamedTuple):
     """Whose rows, of which batch and task."""
 
     writer: str
@@ -57,7 +57,7 @@ class PartName(NamedTuple):
 class Stage(Protocol):
     """What is asked of the server. Each call may be repeated; a refusal is an AnswerError."""
 
-    def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+    def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
         """Keep a chunk."""
         ...
 
@@ -71,10 +71,10 @@ class Stage(Protocol):
 
 
 @dataclass
-class Staged:
+class StagedRows:
     """What a task has left at the server: a handle for the driver. Chunks by topic."""
 
-    address: Address
+    address: TaskAddress
     chunks: dict[str, int] = field(default_factory=dict)
     records: int = 0
     refused: int = 0
@@ -90,15 +90,15 @@ def check_writer(writer: str) -> str:
 class PartWriter:
     """Stages the rows of one task."""
 
-    def __init__(self, stage: Stage, address: Address, *, topic: str | None, error_topic: str | None) -> None:
+    def __init__(self, stage: Stage, address: TaskAddress, *, topic: str | None, error_topic: str | None) -> None:
         self._stage = stage
         self._topic = topic
         self._error_topic = error_topic
-        self._done = Staged(address)
+        self._done = StagedRows(address)
         self._rows_max: int | None = None
         """What the server takes in one call, where that was found to be less than usual."""
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage all rows. Raises PipelineError, naming the record, where one is refused and may not be."""
         for topic, rows in chunks(batches, self._topic):
             kept, missing = without_null(rows)
@@ -155,7 +155,7 @@ class PartWriter:
                 return
 
 
-def commit(stage: Stage, handles: Sequence[Staged], batch: int, *, error_topic: str | None) -> None:
+def commit(stage: Stage, handles: Sequence[StagedRows], batch: int, *, error_topic: str | None) -> None:
     """Publish a batch: in each topic everything, in the order of parts, at once. An empty batch leaves nothing."""
     published: list[str] = []
     for (topic, writer), parts in _parts(handles, error_topic):
@@ -166,14 +166,14 @@ def commit(stage: Stage, handles: Sequence[Staged], batch: int, *, error_topic: 
         published.append(topic)
 
 
-def abandon(stage: Stage, handles: Sequence[Staged]) -> None:
+def abandon(stage: Stage, handles: Sequence[StagedRows]) -> None:
     """Drop what waits. Never needed, for what is not named goes by itself; what is published is not touched."""
     for (topic, writer), _ in _parts(handles, None):
         with suppress(PipelineError):  # why the batch failed is what the user has to hear
             stage.drop(topic, writer)
 
 
-def _parts(handles: Sequence[Staged], first: str | None) -> list[tuple[tuple[str, str], list[PartName]]]:
+def _parts(handles: Sequence[StagedRows], first: str | None) -> list[tuple[tuple[str, str], list[PartName]]]:
     """Topic and writer to the parts there, one topic before the others."""
     found: dict[tuple[str, str], list[PartName]] = {}
     for handle in sorted(handles, key=lambda each: each.address.part):
@@ -203,7 +203,7 @@ _ADVICE = {
 }
 
 
-def _fail(topic: str, address: Address, record: dict[str, str | None], code: str, message: str) -> NoReturn:
+def _fail(topic: str, address: TaskAddress, record: dict[str, str | None], code: str, message: str) -> NoReturn:
     data = record["data"] or ""
     tag = "" if record.get("tag") is None else f" with tag {(record['tag'] or '')[:_SHOWN]!r}"
     raise PipelineError(
@@ -212,7 +212,7 @@ def _fail(topic: str, address: Address, record: dict[str, str | None], code: str
     )
 
 
-def _note(topic: str, address: Address, record: dict[str, str | None], code: str, message: str, most: int) -> bytes:
+def _note(topic: str, address: TaskAddress, record: dict[str, str | None], code: str, message: str, most: int) -> bytes:
     """A record of the error topic: what was refused, and why."""
     kept = {name: value if value is None else value[:most] for name, value in record.items()}
     note = {

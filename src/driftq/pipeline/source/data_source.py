@@ -17,9 +17,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from driftq.pipeline import offsets
-from driftq.pipeline.offsets import Late, Place, Places, Range, same_server
+from driftq.pipeline.offsets import LateLosses, OffsetRange, Places, TopicOffset, same_server
 from driftq.pipeline.server_connection import Wire, address_of
-from driftq.pipeline.sink.data_sink import BatchSink, StreamSink, Target
+from driftq.pipeline.sink.data_sink import BatchSink, SinkTarget, StreamSink
 from driftq.pipeline.source import row_filters as selection
 from driftq.pipeline.source.read_columns import Projection, check_nulls, check_schema, ddl, names_of
 from driftq.pipeline.source.read_options import (
@@ -32,9 +32,9 @@ from driftq.pipeline.source.read_options import (
     server_of,
 )
 from driftq.pipeline.source.row_filters import Condition
-from driftq.pipeline.source.split_plan import Gap, Manifest, Split, present, reach, recreated, splits_of
+from driftq.pipeline.source.split_plan import SeqGap, Split, TopicFiles, present, reach, recreated, splits_of
 from driftq.pipeline.source.split_reader import Task, deleted, loss, read_split
-from driftq.pipeline.source.topic_listing import Topics
+from driftq.pipeline.source.topic_listing import TopicListing
 from driftq.pipeline.spark.socket_directory import PUSH_VARIABLE, SERVER_VARIABLE
 from driftq.pipeline.spark.worker_daemon import hush_this_process
 from driftq.pipeline.spark.worker_memory import settle
@@ -62,7 +62,7 @@ class DriftqSource(DataSource):
             # A number from here on: Spark asks for the first offset more than once.
             asked = self._asked()
             with self._wire(asked) as wire:
-                self._latest = Topics(wire, asked).initial()
+                self._latest = TopicListing(wire, asked).initial()
 
     @classmethod
     def name(cls) -> str:
@@ -107,11 +107,11 @@ class DriftqSource(DataSource):
         """The sink of a stream."""
         return StreamSink(self._target(), schema, overwrite=overwrite)
 
-    def _target(self) -> Target:
+    def _target(self) -> SinkTarget:
         check_names(self.options)
         server = server_of(self.options, self._known_server())
         key = api_key_of(self.options, self.session_key)
-        return Target.of(self.options, Wire(server, key, patience_s=patience_of(self.options)))
+        return SinkTarget.of(self.options, Wire(server, key, patience_s=patience_of(self.options)))
 
     def _task(self, asked: ReadOptions, schema: StructType) -> Task:
         check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
@@ -132,7 +132,7 @@ def _read(task: Task, partition: InputPartition) -> Iterator[Any]:
     settle()
 
 
-def _checked(asked: ReadOptions, topic: str, gaps: list[Gap]) -> list[Gap]:
+def _checked(asked: ReadOptions, topic: str, gaps: list[SeqGap]) -> list[SeqGap]:
     """The gaps that become rows. Raises DataLossError where they may not be."""
     if gaps and asked.on_data_loss == "fail":
         raise loss(topic, gaps)
@@ -148,7 +148,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """On the driver: one per split."""
-        topics = Topics(self._task.wire, self._asked)
+        topics = TopicListing(self._task.wire, self._asked)
         found = []
         for name in topics.names():
             manifest = topics.get(name)
@@ -158,7 +158,7 @@ class BatchReader(DataSourceReader):
         self._task.wire.close()
         return [InputPartition(split) for split in found]
 
-    def _narrowed(self, topics: Topics, manifest: Manifest, start: int, end: int) -> tuple[int, int]:
+    def _narrowed(self, topics: TopicListing, manifest: TopicFiles, start: int, end: int) -> tuple[int, int]:
         """The range without what no row can pass."""
         low, high = selection.seq_bounds(self._task.tests)
         start, end = max(start, low - 1), min(end, high)
@@ -199,12 +199,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, asked: ReadOptions, task: Task, latest: Places | None, elsewhere: str = "") -> None:
         self._asked = asked
         self._task = task
-        self._topics = Topics(task.wire, asked)
+        self._topics = TopicListing(task.wire, asked)
         self._elsewhere = elsewhere
         """The server, where it is not the session's."""
         self._initial = latest
         self._target: Places | None = None
-        self._late = Late()
+        self._late = LateLosses()
         self._gone: dict[str, float] = {}
         """Topics that are not there, and since when; for ever, where that has been said."""
 
@@ -228,7 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _heads(self) -> Places:
         found = [manifest for name in self._topics.names() if (manifest := self._topics.find(name)) is not None]
-        return {manifest.topic: Place(manifest.epoch, manifest.head, began=0) for manifest in found}
+        return {manifest.topic: TopicOffset(manifest.epoch, manifest.head, began=0) for manifest in found}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The heads, for the lag in Spark's progress."""
@@ -268,7 +268,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[name] = self._late.carry(name, places.get(name), end)
         return self._encoded(ends)
 
-    def _miss(self, topic: str, place: Place | None) -> None:
+    def _miss(self, topic: str, place: TopicOffset | None) -> None:
         """A topic is not there. Raises DataLossError where one that was read is not made again in time."""
         if place is None:
             return
@@ -282,22 +282,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gone[topic] = _SAID
         _log.warning("%s", error.message.partition(":")[0] + ": the query goes on without it, and with it if it comes")
 
-    def _head(self, manifest: Manifest) -> int:
+    def _head(self, manifest: TopicFiles) -> int:
         if self._target is None:
             return manifest.head
         target = self._target.get(manifest.topic)
         return min(manifest.head, target.seq) if target is not None and target.epoch == manifest.epoch else 0
 
-    def _begin(self, manifest: Manifest, place: Place | None) -> Place:
+    def _begin(self, manifest: TopicFiles, place: TopicOffset | None) -> TopicOffset:
         """Where the next batch begins in the life that the topic is in."""
         if place is None:
             begin = self._topics.begin_later(manifest)
-            return Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
-        now = Place(manifest.epoch, manifest.head, began=0, server_id=manifest.server_id)
+            return TopicOffset(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
+        now = TopicOffset(manifest.epoch, manifest.head, began=0, server_id=manifest.server_id)
         if place.lives_on_in(now) and (place.seq <= manifest.head or self._waits(manifest.topic)):
             return place
         _checked(self._asked, manifest.topic, [recreated(place)])
-        return Place(manifest.epoch, 0, began=0, lost=place.lost + 1, server_id=manifest.server_id)
+        return TopicOffset(manifest.epoch, 0, began=0, lost=place.lost + 1, server_id=manifest.server_id)
 
     def _waits(self, topic: str) -> bool:
         """Is it read from a seq on that is still to come? Where that is not known, a seq that was asked for may be."""
@@ -305,7 +305,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return not isinstance(self._asked.start, str)
         return topic in self._topics.ahead
 
-    def _end(self, manifest: Manifest, begin: Place, end: int) -> Place:
+    def _end(self, manifest: TopicFiles, begin: TopicOffset, end: int) -> TopicOffset:
         """The end of a batch, with what is skipped on the way to it."""
         skipped = 0
         if self._asked.on_data_loss == "skip":
@@ -327,7 +327,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found += splits
         return [InputPartition(split) for split in found]
 
-    def _splits(self, part: Range) -> tuple[list[Split], int]:
+    def _splits(self, part: OffsetRange) -> tuple[list[Split], int]:
         """The tasks of a range, and how many of its seqs are gone."""
         manifest = self._topics.find(part.topic)
         missed = [] if part.missed is None else [recreated(part.missed)]
@@ -337,7 +337,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             or manifest.head < part.end
             or not same_server(manifest.server_id, part.server_id)
         ):
-            lost = [*missed, Gap(part.start + 1, part.end, "recreated")]
+            lost = [*missed, SeqGap(part.start + 1, part.end, "recreated")]
             gaps = _checked(self._asked, part.topic, lost)
             alone = [Split(part.topic, part.epoch, 1, "", "", None, (), tuple(gaps))] if gaps else []
             return alone, offsets.lost_in((gap.first, gap.last) for gap in lost)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from driftq.pipeline.source.read_columns import base_schema
-from driftq.pipeline.source.split_plan import Piece, Segment, Split
+from driftq.pipeline.source.split_plan import Piece, PlannedSegment, Split
 from driftq.storage.segment_reader import UNREADABLE, FileChangedError, SegmentFile
 from driftq.system.hang_guard import Patience
 
@@ -54,7 +54,7 @@ def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
         raise Elsewhere from error
 
 
-def dead_seqs(path: Path, segment: Segment, earliest: int) -> list[int]:
+def dead_seqs(path: Path, segment: PlannedSegment, earliest: int) -> list[int]:
     """Return the deleted seqs of a cold segment. Raise Elsewhere if the file does not show what the server said."""
     try:
         return SegmentFile(path, segment.live, earliest).dead_seqs()

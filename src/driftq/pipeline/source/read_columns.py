@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.source.split_plan import Gap
+from driftq.pipeline.source.split_plan import SeqGap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -115,7 +115,7 @@ class Projection:
             return message[name]
         return pa.nulls(count, self.schema.field(name).type)
 
-    def gaps(self, topic: str, gaps: Sequence[Gap]) -> Any:
+    def gaps(self, topic: str, gaps: Sequence[SeqGap]) -> Any:
         """Gaps as rows: `seq` is the last that is gone, what a record has besides is null."""
         known: dict[str, list[Any]] = {
             "topic": [topic] * len(gaps),

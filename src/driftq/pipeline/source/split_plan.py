@@ -8,10 +8,10 @@ path the rows take. Deletes are no gaps: who deletes wants it so.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from driftq.pipeline.offsets import Place
+from driftq.pipeline.offsets import TopicOffset
 
 
-class Segment(NamedTuple):
+class PlannedSegment(NamedTuple):
     """A sealed file of the manifest."""
 
     tier: str
@@ -21,7 +21,7 @@ class Segment(NamedTuple):
     live: int
 
 
-class Gap(NamedTuple):
+class SeqGap(NamedTuple):
     """Seqs that are gone, and why; `at_most`: it is not known which of them had a record."""
 
     first: int
@@ -35,7 +35,7 @@ class Gap(NamedTuple):
         return f"{self.reason}, at most" if self.at_most else self.reason
 
 
-class Manifest(NamedTuple):
+class TopicFiles(NamedTuple):
     """What the server says of a topic's files (http-v0 §22.2)."""
 
     topic: str
@@ -43,11 +43,11 @@ class Manifest(NamedTuple):
     head: int
     earliest: int
     evict_floor: int
-    holes: tuple[Gap, ...]
+    holes: tuple[SeqGap, ...]
     server_id: str
     hot_root: str
     cold_root: str | None
-    segments: tuple[Segment, ...]
+    segments: tuple[PlannedSegment, ...]
     record_bytes: int = 0
     """Of a record, on the average."""
 
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 
     first: int
     last: int
-    segment: Segment | None
+    segment: PlannedSegment | None
 
 
 class Split(NamedTuple):
@@ -70,7 +70,7 @@ class Split(NamedTuple):
     hot_root: str
     cold_root: str | None
     pieces: tuple[Piece, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[SeqGap, ...]
 
     @property
     def size(self) -> int:
@@ -78,26 +78,26 @@ class Split(NamedTuple):
         return sum(piece.last - piece.first + 1 for piece in self.pieces)
 
 
-def manifest_of(said: Mapping[str, Any]) -> Manifest:
+def manifest_of(said: Mapping[str, Any]) -> TopicFiles:
     """From the server's JSON."""
-    return Manifest(
+    return TopicFiles(
         said["topic"],
         said["epoch"],
         said["head_seq"],
         said["earliest_seq"],
         said["evict_floor"],
-        tuple(Gap(hole["from"], hole["to"], hole["reason"], hole.get("at_most", False)) for hole in said["holes"]),
+        tuple(SeqGap(hole["from"], hole["to"], hole["reason"], hole.get("at_most", False)) for hole in said["holes"]),
         said["server_id"],
         said["hot_root"],
         said["cold_root"],
         tuple(
-            Segment(row["tier"], row["file"], row["first_seq"], row["last_seq"], row["live"])
+            PlannedSegment(row["tier"], row["file"], row["first_seq"], row["last_seq"], row["live"])
             for row in said["segments"]
         ),
     )
 
 
-def gaps_in(manifest: Manifest, start: int, end: int, evicted: str) -> list[Gap]:
+def gaps_in(manifest: TopicFiles, start: int, end: int, evicted: str) -> list[SeqGap]:
     """What is gone of (start, end]: below the floor first, for the reason given, then the holes.
 
     Who stands above what was evicted is told of holes below the earliest record too: what is between was deleted.
@@ -106,20 +106,20 @@ def gaps_in(manifest: Manifest, start: int, end: int, evicted: str) -> list[Gap]
     at = start
     if start + 1 < manifest.evict_floor and start < end:
         at = manifest.earliest - 1
-        found.append(Gap(start + 1, min(at, end), evicted))
+        found.append(SeqGap(start + 1, min(at, end), evicted))
     for hole in manifest.holes:
         first, last = max(hole.first, at + 1), min(hole.last, end)
         if first <= last:
-            found.append(Gap(first, last, hole.reason, hole.at_most))
+            found.append(SeqGap(first, last, hole.reason, hole.at_most))
     return [gap for gap in found if gap.first <= gap.last]
 
 
-def recreated(missed: Place) -> Gap:
+def recreated(missed: TopicOffset) -> SeqGap:
     """The end of a life that the reader had not finished; nobody can tell how far it went."""
-    return Gap(missed.seq + 1, missed.seq, "recreated")
+    return SeqGap(missed.seq + 1, missed.seq, "recreated")
 
 
-def pieces_in(manifest: Manifest, start: int, end: int, most: int) -> Iterator[Piece]:
+def pieces_in(manifest: TopicFiles, start: int, end: int, most: int) -> Iterator[Piece]:
     """The rows of (start, end] that may be there, in pieces of at most so many seqs."""
     at, stop = max(start + 1, manifest.earliest), min(end, manifest.head)
     edges = _edges(manifest)
@@ -133,12 +133,12 @@ def pieces_in(manifest: Manifest, start: int, end: int, most: int) -> Iterator[P
             at = finish + 1
 
 
-def present(manifest: Manifest, start: int, end: int) -> int:
+def present(manifest: TopicFiles, start: int, end: int) -> int:
     """How many seqs of (start, end] are not known to be lost."""
     return sum(max(0, min(last, end) - max(first, start + 1) + 1) for first, last, _ in _edges(manifest))
 
 
-def reach(manifest: Manifest, start: int, end: int, most: int) -> int:
+def reach(manifest: TopicFiles, start: int, end: int, most: int) -> int:
     """The last seq of (start, end] up to which there are so many that are not lost, with what is lost right behind."""
     for first, last, _ in _edges(manifest):
         begin = max(first, start + 1)
@@ -153,10 +153,10 @@ def reach(manifest: Manifest, start: int, end: int, most: int) -> int:
     return end
 
 
-def _edges(manifest: Manifest) -> list[tuple[int, int, Segment | None]]:
+def _edges(manifest: TopicFiles) -> list[tuple[int, int, PlannedSegment | None]]:
     """The log from its earliest seq as ranges without holes: segments, and what is in none of them."""
     known = sorted(manifest.segments, key=lambda segment: segment.first)
-    whole: list[tuple[int, int, Segment | None]] = []
+    whole: list[tuple[int, int, PlannedSegment | None]] = []
     at = manifest.earliest
     for segment in known:
         if segment.last < at:
@@ -171,8 +171,8 @@ def _edges(manifest: Manifest) -> list[tuple[int, int, Segment | None]]:
 
 
 def _without_holes(
-    edge: tuple[int, int, Segment | None], holes: Sequence[Gap]
-) -> Iterator[tuple[int, int, Segment | None]]:
+    edge: tuple[int, int, PlannedSegment | None], holes: Sequence[SeqGap]
+) -> Iterator[tuple[int, int, PlannedSegment | None]]:
     first, last, segment = edge
     for hole in holes:
         if hole.last < first or hole.first > last:
@@ -184,7 +184,7 @@ def _without_holes(
         yield first, last, segment
 
 
-def splits_of(manifest: Manifest, start: int, end: int, most: int, gaps: Sequence[Gap]) -> list[Split]:
+def splits_of(manifest: TopicFiles, start: int, end: int, most: int, gaps: Sequence[SeqGap]) -> list[Split]:
     """Tasks of about `most` seqs each. The gaps go with the first, and alone if there is no row to go with."""
     found: list[list[Piece]] = []
     size = most

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from driftq.pipeline.errors import DataLossError
-from driftq.pipeline.offsets import Place
+from driftq.pipeline.offsets import TopicOffset
 from driftq.pipeline.server_connection import AnswerError, Wire
 from driftq.pipeline.source.read_columns import Projection, base_columns, base_schema
 from driftq.pipeline.source.row_filters import Condition, apply, columns_of
-from driftq.pipeline.source.split_plan import Gap, Piece, Split
+from driftq.pipeline.source.split_plan import Piece, SeqGap, Split
 
 PAGE_BYTES = 16 << 20
 PAGE_RECORDS = 200_000
@@ -47,7 +47,7 @@ def _rows(task: Task, split: Split) -> Iterator[Any]:
         yield projection.gaps(split.topic, split.gaps)
     for piece in split.pieces:
         for found in _piece(task, split, piece, names):
-            if isinstance(found, Gap):
+            if isinstance(found, SeqGap):
                 if task.on_data_loss == "rows":
                     yield projection.gaps(split.topic, [found])
                 continue
@@ -97,16 +97,16 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
         except AnswerError as error:
             if error.said != "topic_not_found":
                 raise
-            yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
+            yield _lost(task, split, SeqGap(cursor + 1, last, "recreated"))
             return
         told = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
         gap = json.loads(told["tombstone"] or "null")
         # The server says `recreated` where the log ends before the cursor: what follows is of another life.
         if int(told["epoch"]) != split.epoch or (gap is not None and gap["reason"] == "recreated"):
-            yield _lost(task, split, Gap(cursor + 1, last, "recreated"))
+            yield _lost(task, split, SeqGap(cursor + 1, last, "recreated"))
             return
         if gap is not None and gap["gap_from"] <= last:
-            told_gap = Gap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"], gap.get("at_most", False))
+            told_gap = SeqGap(gap["gap_from"], min(gap["gap_to"], last), gap["reason"], gap.get("at_most", False))
             yield _lost(task, split, told_gap)
         for batch in stream:
             rows = _until(_base(batch, names), last)
@@ -116,7 +116,7 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
         if told["caught_up"] == "true":
             break
     if cursor < last:
-        yield _lost(task, split, Gap(cursor + 1, last, "recreated"))  # the log ends before what was planned
+        yield _lost(task, split, SeqGap(cursor + 1, last, "recreated"))  # the log ends before what was planned
 
 
 def _base(batch: Any, names: list[str]) -> Any:
@@ -144,7 +144,7 @@ def _until(batch: Any, last: int) -> Any:
     return batch.slice(0, low)
 
 
-def _lost(task: Task, split: Split, gap: Gap) -> Gap:
+def _lost(task: Task, split: Split, gap: SeqGap) -> SeqGap:
     if task.on_data_loss == "fail":
         raise loss(split.topic, [gap])
     if task.on_data_loss == "skip":
@@ -153,7 +153,7 @@ def _lost(task: Task, split: Split, gap: Gap) -> Gap:
     return gap
 
 
-def loss(topic: str, gaps: list[Gap]) -> DataLossError:
+def loss(topic: str, gaps: list[SeqGap]) -> DataLossError:
     """The error for records that are gone."""
     return DataLossError(
         f"{_said(topic, gaps)} before they were read: set onDataLoss=rows to get the loss as a row, "
@@ -161,7 +161,7 @@ def loss(topic: str, gaps: list[Gap]) -> DataLossError:
     )
 
 
-def deleted(topic: str, place: Place) -> DataLossError:
+def deleted(topic: str, place: TopicOffset) -> DataLossError:
     """The error for a topic that is gone as a whole."""
     return DataLossError(
         f"topic {topic!r} was deleted after seq {place.seq} was read: set onDataLoss=rows or onDataLoss=skip to go on "
@@ -169,7 +169,7 @@ def deleted(topic: str, place: Place) -> DataLossError:
     )
 
 
-def _said(topic: str, gaps: list[Gap]) -> str:
+def _said(topic: str, gaps: list[SeqGap]) -> str:
     told = ", ".join(
         "its earlier life (recreated)"
         if gap.reason == "recreated" and gap.last < gap.first

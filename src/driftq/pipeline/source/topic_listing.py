@@ -6,15 +6,15 @@ from typing import Any
 from urllib.parse import quote
 
 from driftq.pipeline.errors import AbsentError, PipelineError
-from driftq.pipeline.offsets import Place
+from driftq.pipeline.offsets import TopicOffset
 from driftq.pipeline.server_connection import AnswerError, Wire
 from driftq.pipeline.source.read_options import ReadOptions, Starts
-from driftq.pipeline.source.split_plan import Gap, Manifest, gaps_in, manifest_of
+from driftq.pipeline.source.split_plan import SeqGap, TopicFiles, gaps_in, manifest_of
 
 _PAGE = 1000
 
 
-class Topics:
+class TopicListing:
     """The topics of one read."""
 
     def __init__(self, wire: Wire, options: ReadOptions) -> None:
@@ -44,7 +44,7 @@ class Topics:
             if not cursor:
                 return
 
-    def find(self, topic: str) -> Manifest | None:
+    def find(self, topic: str) -> TopicFiles | None:
         """Its manifest, or None where there is no such topic.
 
         Asking for its state first brings a topic that routers fill up to date.
@@ -58,7 +58,7 @@ class Topics:
                 return None
             raise PipelineError(f"topic {topic!r} cannot be read: {error.said}: {error.message}") from None
 
-    def get(self, topic: str) -> Manifest:
+    def get(self, topic: str) -> TopicFiles:
         """Its manifest."""
         found = self.find(topic)
         if found is None:
@@ -67,7 +67,7 @@ class Topics:
             )
         return found
 
-    def begin(self, manifest: Manifest) -> int:
+    def begin(self, manifest: TopicFiles) -> int:
         """The cursor before the first record wanted.
 
         `earliest` is what is retained; only who reads losses as rows is told of what was lost before.
@@ -79,7 +79,7 @@ class Topics:
             return 0 if self._options.on_data_loss == "rows" else manifest.earliest - 1
         return manifest.head if place == "latest" else max(0, int(place) - 1)
 
-    def begin_later(self, manifest: Manifest) -> int:
+    def begin_later(self, manifest: TopicFiles) -> int:
         """The same for a topic that a running query finds.
 
         One that comes to a pattern is new, so all that it ever had is wanted, whatever the query began with.
@@ -87,7 +87,7 @@ class Topics:
         chosen = self._options.start_ts is not None or not isinstance(self._options.start, str)
         return self.begin(manifest) if chosen or self._options.pattern is None else 0
 
-    def end(self, manifest: Manifest) -> int:
+    def end(self, manifest: TopicFiles) -> int:
         """The last seq wanted."""
         if self._options.end_ts is not None:
             return self.seek(manifest.topic, self._options.end_ts)
@@ -96,7 +96,7 @@ class Topics:
             return manifest.earliest - 1
         return manifest.head if place == "latest" else min(int(place), manifest.head)
 
-    def initial(self) -> dict[str, Place]:
+    def initial(self) -> dict[str, TopicOffset]:
         """Where a new query begins."""
         found = {}
         self.ahead = set()
@@ -105,7 +105,7 @@ class Topics:
             begin = self.begin(manifest)
             if begin > manifest.head:
                 self.ahead.add(name)
-            found[name] = Place(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
+            found[name] = TopicOffset(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
         return found
 
     def seek(self, topic: str, ts: int) -> int:
@@ -114,7 +114,7 @@ class Topics:
         records: list[dict[str, Any]] = page["records"]
         return int(records[0]["$seq"]) - 1 if records else int(page["head_seq"])
 
-    def gaps(self, manifest: Manifest, start: int, end: int) -> list[Gap]:
+    def gaps(self, manifest: TopicFiles, start: int, end: int) -> list[SeqGap]:
         """What is gone of a range."""
         reason = "cap"
         if start + 1 < manifest.evict_floor and start < end:

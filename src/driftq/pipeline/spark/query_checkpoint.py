@@ -9,7 +9,7 @@ Over Spark Connect this runs in the server, where it has come by value: no struc
 import json
 from pathlib import Path
 
-from driftq.pipeline.offsets import Places, Range, decode, ranges
+from driftq.pipeline.offsets import OffsetRange, Places, decode, ranges
 
 
 def query_id(checkpoint: Path) -> str:
@@ -22,7 +22,7 @@ def has_begun(checkpoint: Path) -> bool:
     return any((checkpoint / "offsets").glob("[0-9]*"))
 
 
-def ranges_of_batch(checkpoint: Path, batch: int) -> dict[str, Range]:
+def ranges_of_batch(checkpoint: Path, batch: int) -> dict[str, OffsetRange]:
     """What a batch reads of each topic, as it was noted before the batch began. The query has one source."""
     before = _end(checkpoint, batch - 1) if batch else {}
     return {part.topic: part for part in ranges(before, _end(checkpoint, batch))}

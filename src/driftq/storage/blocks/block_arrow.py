@@ -65,7 +65,7 @@ class Array(Protocol):
         ...
 
 
-class Batch(Protocol):
+class ArrowBatch(Protocol):
     """A `pyarrow.RecordBatch`: equally long columns under a schema."""
 
     @property
@@ -73,7 +73,7 @@ class Batch(Protocol):
         """Its rows."""
         ...
 
-    def slice(self, offset: int = 0, length: int | None = None) -> "Batch":
+    def slice(self, offset: int = 0, length: int | None = None) -> "ArrowBatch":
         """Some of its rows, without a copy."""
         ...
 
@@ -142,7 +142,7 @@ def binary_scalar(value: bytes) -> Any:
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(value)])[0]
 
 
-def block_batch(block: Block, without: Container[str] = ()) -> Batch:
+def block_batch(block: Block, without: Container[str] = ()) -> ArrowBatch:
     """All rows of a block under `record_schema`. Columns that the block has are not copied.
 
     Those of `without` are left empty.
@@ -162,33 +162,33 @@ def block_batch(block: Block, without: Container[str] = ()) -> Batch:
         arrays[name] if name in arrays and name not in without else pa.nulls(count, pa.utf8())
         for name in ("node", "tag", "meta", "data")
     ]
-    batch: Batch = pa.RecordBatch.from_arrays([seqs, times, *texts], schema=record_schema())
+    batch: ArrowBatch = pa.RecordBatch.from_arrays([seqs, times, *texts], schema=record_schema())
     return batch
 
 
-def picked(batch: Batch, rows: Sequence[int]) -> Batch:
+def picked(batch: ArrowBatch, rows: Sequence[int]) -> ArrowBatch:
     """Some rows of a batch; without a copy where they are one behind the other."""
     import pyarrow as pa
 
     if isinstance(rows, range):
         return batch if len(rows) == batch.num_rows else batch.slice(rows[0], len(rows))
     places = pa.Array.from_buffers(pa.uint32(), len(rows), [None, pa.py_buffer(array("I", rows))])
-    found: Batch = batch.take(places)  # type: ignore[attr-defined]
+    found: ArrowBatch = batch.take(places)  # type: ignore[attr-defined]
     return found
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
+def joined(batches: Sequence[ArrowBatch]) -> ArrowBatch:
     """The rows of several batches, in one."""
     import pyarrow as pa
 
-    found: Batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    found: ArrowBatch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     return found
 
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def stream_pieces(batches: Sequence[Batch], facts: Mapping[str, str]) -> list[bytes]:
+def stream_pieces(batches: Sequence[ArrowBatch], facts: Mapping[str, str]) -> list[bytes]:
     """One IPC stream of batches under `record_schema`, the facts in its metadata: in pieces, to be sent as they are."""
     schema = record_schema().with_metadata(dict(facts))  # type: ignore[attr-defined]
     messages = [schema.serialize(), *(batch.serialize() for batch in batches)]  # type: ignore[attr-defined]

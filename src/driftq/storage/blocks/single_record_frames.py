@@ -26,7 +26,7 @@ _AROUND = _FIRST + 7 + 8 + 1
 _BEHIND = 8 + 1
 
 
-class Run(NamedTuple):
+class SingleRecordRun(NamedTuple):
     """The records of a run, with their commit times, where it ends, and the farthest `synced_to` for its file."""
 
     rows: Rows
@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
 def read_run(  # noqa: C901, PLR0912, PLR0915 - a call per frame is what it saves
     buffer: bytes, place: int, *, number: int, topic_id: int, seq: int, rows_max: int, bytes_max: int, salt: int = 0
-) -> Run | None:
+) -> SingleRecordRun | None:
     """The run at `place` of WAL file `number`, from this seq on: no more rows, and no more payload but for the last."""
     # Everything in local names, and every check in the order of what fails most: it is run once per record.
     unpack, unpack_ends, unpack_sum, digest = _START.unpack_from, _ENDS.unpack_from, SUM.unpack_from, xxh3_64_intdigest
@@ -88,4 +88,4 @@ def read_run(  # noqa: C901, PLR0912, PLR0915 - a call per frame is what it save
     if not datas:
         return None
     column = Texts.of(tags) if tags.count(None) < len(tags) else None
-    return Run(Rows(Texts.of(datas), tag=column), array("q", times), place, known)
+    return SingleRecordRun(Rows(Texts.of(datas), tag=column), array("q", times), place, known)

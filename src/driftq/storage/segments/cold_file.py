@@ -35,7 +35,7 @@ from msgspec import DecodeError, Struct, json
 from xxhash import xxh3_64_intdigest
 
 from driftq.storage.blocks.block import Block, encode_block
-from driftq.storage.blocks.block_arrow import Array, Batch, block_batch, record_schema
+from driftq.storage.blocks.block_arrow import Array, ArrowBatch, block_batch, record_schema
 from driftq.storage.blocks.rows import Rows, Texts
 from driftq.storage.format_version import newer
 from driftq.storage.segments.tag_codes import TagCodes, decode_codes, tag_codes
@@ -63,7 +63,7 @@ class ColdDamagedError(Exception):
     """A cold segment that does not check out. It is reported and isolated, never served."""
 
 
-class Group(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RowGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One row group: contiguous seqs, as an index of blocks would name them, and where its bytes are."""
 
     first_seq: int
@@ -86,7 +86,7 @@ class _Metadata(Protocol):
     def num_row_groups(self) -> int: ...
 
 
-_groups = json.Decoder(list[Group], strict=True)
+_groups = json.Decoder(list[RowGroup], strict=True)
 
 
 def encode_parquet(blocks: Sequence[Block], *, topic_id: int, version: int = FORMAT) -> bytes:
@@ -137,7 +137,7 @@ class _Piece:
         self.last = last
         self.payload_bytes = payload_bytes
 
-    def batch(self) -> Batch:
+    def batch(self) -> ArrowBatch:
         """These rows as Arrow."""
         return block_batch(self.block).slice(self.first, self.last - self.first)
 
@@ -173,12 +173,12 @@ def _plan(blocks: Sequence[Block]) -> list[list[_Piece]]:
     return groups
 
 
-def _group(pieces: Sequence[_Piece], sink: BytesIO, start: int) -> Group:
+def _group(pieces: Sequence[_Piece], sink: BytesIO, start: int) -> RowGroup:
     """What the footer says about the row group that was just written."""
     begin, end = pieces[0], pieces[-1]
     with sink.getbuffer() as written:
         checksum = xxh3_64_intdigest(written[start:])
-    return Group(
+    return RowGroup(
         first_seq=begin.block.first_seq + begin.first,
         count=sum(piece.last - piece.first for piece in pieces),
         first_ts=begin.ts(begin.first),
@@ -356,7 +356,7 @@ def _read_footer(file: File, size: int) -> bytes:
     return tail[-wanted:]
 
 
-def _described(metadata: _Metadata) -> tuple[int, list[Group]]:
+def _described(metadata: _Metadata) -> tuple[int, list[RowGroup]]:
     """Topic id and row groups, from the key-value metadata."""
     said = metadata.metadata or {}
     try:

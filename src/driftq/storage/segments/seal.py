@@ -13,7 +13,7 @@ from driftq.storage.segments.tag_index import TagIndex
 from driftq.storage.segments.tag_sort import index_blocks
 
 
-class Unsealed(NamedTuple):
+class UnsealedSegment(NamedTuple):
     """A segment whose blocks are all written."""
 
     topic_id: int
@@ -23,7 +23,9 @@ class Unsealed(NamedTuple):
     """Those of its blocks that are to be found by tag. Raises BlockDamagedError or OSError."""
 
 
-def seal(store: SegmentStore, segments: Sequence[Unsealed], *, hurry: bool) -> list[TagIndex | BlockDamagedError]:
+def seal(
+    store: SegmentStore, segments: Sequence[UnsealedSegment], *, hurry: bool
+) -> list[TagIndex | BlockDamagedError]:
     """Seal them; of each its tag index, or why it is not sealed. Raises OSError."""
     found: list[TagIndex | BlockDamagedError] = []
     for segment in segments:

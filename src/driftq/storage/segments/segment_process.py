@@ -25,13 +25,13 @@ from driftq.storage.blocks.block import Block
 from driftq.storage.layout import Layout
 from driftq.storage.segments.block_index import BlockIndex, decode_index, encode_index
 from driftq.storage.segments.hot_store import BlockDamagedError, SegmentStore
-from driftq.storage.segments.seal import Unsealed, seal
+from driftq.storage.segments.seal import UnsealedSegment, seal
 from driftq.storage.segments.tag_index import TagIndex
 from driftq.system.disk import Disk, OsDisk
 from driftq.system.lock import Lock
 from driftq.system.machine import give_freed_memory_back
-from driftq.system.runtime import Handle, ThreadWorker, Worker
-from driftq.system.writer_process import Answers, Desk, Message, Scribe
+from driftq.system.runtime import Handle, SerialWorker, ThreadWorker
+from driftq.system.writer_process import Answers, Desk, Scribe, WriterMessage
 
 Sealed = TagIndex | BlockDamagedError
 Wrote = Callable[[None, Exception | None], None]
@@ -163,7 +163,7 @@ class SegmentScribe:
         self._waiting[self._orders] = done, len(segments)
         self._scribe.send(_encode(_Order(kind, self._orders, segments, hurry)), buffers)
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: WriterMessage) -> None:
         answer = _answer(message.head)
         done, _ = self._waiting.pop(answer.number)
         if answer.failed:
@@ -198,7 +198,7 @@ class SegmentWork:
         answers: Answers,
         disk: Disk,
         head: bytes,
-        make_worker: Callable[[str, Handle[Callable[[], None]]], Worker[Callable[[], None]]],
+        make_worker: Callable[[str, Handle[Callable[[], None]]], SerialWorker[Callable[[], None]]],
         tidy: Callable[[], object] = lambda: None,
     ) -> None:
         self._answers = answers
@@ -208,7 +208,7 @@ class SegmentWork:
         self._seals = make_worker("driftq-seals", _run)
         self.finished = False
 
-    def take(self, message: Message) -> None:
+    def take(self, message: WriterMessage) -> None:
         """Have it done in its turn; or do all that is left, where the server says that it goes."""
         order, body = _order(message.head), bytes(message.body)
         if order.kind == _Kind.FINISH:
@@ -250,7 +250,7 @@ class SegmentWork:
             index = decode_index(body[place : place + one.place])
             place += one.place
             assert index is not None, "what came over the line is what was sent"
-            segments.append(Unsealed(one.topic_id, one.first_seq, index, partial(self._blocks, one, index)))
+            segments.append(UnsealedSegment(one.topic_id, one.first_seq, index, partial(self._blocks, one, index)))
         found = seal(self._store, segments, hurry=order.hurry)
         self._tidy()
         tags = [one.encode() for one in found if isinstance(one, TagIndex)]

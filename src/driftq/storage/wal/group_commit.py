@@ -32,7 +32,7 @@ from driftq.storage.wal.wal_file import WalFiles
 from driftq.storage.wal.wal_head import FileHead
 from driftq.storage.wal.wal_process import WalScribe
 from driftq.storage.wal.wal_thread import WriterThread, Writing
-from driftq.storage.wal.writer_messages import Report, WalCounters
+from driftq.storage.wal.writer_messages import WalCounters, WriteReport
 from driftq.system.clock import Clock
 from driftq.system.entropy import Entropy, SystemEntropy
 from driftq.system.lock import Lock
@@ -277,7 +277,7 @@ class Shard:
             if isinstance(error, ShardStoppedError):
                 self.stopped = error
 
-    def settle(self, report: Report) -> None:
+    def settle(self, report: WriteReport) -> None:
         """From the writer: how far it has come, and what went wrong."""
         further = report.synced > self.synced_number
         self.synced_number = max(self.synced_number, report.synced)

@@ -19,13 +19,13 @@ from driftq.storage.layout import Layout
 from driftq.storage.wal.wal_file import WalFiles
 from driftq.storage.wal.wal_head import FileHead
 from driftq.storage.wal.wal_writer import WalWriter
-from driftq.storage.wal.writer_messages import Parcel, Report
+from driftq.storage.wal.writer_messages import Parcel, WriteReport
 from driftq.system.clock import Clock, SystemClock
 from driftq.system.disk import Disk, OsDisk
 from driftq.system.entropy import Entropy, SystemEntropy
 from driftq.system.lock import Lock
-from driftq.system.runtime import Handle, ThreadWorker, Worker
-from driftq.system.writer_process import Answers, Desk, Message, Scribe
+from driftq.system.runtime import Handle, SerialWorker, ThreadWorker
+from driftq.system.writer_process import Answers, Desk, Scribe, WriterMessage
 
 _TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
 """So much is written before it is told of although nobody waits for it: what is under way counts against the queue."""
@@ -61,7 +61,7 @@ class _Parcel(Struct, array_like=True, gc=False):
 
 _encode = Encoder().encode
 _parcels = Decoder(list[_Parcel]).decode
-_report = Decoder(Report).decode
+_report = Decoder(WriteReport).decode
 
 
 class WalScribe:
@@ -73,21 +73,21 @@ class WalScribe:
         lock: Lock,
         files: WalFiles,
         head: FileHead,
-        settle: Callable[[Report], None],
+        settle: Callable[[WriteReport], None],
         gone: Callable[[], None],
         sent: Callable[[], None],
     ) -> None:
         self._scribe = scribe
         self.pid = scribe.pid
         self._settle = settle
-        self._last: Report | None = None
+        self._last: WriteReport | None = None
         self.synced_to = 0
         """As the last report says."""
         scribe.sent = sent
         begin = _Begin(files.data_dir, files.name, files.file_bytes, head)
         scribe.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: WriterMessage) -> None:
         self._last = _report(message.head)
         self.synced_to = self._last.synced_to
         self._settle(self._last)
@@ -121,7 +121,7 @@ class WalScribe:
         """Whether the line has taken everything that was put."""
         return not self._scribe.has_unsent
 
-    def close(self) -> Report | None:
+    def close(self) -> WriteReport | None:
         """Have it write and sync what it has, and end."""
         self._scribe.send(_encode(()), ())
         self._scribe.close()
@@ -137,7 +137,7 @@ class LogWork:
         disk: Disk,
         clock: Clock,
         head: bytes,
-        make_worker: Callable[[str, Handle[int]], Worker[int]],
+        make_worker: Callable[[str, Handle[int]], SerialWorker[int]],
         entropy: Entropy,
     ) -> None:
         begin = Decoder(_Begin).decode(head)
@@ -151,7 +151,7 @@ class LogWork:
         self._left = False
         """Whether the server has said that it stops."""
 
-    def take(self, messages: list[Message]) -> float | None:
+    def take(self, messages: list[WriterMessage]) -> float | None:
         """Write what came; in how many seconds there is something to do although nothing comes."""
         jobs = [_unpacked(message) for message in messages]
         self._left = not jobs[-1] if jobs else self._left
@@ -162,7 +162,7 @@ class LogWork:
         """Sync what is written, and say so: to the server, or if that died, to the next one."""
         self._tell(self._writer.close(drained=not self._left))
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: WriteReport) -> None:
         """What somebody waits for, and something now and then."""
         counters = report.counters
         many = counters.bytes - self._told_bytes > _TOLD_BYTES or counters.frames - self._told_frames > _TOLD_FRAMES
@@ -188,7 +188,7 @@ def _is_urgent(parcel: Parcel) -> bool:
     return parcel.sync or parcel.prompt
 
 
-def _unpacked(message: Message) -> list[_Parcel]:
+def _unpacked(message: WriterMessage) -> list[_Parcel]:
     """The parcels of one turn, each with its part of the body."""
     parcels, place = _parcels(message.head), 0
     for parcel in parcels:

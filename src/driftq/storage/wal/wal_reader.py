@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from driftq.storage.blocks.frame import MAGIC, NO_MAGIC, Bad, Frame, NewerVersion, read_frame
-from driftq.storage.blocks.single_record_frames import Run, read_run
+from driftq.storage.blocks.single_record_frames import SingleRecordRun, read_run
 from driftq.storage.format_version import newer
 from driftq.storage.wal.memory_spans import Span
 from driftq.storage.wal.wal_head import WalHead
@@ -121,7 +121,7 @@ class WalScan:
         """Have the frames of the span that was just given out, one by one, all the same."""
         self._next = span.start
 
-    def singles(self, topic_id: int, seq: int, *, rows_max: int, bytes_max: int) -> Run | None:
+    def singles(self, topic_id: int, seq: int, *, rows_max: int, bytes_max: int) -> SingleRecordRun | None:
         """During the walk: the run of one-record frames behind the last frame, which the walk then passes over."""
         run = read_run(
             self._buffer,

@@ -7,10 +7,10 @@ from typing import Protocol
 from driftq.storage.wal.wal_file import WalFiles
 from driftq.storage.wal.wal_head import FileHead
 from driftq.storage.wal.wal_writer import WalWriter
-from driftq.storage.wal.writer_messages import Parcel, Report
+from driftq.storage.wal.writer_messages import Parcel, WriteReport
 from driftq.system.clock import Clock
 from driftq.system.entropy import Entropy
-from driftq.system.runtime import Runtime, Worker
+from driftq.system.runtime import Runtime, SerialWorker
 
 
 class Writing(Protocol):
@@ -39,7 +39,7 @@ class Writing(Protocol):
         """End without waiting for what is queued."""
         ...
 
-    def close(self) -> Report | None:
+    def close(self) -> WriteReport | None:
         """Write and sync what is queued, and end. The last word, if there is one."""
         ...
 
@@ -55,13 +55,13 @@ class WriterThread:
         clock: Clock,
         files: WalFiles,
         head: FileHead,
-        settle: Callable[[Report], None],
+        settle: Callable[[WriteReport], None],
         entropy: Entropy,
     ) -> None:
         self._writer = WalWriter(
             clock, files, head, lambda report: runtime.from_thread(partial(settle, report)), runtime.worker, entropy
         )
-        self._worker: Worker[Sequence[Parcel]] = runtime.worker(f"driftq-wal-{head.shard}", self._writer.handle)
+        self._worker: SerialWorker[Sequence[Parcel]] = runtime.worker(f"driftq-wal-{head.shard}", self._writer.handle)
 
     @property
     def synced_to(self) -> int:
@@ -80,7 +80,7 @@ class WriterThread:
     def leave(self) -> None:
         """Leave the thread where it is: it ends with the process."""
 
-    def close(self) -> Report:
+    def close(self) -> WriteReport:
         """End the thread. The loop hears what is left through its callbacks."""
         self._worker.close()
         return self._writer.close()

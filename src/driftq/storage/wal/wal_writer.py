@@ -3,7 +3,7 @@
     queued → written → synced         what `storage/wal/group_commit` tells the callers; reports say how far it has come
         └────────┴─ failed
 
-    roomy ⇄ full                      whether there is room for records; `Report.full` says why there is none
+    roomy ⇄ full                      whether there is room for records; `WriteReport.full` says why there is none
 
 Invariants
 - A parcel is in one file as a whole, or not at all; parcels are written in their order.
@@ -43,11 +43,11 @@ from driftq.storage.wal.frame_salt import salted
 from driftq.storage.wal.memory_spans import SpanNotes
 from driftq.storage.wal.wal_file import WalFile, WalFiles
 from driftq.storage.wal.wal_head import HEAD_BYTES, PLACE_BITS, SALT_BYTES, FileHead, encode_head
-from driftq.storage.wal.writer_messages import Failure, Parcel, Report, WalCounters
+from driftq.storage.wal.writer_messages import Failure, Parcel, WalCounters, WriteReport
 from driftq.system.clock import Clock
 from driftq.system.disk import Site, write_fully, write_zeros
 from driftq.system.entropy import Entropy
-from driftq.system.runtime import Handle, Worker
+from driftq.system.runtime import Handle, SerialWorker
 
 # long: the states of one file, which make sense only side by side
 
@@ -77,8 +77,8 @@ class WalWriter:
         clock: Clock,
         files: WalFiles,
         head: FileHead,
-        tell: Callable[[Report], None],
-        make_worker: Callable[[str, Handle[int]], Worker[int]],
+        tell: Callable[[WriteReport], None],
+        make_worker: Callable[[str, Handle[int]], SerialWorker[int]],
         entropy: Entropy,
     ) -> None:
         self.counters = WalCounters()
@@ -107,7 +107,7 @@ class WalWriter:
         """Of the current file."""
         self._retry_ns = 0
         """When to try again to make the next file, while the writer is full."""
-        self._preparer: Worker[int] = make_worker(f"driftq-wal-prepare-{head.shard}", self._prepare)
+        self._preparer: SerialWorker[int] = make_worker(f"driftq-wal-prepare-{head.shard}", self._prepare)
         self._asked_for = self._number
         self._preparer.put(self._number)
 
@@ -147,7 +147,7 @@ class WalWriter:
         due = [ns for ns in (self._due_ns, retry_ns) if ns is not None]
         return max(min(due) - self._clock.monotonic_ns(), 0) / _NS_PER_S if due else None
 
-    def close(self, *, drained: bool = False) -> Report:
+    def close(self, *, drained: bool = False) -> WriteReport:
         """A last sync, then the file goes. Called when nothing more will come.
 
         `drained`: the server died, and all that it handed over is written. The log then ends with a frame that says so.
@@ -188,9 +188,9 @@ class WalWriter:
         with suppress(OSError):
             current.end = write_fully(current.file, salted([frame], self._salt), current.end)
 
-    def _report(self, written: int, generation: int, failure: Failure | None, *, prompt: bool = True) -> Report:
+    def _report(self, written: int, generation: int, failure: Failure | None, *, prompt: bool = True) -> WriteReport:
         ends, self._ends = self._ends, {}
-        return Report(
+        return WriteReport(
             written,
             self._synced,
             self.synced_to,

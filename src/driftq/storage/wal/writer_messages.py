@@ -119,7 +119,7 @@ _ERRORS: dict[str, type[InternalError]] = {
 }
 
 
-class Report(Struct, frozen=True, array_like=True):
+class WriteReport(Struct, frozen=True, array_like=True):
     """How far the writer has come, and what went wrong."""
 
     written: int

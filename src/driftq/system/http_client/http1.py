@@ -93,7 +93,7 @@ class Proxy(NamedTuple):
         return f"Proxy({self.host} port {self.port})"
 
 
-class Head:
+class RequestHead:
     """Makes the heads of requests to one server. Raises ValueError for a header that could not be sent as it is."""
 
     def __init__(self, host: str, headers: Mapping[str, str], prefix: str = "") -> None:

@@ -28,7 +28,7 @@ _LONG_READ_BYTES = 256 << 10
 """Of an answer that fills the smaller buffer."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class AsyncConnection(asyncio.BufferedProtocol):
     """One connection, used by one task at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -267,18 +267,18 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport
 
 
-class Pool:
+class AsyncPool:
     """Connections to one server, for the tasks of one loop at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: deque[Connection] = deque()
-        self._busy: set[Connection] = set()
+        self._idle: deque[AsyncConnection] = deque()
+        self._busy: set[AsyncConnection] = set()
         self.closed = False
         _pools.add(self)
 
-    async def take(self, deadline: float) -> Connection:
+    async def take(self, deadline: float) -> AsyncConnection:
         """Return a connection for one exchange; it must be given back. Raises HttpError."""
         if self.closed:
             raise HttpError("the client is closed", sent=False)
@@ -296,7 +296,7 @@ class Pool:
         self._busy.add(connection)
         return connection
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: AsyncConnection) -> None:
         """Keep a connection for the next exchange if its response was read to the end; close it otherwise."""
         self._busy.discard(connection)
         if self.closed or not connection.reusable:
@@ -332,7 +332,7 @@ class Pool:
         self._loop, self._idle, self._busy = None, deque(), set()
 
 
-_pools: WeakSet[Pool] = WeakSet()
+_pools: WeakSet[AsyncPool] = WeakSet()
 
 
 def _forget_all() -> None:
@@ -343,9 +343,9 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-async def _connected(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, deadline: float) -> Connection:
+async def _connected(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, deadline: float) -> AsyncConnection:
     """Return a new connection, through a proxy and TLS if there are. Raises HttpError."""
-    connection = Connection(loop)
+    connection = AsyncConnection(loop)
     try:
         async with asyncio.timeout_at(min(deadline, loop.time() + CONNECT_S_MAX)):
             await _dial(endpoint, loop, connection)
@@ -359,7 +359,7 @@ async def _connected(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, deadli
     return connection
 
 
-async def _dial(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+async def _dial(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, connection: AsyncConnection) -> None:
     if endpoint.unix_path is not None:
         name = endpoint.host if endpoint.tls is not None else None
         await loop.create_unix_connection(

@@ -2,7 +2,8 @@
 
 A pool keeps connections that are idle, the one used last on top, and hands one out in constant time. A connection that
 was idle for 30 s, or that the server has closed, is not used again. Every wait has a deadline, so that a call takes no
-longer than its caller allows, however slowly bytes come. `Pool.close` ends exchanges that other threads wait for.
+longer than its caller allows, however slowly bytes come. `BlockingPool.close` ends exchanges that other threads wait
+for.
 
 A fork leaves the child with copies of the parent's connections, on which both would talk at once, so the child forgets
 them.
@@ -47,7 +48,7 @@ Reply = tuple[int, dict[str, str], bytes]
 """A whole response: its status, its headers with names in lower case, and its body."""
 
 
-class Connection:
+class BlockingConnection:
     """One connection, used by one thread at a time."""
 
     def __init__(self, endpoint: Endpoint, deadline: float) -> None:
@@ -277,19 +278,19 @@ def expects_continue(head: bytes) -> bool:
     return b"\r\nexpect: 100-continue\r\n" in head.lower()
 
 
-class Pool:
+class BlockingPool:
     """Connections to one server. Any number of threads may use it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._idle: deque[Connection] = deque()
-        self._busy: set[Connection] = set()
+        self._idle: deque[BlockingConnection] = deque()
+        self._busy: set[BlockingConnection] = set()
         self.closed = False
         self._expiry_at = now() + IDLE_S
         """When to look for connections that were idle for too long."""
         _pools.add(self)
 
-    def take(self, deadline: float) -> Connection:
+    def take(self, deadline: float) -> BlockingConnection:
         """Return a connection for one exchange; it must be given back. Raises HttpError."""
         if self.closed:
             raise HttpError("the client is closed", sent=False)
@@ -298,7 +299,7 @@ class Pool:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = Connection(self._endpoint, deadline)
+                connection = BlockingConnection(self._endpoint, deadline)
                 break
             if connection.is_alive(moment):
                 break
@@ -311,7 +312,7 @@ class Pool:
     def _is_closed(self) -> bool:
         return self.closed
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: BlockingConnection) -> None:
         """Keep a connection for the next exchange if its response was read to the end; close it otherwise."""
         self._busy.discard(connection)
         if self.closed or not connection.reusable:
@@ -366,7 +367,7 @@ class Pool:
                 self._idle.pop().close()
 
 
-_pools: WeakSet[Pool] = WeakSet()
+_pools: WeakSet[BlockingPool] = WeakSet()
 
 
 def _forget_all() -> None:

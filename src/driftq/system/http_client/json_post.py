@@ -9,8 +9,8 @@ import asyncio
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from driftq.system.http_client.http1 import Endpoint, Head, HttpError
-from driftq.system.http_client.http_async import Connection, Pool
+from driftq.system.http_client.http1 import Endpoint, HttpError, RequestHead
+from driftq.system.http_client.http_async import AsyncConnection, AsyncPool
 
 _REPLY_BYTES_MAX = 1 << 20
 _WAIT_S_MAX = 300.0
@@ -22,7 +22,7 @@ class PostError(Exception):
     """The other side could not be asked, or its answer not understood."""
 
 
-class Reply(NamedTuple):
+class PostReply(NamedTuple):
     """What came back."""
 
     status: int
@@ -43,10 +43,10 @@ class Poster:
             tls = ssl.create_default_context()
         self._name = f"{parts.hostname} port {parts.port or (443 if tls else 80)}"
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._head = Head(parts.netloc.rpartition("@")[2], _JSON)
-        self._pool = Pool(Endpoint(parts.hostname, parts.port or (443 if tls else 80), tls))
+        self._head = RequestHead(parts.netloc.rpartition("@")[2], _JSON)
+        self._pool = AsyncPool(Endpoint(parts.hostname, parts.port or (443 if tls else 80), tls))
 
-    async def post(self, body: bytes) -> Reply:
+    async def post(self, body: bytes) -> PostReply:
         """Ask once. Raises PostError."""
         deadline = asyncio.get_running_loop().time() + _WAIT_S_MAX
         try:
@@ -56,7 +56,7 @@ class Poster:
         try:
             head = self._head.request("POST", self._path, {}, {}, body)
             status, _ = await connection.begin("POST", head, body, deadline)
-            return Reply(status, await _body(connection, deadline))
+            return PostReply(status, await _body(connection, deadline))
         except HttpError as error:
             raise PostError(f"the answer of {self._name} broke off: {error}") from error
         finally:
@@ -67,7 +67,7 @@ class Poster:
         self._pool.close()
 
 
-async def _body(connection: Connection, deadline: float) -> bytes:
+async def _body(connection: AsyncConnection, deadline: float) -> bytes:
     body = b""
     while chunk := await connection.pull(deadline):
         body += chunk

@@ -11,7 +11,7 @@ from driftq.cli.commands import make_app
 from driftq.cli.data.pipeline_run import outages, prepare
 from driftq.cli.lazy_groups import run
 from driftq.pipeline.runs.job import PLACES, Progress
-from driftq.pipeline.runs.run_records import RunRecord, Runs
+from driftq.pipeline.runs.run_records import RunRecord, RunRecords
 
 
 class Cli:
@@ -32,13 +32,13 @@ def cli(capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecords:
     monkeypatch.setenv("DRIFTQ_PIPELINE_DIR", str(tmp_path))
-    return Runs()
+    return RunRecords()
 
 
 @pytest.fixture
-def record(runs: Runs) -> RunRecord:
+def record(runs: RunRecords) -> RunRecord:
     begun = runs.begin("archive", {"lake": "here"}, "http://server")
     return runs.write(begun, state="running", progress=Progress(rows=7, rows_per_s=3.5, lag=2, batches=1))
 
@@ -82,26 +82,26 @@ def test_the_help_names_every_job_and_each_job_its_flags(cli: Cli) -> None:
         (("verify", "lineage", "--lake", "b"), "verify archive"),
     ],
 )
-def test_wrong_usage_is_one_line_and_code_2(cli: Cli, runs: Runs, arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_usage_is_one_line_and_code_2(cli: Cli, runs: RunRecords, arguments: tuple[str, ...], told: str) -> None:
     code, _, said = cli(*arguments)
     assert code == 2
     assert told in said
     assert said.count("\n") == 1
 
 
-def test_an_unknown_job_is_refused_with_those_there_are(cli: Cli, runs: Runs) -> None:
+def test_an_unknown_job_is_refused_with_those_there_are(cli: Cli, runs: RunRecords) -> None:
     code, _, told = cli("run", "nothing")
     assert (code, told.count("\n")) == (5, 1)
     assert "archive" in told
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_an_unknown_run_has_a_code_of_its_own(cli: Cli, runs: Runs, command: str) -> None:
+def test_an_unknown_run_has_a_code_of_its_own(cli: Cli, runs: RunRecords, command: str) -> None:
     code, _, told = cli(command, "nothing")
     assert (code, told.count("\n")) == (5, 1)
 
 
-def test_a_run_that_fails_ends_its_lines_of_json_with_why(cli: Cli, runs: Runs) -> None:
+def test_a_run_that_fails_ends_its_lines_of_json_with_why(cli: Cli, runs: RunRecords) -> None:
     code, shown, told = cli("run", "route", "--topics", "a", "--to", "b", "--json")
     last = json.decode(shown.splitlines()[-1])
     assert (code, last["state"], last["pipeline"]) == (1, "failed", "route")
@@ -142,28 +142,28 @@ def test_a_run_is_listed_and_shown_with_the_same_fields(cli: Cli, record: RunRec
     assert json.decode(told)["options"] == {"lake": "here"}
 
 
-def test_what_ended_is_listed_only_with_all(cli: Cli, runs: Runs, record: RunRecord) -> None:
+def test_what_ended_is_listed_only_with_all(cli: Cli, runs: RunRecords, record: RunRecord) -> None:
     runs.end(record, "failed", "no such topic")
     assert json.decode(cli("ls", "--json")[1]) == []
     (row,) = json.decode(cli("ls", "--all", "--json")[1])
     assert (row["state"], row["error"]) == ("failed", "no such topic")
 
 
-def test_stop_asks_and_says_when_it_still_works(cli: Cli, runs: Runs, record: RunRecord) -> None:
+def test_stop_asks_and_says_when_it_still_works(cli: Cli, runs: RunRecords, record: RunRecord) -> None:
     code, _, told = cli("stop", record.id, "--wait", "0")
     assert code == 1
     assert "still works" in told
     assert runs.asked_to_stop(record)
 
 
-def test_stop_by_name_means_the_run_that_works(cli: Cli, runs: Runs, record: RunRecord) -> None:
+def test_stop_by_name_means_the_run_that_works(cli: Cli, runs: RunRecords, record: RunRecord) -> None:
     runs.end(runs.begin("archive", {}, "http://server"), "done")
     _, told, _ = cli("stop", "archive", "--wait", "0", "--json")
     assert json.decode(told)["id"] == record.id
     assert runs.asked_to_stop(record)
 
 
-def test_to_stop_what_has_ended_is_no_error(cli: Cli, runs: Runs, record: RunRecord) -> None:
+def test_to_stop_what_has_ended_is_no_error(cli: Cli, runs: RunRecords, record: RunRecord) -> None:
     runs.end(record, "done")
     assert cli("stop", "archive")[0] == 0
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from driftq.cli.server.doctor_server import Finding, Refusal, check_no_vitals, check_ready, check_vitals
+from driftq.cli.server.doctor_server import DoctorFinding, Refusal, check_no_vitals, check_ready, check_vitals
 from driftq.model.vitals import CallerVitals, CheckpointVitals, ClockVitals, DiskVitals, PlaceVitals, Vitals
 
 NOW_MS = 1_795_000_000_000
@@ -21,14 +21,14 @@ WELL = Vitals(
 )
 
 
-def found(check: str, findings: Any) -> Finding:
+def found(check: str, findings: Any) -> DoctorFinding:
     (one,) = [finding for finding in findings if finding.check == check]
     assert one.advice or one.status == "ok", "what is not ok says what to do next"
-    assert isinstance(one, Finding)
+    assert isinstance(one, DoctorFinding)
     return one
 
 
-def vital(check: str, **changes: Any) -> Finding:
+def vital(check: str, **changes: Any) -> DoctorFinding:
     return found(check, check_vitals(replace(WELL, **changes), NOW_MS))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.client import AsyncClient, Client
-from driftq.client.transport.server_address import Address
+from driftq.client.transport.server_address import ServerAddress
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -22,7 +22,7 @@ def test_what_cannot_be_a_key_is_refused_and_not_told(key: str) -> None:
 
 def test_blanks_around_a_key_are_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret that is mounted or set by a tool often ends with the end of its line."""
-    assert Address("http://here/", " sesame\r\n", 1.0).api_key == "sesame"
-    assert Address("http://here", "\n", 1.0).api_key is None
+    assert ServerAddress("http://here/", " sesame\r\n", 1.0).api_key == "sesame"
+    assert ServerAddress("http://here", "\n", 1.0).api_key is None
     monkeypatch.setenv("DRIFTQ_API_KEY", "sesame\n")
     Client("http://127.0.0.1:1").close()

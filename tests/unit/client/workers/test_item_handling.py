@@ -7,7 +7,7 @@ from typing import Any
 
 from driftq.client.errors import LeaseLostError
 from driftq.client.workers.handler_runners import LoopRunner
-from driftq.client.workers.held_work import Retry, Work
+from driftq.client.workers.held_work import EffectKey, Retry
 from driftq.client.workers.item_handling import Handling, WorkerStats
 from driftq.client.workers.work_sources import Effects
 
@@ -19,7 +19,7 @@ class _Held:
         self.item = number
         self.ack_commits = ack_commits
         self.place = (0, number)
-        self.work = Work(str(number))
+        self.work = EffectKey(str(number))
         self.may_return = may_return
         self.became: list[str] = []
         self.settled: Callable[[BaseException | None], object] = lambda _: None
@@ -67,11 +67,11 @@ class _Effects(Effects):
         self.calls: list[str] = []
         self.go = asyncio.Event()
 
-    async def begin(self, work: Work, lease_ms: int) -> bool:
+    async def begin(self, work: EffectKey, lease_ms: int) -> bool:
         self.calls.append(f"begin {work.key}")
         return False
 
-    async def commit(self, work: Work, result: bytes, lease_ms: int) -> None:
+    async def commit(self, work: EffectKey, result: bytes, lease_ms: int) -> None:
         self.calls.append(f"commit {work.key} {result!r}")
         await self.go.wait()
 

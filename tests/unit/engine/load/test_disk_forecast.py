@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.engine.load.disk_forecast import KNOWN_NS, LOOKS_MAX, SpaceWatch
-from driftq.system.machine import Space, space_at
+from driftq.system.machine import DiskUsage, space_at
 from driftq.testing import ManualClock
 
 MINUTE_MS = 60_000
@@ -16,10 +16,10 @@ class Disk:
         self.free = 1000 << 20
         self.broken = False
 
-    def __call__(self, path: str) -> Space:
+    def __call__(self, path: str) -> DiskUsage:
         if self.broken:
             raise OSError(5, "Input/output error", path)
-        return Space(self.free, 2000 << 20)
+        return DiskUsage(self.free, 2000 << 20)
 
 
 def speed(watch: SpaceWatch) -> float:

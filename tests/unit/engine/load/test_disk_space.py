@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from driftq.engine.load.disk_space import Space
+from driftq.engine.load.disk_space import DiskSpace
 from driftq.errors import DiskFullError
 from driftq.testing import EngineRig
 
@@ -25,7 +25,7 @@ def test_records_are_taken_as_soon_as_a_log_has_room_although_it_has_not_said_so
 
 def test_files_without_room_refuse_records_until_they_are_written() -> None:
     """proves: G-IO-13"""
-    space = Space()
+    space = DiskSpace()
     space.note("a segment", OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(DiskFullError, match="segments and checkpoints"):
         space.check()

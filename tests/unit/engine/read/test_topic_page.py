@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from driftq.engine.block_fetch import Fetch
-from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
 from driftq.testing import EngineRig, decoded
@@ -221,8 +221,8 @@ def test_a_page_larger_than_the_cache_is_there_after_one_fetch_per_block() -> No
     assert fetches <= 10
 
 
-def _all() -> Query:
-    return Query(0, 1000)
+def _all() -> PageQuery:
+    return PageQuery(0, 1000)
 
 
 def test_a_block_that_moved_while_it_was_read_is_read_again_where_it_is_now() -> None:

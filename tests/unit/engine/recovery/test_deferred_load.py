@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.engine.recovery import deferred_load as late
 from driftq.engine.state.topic import Topic
 from driftq.errors import SegmentUnavailableError
@@ -62,7 +62,7 @@ def test_what_other_topics_do_does_not_have_it_loaded() -> None:
     rig = _filled()
     rig.kill()
     assert rig.engine.append("f", _rows()).settled is False
-    assert isinstance(rig.engine.diff("f", Query(0, 10)), Page)
+    assert isinstance(rig.engine.diff("f", PageQuery(0, 10)), Page)
     assert _held(rig, "m").late
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.engine.state.holes import Holes
+from driftq.engine.state.holes import HoleList
 from driftq.model.tombstone import Hole, Reason
 
 ranges = st.lists(
@@ -13,7 +13,7 @@ ranges = st.lists(
 
 @given(ranges)
 def test_a_seq_keeps_the_first_reason_it_was_given(added: list[tuple[int, int, Reason]]) -> None:
-    holes = Holes()
+    holes = HoleList()
     why: dict[int, Reason] = {}
     for first, size, reason in added:
         holes.add(first, first + size - 1, reason)
@@ -29,7 +29,7 @@ def test_a_seq_keeps_the_first_reason_it_was_given(added: list[tuple[int, int, R
 def test_the_next_hole_is_the_one_that_holds_a_seq_or_lies_behind_it(
     added: list[tuple[int, int, Reason]], seq: int
 ) -> None:
-    holes = Holes()
+    holes = HoleList()
     for first, size, reason in added:
         holes.add(first, first + size - 1, reason)
     expected = next((hole for hole in holes.all if hole.last >= seq), None)
@@ -37,7 +37,7 @@ def test_the_next_hole_is_the_one_that_holds_a_seq_or_lies_behind_it(
 
 
 def test_retention_forgets_only_what_it_has_passed() -> None:
-    holes = Holes([Hole(1, 5, Reason.CRASH), Hole(10, 20, Reason.CORRUPTION)])
+    holes = HoleList([Hole(1, 5, Reason.CRASH), Hole(10, 20, Reason.CORRUPTION)])
     holes.forget_before(5)
     assert len(holes.all) == 2
     holes.forget_before(6)
@@ -49,7 +49,7 @@ def test_retention_forgets_only_what_it_has_passed() -> None:
 
 
 def test_neighbours_of_another_certainty_stay_apart() -> None:
-    holes = Holes()
+    holes = HoleList()
     holes.add(1, 2, Reason.CRASH)
     holes.add(3, 5, Reason.CRASH, at_most=True)
     holes.add(6, 9, Reason.CRASH, at_most=True)

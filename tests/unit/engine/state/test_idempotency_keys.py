@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.engine.state.idempotency_keys import Keys
+from driftq.engine.state.idempotency_keys import IdempotencyKeys
 from driftq.errors import InternalError
 from driftq.model.topic_config import Discard, Durability
 from driftq.system.disk import Disk
@@ -133,7 +133,7 @@ def test_keys_belong_to_their_topic(rig: EngineRig) -> None:
 
 
 def test_a_key_used_again_behind_its_window_is_kept_for_its_newer_use() -> None:
-    keys = Keys()
+    keys = IdempotencyKeys()
     keys.remember(b"k", 100, 1, 1)
     keys.remember(b"k", 300, 2, 5)
     keys.expire(250)
@@ -145,7 +145,7 @@ def test_a_key_used_again_behind_its_window_is_kept_for_its_newer_use() -> None:
 
 def test_a_write_of_millions_of_records_keeps_its_seqs() -> None:
     """As many as a body can hold, where the settings allow so many."""
-    keys = Keys()
+    keys = IdempotencyKeys()
     keys.remember(b"k", 100, 7, (1 << 32) - 1)
     assert keys.find(b"k", 100) == (7, (1 << 32) - 1)
 
@@ -200,7 +200,7 @@ def test_topics_whose_keys_are_not_due_cost_nothing(rig: EngineRig) -> None:
 
 
 def test_millions_of_keys_leave_a_part_at_a_time() -> None:
-    keys = Keys()
+    keys = IdempotencyKeys()
     for number in range(100):
         keys.remember(b"%d" % number, 100, number, 1)
     keys.expire(101, 30)

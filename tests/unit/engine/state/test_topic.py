@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.errors import RecordTooLargeError, TopicFullError
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Discard, Durability
@@ -202,7 +202,7 @@ def test_racing_writes_cannot_overrun_a_rejecting_cap(rig: EngineRig) -> None:
 
 def test_who_writes_again_when_answered_does_not_find_the_others_counted_twice(rig: EngineRig) -> None:
     rig.put("t", cap_records=3, discard=Discard.REJECT)
-    again: list[Pending[Appended]] = []
+    again: list[Pending[AppendResult]] = []
     first, second = rig.write_nowait("t", 1), rig.write_nowait("t", 2)
     first.then(lambda _: again.append(rig.write_nowait("t", 3)))
     rig.run(second)

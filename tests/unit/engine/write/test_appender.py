@@ -5,7 +5,7 @@ import errno
 import pytest
 from msgspec.structs import replace
 
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.errors import InternalError, ShuttingDownError, ThrottledError, TopicNotFoundError
 from driftq.model.limits import RESERVE_MAX, RESERVE_MIN, WAL_QUEUE_MAX, Limits
 from driftq.model.tombstone import Hole, Reason
@@ -53,7 +53,7 @@ def test_a_key_a_batch_node_and_many_records_keep_their_own_frame(rig: EngineRig
 
 def test_concurrent_writers_get_seqs_without_gap_and_without_repeat(rig: EngineRig) -> None:
     """inv: 26"""
-    under_way: list[Pending[Appended]] = []
+    under_way: list[Pending[AppendResult]] = []
     for turn in range(20):
         under_way += [rig.write_nowait("t", *range(size)) for size in (1, 2, 7)]
         if turn % 3 == 0:

@@ -7,8 +7,8 @@ from driftq.config import Settings
 from driftq.engine.state.durable_feature import DurableState
 from driftq.features.broker.broker import Broker
 from driftq.features.broker.idempotency.registry import IdempotencyRegistry
-from driftq.features.broker.protocols import Delivery, Hook, Place, Produced, Registry
-from driftq.features.broker.state.group import Stream
+from driftq.features.broker.protocols import DeliveryKey, Hook, OutgoingMessage, Produced, Registry
+from driftq.features.broker.state.group import ConsumerStream
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Envelope, Message, RetryPolicy
 from driftq.system.disk import Disk
@@ -27,21 +27,23 @@ class Consumer:
     ) -> None:
         self.rig = rig
         self.topic, self.group, self.owner = topic, group, owner
-        self.got: list[Delivery] = []
+        self.got: list[OutgoingMessage] = []
         self.open = True
         self.ended = False
-        self.stream: Stream = rig.broker.attach(topic, group, owner, self, lease_ms=lease_ms, credit=credit, name=name)
+        self.stream: ConsumerStream = rig.broker.attach(
+            topic, group, owner, self, lease_ms=lease_ms, credit=credit, name=name
+        )
 
     def ready(self) -> bool:
         return self.open
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: OutgoingMessage) -> None:
         self.got.append(delivery)
 
     def end(self) -> None:
         self.ended = True
 
-    def take(self) -> list[Delivery]:
+    def take(self) -> list[OutgoingMessage]:
         """What came since the last time."""
         self.rig.run_all()
         got, self.got = self.got, []
@@ -50,12 +52,12 @@ class Consumer:
     def offsets(self) -> list[int]:
         return [delivery.offset for delivery in self.take()]
 
-    def one(self) -> Delivery:
+    def one(self) -> OutgoingMessage:
         (delivery,) = self.take()
         return delivery
 
-    def place(self, offset: int, partition: int = 0) -> Place:
-        return Place(self.topic, self.group, partition, offset)
+    def place(self, offset: int, partition: int = 0) -> DeliveryKey:
+        return DeliveryKey(self.topic, self.group, partition, offset)
 
     def ack(self, offset: int, partition: int = 0) -> None:
         self.rig.run(self.rig.broker.ack(self.place(offset, partition), self.owner))

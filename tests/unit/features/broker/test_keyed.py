@@ -4,12 +4,12 @@ import pytest
 
 from driftq.errors import PreconditionError
 from driftq.features.broker.idempotency.consumed_keys import Status
-from driftq.features.broker.idempotency.registry import Begun
-from driftq.features.broker.protocols import Scope
+from driftq.features.broker.idempotency.registry import BeginResult
+from driftq.features.broker.protocols import KeyOwner
 from driftq.features.broker.state.broker_frames import GroupKind, RetryBody, encode
 from tests.unit.features.broker.rig import RegisteredRig
 
-WORK = Scope("", "t", "g", "k")
+WORK = KeyOwner("", "t", "g", "k")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_an_extension_between_commit_and_ack_keeps_the_commit(rig: RegisteredRig
     consumer.one()
     rig.run(rig.registry.commit_key(WORK, "a", b"result"))
     rig.broker.extend(consumer.place(0), "a", 1000)
-    assert rig.registry.begin_key(WORK, "a", 1000) == Begun(True, b"result", None)
+    assert rig.registry.begin_key(WORK, "a", 1000) == BeginResult(True, b"result", None)
     consumer.ack(0)
     entry = rig.registry.entry(WORK)
     assert entry is not None

@@ -8,7 +8,7 @@ from msgspec import json
 
 from driftq.errors import InternalError, InvalidRequestError, NotFoundError, ShuttingDownError, ThrottledError
 from driftq.features.broker.protocols import Produced
-from driftq.features.broker.redrive import AUDIT, Filter, Job, Letter, Redriver, redriven
+from driftq.features.broker.redrive import AUDIT, Filter, Redriver, RunningRedrive, WaitingLetter, redriven
 from driftq.model.message import DlqNote, Envelope, Message, RetryPolicy, Routing
 from driftq.system.runtime import Pending
 from driftq.testing import ManualClock, ManualRuntime, SeededEntropy
@@ -41,9 +41,9 @@ class _Broker:
     def has(self, topic: str) -> bool:
         return topic in self.stored
 
-    def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[Letter], int | None]]:
+    def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[WaitingLetter], int | None]]:
         found = list(enumerate(self.stored[topic]))[offset : offset + limit]
-        page = [Letter(0, at, message) for at, (_, message) in found if (topic, at) not in self.retired]
+        page = [WaitingLetter(0, at, message) for at, (_, message) in found if (topic, at) not in self.retired]
         further = offset + limit if offset + limit < len(self.stored[topic]) else None
         if self.slow:
             self._reads.append((Pending(), (page, further)))
@@ -62,7 +62,7 @@ class _Broker:
         self.stored.setdefault(topic, []).append((partition, message))
         return _settled(Produced(topic, partition or 0, len(self.stored[topic]) - 1, 5))
 
-    def retire(self, topic: str, letter: Letter) -> Pending[None]:
+    def retire(self, topic: str, letter: WaitingLetter) -> Pending[None]:
         self.retired.add((topic, letter.offset))
         return _settled(None)
 
@@ -85,9 +85,9 @@ class _World:
         self.runtime.run_until_idle()
         return asked.result()
 
-    def job(self, **options: Any) -> Job:
+    def job(self, **options: Any) -> RunningRedrive:
         job = self.ask(**options)
-        assert isinstance(job, Job)
+        assert isinstance(job, RunningRedrive)
         return job
 
     @property
@@ -206,8 +206,8 @@ def test_nor_have_two_that_were_asked_for_at_the_same_time() -> None:
         world.broker.go_on()
         world.runtime.run_until_idle()
     first, second = (one.result() for one in asked)
-    assert isinstance(first, Job)
-    assert isinstance(second, Job)
+    assert isinstance(first, RunningRedrive)
+    assert isinstance(second, RunningRedrive)
     assert (first.matched, second.matched) == (300, 0)
 
 
@@ -261,7 +261,7 @@ def test_a_job_that_waits_for_nothing_lets_others_in_between(error: Exception | 
     world = _World(*[_letter() for _ in range(200)])
     world.broker.error = error
     job = world.redriver.ask("t", Filter()).result()
-    assert isinstance(job, Job)
+    assert isinstance(job, RunningRedrive)
     seen = [0, job.moved + job.failed]
     while job.state == "running":
         world.runtime.turn()

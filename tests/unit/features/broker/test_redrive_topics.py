@@ -2,7 +2,7 @@
 
 import pytest
 
-from driftq.features.broker.redrive import AUDIT, Filter, Job, Redriver
+from driftq.features.broker.redrive import AUDIT, Filter, Redriver, RunningRedrive
 from driftq.features.broker.redrive_topics import BrokerLetters
 from driftq.testing import SeededEntropy
 from tests.unit.features.broker.rig import BrokerRig, RegisteredRig
@@ -18,9 +18,9 @@ class _Rig(BrokerRig):
         rig = self.engine_rig
         return Redriver(self.letters, rig.runtime, SeededEntropy(1), rig.clock.wall_ms, rig.clock.wall_ms)
 
-    def redrive(self, **options: int) -> Job:
+    def redrive(self, **options: int) -> RunningRedrive:
         job = self.run(self.redriver.ask("t", Filter(), **options))  # type: ignore[arg-type]
-        assert isinstance(job, Job)
+        assert isinstance(job, RunningRedrive)
         return job
 
     def left(self) -> int:

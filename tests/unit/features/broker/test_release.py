@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.errors import InvalidRequestError, NotOwnerError
-from driftq.features.broker.protocols import Scope
+from driftq.features.broker.protocols import KeyOwner
 from tests.unit.features.broker.rig import BrokerRig, Consumer, RegisteredRig
 
 LONG_MS = 60_000
@@ -132,7 +132,7 @@ def test_the_key_of_a_message_is_given_back_with_it() -> None:
 def test_a_key_that_another_delivery_holds_stays_held() -> None:
     rig = RegisteredRig()
     rig.create("t", 2)
-    scope = Scope("", "t", "g", "k")
+    scope = KeyOwner("", "t", "g", "k")
     rig.produce("x", idempotency_key="k", partition_override=0)
     first = rig.consume(owner="a", lease_ms=LONG_MS)
     first.take()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from driftq.features.broker.producer.router_hook import Router, load_router
+from driftq.features.broker.producer.router_hook import MessageRouter, load_router
 from driftq.features.broker.producer.router_webhook import WebhookError, WebhookRouter
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Envelope, Message, RoutingDecision
@@ -19,7 +19,7 @@ from driftq.system.http_client.json_post import PostError
 EXAMPLES = Path(__file__).parents[4] / "examples" / "routers"
 
 
-def _decide(router: Router, topic: str, message: Message) -> RoutingDecision | None:
+def _decide(router: MessageRouter, topic: str, message: Message) -> RoutingDecision | None:
     async def ask() -> RoutingDecision | None:
         try:
             return await router.route(topic, message)
@@ -43,7 +43,7 @@ def _module(name: str) -> ModuleType:
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Router:
+def table(monkeypatch: pytest.MonkeyPatch) -> MessageRouter:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("RULES", str(EXAMPLES / "rules.json"))
     found = load_router(BrokerSettings(router="rule_table:router"))
@@ -51,7 +51,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Router:
     return found
 
 
-def test_the_first_rule_that_fits_decides(table: Router) -> None:
+def test_the_first_rule_that_fits_decides(table: MessageRouter) -> None:
     vip = Message("refund, please", envelope=Envelope(tenant_id="vip"))
     assert _decide(table, "orders.eu", vip) == RoutingDecision("fast lane", "orders.vip")
     plain = Message("refund, please")
@@ -59,7 +59,7 @@ def test_the_first_rule_that_fits_decides(table: Router) -> None:
     assert _decide(table, "events", Message("v", "eu-1")) == RoutingDecision(partition_override=0)
 
 
-def test_where_no_rule_fits_the_producer_decides(table: Router) -> None:
+def test_where_no_rule_fits_the_producer_decides(table: MessageRouter) -> None:
     assert _decide(table, "events", Message("v", "us-1")) is None
 
 

@@ -1,6 +1,6 @@
 """The index of runs: commit order, tenants, dead letters, its bound, and that a checkpoint has it all."""
 
-from driftq.features.broker.run_index import Found, RunIndex
+from driftq.features.broker.run_index import FoundRun, RunIndex
 from driftq.model.message import DlqNote, Envelope, Message
 
 
@@ -14,7 +14,7 @@ def _filled(index: RunIndex, count: int, run: str = "r", first: int = 0) -> RunI
     return index
 
 
-def _steps(found: Found | None) -> list[str]:
+def _steps(found: FoundRun | None) -> list[str]:
     assert found is not None
     return [step.step_id for step, _ in found.steps]
 

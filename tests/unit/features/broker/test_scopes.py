@@ -4,17 +4,17 @@ import pytest
 
 from driftq.features.broker.idempotency.consumed_keys import (
     ConsumeScope,
+    KeyLeaseLostError,
     KeyNotFoundError,
     LeaseHeldError,
-    LeaseLostError,
     Status,
 )
 from driftq.features.broker.idempotency.produced_keys import Gate, ProduceScope
-from driftq.features.broker.protocols import Scope
+from driftq.features.broker.protocols import KeyOwner
 
 TTL = 600
 KEY = ("tenant", "topic", "k")
-WORK = Scope("tenant", "topic", "g", "k")
+WORK = KeyOwner("tenant", "topic", "g", "k")
 
 
 def _consume(ttl_ms: int = TTL, produced: ProduceScope | None = None) -> ConsumeScope:
@@ -86,7 +86,7 @@ def test_one_owner_at_a_time_works_on_a_key() -> None:
             call(WORK, "b", 200, 99)
     assert scope.begin(WORK, "a", 150, 99).lease_until == 150
     assert scope.holder(WORK, 150) is None
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(KeyLeaseLostError):
         scope.owned(WORK, "a", 150)
     assert scope.begin(WORK, "b", 300, 150).owner == "b"
 
@@ -126,7 +126,7 @@ def test_a_failure_keeps_its_error_until_the_next_begin() -> None:
     entry = scope.find(WORK, 20)
     assert entry is not None
     assert (entry.status, entry.last_error) == (Status.FAILED, "boom")
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(KeyLeaseLostError):
         scope.owned(WORK, "a", 20)
     assert scope.begin(WORK, "b", 100, 20).last_error == ""
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from msgspec import json
 
-from driftq.features.queue.claims import Claimed
+from driftq.features.queue.claims import ClaimResult
 from driftq.features.queue.job_push import Push
-from driftq.features.queue.job_settlement import Extended, Settled
+from driftq.features.queue.job_settlement import ExtendedJobs, Settled
 from driftq.features.queue.lease_log import LeaseBook
 from driftq.features.queue.queues import Queues
 from driftq.features.watch.turns import Turns
@@ -43,7 +43,7 @@ class QueueRig(EngineRig):
 
     def claim_nowait(
         self, name: str = "q", node: str = "w", limit: int = 1, lease_ms: int | None = None
-    ) -> Pending[Claimed]:
+    ) -> Pending[ClaimResult]:
         topic, _ = self.queues.backlog.look(name)
         return self.queues.claimer.claim(topic, node, limit, lease_ms)
 
@@ -66,7 +66,7 @@ class QueueRig(EngineRig):
 
     def extend(
         self, name: str, *seqs: int, node: str = "w", tokens: tuple[str, ...] = (), lease_ms: int = LONG_MS
-    ) -> Extended:
+    ) -> ExtendedJobs:
         return self.run(self.queues.settler.extend(name, node, seqs, tokens, lease_ms))
 
     def counters(self, name: str = "q") -> tuple[int, int, int]:
@@ -105,7 +105,7 @@ class Connection:
             ended=self._end,
         )
 
-    def _deliver(self, claimed: Claimed) -> None:
+    def _deliver(self, claimed: ClaimResult) -> None:
         self.jobs += decoded(claimed)
         if self.room_for is not None:
             self.room_for -= 1
@@ -120,7 +120,7 @@ class Connection:
         return [job["$seq"] for job in jobs]
 
 
-def decoded(claimed: Claimed) -> list[dict[str, Any]]:
+def decoded(claimed: ClaimResult) -> list[dict[str, Any]]:
     """The jobs of a claim as a worker gets them."""
     jobs = [json.decode(job) for job in claimed.jobs]
     assert [job["$seq"] for job in jobs] == claimed.seqs

@@ -4,8 +4,8 @@ import pytest
 from msgspec import ValidationError
 
 from driftq.features.queue.lease_events import (
-    Event,
     Grant,
+    LeaseEvent,
     LeaseKind,
     Release,
     TableState,
@@ -14,7 +14,7 @@ from driftq.features.queue.lease_events import (
     encode,
 )
 
-EVENT = Event(
+EVENT = LeaseEvent(
     1_700_000_000_000,
     [Release(7, [1, 2]), Release(8, [3], 1_700_000_060_000)],
     [
@@ -44,7 +44,7 @@ def test_the_bytes_of_a_table() -> None:
 
 
 def test_fields_that_are_not_there_are_the_defaults_and_unknown_ones_are_refused() -> None:
-    assert decode_event(b"\x91\x05") == Event(5)
+    assert decode_event(b"\x91\x05") == LeaseEvent(5)
     assert decode_state(b"\x91\x05") == TableState(5)
     with pytest.raises(ValidationError):
         decode_event(b"\x94\x05\x90\x90\xc3")

@@ -2,20 +2,22 @@
 
 import pytest
 
-from driftq.features.queue.lease_events import Event, Grant, Release, decode_state, encode
-from driftq.features.queue.lease_table import Table, lease_id
+from driftq.features.queue.lease_events import Grant, LeaseEvent, Release, decode_state, encode
+from driftq.features.queue.lease_table import LeaseTable, lease_id
 
 
-def granted(*seqs: int, number: int = 1, node: str = "w", deadline: int = 100, table: Table | None = None) -> Table:
+def granted(
+    *seqs: int, number: int = 1, node: str = "w", deadline: int = 100, table: LeaseTable | None = None
+) -> LeaseTable:
     """A table in which these jobs are held."""
-    table = table or Table()
-    table.apply(Event(0, [], [Grant(number, node, deadline, list(seqs))]))
+    table = table or LeaseTable()
+    table.apply(LeaseEvent(0, [], [Grant(number, node, deadline, list(seqs))]))
     return table
 
 
-def extended(table: Table, *seqs: int, number: int = 1, deadline: int) -> None:
+def extended(table: LeaseTable, *seqs: int, number: int = 1, deadline: int) -> None:
     """Another deadline for these jobs."""
-    table.apply(Event(0, [], [Grant(number, "w", deadline, list(seqs), extends=True)]))
+    table.apply(LeaseEvent(0, [], [Grant(number, "w", deadline, list(seqs), extends=True)]))
 
 
 def test_a_lease_lives_up_to_and_including_its_deadline() -> None:
@@ -41,7 +43,7 @@ def test_time_that_goes_back_neither_ends_nor_revives_a_lease() -> None:
 def test_jobs_that_were_given_back_come_lowest_first() -> None:
     table = granted(3, 1, 2, 7)
     taken, _ = table.take("w", [7, 2, 3], ())
-    table.apply(Event(0, [Release(1, list(taken))]))
+    table.apply(LeaseEvent(0, [Release(1, list(taken))]))
     assert table.reclaim(2) == [2, 3]
     assert table.reclaim(2) == [7]
 
@@ -49,7 +51,7 @@ def test_jobs_that_were_given_back_come_lowest_first() -> None:
 def test_a_delayed_job_comes_back_at_its_moment() -> None:
     table = granted(1, deadline=1000)
     table.take("w", [1], ())
-    table.apply(Event(10, [Release(1, [1], 60)]))
+    table.apply(LeaseEvent(10, [Release(1, [1], 60)]))
     assert (table.in_flight, table.delayed) == (0, {1: 60})
     assert not table.sweep(59)
     assert table.next_due() == 60
@@ -151,7 +153,7 @@ def test_an_extension_that_failed_leaves_the_lease_as_it_was() -> None:
 def test_a_release_of_an_older_lease_is_passed_over() -> None:
     table = granted(1, number=1)
     granted(1, number=2, deadline=900, table=table)
-    table.apply(Event(0, [Release(1, [1])]))
+    table.apply(LeaseEvent(0, [Release(1, [1])]))
     assert table.held[1].number == 2
     table.sweep(200)
     assert list(table.held) == [1], "the older deadline is passed over, too"
@@ -160,7 +162,7 @@ def test_a_release_of_an_older_lease_is_passed_over() -> None:
 def test_deliveries_are_one_unless_said_otherwise() -> None:
     table = granted(1, 2)
     assert table.deliveries(1) == 1
-    table.apply(Event(0, [], [Grant(2, "w", 100, [1], [(1, 2)])]))
+    table.apply(LeaseEvent(0, [], [Grant(2, "w", 100, [1], [(1, 2)])]))
     assert (table.deliveries(1), table.deliveries(2)) == (2, 1)
     table.give_back([5], fresh=True)
     assert table.deliveries(5) == 0
@@ -170,7 +172,7 @@ def test_jobs_that_are_gone_are_nobodys() -> None:
     table = granted(1, 2, 3, 4, 5, 6)
     table.take("w", [2], ())
     table.take("w", [3], ())
-    table.apply(Event(0, [Release(1, [3], 900)]))
+    table.apply(LeaseEvent(0, [Release(1, [3], 900)]))
     table.drop_below(4)
     assert (sorted(table.held), list(table.settling), table.delayed) == ([4, 5, 6], [], {})
     table.drop([5])
@@ -182,7 +184,7 @@ def test_jobs_that_are_gone_are_nobodys() -> None:
 
 def test_what_a_connection_holds_is_counted_for_it() -> None:
     held: set[int] = set()
-    table = Table()
+    table = LeaseTable()
     table.streams[1] = held
     granted(1, 2, 3, 4, table=table)
     assert held == {1, 2, 3, 4}
@@ -191,7 +193,7 @@ def test_what_a_connection_holds_is_counted_for_it() -> None:
     assert held == {1, 2, 3, 4}, "until it is committed"
     table.done([1])
     extended(table, 2, deadline=500)
-    table.apply(Event(0, [Release(1, [3])]))
+    table.apply(LeaseEvent(0, [Release(1, [3])]))
     assert held == {2, 4}
     table.sweep(101)
     assert held == {2}
@@ -200,7 +202,7 @@ def test_what_a_connection_holds_is_counted_for_it() -> None:
 
 
 def test_the_heap_of_deadlines_does_not_grow_with_leases_that_are_done() -> None:
-    table = Table()
+    table = LeaseTable()
     for number in range(10_000):
         granted(number, number=number, deadline=10**9, table=table)
         table.done(table.take("w", [number], ())[0])
@@ -212,10 +214,10 @@ def test_a_capture_brings_back_the_same_table() -> None:
     table.logged = True
     table.take("w", [1], ())
     table.take("w", [2], ())
-    table.apply(Event(10, [Release(9, [2], 700)]))
+    table.apply(LeaseEvent(10, [Release(9, [2], 700)]))
     granted(5, 8, number=10, node="v", deadline=600, table=table)
     table.dead_lettered = 3
-    back = Table.of(decode_state(encode(table.capture())))
+    back = LeaseTable.of(decode_state(encode(table.capture())))
     back.rebuild([1, 2, 3, 4, 5, 6, 8])
     assert {seq: (x.number, x.node, x.deadline) for seq, x in back.held.items()} == {
         1: (9, "w", 100),

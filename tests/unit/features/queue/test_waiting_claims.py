@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.errors import TopicNotFoundError
-from driftq.features.queue.claims import Claimed
+from driftq.features.queue.claims import ClaimResult
 from driftq.features.queue.waiting_claims import WaitingClaim
 from tests.unit.features.queue.rig import QueueRig
 
@@ -123,5 +123,5 @@ def test_a_window_of_claims_is_waited_for_too(rig: QueueRig) -> None:
     claim = WaitingClaim(rig.queues.waits, topic, "w", 1, None, 10_000)
     rig.write("cohort", 1)
     rig.runtime.advance(300)
-    assert isinstance(claim.answer.result(), Claimed)
+    assert isinstance(claim.answer.result(), ClaimResult)
     assert got(rig, claim) == [1]

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from driftq.features.staging.staged_parts import Address
-from driftq.features.staging.staging import Committed, PartRef, Staged, Staging
+from driftq.features.staging.staged_parts import PartAddress
+from driftq.features.staging.staging import CommitResult, PartRef, StageResult, Staging
 from driftq.storage.layout import Layout
 from driftq.system.runtime import Pending
 from driftq.testing import EngineRig, rows_of
@@ -30,21 +30,21 @@ class StagingRig(EngineRig):
 
     def stage_nowait(
         self, *datas: object, writer: str = "w", batch: int = 1, part: int = 0, attempt: int = 0, chunk: int = 0
-    ) -> Pending[Staged]:
+    ) -> Pending[StageResult]:
         """Stage values for topic `a`."""
-        return self.staging.stage("a", writer, Address(batch, part, attempt, chunk), rows_of(datas))
+        return self.staging.stage("a", writer, PartAddress(batch, part, attempt, chunk), rows_of(datas))
 
-    def stage(self, *datas: object, **address: Any) -> Staged:
+    def stage(self, *datas: object, **address: Any) -> StageResult:
         """The same, and wait."""
         return self.run(self.stage_nowait(*datas, **address))
 
     def commit_nowait(
         self, *parts: PartRef, writer: str = "w", batch: int = 1, epoch: int | None = None
-    ) -> Pending[Committed]:
+    ) -> Pending[CommitResult]:
         """Commit parts to topic `a`; part 0 when none is named."""
         return self.staging.commit("a", writer, batch, parts or (PartRef(0, 0, 1),), epoch)
 
-    def commit(self, *parts: PartRef, **options: Any) -> Committed:
+    def commit(self, *parts: PartRef, **options: Any) -> CommitResult:
         """The same, and wait."""
         return self.run(self.commit_nowait(*parts, **options))
 

@@ -7,8 +7,8 @@ from msgspec import json
 
 from driftq.errors import SegmentUnavailableError
 from driftq.features.watch.feed import Feed
-from driftq.features.watch.position import Options, Place, Start, begin
-from driftq.features.watch.rendered_pages import Batch
+from driftq.features.watch.position import Options, ReadPosition, ReadStart, begin
+from driftq.features.watch.rendered_pages import RenderedPage
 from driftq.features.watch.watch import Watch
 from driftq.model.tombstone import Tombstone
 from driftq.system.runtime import run
@@ -41,7 +41,7 @@ class KeptOutlet:
             self._take(*event)
         self.flush()
 
-    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+    def records(self, name: str, batch: RenderedPage, from_seq: int, head_seq: int) -> None:
         found = json.decode(b"[" + batch.records + b"]")
         self._take("record", name, [record["$seq"] for record in found], from_seq, head_seq)
 
@@ -89,9 +89,9 @@ class FeedRig(EngineRig):
         super().start()
         self.watch = Watch(self.engine, self.runtime, self.clock, SeededEntropy(0))
 
-    def begin(self, name: str, *, strong: bool = False, **start: Any) -> Place:
+    def begin(self, name: str, *, strong: bool = False, **start: Any) -> ReadPosition:
         """A place in a topic."""
-        pending = run(begin(self.engine, {name: Start(**start)}, lenient=False, strong=strong))
+        pending = run(begin(self.engine, {name: ReadStart(**start)}, lenient=False, strong=strong))
         return self.run(pending)[name].place
 
     def feed(self, *names: str, start: dict[str, Any] | None = None, **options: Any) -> tuple[Feed, KeptOutlet]:

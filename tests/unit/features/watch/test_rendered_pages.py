@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from driftq.features.watch.position import Options
-from driftq.features.watch.rendered_pages import Batch, Batches
+from driftq.features.watch.rendered_pages import RenderedPage, RenderedPages
 from tests.unit.features.watch.outlet import FeedRig
 
 
@@ -16,9 +16,9 @@ def rig() -> FeedRig:
     return rig
 
 
-def read(rig: FeedRig, batches: Batches, cursor: int = 0, **options: Any) -> Batch:
+def read(rig: FeedRig, batches: RenderedPages, cursor: int = 0, **options: Any) -> RenderedPage:
     found = batches.read(rig.topic("t"), cursor, None, Options(**options))
-    assert isinstance(found, Batch)
+    assert isinstance(found, RenderedPage)
     return found
 
 
@@ -32,7 +32,7 @@ def test_a_hundred_watchers_of_one_topic_cost_one_rendering_per_write(rig: FeedR
 
 
 def test_the_same_question_has_the_same_answer_until_the_topic_changes(rig: FeedRig) -> None:
-    batches = Batches(rig.engine)
+    batches = RenderedPages(rig.engine)
     rig.write("t", 1, 2, 3, tags=["a", "b", "c"])
     first = read(rig, batches)
     assert read(rig, batches) is first
@@ -47,7 +47,7 @@ def test_what_retention_took_is_not_told_from_what_was_kept() -> None:
     rig = FeedRig()
     rig.put("t", ttl_ms=1000)
     rig.write("t", 1)
-    batches = Batches(rig.engine)
+    batches = RenderedPages(rig.engine)
     assert read(rig, batches).size == 1
     rig.clock.advance(1001)
     found = read(rig, batches)
@@ -56,7 +56,7 @@ def test_what_retention_took_is_not_told_from_what_was_kept() -> None:
 
 
 def test_other_fields_limits_and_nodes_are_other_questions(rig: FeedRig) -> None:
-    batches = Batches(rig.engine)
+    batches = RenderedPages(rig.engine)
     rig.write("t", 1, 2, tags=["a", "b"], batch_node="n")
     texts = {
         read(rig, batches).records,
@@ -72,12 +72,12 @@ def test_nodes_make_no_difference_where_the_topic_does_not_filter() -> None:
     rig = FeedRig()
     rig.put("t", dedupe_node=False)
     rig.write("t", 1, batch_node="n")
-    batches = Batches(rig.engine)
+    batches = RenderedPages(rig.engine)
     assert read(rig, batches, nodes=frozenset([b"n"])) is read(rig, batches)
 
 
 def test_what_is_kept_is_bounded(rig: FeedRig) -> None:
-    batches = Batches(rig.engine, bytes_max=4000)
+    batches = RenderedPages(rig.engine, bytes_max=4000)
     rig.write("t", *["x" * 90] * 10)
     for _ in range(2):
         for cursor in range(10):
@@ -88,4 +88,4 @@ def test_what_is_kept_is_bounded(rig: FeedRig) -> None:
 
 def test_a_batch_holds_no_blocks(rig: FeedRig) -> None:
     rig.write("t", 1)
-    assert read(rig, Batches(rig.engine)).page.slices == []
+    assert read(rig, RenderedPages(rig.engine)).page.slices == []

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from driftq.errors import ThrottledError
-from driftq.features.watch.position import Options, Place
+from driftq.features.watch.position import Options, ReadPosition
 from driftq.features.watch.watch_sessions import SESSION_TTL_MS, Session, Sessions
 from driftq.testing import ManualClock, SeededEntropy
 
@@ -21,7 +21,7 @@ def sessions(clock: ManualClock) -> Sessions:
 
 
 def made(sessions: Sessions) -> Session:
-    return sessions.create(None, {"t": Place(5, 1, 9)}, Options(), 1000)
+    return sessions.create(None, {"t": ReadPosition(5, 1, 9)}, Options(), 1000)
 
 
 def test_a_wid_is_22_characters_and_never_the_same(sessions: Sessions) -> None:

@@ -10,7 +10,7 @@ import pytest
 from driftq.http.metrics.request_log import EACH_MAX, RequestLog
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection import ServerConnection
 from driftq.http.transport.connection_context import Serving, Terms
 from driftq.system.log_facts import FACTS
 from driftq.system.log_repeats import WINDOW_MS
@@ -41,7 +41,7 @@ class Wire:
         requests = RequestLog(rig.runtime, rig.clock, slow_ms=SLOW_MS, access_log=access_log)
         self.serving = Serving(rig.app.handle, rig.runtime, Terms(body_bytes_max=1 << 20), rig.app.shortcut, requests)
         self.transport = _Known()
-        connection = Connection(self.serving)
+        connection = ServerConnection(self.serving)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import convert, json
 
 from driftq.model.vitals import Vitals
-from driftq.system.machine import Space
+from driftq.system.machine import DiskUsage
 from driftq.testing import FaultyDisk, ServerRig, SimDisk
 
 JSON = {"accept": "application/json"}
@@ -76,7 +76,7 @@ def test_the_age_of_the_checkpoint_and_its_failures_are_shown() -> None:
 def test_the_disk_of_the_data_directory_is_shown() -> None:
     rig = ServerRig()
     rig.run()
-    rig.server.engine.space.last = Space(10, 100)
+    rig.server.engine.space.last = DiskUsage(10, 100)
     disk = vitals(rig).disk
     assert disk is not None
     assert (disk.free_bytes, disk.total_bytes, disk.fill_bytes_per_s) == (10, 100, None)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import json
 
 from driftq.config import Settings
-from driftq.http.answer import Answer, Stream, Upgrade
+from driftq.http.answer import Answer, StreamAnswer, Upgrade
 from driftq.http.app import App
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -154,7 +154,7 @@ def test_a_stream_runs_until_it_is_closed() -> None:
         assert voice.heard == ["opened", "goodbye", "closed"]
         assert len(host.serving.peers) == 0
 
-    with_host(lambda _: Stream(voice), test)
+    with_host(lambda _: StreamAnswer(voice), test)
 
 
 def test_a_stream_whose_caller_goes_is_closed() -> None:
@@ -168,7 +168,7 @@ def test_a_stream_whose_caller_goes_is_closed() -> None:
         await host.ended()
         assert voice.heard == ["opened", "closed"]
 
-    with_host(lambda _: Stream(voice), test)
+    with_host(lambda _: StreamAnswer(voice), test)
 
 
 def test_a_stream_that_is_not_read_has_no_room() -> None:
@@ -189,7 +189,7 @@ def test_a_stream_that_is_not_read_has_no_room() -> None:
         voice.sink.close()
         await host.ended()
 
-    with_host(lambda _: Stream(voice), test)
+    with_host(lambda _: StreamAnswer(voice), test)
 
 
 def test_a_socket_speaks_and_hears() -> None:
@@ -272,7 +272,7 @@ def test_the_end_of_the_lifespan_lets_streams_say_goodbye() -> None:
         assert [event["type"] for event in events] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
         assert voice.heard == ["opened", "goodbye", "closed"]
 
-    with_host(lambda _: Stream(voice), test)
+    with_host(lambda _: StreamAnswer(voice), test)
 
 
 def test_a_whole_server_behind_the_door(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from driftq.config import Settings
 from driftq.errors import StartError
-from driftq.http.transport.listener import Address, choose_address, write_port_file
+from driftq.http.transport.listener import ListenAddress, choose_address, write_port_file
 from driftq.system.disk import read_file
 from driftq.testing import FaultyDisk, SimDisk
 
@@ -64,13 +64,13 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 def test_an_address_of_ipv6_stands_in_brackets() -> None:
-    assert str(Address(socket.AF_INET6, "::1", 80)) == "[::1]:80"
+    assert str(ListenAddress(socket.AF_INET6, "::1", 80)) == "[::1]:80"
 
 
 def test_the_port_file_comes_whole_and_alone() -> None:
     seen: list[list[str]] = []
     disk = SimDisk(on_call=lambda *_: seen.append(disk.names("/data")))
-    write_port_file(disk, "/data/port", Address(socket.AF_INET, "127.0.0.1", 80))
+    write_port_file(disk, "/data/port", ListenAddress(socket.AF_INET, "127.0.0.1", 80))
     assert read_file(disk, "/data/port") == b"127.0.0.1:80"
     assert [names for names in seen if "port" in names] == [["port"]]
 
@@ -79,7 +79,7 @@ def test_a_port_file_that_cannot_be_written_is_a_refusal_that_leaves_nothing() -
     inner = SimDisk()
     disk = FaultyDisk(inner, error=errno.ENOSPC, when=lambda operation, _: operation == "pwritev")
     with pytest.raises(StartError, match="/nowhere/port"):
-        write_port_file(disk, "/nowhere/port", Address(socket.AF_INET, "127.0.0.1", 80))
+        write_port_file(disk, "/nowhere/port", ListenAddress(socket.AF_INET, "127.0.0.1", 80))
     with pytest.raises(StartError, match="/data/port"):
-        write_port_file(disk, "/data/port", Address(socket.AF_INET, "127.0.0.1", 80))
+        write_port_file(disk, "/data/port", ListenAddress(socket.AF_INET, "127.0.0.1", 80))
     assert inner.names("/data") == []

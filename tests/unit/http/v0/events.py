@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from msgspec import json
 
-from driftq.http.answer import Stream
+from driftq.http.answer import StreamAnswer
 from driftq.http.v0.streams.watch_events import decode_id
 from driftq.testing.server_rig import KeptSink, ServerRig
 
@@ -48,7 +48,7 @@ class Watcher:
 
     def open(self, query: str = "", **options: Any) -> None:
         """A stream, or another one."""
-        self.stream: Stream
+        self.stream: StreamAnswer
         self.sink: KeptSink
         self.stream, self.sink = self.rig.stream(self.session["stream_url"] + query, **options)
 

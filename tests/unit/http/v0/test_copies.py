@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from driftq.features.router.destination import Inflow
-from driftq.features.router.forwarding import Forwarder, Outcome
+from driftq.features.router.forwarding import Forwarder, StepResult
 from driftq.http.answer import Answer
 from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, ServerRig, decoded_reply, settled
@@ -138,7 +138,7 @@ def tries(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     began, found = rig.clock.wall_ms(), list[int]()
     step = Forwarder._step
 
-    def counted(forwarder: Forwarder, inflow: Inflow) -> Outcome:
+    def counted(forwarder: Forwarder, inflow: Inflow) -> StepResult:
         found.append(rig.clock.wall_ms() - began)
         return step(forwarder, inflow)
 

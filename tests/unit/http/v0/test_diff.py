@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from driftq.engine.block_fetch import Fetch
-from driftq.engine.read.topic_page import Query
+from driftq.engine.read.topic_page import PageQuery
 from driftq.errors import InternalError
 from driftq.http.answer import Answer
 from driftq.system.runtime import Pending
@@ -336,7 +336,7 @@ def test_a_bug_met_by_one_poll_is_its_own(
     answers = [parked(rig) for _ in range(3)]
     read, calls = rig.server.engine.diff, iter(range(3))
 
-    def broken(name: str, query: Query) -> Any:
+    def broken(name: str, query: PageQuery) -> Any:
         if next(calls) == 1:
             raise ZeroDivisionError("inside")
         return read(name, query)

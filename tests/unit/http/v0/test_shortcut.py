@@ -10,7 +10,7 @@ from driftq.codec.write_body import decode_plain
 from driftq.http.answer import Shortcut
 from driftq.http.reply import Reply
 from driftq.http.request import Request
-from driftq.http.transport.connection import Connection
+from driftq.http.transport.connection import ServerConnection
 from driftq.http.transport.connection_context import Serving, Terms
 from driftq.http.transport.h1.reply_order import PIPELINE_MAX
 from driftq.http.v0.records import short_write
@@ -32,7 +32,7 @@ class Wire:
         terms = Terms(body_bytes_max=1 << 21)
         self.serving = Serving(rig.app.handle, rig.runtime, terms, self._counted if short else None)
         self.transport = Transport()
-        connection = Connection(self.serving)
+        connection = ServerConnection(self.serving)
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
 

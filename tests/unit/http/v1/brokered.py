@@ -6,8 +6,8 @@ from msgspec import json
 
 from driftq.errors import InvalidRequestError
 from driftq.features.broker.broker import Broker
-from driftq.features.broker.protocols import Outlet, Place, Produced
-from driftq.features.broker.state.group import Stream
+from driftq.features.broker.protocols import ConsumerOutlet, DeliveryKey, Produced
+from driftq.features.broker.state.group import ConsumerStream
 from driftq.http.app import App
 from driftq.http.reply import Reply
 from driftq.model.broker_settings import BrokerSettings
@@ -22,7 +22,7 @@ def done(value: Any = None) -> Pending[Any]:
     return pending
 
 
-class KeptStream(Stream):
+class KeptStream(ConsumerStream):
     """Counts what its owner says."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class NotingBroker(Broker):
         self.produced: list[tuple[str, Message, int | None]] = []
         self.settled: list[tuple[Any, ...]] = []
         self.attached: list[tuple[Any, ...]] = []
-        self.outlets: list[Outlet] = []
+        self.outlets: list[ConsumerOutlet] = []
         self.streams: list[KeptStream] = []
 
     def close(self) -> None:
@@ -73,28 +73,34 @@ class NotingBroker(Broker):
         topic: str,
         group: str,
         owner: str,
-        outlet: Outlet,
+        outlet: ConsumerOutlet,
         *,
         lease_ms: int = 0,
         credit: int | None = None,
         name: str = "",
-    ) -> Stream:
+    ) -> ConsumerStream:
         self.attached.append((topic, group, owner, lease_ms, credit))
         self.outlets.append(outlet)
         self.streams.append(KeptStream())
         return self.streams[-1]
 
-    def ack(self, place: Place, owner: str) -> Pending[None]:
+    def ack(self, place: DeliveryKey, owner: str) -> Pending[None]:
         self.settled.append(("ack", *place, owner))
         return done()
 
     def nack(
-        self, place: Place, owner: str, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
+        self,
+        place: DeliveryKey,
+        owner: str,
+        reason: str = "",
+        *,
+        delay_ms: int | None = None,
+        dead_letter: bool = False,
     ) -> Pending[None]:
         self.settled.append(("nack", *place, owner, reason))
         return done()
 
-    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+    def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
         self.settled.append(("extend", *place, owner, lease_ms))
         return 5000
 

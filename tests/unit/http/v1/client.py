@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import json
 
-from driftq.http.answer import Stream
+from driftq.http.answer import StreamAnswer
 from driftq.model.broker_settings import DEV_LIMITS, BrokerSettings
 from driftq.testing import Asked, KeptSink, ServerRig
 
@@ -12,7 +12,9 @@ from driftq.testing import Asked, KeptSink, ServerRig
 class Consumer:
     """One open stream, and who reads it."""
 
-    def __init__(self, client: "Client", topic: str, group: str, owner: str, stream: Stream, sink: KeptSink) -> None:
+    def __init__(
+        self, client: "Client", topic: str, group: str, owner: str, stream: StreamAnswer, sink: KeptSink
+    ) -> None:
         self.topic, self.group, self.owner = topic, group, owner
         self.sink = sink
         self._client = client

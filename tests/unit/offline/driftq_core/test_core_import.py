@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from driftq.features.broker.protocols import Scope
-from driftq.offline.driftq_core.core_import import CoreImport, Report
+from driftq.features.broker.protocols import KeyOwner
+from driftq.offline.driftq_core.core_import import CoreImport, ImportReport
 from driftq.offline.driftq_core.core_log import CoreLogError
 from driftq.system.runtime import run
 from tests.unit.features.broker.rig import RegisteredRig
@@ -13,7 +13,7 @@ from tests.unit.offline.driftq_core.test_core_log import line
 
 
 class _Rig(RegisteredRig):
-    def load(self, *lines: bytes) -> Report:
+    def load(self, *lines: bytes) -> ImportReport:
         work = CoreImport(self.engine_rig.engine, self.broker, self.registry)
         return self.run(run(work.run(lambda: lines, self.told.append)))
 
@@ -50,7 +50,7 @@ def _log() -> list[bytes]:
 @pytest.mark.parametrize("life", ["restart", "crash"])
 def test_everything_is_there_and_groups_go_on_where_they_were(rig: _Rig, life: str) -> None:
     lines = _log()
-    assert rig.load(*lines) == Report(topics=2, messages=6, groups=1, failures=1, outcomes=1)
+    assert rig.load(*lines) == ImportReport(topics=2, messages=6, groups=1, failures=1, outcomes=1)
     assert rig.told[-1] == sum(map(len, lines[:6]))
     rig.restart() if life == "restart" else rig.crash()
     assert (rig.broker.partitions("t"), rig.broker.partitions("empty")) == (2, 4)
@@ -60,7 +60,7 @@ def test_everything_is_there_and_groups_go_on_where_they_were(rig: _Rig, life: s
     assert sorted(got) == [3, 4]
     assert (got[3].attempts, got[3].last_error, got[4].attempts) == (3, "boom", 1)
     assert _got(rig, group="new") == [(n % 2, n, f"m{n}") for n in (0, 2, 4, 1, 3, 5)]
-    entry = rig.registry.entry(Scope("", "t", "g", "k5"))
+    entry = rig.registry.entry(KeyOwner("", "t", "g", "k5"))
     assert entry is not None
     assert entry.result == b"R"
 

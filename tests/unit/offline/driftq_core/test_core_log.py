@@ -7,7 +7,7 @@ import pytest
 from msgspec import json
 
 from driftq.model.message import DlqNote, Envelope, Message, RetryPolicy, Routing
-from driftq.offline.driftq_core.core_log import CoreLogError, Retry, message_of, moment, plan, read_lines
+from driftq.offline.driftq_core.core_log import CoreLogError, CoreRetry, message_of, moment, plan, read_lines
 
 
 def line(kind: int, topic: str = "t", **fields: Any) -> bytes:
@@ -96,7 +96,7 @@ def test_a_plan_has_partitions_progress_failures_and_outcomes() -> None:
     assert {name: found.partitions for name, found in topics.items()} == {"t": 3, "empty": 4, "other": 2}
     found = topics["t"]
     assert (found.messages, found.acked) == (2, {("g", 0): 3})
-    assert found.retries == {("g", 2, 1): Retry(2, "boom", 99)}
+    assert found.retries == {("g", 2, 1): CoreRetry(2, "boom", 99)}
     assert [(key, record.result) for key, record in found.outcomes.items()] == [(("", "g", "c"), b"R")]
 
 

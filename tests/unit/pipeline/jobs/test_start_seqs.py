@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.start_seqs import starting
-from driftq.pipeline.lake.archive_check import Standing
-from driftq.pipeline.lake.delta_tables import Batch, Lake, Table
-from driftq.pipeline.offsets import Range
+from driftq.pipeline.lake.archive_check import TopicExtent
+from driftq.pipeline.lake.delta_tables import Lake, LakeTable, WriterBatch
+from driftq.pipeline.offsets import OffsetRange
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -20,10 +20,10 @@ SCHEMA = pa.schema([("n", pa.int64())])
 class Topics:
     """How topics stand."""
 
-    def __init__(self, **standings: Standing) -> None:
+    def __init__(self, **standings: TopicExtent) -> None:
         self._standings = standings
 
-    def standing(self, topic: str) -> Standing | None:
+    def standing(self, topic: str) -> TopicExtent | None:
         return self._standings.get(topic)
 
     def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
@@ -31,25 +31,25 @@ class Topics:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path: Path) -> LakeTable:
     made = Lake(tmp_path / "lake").table("things", SCHEMA)
-    moves = made.moves([Range("a", 7, 0, 12)])
-    made.append(pa.table({"n": [1]}, SCHEMA), Batch("query", 0), list(moves.values()))
+    moves = made.moves([OffsetRange("a", 7, 0, 12)])
+    made.append(pa.table({"n": [1]}, SCHEMA), WriterBatch("query", 0), list(moves.values()))
     return made
 
 
-def test_it_begins_behind_what_the_table_has_of_the_same_life(tmp_path: Path, table: Table) -> None:
-    live = Topics(a=Standing(7, 1, 20), b=Standing(7, 1, 20))
+def test_it_begins_behind_what_the_table_has_of_the_same_life(tmp_path: Path, table: LakeTable) -> None:
+    live = Topics(a=TopicExtent(7, 1, 20), b=TopicExtent(7, 1, 20))
     assert starting(["a", "b", "none"], live, tmp_path, lambda _: table) == '{"a":13}'
-    assert starting(["a"], Topics(a=Standing(8, 1, 20)), tmp_path, lambda _: table) == "earliest"
+    assert starting(["a"], Topics(a=TopicExtent(8, 1, 20)), tmp_path, lambda _: table) == "earliest"
 
 
-def test_one_that_has_begun_goes_on_where_spark_knows(tmp_path: Path, table: Table) -> None:
+def test_one_that_has_begun_goes_on_where_spark_knows(tmp_path: Path, table: LakeTable) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets/0").touch()
-    assert starting(["a"], Topics(a=Standing(7, 1, 20)), tmp_path, lambda _: table) == "earliest"
+    assert starting(["a"], Topics(a=TopicExtent(7, 1, 20)), tmp_path, lambda _: table) == "earliest"
 
 
-def test_a_topic_that_has_lost_its_end_is_refused(tmp_path: Path, table: Table) -> None:
+def test_a_topic_that_has_lost_its_end_is_refused(tmp_path: Path, table: LakeTable) -> None:
     with pytest.raises(PipelineError, match="'a' ends at seq 11, and the lake has it up to 12"):
-        starting(["a"], Topics(a=Standing(7, 1, 11)), tmp_path, lambda _: table)
+        starting(["a"], Topics(a=TopicExtent(7, 1, 11)), tmp_path, lambda _: table)

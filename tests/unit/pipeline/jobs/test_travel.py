@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from driftq.pipeline.jobs.lineage.run_fold import Letter, Try, load
+from driftq.pipeline.jobs.lineage.run_fold import LetterNote, Try, load
 from driftq.pipeline.jobs.rollup.minute_figures import ROLLUP
 from driftq.pipeline.lake.delta_tables import Lake
 from tests.acceptance.process import environment
@@ -71,7 +71,7 @@ def test_lineage_folds_runs_where_nothing_of_ours_is_installed() -> None:
     state = _worked("from driftq.pipeline.jobs.lineage.lineage_job import fold_run", "fold_run", _FOLD, "msgspec")
     found = load("r", "t", state)
     assert found.tries == [Try("a", "", "@work", 0, 0, 5, True)]
-    assert found.letters == [Letter("@work", 0, "g", 2, "boom", 9)]
+    assert found.letters == [LetterNote("@work", 0, "g", 2, "boom", 9)]
 
 
 _BATCHES = """
@@ -114,9 +114,9 @@ from pathlib import Path
 from driftq.pipeline.jobs.archive_job import _Archive
 from driftq.pipeline.jobs.rollup.minute_figures import ROLLUP
 from driftq.pipeline.jobs.rollup.rollup_job import add_minutes
-from driftq.pipeline.lake.delta_tables import Batch, Lake
+from driftq.pipeline.lake.delta_tables import WriterBatch, Lake
 lake = Lake({str(tmp_path / "lake")!r})
-added = partial(add_minutes, lake.table("rollup", ROLLUP), batch=Batch("q", 0))
+added = partial(add_minutes, lake.table("rollup", ROLLUP), batch=WriterBatch("q", 0))
 archived = _Archive(lake, None, Path({str(tmp_path)!r})).write
 """
     _worked(imports, "(archived, added)", _BATCHES)

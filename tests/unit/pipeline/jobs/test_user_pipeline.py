@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.user_pipeline import FileOptions, Step, check
+from driftq.pipeline.jobs.user_pipeline import FileOptions, PipelineStep, check
 from driftq.pipeline.runs.job_options import parse_flags
 
 
@@ -18,12 +18,12 @@ def other(rows: Any) -> Any:
     return rows
 
 
-def step(name: str, source: str | Callable[..., Any] | None, dest: str | None, function: Any = same) -> Step:
-    return Step(name, function, source, dest)
+def step(name: str, source: str | Callable[..., Any] | None, dest: str | None, function: Any = same) -> PipelineStep:
+    return PipelineStep(name, function, source, dest)
 
 
 def test_steps_that_lead_somewhere_are_taken() -> None:
-    check([step("a", "orders", None), step("b", same, "big", other), Step("c", lambda spark: None)])
+    check([step("a", "orders", None), step("b", same, "big", other), PipelineStep("c", lambda spark: None)])
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_steps_that_lead_somewhere_are_taken() -> None:
         ([step("a", other, "y")], "neither a topic nor a step"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(steps: list[Step], said: str) -> None:
+def test_what_cannot_work_is_refused_by_name(steps: list[PipelineStep], said: str) -> None:
     with pytest.raises(PipelineError, match=said):
         check(steps)
 

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.lake.delta_tables import Batch, Lake
+from driftq.pipeline.lake.delta_tables import Lake, WriterBatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 
@@ -18,26 +18,26 @@ def rows(**values: int) -> pa.Table:
 
 def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
     table = Lake(tmp_path).table("things", SCHEMA)
-    assert table.append(rows(a=1), Batch("writer", 0))
-    assert not table.append(rows(a=1), Batch("writer", 0))
-    assert table.append(rows(b=2), Batch("writer", 1))
-    assert not table.append(rows(a=1), Batch("writer", 0))
+    assert table.append(rows(a=1), WriterBatch("writer", 0))
+    assert not table.append(rows(a=1), WriterBatch("writer", 0))
+    assert table.append(rows(b=2), WriterBatch("writer", 1))
+    assert not table.append(rows(a=1), WriterBatch("writer", 0))
     assert table.read().sort_by("key").to_pydict() == {"key": ["a", "b"], "n": [1, 2]}
 
 
 def test_batches_are_numbered_per_writer(tmp_path: Path) -> None:
     table = Lake(tmp_path).table("things", SCHEMA)
-    assert table.append(rows(a=1), Batch("one", 7))
-    assert table.append(rows(b=2), Batch("other", 0))
-    assert table.has(Batch("one", 7))
-    assert not table.has(Batch("one", 8))
+    assert table.append(rows(a=1), WriterBatch("one", 7))
+    assert table.append(rows(b=2), WriterBatch("other", 0))
+    assert table.has(WriterBatch("one", 7))
+    assert not table.has(WriterBatch("one", 8))
 
 
 def test_an_upsert_replaces_rows_with_the_same_keys_and_keeps_the_others(tmp_path: Path) -> None:
     table = Lake(tmp_path).table("things", SCHEMA)
-    table.upsert(rows(a=1, b=2), ["key"], Batch("writer", 0))
-    table.upsert(rows(b=3, c=4), ["key"], Batch("writer", 1))
-    assert not table.upsert(rows(a=9), ["key"], Batch("writer", 1))
+    table.upsert(rows(a=1, b=2), ["key"], WriterBatch("writer", 0))
+    table.upsert(rows(b=3, c=4), ["key"], WriterBatch("writer", 1))
+    assert not table.upsert(rows(a=9), ["key"], WriterBatch("writer", 1))
     assert table.read().sort_by("key").to_pydict() == {"key": ["a", "b", "c"], "n": [1, 3, 4]}
 
 
@@ -62,8 +62,8 @@ def test_a_lake_that_is_no_directory_is_refused_with_the_remedy() -> None:
 
 def test_a_table_can_be_filtered_by_texts_after_merges_and_its_lake_may_be_anywhere(tmp_path: Path) -> None:
     table = Lake(tmp_path / "my lake ü=1%").table("things", SCHEMA)
-    table.upsert(rows(a=1, b=2), ["key"], Batch("writer", 0))
-    table.upsert(rows(b=3, c=4), ["key"], Batch("writer", 1))
+    table.upsert(rows(a=1, b=2), ["key"], WriterBatch("writer", 0))
+    table.upsert(rows(b=3, c=4), ["key"], WriterBatch("writer", 1))
     found = table.read(["n"], pc.field("key").isin(["b", "c"]))
     assert sorted(found["n"].to_pylist()) == [3, 4]
     assert all(Path(file).exists() for file in table.files())

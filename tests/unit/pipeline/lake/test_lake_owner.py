@@ -7,7 +7,7 @@ import pytest
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.lake_owner import check_owner, claim, owner_of
-from driftq.pipeline.offsets import Place, Range
+from driftq.pipeline.offsets import OffsetRange, TopicOffset
 
 
 def test_a_lake_is_that_of_the_first_server_that_wrote_there(tmp_path: Path) -> None:
@@ -32,9 +32,9 @@ def test_another_server_is_refused_and_so_is_one_that_cannot_tell(tmp_path: Path
 def test_a_batch_of_another_server_is_refused_too(tmp_path: Path) -> None:
     """It may have become another while the query ran; one that could not tell at the start does so here."""
     lake = Lake(tmp_path)
-    check_owner(lake, [Range("a", 1, 0, 9)])
+    check_owner(lake, [OffsetRange("a", 1, 0, 9)])
     assert owner_of(lake) is None
-    check_owner(lake, [Range("a", 1, 0, 9, "one"), Range("b", 1, 0, 9)])
+    check_owner(lake, [OffsetRange("a", 1, 0, 9, "one"), OffsetRange("b", 1, 0, 9)])
     assert owner_of(lake) == "one"
     with pytest.raises(PipelineError, match="another --lake"):
-        check_owner(lake, [Range("a", 1, 0, 9, "other", missed=Place(1, 9, 0, server_id="one"))])
+        check_owner(lake, [OffsetRange("a", 1, 0, 9, "other", missed=TopicOffset(1, 9, 0, server_id="one"))])

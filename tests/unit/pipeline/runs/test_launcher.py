@@ -7,9 +7,9 @@ import pytest
 
 from driftq.client import ClientError, TransportError
 from driftq.pipeline.errors import PipelineError, UnreachableError
-from driftq.pipeline.runs.job import Outcome, Run
-from driftq.pipeline.runs.launcher import Settings, launch
-from driftq.pipeline.runs.run_records import RunRecord, Runs
+from driftq.pipeline.runs.job import JobResult, JobRun
+from driftq.pipeline.runs.launcher import RunSettings, launch
+from driftq.pipeline.runs.run_records import RunRecord, RunRecords
 
 SOON_S = 0.001
 
@@ -18,25 +18,25 @@ class Work:
     """Does as it is told, one time after the other; then it asks to be stopped."""
 
     def __init__(self, state: Path, *times: BaseException | None) -> None:
-        self._runs = Runs(state)
+        self._runs = RunRecords(state)
         self._times = list(times)
         self.done = 0
 
-    def __call__(self, run: Run) -> Outcome:
+    def __call__(self, run: JobRun) -> JobResult:
         told = self._times.pop(0)
         if not self._times:
             self._runs.ask_to_stop(self._runs.all()[0])
         if told is not None:
             raise told
         self.done += 1
-        return Outcome({"done": self.done})
+        return JobResult({"done": self.done})
 
 
 @pytest.fixture
-def again(tmp_path: Path) -> Callable[..., tuple[Outcome, list[RunRecord]]]:
-    def run(*times: BaseException | None) -> tuple[Outcome, list[RunRecord]]:
+def again(tmp_path: Path) -> Callable[..., tuple[JobResult, list[RunRecord]]]:
+    def run(*times: BaseException | None) -> tuple[JobResult, list[RunRecord]]:
         told: list[RunRecord] = []
-        settings = Settings(state_dir=str(tmp_path))
+        settings = RunSettings(state_dir=str(tmp_path))
         outcome = launch("mine", {}, Work(tmp_path, *times), settings=settings, listener=told.append, every_s=SOON_S)
         return outcome, told
 
@@ -45,7 +45,7 @@ def again(tmp_path: Path) -> Callable[..., tuple[Outcome, list[RunRecord]]]:
 
 @pytest.mark.parametrize("away", [UnreachableError("nobody answers"), TransportError("nobody answers", sent=False)])
 def test_a_run_that_comes_again_outlives_an_outage_of_the_server(
-    again: Callable[..., tuple[Outcome, list[RunRecord]]], away: BaseException
+    again: Callable[..., tuple[JobResult, list[RunRecord]]], away: BaseException
 ) -> None:
     outcome, told = again(None, away, away, None)
     assert outcome.facts == {"done": 2}
@@ -61,11 +61,11 @@ def test_a_run_that_comes_again_outlives_an_outage_of_the_server(
     ],
 )
 def test_other_failures_end_it(
-    tmp_path: Path, again: Callable[..., tuple[Outcome, list[RunRecord]]], times: tuple[BaseException | None, ...]
+    tmp_path: Path, again: Callable[..., tuple[JobResult, list[RunRecord]]], times: tuple[BaseException | None, ...]
 ) -> None:
     with pytest.raises((PipelineError, ClientError)):
         again(*times)
-    (record,) = Runs(tmp_path).all()
+    (record,) = RunRecords(tmp_path).all()
     assert record.state == "failed"
 
 
@@ -95,11 +95,11 @@ class Beginning:
 def test_a_stop_waits_for_a_query_that_just_begins(tmp_path: Path) -> None:
     query = Beginning(5)
 
-    def body(run: Run) -> Outcome:
-        runs = Runs(tmp_path)
+    def body(run: JobRun) -> JobResult:
+        runs = RunRecords(tmp_path)
         runs.ask_to_stop(runs.all()[0])
         run.follow([query], ends=False)  # type: ignore[list-item]
-        return Outcome()
+        return JobResult()
 
-    launch("mine", {}, body, settings=Settings(state_dir=str(tmp_path)))
+    launch("mine", {}, body, settings=RunSettings(state_dir=str(tmp_path)))
     assert query.stopped_at == "Processing new data"

@@ -7,9 +7,9 @@ import pytest
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.server_connection import AnswerError, Wire
 from driftq.pipeline.sink.stage_client import ServerStage
-from driftq.pipeline.sink.staged_batch import Address, PartName
+from driftq.pipeline.sink.staged_batch import PartName, TaskAddress
 
-ADDRESS = Address("w", 7, 1, 99)
+ADDRESS = TaskAddress("w", 7, 1, 99)
 
 
 class Recorded(Wire):

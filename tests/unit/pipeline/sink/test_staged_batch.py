@@ -14,10 +14,10 @@ from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.server_connection import AnswerError
 from driftq.pipeline.sink.staged_batch import (
     WRITER_BYTES_MAX,
-    Address,
     PartName,
     PartWriter,
-    Staged,
+    StagedRows,
+    TaskAddress,
     abandon,
     check_writer,
     commit,
@@ -29,13 +29,13 @@ class MemoryStage:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self.parts: dict[tuple[str, Address, int], list[bytes]] = {}
+        self.parts: dict[tuple[str, TaskAddress, int], list[bytes]] = {}
         self.topics: dict[str, list[bytes]] = {}
         self.last: dict[tuple[str, str], int] = {}
         self.calls: list[str] = []
         self.commit_error: AnswerError | None = None
 
-    def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+    def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
         self.calls.append("stage")
         try:
             rows = decode_arrow(body, self.limits, self.limits.batch_records_max)
@@ -51,7 +51,7 @@ class MemoryStage:
             return
         for part, attempt, count in parts:
             for chunk in range(count):
-                found = self.parts[topic, Address(writer, batch, part, attempt), chunk]
+                found = self.parts[topic, TaskAddress(writer, batch, part, attempt), chunk]
                 self.topics.setdefault(topic, []).extend(found)
         self.last[topic, writer] = batch
 
@@ -61,15 +61,17 @@ class MemoryStage:
             raise self.commit_error
 
 
-def part(number: int = 0, attempt: int = 0, batch: int = 0) -> Address:
-    return Address("w", batch, number, attempt)
+def part(number: int = 0, attempt: int = 0, batch: int = 0) -> TaskAddress:
+    return TaskAddress("w", batch, number, attempt)
 
 
 def rows(*texts: str | None, **more: list[str | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"data": pa.array(texts, pa.string()), **more})
 
 
-def written(stage: MemoryStage, address: Address, batch: pa.RecordBatch, error_topic: str | None = None) -> Staged:
+def written(
+    stage: MemoryStage, address: TaskAddress, batch: pa.RecordBatch, error_topic: str | None = None
+) -> StagedRows:
     return PartWriter(stage, address, topic="t", error_topic=error_topic).write(iter([batch]))
 
 
@@ -136,7 +138,7 @@ def test_a_server_that_takes_fewer_records_in_a_call_gets_fewer() -> None:
 
 def test_what_one_record_cannot_help_is_not_blamed_on_one() -> None:
     class Full(MemoryStage):
-        def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+        def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
             raise AnswerError(422, "topic_full", "full")
 
     with pytest.raises(AnswerError):
@@ -147,14 +149,14 @@ def test_a_commit_that_is_refused_says_what_to_do() -> None:
     stage = MemoryStage()
     stage.commit_error = AnswerError(409, "stage_incomplete", "2 parts are not there")
     with pytest.raises(PipelineError, match=r"batch 3 is not in topic 't'.*DRIFTQ_STAGE_TTL_MS"):
-        commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
+        commit(stage, [StagedRows(part(batch=3), {"t": 1})], 3, error_topic=None)
 
 
 def test_a_batch_too_large_for_one_commit_says_how_to_get_past_it() -> None:
     stage = MemoryStage()
     stage.commit_error = AnswerError(400, "batch_too_large", "2 bytes in one commit, and 1 are the most")
     with pytest.raises(PipelineError, match=r"--max-records.*offsets/3 from its checkpoint"):
-        commit(stage, [Staged(part(batch=3), {"t": 1})], 3, error_topic=None)
+        commit(stage, [StagedRows(part(batch=3), {"t": 1})], 3, error_topic=None)
 
 
 def test_where_another_topic_has_such_a_batch_already_that_is_said() -> None:
@@ -164,13 +166,13 @@ def test_where_another_topic_has_such_a_batch_already_that_is_said() -> None:
                 raise AnswerError(400, "batch_too_large", "2 bytes in one commit, and 1 are the most")
 
     with pytest.raises(PipelineError, match=r"errors has all of this batch already"):
-        commit(Small(), [Staged(part(), {"t": 1, "errors": 1})], 0, error_topic="errors")
+        commit(Small(), [StagedRows(part(), {"t": 1, "errors": 1})], 0, error_topic="errors")
 
 
 class _OfTheBroker(MemoryStage):
     """Refuses topics of the broker, as the server does."""
 
-    def stage(self, topic: str, address: Address, chunk: int, body: bytes) -> None:
+    def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
         if topic.startswith("@"):
             raise AnswerError(409, "read_only", "topics of the broker are written through /v1")
         super().stage(topic, address, chunk, body)
@@ -198,7 +200,7 @@ def test_a_topic_of_the_broker_that_was_asked_for_stops_the_query() -> None:
 def test_an_abort_drops_what_waits_and_says_nothing_of_its_own(error: AnswerError | None) -> None:
     stage = MemoryStage()
     stage.commit_error = error
-    abandon(stage, [Staged(part(), {"t": 1, "errors": 1}), Staged(part(1), {"t": 1})])
+    abandon(stage, [StagedRows(part(), {"t": 1, "errors": 1}), StagedRows(part(1), {"t": 1})])
     assert stage.calls == ["drop errors w", "drop t w"]
 
 

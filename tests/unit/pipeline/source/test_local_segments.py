@@ -13,7 +13,7 @@ import pytest
 from driftq.pipeline.server_connection import AnswerError, Wire
 from driftq.pipeline.source import local_segments as in_place
 from driftq.pipeline.source.read_columns import Projection
-from driftq.pipeline.source.split_plan import Piece, Segment, Split
+from driftq.pipeline.source.split_plan import Piece, PlannedSegment, Split
 from driftq.pipeline.source.split_reader import Task, read_split
 from driftq.system.hang_guard import Patience
 
@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_read_fails_the_task_and_is_never_a_gap(
 
     monkeypatch.setattr(Path, "stat", failing)
     suffix = "data" if tier == "hot" else "parquet"
-    segment = Segment(tier, f"{FILE}.{suffix}", 11, 20, 10)
+    segment = PlannedSegment(tier, f"{FILE}.{suffix}", 11, 20, 10)
     split = Split("t", 1, 1, "s", str(tmp_path), str(tmp_path), (Piece(11, 20, segment),), ())
     server = _Unavailable()
     task = Task(server, Projection(pa.schema([("seq", pa.int64())])), (), on_data_loss)

@@ -17,7 +17,7 @@ from driftq.pipeline.source.read_columns import (
     names_of,
 )
 from driftq.pipeline.source.row_filters import Condition, apply, seq_bounds, supported, ts_bounds
-from driftq.pipeline.source.split_plan import Gap
+from driftq.pipeline.source.split_plan import SeqGap
 
 _TYPES = {
     "topic": pa.string(),
@@ -115,9 +115,9 @@ def test_messages_of_the_broker_have_columns_and_other_records_have_none() -> No
 
 
 def test_a_gap_is_a_row_at_the_last_seq_that_is_gone() -> None:
-    unsure = _projection("seq", "reason").gaps("t", [Gap(3, 9, "crash", at_most=True)])
+    unsure = _projection("seq", "reason").gaps("t", [SeqGap(3, 9, "crash", at_most=True)])
     assert unsure.to_pylist() == [{"seq": 9, "reason": "crash, at most"}]
-    made = _projection("topic", "seq", "data", "kind", "gap_from", "gap_to", "reason").gaps("t", [Gap(3, 9, "cap")])
+    made = _projection("topic", "seq", "data", "kind", "gap_from", "gap_to", "reason").gaps("t", [SeqGap(3, 9, "cap")])
     assert made.to_pylist() == [
         {"topic": "t", "seq": 9, "data": None, "kind": "tombstone", "gap_from": 3, "gap_to": 9, "reason": "cap"}
     ]

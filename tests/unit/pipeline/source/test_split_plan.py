@@ -4,17 +4,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.pipeline.source.split_plan import Gap, Manifest, Segment, gaps_in, pieces_in, present, reach, splits_of
+from driftq.pipeline.source.split_plan import (
+    PlannedSegment,
+    SeqGap,
+    TopicFiles,
+    gaps_in,
+    pieces_in,
+    present,
+    reach,
+    splits_of,
+)
 
 
 def _manifest(
-    head: int, *, earliest: int = 1, floor: int = 1, holes: tuple[Gap, ...] = (), segments: tuple[Segment, ...] = ()
-) -> Manifest:
-    return Manifest("t", 1, head, earliest, floor, holes, "id", "/hot", "/cold", segments)
+    head: int,
+    *,
+    earliest: int = 1,
+    floor: int = 1,
+    holes: tuple[SeqGap, ...] = (),
+    segments: tuple[PlannedSegment, ...] = (),
+) -> TopicFiles:
+    return TopicFiles("t", 1, head, earliest, floor, holes, "id", "/hot", "/cold", segments)
 
 
-def _segment(first: int, last: int, tier: str = "hot") -> Segment:
-    return Segment(tier, f"seg-{first}", first, last, last - first + 1)
+def _segment(first: int, last: int, tier: str = "hot") -> PlannedSegment:
+    return PlannedSegment(tier, f"seg-{first}", first, last, last - first + 1)
 
 
 def test_a_piece_stands_in_one_segment_or_in_none() -> None:
@@ -26,15 +40,19 @@ def test_a_piece_stands_in_one_segment_or_in_none() -> None:
 
 
 def test_a_piece_never_runs_across_a_hole() -> None:
-    manifest = _manifest(30, holes=(Gap(8, 12, "crash"),), segments=(_segment(1, 10), _segment(11, 20)))
+    manifest = _manifest(30, holes=(SeqGap(8, 12, "crash"),), segments=(_segment(1, 10), _segment(11, 20)))
     assert [(piece.first, piece.last) for piece in pieces_in(manifest, 0, 30, 99)] == [(1, 7), (13, 20), (21, 30)]
 
 
 def test_gaps_are_what_lies_below_the_floor_and_the_holes() -> None:
-    manifest = _manifest(30, earliest=10, floor=8, holes=(Gap(15, 16, "crash"), Gap(29, 40, "corruption")))
-    assert gaps_in(manifest, 0, 30, "ttl") == [Gap(1, 9, "ttl"), Gap(15, 16, "crash"), Gap(29, 30, "corruption")]
+    manifest = _manifest(30, earliest=10, floor=8, holes=(SeqGap(15, 16, "crash"), SeqGap(29, 40, "corruption")))
+    assert gaps_in(manifest, 0, 30, "ttl") == [
+        SeqGap(1, 9, "ttl"),
+        SeqGap(15, 16, "crash"),
+        SeqGap(29, 30, "corruption"),
+    ]
     assert gaps_in(manifest, 7, 14, "ttl") == []
-    assert gaps_in(manifest, 3, 5, "cap") == [Gap(4, 5, "cap")]
+    assert gaps_in(manifest, 3, 5, "cap") == [SeqGap(4, 5, "cap")]
 
 
 def test_what_was_deleted_at_the_start_is_no_gap() -> None:
@@ -43,14 +61,14 @@ def test_what_was_deleted_at_the_start_is_no_gap() -> None:
 
 def test_a_hole_below_the_earliest_record_is_a_gap_unless_an_eviction_covers_it() -> None:
     """What lies around it was deleted, which nobody is told; the hole was not."""
-    manifest = _manifest(30, earliest=21, floor=5, holes=(Gap(8, 12, "crash"), Gap(18, 22, "corruption")))
-    assert gaps_in(manifest, 4, 30, "cap") == [Gap(8, 12, "crash"), Gap(18, 22, "corruption")]
-    assert gaps_in(manifest, 10, 20, "cap") == [Gap(11, 12, "crash"), Gap(18, 20, "corruption")]
-    assert gaps_in(manifest, 3, 30, "cap") == [Gap(4, 20, "cap"), Gap(21, 22, "corruption")]
+    manifest = _manifest(30, earliest=21, floor=5, holes=(SeqGap(8, 12, "crash"), SeqGap(18, 22, "corruption")))
+    assert gaps_in(manifest, 4, 30, "cap") == [SeqGap(8, 12, "crash"), SeqGap(18, 22, "corruption")]
+    assert gaps_in(manifest, 10, 20, "cap") == [SeqGap(11, 12, "crash"), SeqGap(18, 20, "corruption")]
+    assert gaps_in(manifest, 3, 30, "cap") == [SeqGap(4, 20, "cap"), SeqGap(21, 22, "corruption")]
 
 
 def test_what_is_lost_costs_no_budget() -> None:
-    manifest = _manifest(100, earliest=11, floor=11, holes=(Gap(21, 60, "crash"),), segments=(_segment(11, 15),))
+    manifest = _manifest(100, earliest=11, floor=11, holes=(SeqGap(21, 60, "crash"),), segments=(_segment(11, 15),))
     assert present(manifest, 0, 100) == 50
     assert present(manifest, 15, 65) == 10
     assert [reach(manifest, 0, 100, most) for most in (1, 4, 5, 9)] == [11, 14, 15, 19]
@@ -63,8 +81,8 @@ def test_what_is_lost_costs_no_budget() -> None:
 
 def test_a_loss_without_a_row_behind_it_has_a_split_of_its_own() -> None:
     manifest = _manifest(9, earliest=10, floor=10)
-    (split,) = splits_of(manifest, 0, 9, 100, [Gap(1, 9, "cap")])
-    assert (split.pieces, split.gaps) == ((), (Gap(1, 9, "cap"),))
+    (split,) = splits_of(manifest, 0, 9, 100, [SeqGap(1, 9, "cap")])
+    assert (split.pieces, split.gaps) == ((), (SeqGap(1, 9, "cap"),))
     assert splits_of(manifest, 0, 9, 100, []) == []
 
 
@@ -84,7 +102,7 @@ def test_splits_cover_a_range_once_and_in_order(
         if at + size - 1 <= head:
             segments.append(_segment(at, at + size - 1))
             at += size
-    gone = Gap(hole[0], hole[0] + hole[1], "crash")
+    gone = SeqGap(hole[0], hole[0] + hole[1], "crash")
     manifest = _manifest(head, earliest=min(earliest, head + 1), holes=(gone,), segments=tuple(segments))
     start, end = min(window), max(window)
     splits = splits_of(manifest, start, end, most, [])

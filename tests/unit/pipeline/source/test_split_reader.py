@@ -9,7 +9,7 @@ import pytest
 from driftq.pipeline import DataLossError
 from driftq.pipeline.server_connection import AnswerError, Wire
 from driftq.pipeline.source.read_columns import Projection
-from driftq.pipeline.source.split_plan import Gap, Piece, Split
+from driftq.pipeline.source.split_plan import Piece, SeqGap, Split
 from driftq.pipeline.source.split_reader import Task, loss, read_split
 
 _SPLIT = Split("t", 1, 1, "s", "/h", None, (Piece(11, 20, None),), ())
@@ -64,9 +64,9 @@ def test_what_is_lost_while_it_is_read_fails_or_is_a_row(caplog: pytest.LogCaptu
 
 def test_what_may_have_been_lost_in_a_crash_is_called_up_to() -> None:
     """proves: G-TOMB-9"""
-    said = str(loss("t", [Gap(4, 256, "crash", at_most=True)]))
+    said = str(loss("t", [SeqGap(4, 256, "crash", at_most=True)]))
     assert said.startswith("topic 't' may have lost up to all of seqs 4..256 (crash) before they were read")
-    both = str(loss("t", [Gap(1, 2, "cap"), Gap(4, 256, "crash", at_most=True)]))
+    both = str(loss("t", [SeqGap(1, 2, "cap"), SeqGap(4, 256, "crash", at_most=True)]))
     assert both.startswith("topic 't' has lost seqs 1..2 (cap), up to all of seqs 4..256 (crash) before")
 
 

@@ -8,7 +8,7 @@ from driftq.storage.blocks.block import Block, encode_block
 from driftq.storage.blocks.frame import Frame, Kind, encode_control, read_frame
 from driftq.storage.blocks.frame_columns import read_one
 from driftq.storage.blocks.rows import Rows, Texts
-from driftq.storage.blocks.single_record_frames import Run, read_run
+from driftq.storage.blocks.single_record_frames import SingleRecordRun, read_run
 from driftq.storage.wal.wal_reader import WalScan
 
 NUMBER, TOPIC = 3, 7
@@ -41,7 +41,7 @@ def run_of(
     rows_max: int = 1024,
     bytes_max: int = 1 << 18,
     topic_id: int = TOPIC,
-) -> Run | None:
+) -> SingleRecordRun | None:
     return read_run(buffer, place, number=NUMBER, topic_id=topic_id, seq=seq, rows_max=rows_max, bytes_max=bytes_max)
 
 
@@ -57,7 +57,7 @@ def one_by_one(buffer: bytes) -> list[tuple[Record, int]]:
         place = frame.end
 
 
-def listed(run: Run | None) -> list[tuple[Record, int]]:
+def listed(run: SingleRecordRun | None) -> list[tuple[Record, int]]:
     if run is None:
         return []
     rows = run.rows

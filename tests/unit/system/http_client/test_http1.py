@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.system.http_client.http1 import HEAD_BYTES_MAX, Endpoint, Head, HttpError, Proxy, ResponseReader
+from driftq.system.http_client.http1 import HEAD_BYTES_MAX, Endpoint, HttpError, Proxy, RequestHead, ResponseReader
 from driftq.system.http_client.request_body import Body
 
-HEAD = Head("here:4000", {"user-agent": "test"})
+HEAD = RequestHead("here:4000", {"user-agent": "test"})
 
 
 def read(*pieces: bytes, method: str = "GET") -> ResponseReader:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from driftq.system.http_client.json_post import Poster, PostError, Reply
+from driftq.system.http_client.json_post import Poster, PostError, PostReply
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -27,8 +27,8 @@ def _answering(*replies: bytes) -> tuple[Peer, list[bytes]]:
     return peer, requests
 
 
-def _post(peer: Peer, *bodies: bytes) -> list[Reply]:
-    async def talk() -> list[Reply]:
+def _post(peer: Peer, *bodies: bytes) -> list[PostReply]:
+    async def talk() -> list[PostReply]:
         server = await asyncio.start_server(peer, "127.0.0.1", 0)
         async with server:
             poster = Poster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/a?b=c")

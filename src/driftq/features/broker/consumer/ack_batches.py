@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from driftq.features.broker.consumer.deadlines import Spot
-from driftq.features.broker.consumer.message_settlement import Settler
-from driftq.features.broker.protocols import Place
+from driftq.features.broker.consumer.message_settlement import MessageSettler
+from driftq.features.broker.protocols import DeliveryKey
 from driftq.features.broker.state.broker_state import Book
-from driftq.features.broker.state.group_partition import Open
+from driftq.features.broker.state.group_partition import OpenDelivery
 from driftq.system.runtime import Pending
 
 Acked = Pending[None] | Exception
@@ -27,14 +27,14 @@ class _Lot:
 
     def __init__(self, spot: Spot | None) -> None:
         self.spot = spot
-        self.entries: dict[int, Open] = {}
+        self.entries: dict[int, OpenDelivery] = {}
         """By offset."""
         self.numbers: list[int] = []
         """Which entries of the call they are."""
 
 
 def ack_all(
-    book: Book, settler: Settler, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]
+    book: Book, settler: MessageSettler, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]
 ) -> list[Acked]:
     """Ack messages, given as partition and offset; return the answer of each, in order."""
     answers: list[Acked | None] = [None] * len(messages)
@@ -59,7 +59,7 @@ def ack_all(
             for number in lot.numbers:
                 answers[number] = acked
     return [
-        _asked(partial(settler.ack, Place(topic, group, *at), owner)) if answer is None else answer
+        _asked(partial(settler.ack, DeliveryKey(topic, group, *at), owner)) if answer is None else answer
         for at, answer in zip(messages, answers, strict=True)
     ]
 

@@ -12,8 +12,8 @@ from itertools import count
 from typing import NamedTuple
 
 from driftq.features.broker.state.broker_state import BrokerTopic
-from driftq.features.broker.state.group import Group
-from driftq.features.broker.state.group_partition import Lane, Open
+from driftq.features.broker.state.group import ConsumerGroup
+from driftq.features.broker.state.group_partition import Lane, OpenDelivery
 from driftq.system.runtime import Runtime, Timer, each
 
 _STALE_MIN = 64
@@ -23,7 +23,7 @@ class Spot(NamedTuple):
     """Where an open message is."""
 
     topic: BrokerTopic
-    group: Group
+    group: ConsumerGroup
     lane: Lane
 
 
@@ -35,7 +35,7 @@ class Agenda:
         runtime: Runtime,
         now: Callable[[], int],
         tick_ms: int,
-        due: Callable[[Spot, Open], None],
+        due: Callable[[Spot, OpenDelivery], None],
         sweep: Callable[[], None],
     ) -> None:
         """`now` is the engine's running time in milliseconds."""
@@ -44,14 +44,14 @@ class Agenda:
         self._tick_ms = tick_ms
         self._due = due
         self._sweep = sweep
-        self._heap: list[tuple[int, int, int, Spot, Open]] = []
+        self._heap: list[tuple[int, int, int, Spot, OpenDelivery]] = []
         self._numbers = count()
         self._kept = 0
-        self._lanes: dict[tuple[int, str, int], tuple[Group, int]] = {}
+        self._lanes: dict[tuple[int, str, int], tuple[ConsumerGroup, int]] = {}
         self._timer: Timer | None = None
         self._closed = False
 
-    def add(self, spot: Spot, entry: Open) -> None:
+    def add(self, spot: Spot, entry: OpenDelivery) -> None:
         """Look at a message when `entry.due` has passed."""
         heappush(self._heap, (entry.due, next(self._numbers), entry.due, spot, entry))
         if len(self._heap) > 2 * self._kept + _STALE_MIN:
@@ -60,12 +60,12 @@ class Agenda:
             self._kept = len(self._heap)
         self._arm()
 
-    def again(self, spot: Spot, entry: Open) -> None:
+    def again(self, spot: Spot, entry: OpenDelivery) -> None:
         """Look at a message once more at the next tick."""
         heappush(self._heap, (max(self.now(), entry.due), next(self._numbers), entry.due, spot, entry))
         self._arm()
 
-    def stir_later(self, topic: BrokerTopic, group: Group, partition: int) -> None:
+    def stir_later(self, topic: BrokerTopic, group: ConsumerGroup, partition: int) -> None:
         """Let a lane go on at the next tick."""
         self._lanes[topic.id, group.name, partition] = (group, partition)
         self._arm()
@@ -95,14 +95,14 @@ class Agenda:
 
     def _look(self) -> None:
         now = self.now()
-        due: list[tuple[Spot, Open]] = []
+        due: list[tuple[Spot, OpenDelivery]] = []
         while self._heap and self._heap[0][0] < now:
             _, _, moment, spot, entry = heappop(self._heap)
             if not entry.void and entry.due == moment:
                 due.append((spot, entry))
         each(due, self._look_at)
 
-    def _look_at(self, found: tuple[Spot, Open]) -> None:
+    def _look_at(self, found: tuple[Spot, OpenDelivery]) -> None:
         try:
             self._due(*found)
         except Exception:

@@ -15,11 +15,11 @@ from driftq.engine.block_fetch import Fetch
 from driftq.engine.engine import Engine
 from driftq.errors import DriftQError
 from driftq.features.broker.consumer.deadlines import Agenda, Spot
-from driftq.features.broker.consumer.message_settlement import Settler
-from driftq.features.broker.protocols import Counters, Delivery, Registry, Scope
+from driftq.features.broker.consumer.message_settlement import MessageSettler
+from driftq.features.broker.protocols import BrokerCounters, KeyOwner, OutgoingMessage, Registry
 from driftq.features.broker.state.broker_state import BrokerTopic
-from driftq.features.broker.state.group import Group, Stream
-from driftq.features.broker.state.group_partition import Lane, Open, State
+from driftq.features.broker.state.group import ConsumerGroup, ConsumerStream
+from driftq.features.broker.state.group_partition import Lane, OpenDelivery, State
 from driftq.features.broker.state.message_cache import Recent
 from driftq.features.broker.state.stored_messages import Read, read_messages
 from driftq.model.broker_settings import BrokerSettings
@@ -37,9 +37,9 @@ class Dispatcher:
         engine: Engine,
         settings: BrokerSettings,
         agenda: Agenda,
-        settler: Settler,
+        settler: MessageSettler,
         registry: Registry,
-        counters: Counters,
+        counters: BrokerCounters,
         recent: Recent,
     ) -> None:
         self._engine = engine
@@ -50,7 +50,7 @@ class Dispatcher:
         self._counters = counters
         self._recent = recent
 
-    def serve(self, topic: BrokerTopic, group: Group) -> None:
+    def serve(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
         """Hand out what can be handed out now."""
         while group.round and group.next_stream() is not None:
             partition = next(iter(group.round))
@@ -75,7 +75,7 @@ class Dispatcher:
             offset = lane.next_fresh()
             if offset is None:
                 return False
-            entry = Open(offset)
+            entry = OpenDelivery(offset)
         try:
             found = self._recent.get(topic.id, entry.offset) or self._read(topic, lane, entry.offset)
         except DriftQError:
@@ -118,13 +118,13 @@ class Dispatcher:
 
         fetch.then(lambda done: go_on(done.error is not None))
 
-    def _pass_over(self, lane: Lane, entry: Open) -> None:
+    def _pass_over(self, lane: Lane, entry: OpenDelivery) -> None:
         """A message that was lost: it holds nobody up, and counts nowhere."""
         lane.close(entry)
         if entry.offset not in lane.done:
             lane.done.add(entry.offset, lane.following)
 
-    def _offer(self, spot: Spot, entry: Open, message: Message) -> bool:
+    def _offer(self, spot: Spot, entry: OpenDelivery, message: Message) -> bool:
         """Give a message to a stream, or do what has to be done instead. Returns whether the lane may go on."""
         topic, group, lane = spot
         envelope = message.envelope
@@ -134,7 +134,7 @@ class Dispatcher:
             entry.limit, entry.policy = policy.max_attempts, (policy.backoff_ms, policy.max_backoff_ms)
         holder: str | None = None
         if envelope is not None and envelope.idempotency_key and envelope.dlq is None:
-            entry.scope = Scope(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
+            entry.scope = KeyOwner(envelope.tenant_id, topic.name, group.name, envelope.idempotency_key)
             standing = self._registry.standing(entry.scope, entry.stored_ts)
             if standing.committed and not entry.doomed:
                 self._skip(spot, entry)
@@ -151,7 +151,7 @@ class Dispatcher:
             return False
         return True
 
-    def _skip(self, spot: Spot, entry: Open) -> None:
+    def _skip(self, spot: Spot, entry: OpenDelivery) -> None:
         """The group has done the work of this key: the message is done."""
         spot.lane.open[entry.offset] = entry
         entry.state = State.WAITING
@@ -161,7 +161,7 @@ class Dispatcher:
         except DriftQError:
             self._agenda.add(spot, entry)
 
-    def _deliver(self, spot: Spot, entry: Open, message: Message, stream: Stream) -> None:
+    def _deliver(self, spot: Spot, entry: OpenDelivery, message: Message, stream: ConsumerStream) -> None:
         _, group, lane = spot
         entry.attempts += 1
         if entry.attempts > 1:
@@ -179,4 +179,4 @@ class Dispatcher:
         envelope = message.envelope
         if envelope is not None and envelope.redrive_policy is not None:
             message = structs.replace(message, envelope=structs.replace(envelope, redrive_policy=None))
-        stream.outlet.deliver(Delivery(lane.partition, entry.offset, entry.attempts, entry.last_error, message))
+        stream.outlet.deliver(OutgoingMessage(lane.partition, entry.offset, entry.attempts, entry.last_error, message))

@@ -11,9 +11,9 @@ from msgspec import Struct
 from driftq.engine.engine import Engine
 from driftq.errors import InvalidRequestError, PreconditionError
 from driftq.features.broker.protocols import Registry
-from driftq.features.broker.state.broker_frames import GroupKind, Landing, SeekBody, encode
+from driftq.features.broker.state.broker_frames import GroupKind, Landing, SeekFrame, encode
 from driftq.features.broker.state.broker_state import Book, BrokerTopic
-from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.group import ConsumerGroup
 from driftq.features.broker.state.stored_messages import read_page
 from driftq.system.runtime import Pending, Runtime
 
@@ -76,13 +76,15 @@ async def _before(topic: BrokerTopic, group: str, landings: list[Landing]) -> No
         await under_way
 
 
-async def _move(book: Book, registry: Registry, topic: BrokerTopic, group: Group, landings: list[Landing]) -> None:
+async def _move(
+    book: Book, registry: Registry, topic: BrokerTopic, group: ConsumerGroup, landings: list[Landing]
+) -> None:
     lanes = [group.lane(landing.partition) for landing in landings]
     over: Pending[None] = Pending()
     for lane in lanes:
         lane.moving = over
     try:
-        await book.log(topic, GroupKind.SEEK, encode(SeekBody(group.name, landings)))
+        await book.log(topic, GroupKind.SEEK, encode(SeekFrame(group.name, landings)))
         registry.voided(topic.name, group.name)
     finally:
         for lane in lanes:

@@ -15,12 +15,12 @@ from driftq.engine.write.change_log import forward
 from driftq.errors import DriftQError, InvalidRequestError, NotOwnerError
 from driftq.features.broker.consumer.deadlines import Agenda, Spot
 from driftq.features.broker.consumer.retry_delay import delay_ms_of
-from driftq.features.broker.producer.producer import Producer
-from driftq.features.broker.protocols import Counters, Place, Registry, Scope
+from driftq.features.broker.producer.producer import MessageWriter
+from driftq.features.broker.protocols import BrokerCounters, DeliveryKey, KeyOwner, Registry
 from driftq.features.broker.state.broker_frames import DoneBody, GroupKind, RetryBody, encode
 from driftq.features.broker.state.broker_state import Book, BrokerTopic
-from driftq.features.broker.state.group import Group
-from driftq.features.broker.state.group_partition import Lane, Open, State
+from driftq.features.broker.state.group import ConsumerGroup
+from driftq.features.broker.state.group_partition import Lane, OpenDelivery, State
 from driftq.features.broker.state.stored_messages import dead_letter, wait_for_message
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import DlqNote
@@ -28,7 +28,7 @@ from driftq.model.names import DLQ
 from driftq.system.runtime import Pending, each, run
 
 
-class Verdict(NamedTuple):
+class SettlementVerdict(NamedTuple):
     """What a worker says of a message that failed."""
 
     reason: str
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
     """It is not to be tried again."""
 
 
-class Settler:
+class MessageSettler:
     """Ends deliveries."""
 
     def __init__(
@@ -47,9 +47,9 @@ class Settler:
         settings: BrokerSettings,
         book: Book,
         agenda: Agenda,
-        producer: Producer,
+        producer: MessageWriter,
         registry: Registry,
-        counters: Counters,
+        counters: BrokerCounters,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -61,7 +61,7 @@ class Settler:
 
     # Calls
 
-    def ack(self, place: Place, owner: str) -> Pending[None]:
+    def ack(self, place: DeliveryKey, owner: str) -> Pending[None]:
         """The message is done."""
         answer: Pending[None] = Pending()
         spot, entry = self._find(place)
@@ -74,14 +74,14 @@ class Settler:
         self._check_owner(entry, owner)
         return self.finish(spot, [entry], commits=True)
 
-    def ackable(self, spot: Spot, offset: int, owner: str) -> Open | None:
+    def ackable(self, spot: Spot, offset: int, owner: str) -> OpenDelivery | None:
         """Return the open message that this owner can ack at once, if it is one."""
         entry = spot.lane.open.get(offset)
         if entry is None or entry.settling is not None or spot.lane.moving is not None:
             return None
         return entry if entry.owner == owner and self._is_free(entry) else None
 
-    def nack(self, place: Place, owner: str, verdict: Verdict) -> Pending[None]:
+    def nack(self, place: DeliveryKey, owner: str, verdict: SettlementVerdict) -> Pending[None]:
         """The delivery failed."""
         spot, entry = self._find(place)
         if entry is None:
@@ -95,7 +95,7 @@ class Settler:
         verdict = verdict._replace(reason=self._cut(verdict.reason.strip() or "nack"))
         return self._fail(spot, entry, verdict, self._agenda.now(), nacked=True)
 
-    def release(self, place: Place, owner: str) -> Pending[None]:
+    def release(self, place: DeliveryKey, owner: str) -> Pending[None]:
         """Give a delivery back that was not worked on: the message is ready at once, as if it had not been delivered.
 
         Nothing is logged, because nothing of the delivery was. One whose lease has ended stays as it is.
@@ -120,7 +120,7 @@ class Settler:
         answer.resolve(None)
         return answer
 
-    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+    def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
         """Another deadline, also for a lease that has run out and nobody took; the answer is wall time."""
         if lease_ms <= 0:
             raise InvalidRequestError("invalid lease_ms")
@@ -136,7 +136,7 @@ class Settler:
             self._registry.delivered(entry.scope, owner, entry.due, place.partition, place.offset)
         return self._engine.time.shown(entry.due)
 
-    def _find(self, place: Place) -> tuple[Spot, Open | None]:
+    def _find(self, place: DeliveryKey) -> tuple[Spot, OpenDelivery | None]:
         """The open message that is meant; None when it is done. Raises InvalidRequestError."""
         topic = self._book.find(place.topic)
         if not 0 <= place.partition < topic.partitions:
@@ -152,16 +152,16 @@ class Settler:
             raise InvalidRequestError("message is not in-flight")
         return Spot(topic, group, lane), entry
 
-    def _check_owner(self, entry: Open, owner: str) -> None:
+    def _check_owner(self, entry: OpenDelivery, owner: str) -> None:
         if entry.owner != owner or not self._is_free(entry):
             raise NotOwnerError
 
-    def _is_free(self, entry: Open) -> bool:
+    def _is_free(self, entry: OpenDelivery) -> bool:
         """Does nobody but the owner of the delivery hold its key?"""
         scope = entry.scope
         return scope is None or self._registry.standing(scope, entry.stored_ts).holder in (None, entry.owner)
 
-    def _is_committed(self, entry: Open) -> bool:
+    def _is_committed(self, entry: OpenDelivery) -> bool:
         """Is its work done? Then a lease that ends is a worker's that did not come to its ack, and no failure."""
         scope = entry.scope
         return scope is not None and self._registry.standing(scope, entry.stored_ts).committed
@@ -176,7 +176,7 @@ class Settler:
 
     # Ends
 
-    def finish(self, spot: Spot, entries: Sequence[Open], *, commits: bool = False) -> Pending[None]:
+    def finish(self, spot: Spot, entries: Sequence[OpenDelivery], *, commits: bool = False) -> Pending[None]:
         """Log that messages of one lane are done, all or none, and let the group go on. `commits` their keys, too."""
         topic, group, lane = spot
         scopes = [entry.scope if commits else None for entry in entries]
@@ -213,12 +213,12 @@ class Settler:
         logged.then(settle)
         return answer
 
-    def skip(self, spot: Spot, entry: Open) -> None:
+    def skip(self, spot: Spot, entry: OpenDelivery) -> None:
         """The work of its key is done, and so is the message."""
         self.finish(spot, [entry])
         self._counters.skips += 1
 
-    def due(self, spot: Spot, entry: Open) -> None:
+    def due(self, spot: Spot, entry: OpenDelivery) -> None:
         """A moment has passed: the end of a lease, or of a wait."""
         if entry.settling is not None or spot.lane.moving is not None:
             self._agenda.again(spot, entry)
@@ -227,7 +227,7 @@ class Settler:
                 if self._is_committed(entry):
                     self.skip(spot, entry)
                 else:
-                    verdict = Verdict(entry.last_error or "ack_timeout")
+                    verdict = SettlementVerdict(entry.last_error or "ack_timeout")
                     self._fail(spot, entry, verdict, entry.due, nacked=False)
             except DriftQError:
                 self._agenda.again(spot, entry)
@@ -238,7 +238,9 @@ class Settler:
                 spot.lane.make_ready(entry)
                 spot.group.stir(spot.lane.partition)
 
-    def _fail(self, spot: Spot, entry: Open, verdict: Verdict, at: int, *, nacked: bool) -> Pending[None]:
+    def _fail(
+        self, spot: Spot, entry: OpenDelivery, verdict: SettlementVerdict, at: int, *, nacked: bool
+    ) -> Pending[None]:
         """A delivery failed at this moment: log that, then wait for the next one or make a dead letter of it.
 
         One that has failed already only gets another error, and becomes a dead letter if that is what is said of it.
@@ -298,7 +300,7 @@ class Settler:
         self._held(lambda: self._book.log(topic, GroupKind.RETRY, encode(body)), [entry], [keyed]).then(settle)
         return answer
 
-    def _look_again(self, spot: Spot, entry: Open) -> None:
+    def _look_again(self, spot: Spot, entry: OpenDelivery) -> None:
         """What stays as it was may have missed its moment, or its turn."""
         if entry.void:
             return
@@ -308,7 +310,7 @@ class Settler:
             self._agenda.again(spot, entry)
 
     def _held(
-        self, log: Callable[[], Pending[None]], entries: Sequence[Open], scopes: Sequence[Scope | None]
+        self, log: Callable[[], Pending[None]], entries: Sequence[OpenDelivery], scopes: Sequence[KeyOwner | None]
     ) -> Pending[None]:
         """Log a fact; while that is under way nobody else gets the keys."""
         try:
@@ -324,7 +326,7 @@ class Settler:
 
     # Dead letters
 
-    def bury(self, spot: Spot, entry: Open) -> Pending[None]:
+    def bury(self, spot: Spot, entry: OpenDelivery) -> Pending[None]:
         """Make a dead letter of a message that has failed as often as it may. Never fails: it is tried again."""
         if entry.settling is None:
             entry.settling = Pending()
@@ -350,7 +352,7 @@ class Settler:
         run(self._bury(spot.topic, spot.group, spot.lane, entry)).then(settle)
         return answer
 
-    async def _bury(self, topic: BrokerTopic, group: Group, lane: Lane, entry: Open) -> bool:
+    async def _bury(self, topic: BrokerTopic, group: ConsumerGroup, lane: Lane, entry: OpenDelivery) -> bool:
         """Returns whether it is a dead letter now; where a seek came first it is not."""
         message = await wait_for_message(self._engine, topic.log, entry.offset)
         if await _is_left_behind(lane, entry):
@@ -372,14 +374,14 @@ class Settler:
         return True
 
 
-async def _is_left_behind(lane: Lane, entry: Open) -> bool:
+async def _is_left_behind(lane: Lane, entry: OpenDelivery) -> bool:
     """Has a seek ended the delivery? One that is on its way is waited for."""
     while lane.moving is not None:
         await lane.moving
     return entry.void
 
 
-def _fact(spot: Spot, entry: Open, scope: Scope | None) -> DoneBody:
+def _fact(spot: Spot, entry: OpenDelivery, scope: KeyOwner | None) -> DoneBody:
     """Return what is logged of a message that is done; with a scope, its key is committed."""
     group, partition = spot.group.name, spot.lane.partition
     if scope is None:
@@ -387,7 +389,7 @@ def _fact(spot: Spot, entry: Open, scope: Scope | None) -> DoneBody:
     return DoneBody(group, partition, entry.offset, entry.size, scope.tenant, scope.key, entry.attempts)
 
 
-def _settled(entries: Sequence[Open]) -> None:
+def _settled(entries: Sequence[OpenDelivery]) -> None:
     """Let those who wait for these messages look now. Entries that settle together share what is waited for."""
     waiting = entries[0].settling
     for entry in entries:

@@ -1,6 +1,6 @@
 """How long a message that has failed waits until it is tried again (http-v1 §9)."""
 
-from driftq.features.broker.state.group_partition import Open
+from driftq.features.broker.state.group_partition import OpenDelivery
 from driftq.model.broker_settings import BrokerSettings
 
 _DELAY_MS_MAX = 86_400_000
@@ -8,7 +8,7 @@ _SHIFT_MAX = 40
 """Doubling so often is beyond every cap."""
 
 
-def delay_ms_of(settings: BrokerSettings, entry: Open, asked_ms: int | None, *, nacked: bool) -> int:
+def delay_ms_of(settings: BrokerSettings, entry: OpenDelivery, asked_ms: int | None, *, nacked: bool) -> int:
     """Return the delay that a worker asked for; else that of the retry policy; else what guards against quick nacks."""
     if asked_ms is not None:
         return min(asked_ms, _DELAY_MS_MAX)

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from driftq.errors import NotFoundError, PreconditionError
 from driftq.features.broker.idempotency.produced_keys import Id, ProduceScope
-from driftq.features.broker.protocols import Scope
+from driftq.features.broker.protocols import KeyOwner
 
 _SWEEP_MAX = 1000
 _RECHECK_MS = 60_000
@@ -37,7 +37,7 @@ class Status(Enum):
     FAILED = "FAILED"
 
 
-class Entry(Struct):
+class ConsumedKey(Struct):
     """What is known of one piece of work."""
 
     status: Status
@@ -59,7 +59,7 @@ class Entry(Struct):
         return self.status is Status.PENDING and (now < self.lease_until or self.settling > 0)
 
 
-class Outcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ConsumeOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An outcome as it is logged (kind 72) and stands in checkpoints."""
 
     tenant: str
@@ -81,7 +81,7 @@ class LeaseHeldError(PreconditionError):
         super().__init__("idempotency: lease held by another worker")
 
 
-class LeaseLostError(PreconditionError):
+class KeyLeaseLostError(PreconditionError):
     """The owner's time was over."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class KeyNotFoundError(NotFoundError):
         super().__init__("idempotency: key not found")
 
 
-def producers(scope: Scope) -> Id:
+def producers(scope: KeyOwner) -> Id:
     """The same key as its producer has it."""
     return scope.tenant, scope.topic, scope.key
 
@@ -108,8 +108,8 @@ class ConsumeScope:
         self._ttl_ms = ttl_ms
         self._pending_ttl_ms = ttl_ms or pending_ttl_ms
         self._produced = produced
-        self._entries: dict[Scope, Entry] = {}
-        self._queue: list[tuple[int, Scope]] = []
+        self._entries: dict[KeyOwner, ConsumedKey] = {}
+        self._queue: list[tuple[int, KeyOwner]] = []
         self.is_done: Callable[[str, str, int], bool] = lambda _topic, _group, _offset: True
         """Is an offset of a topic done for a group? Who knows that says so here."""
 
@@ -118,24 +118,24 @@ class ConsumeScope:
 
     # Deliveries
 
-    def holder(self, scope: Scope, now: int) -> str | None:
+    def holder(self, scope: KeyOwner, now: int) -> str | None:
         """The owner of the live lease on the key, if there is one."""
         entry = self._entries.get(scope)
         return entry.owner if entry is not None and entry.held(now) else None
 
-    def is_committed(self, scope: Scope, stored_ts: int) -> bool:
+    def is_committed(self, scope: KeyOwner, stored_ts: int) -> bool:
         """Is the work of a message that was stored then done already?"""
         entry = self._entries.get(scope)
         if entry is None or entry.status is not Status.COMMITTED:
             return False
         return not self._ttl_ms or stored_ts < entry.updated_at + self._ttl_ms
 
-    def deliver(self, scope: Scope, owner: str, lease_until: int, now: int, *, partition: int, offset: int) -> None:
+    def deliver(self, scope: KeyOwner, owner: str, lease_until: int, now: int, *, partition: int, offset: int) -> None:
         """A message with the key was handed to an owner, or its lease was extended."""
         entry = self._take(scope, owner, lease_until, now)
         entry.partition, entry.offset = partition, offset
 
-    def release(self, scope: Scope, owner: str, offset: int) -> None:
+    def release(self, scope: KeyOwner, owner: str, offset: int) -> None:
         """End the lease that came with a delivery, if the key is still held for that delivery."""
         entry = self._entries.get(scope)
         if entry is not None and (entry.owner, entry.offset) == (owner, offset):
@@ -149,7 +149,7 @@ class ConsumeScope:
 
     # What an owner does
 
-    def find(self, scope: Scope, now: int) -> Entry | None:
+    def find(self, scope: KeyOwner, now: int) -> ConsumedKey | None:
         """The entry, unless its time is over."""
         entry = self._entries.get(scope)
         if entry is not None and self._is_over(scope, entry, now):
@@ -157,7 +157,7 @@ class ConsumeScope:
             return None
         return entry
 
-    def begin(self, scope: Scope, owner: str, lease_until: int, now: int) -> Entry:
+    def begin(self, scope: KeyOwner, owner: str, lease_until: int, now: int) -> ConsumedKey:
         """The entry as it stands now: COMMITTED, or this owner's. Raises LeaseHeldError."""
         entry = self.find(scope, now)
         if entry is not None:
@@ -167,55 +167,55 @@ class ConsumeScope:
                 raise LeaseHeldError
         return self._take(scope, owner, lease_until, now)
 
-    def owned(self, scope: Scope, owner: str, now: int) -> Entry:
+    def owned(self, scope: KeyOwner, owner: str, now: int) -> ConsumedKey:
         """The live PENDING entry of this owner. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError."""
         entry = self.find(scope, now)
         if entry is None:
             raise KeyNotFoundError
         if not entry.held(now):
-            raise LeaseLostError
+            raise KeyLeaseLostError
         if entry.owner != owner:
             raise LeaseHeldError
         return entry
 
-    def settle(self, scope: Scope) -> None:
+    def settle(self, scope: KeyOwner) -> None:
         """An outcome is being logged; `settled` must follow."""
         if (entry := self._entries.get(scope)) is not None:
             entry.settling += 1
 
-    def settled(self, scope: Scope) -> None:
+    def settled(self, scope: KeyOwner) -> None:
         """It is logged, or it could not be."""
         if (entry := self._entries.get(scope)) is not None and entry.settling:
             entry.settling -= 1
 
     # Outcomes
 
-    def outcome(self, scope: Scope, *, committed: bool, owner: str, result: bytes, error: str) -> Outcome:
+    def outcome(self, scope: KeyOwner, *, committed: bool, owner: str, result: bytes, error: str) -> ConsumeOutcome:
         """What is to be logged."""
         offsets = list(self._produced.offsets(producers(scope)))
         entry = self._entries.get(scope)
         if entry is not None and entry.offset >= 0 and entry.offset not in offsets:
             offsets.append(entry.offset)
-        return Outcome(*scope, committed, owner, result, error, offsets)
+        return ConsumeOutcome(*scope, committed, owner, result, error, offsets)
 
-    def apply(self, outcome: Outcome, ts: int) -> None:
+    def apply(self, outcome: ConsumeOutcome, ts: int) -> None:
         """A logged outcome."""
-        scope = Scope(outcome.tenant, outcome.topic, outcome.group, outcome.key)
+        scope = KeyOwner(outcome.tenant, outcome.topic, outcome.group, outcome.key)
         if outcome.committed:
             self.commit(scope, ts, outcome.result, owner=outcome.owner)
         else:
             self.fail(scope, ts, outcome.last_error, owner=outcome.owner)
         self._produced.known(producers(scope), outcome.offsets)
 
-    def commit(self, scope: Scope, ts: int, result: bytes = b"", *, owner: str = "") -> None:
+    def commit(self, scope: KeyOwner, ts: int, result: bytes = b"", *, owner: str = "") -> None:
         """The work is done; the first commit of a window stands."""
         self._end(scope, ts, Status.COMMITTED, owner, result, "")
 
-    def fail(self, scope: Scope, ts: int, error: str, *, owner: str = "") -> None:
+    def fail(self, scope: KeyOwner, ts: int, error: str, *, owner: str = "") -> None:
         """The work failed, and anybody may try again; but a commit stands."""
         self._end(scope, ts, Status.FAILED, owner, b"", error)
 
-    def _end(self, scope: Scope, ts: int, status: Status, owner: str, result: bytes, error: str) -> None:
+    def _end(self, scope: KeyOwner, ts: int, status: Status, owner: str, result: bytes, error: str) -> None:
         entry = self._entry(scope, ts)
         if self.is_committed(scope, ts):
             return
@@ -240,7 +240,7 @@ class ConsumeScope:
             else:
                 self._enqueue(scope, entry, not_before=min(now + _RECHECK_MS, now + self._pending_ttl_ms))
 
-    def _is_over(self, scope: Scope, entry: Entry, now: int) -> bool:
+    def _is_over(self, scope: KeyOwner, entry: ConsumedKey, now: int) -> bool:
         ttl_ms = self._window(entry)
         if not ttl_ms or now < entry.updated_at + ttl_ms or entry.settling or entry.held(now):
             return False
@@ -249,17 +249,17 @@ class ConsumeScope:
         offsets = [*self._produced.offsets(producers(scope)), entry.offset]
         return all(self.is_done(scope.topic, scope.group, offset) for offset in offsets if offset >= 0)
 
-    def _window(self, entry: Entry) -> int:
+    def _window(self, entry: ConsumedKey) -> int:
         return self._ttl_ms if entry.status is Status.COMMITTED else self._pending_ttl_ms
 
-    def _entry(self, scope: Scope, now: int) -> Entry:
+    def _entry(self, scope: KeyOwner, now: int) -> ConsumedKey:
         entry = self._entries.get(scope)
         if entry is None:
-            entry = self._entries[scope] = Entry(Status.PENDING, now)
+            entry = self._entries[scope] = ConsumedKey(Status.PENDING, now)
             self._produced.hold(producers(scope))
         return entry
 
-    def _take(self, scope: Scope, owner: str, lease_until: int, now: int) -> Entry:
+    def _take(self, scope: KeyOwner, owner: str, lease_until: int, now: int) -> ConsumedKey:
         entry = self._entry(scope, now)
         entry.status, entry.updated_at = Status.PENDING, now
         entry.owner, entry.lease_until = owner, lease_until
@@ -267,19 +267,19 @@ class ConsumeScope:
         self._enqueue(scope, entry)
         return entry
 
-    def _enqueue(self, scope: Scope, entry: Entry, *, not_before: int = 0) -> None:
+    def _enqueue(self, scope: KeyOwner, entry: ConsumedKey, *, not_before: int = 0) -> None:
         ttl_ms = self._window(entry)
         if not entry.queued and ttl_ms:
             entry.queued = True
             heappush(self._queue, (max(entry.updated_at + ttl_ms, not_before), scope))
 
-    def _drop(self, scope: Scope, now: int) -> None:
+    def _drop(self, scope: KeyOwner, now: int) -> None:
         del self._entries[scope]
         self._produced.let_go(producers(scope), now)
 
     # Checkpoints
 
-    def capture(self) -> list[tuple[int, Outcome]]:
+    def capture(self) -> list[tuple[int, ConsumeOutcome]]:
         """Time and outcome of everything that survives a restart."""
         return [
             (entry.updated_at, self._captured(scope, entry))
@@ -287,6 +287,6 @@ class ConsumeScope:
             if entry.status is not Status.PENDING
         ]
 
-    def _captured(self, scope: Scope, entry: Entry) -> Outcome:
+    def _captured(self, scope: KeyOwner, entry: ConsumedKey) -> ConsumeOutcome:
         committed = entry.status is Status.COMMITTED
         return self.outcome(scope, committed=committed, owner=entry.owner, result=entry.result, error=entry.last_error)

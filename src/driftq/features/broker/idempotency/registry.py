@@ -18,9 +18,9 @@ from msgspec import Struct, msgpack
 from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError, InvalidRequestError, PayloadTooLargeError
-from driftq.features.broker.idempotency.consumed_keys import ConsumeScope, Entry, Outcome, Status
+from driftq.features.broker.idempotency.consumed_keys import ConsumedKey, ConsumeOutcome, ConsumeScope, Status
 from driftq.features.broker.idempotency.produced_keys import Gate, Id, ProduceScope
-from driftq.features.broker.protocols import Place, Scope, Standing
+from driftq.features.broker.protocols import DeliveryKey, KeyOwner, KeyStatus
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Message
 from driftq.model.names import broker_topic
@@ -36,7 +36,7 @@ _SWEEP_PER_KEY = 4
 """With every key that comes so many may go: else keys that come faster than ticks sweep would stay."""
 
 
-class Groups(Protocol):
+class BrokerGroups(Protocol):
     """What the registry asks of the broker."""
 
     def partitions(self, topic: str) -> int:
@@ -47,12 +47,12 @@ class Groups(Protocol):
         """Is a message done for a group?"""
         ...
 
-    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+    def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
         """Give a delivery another deadline. Raises a DriftQError where this owner has none."""
         ...
 
 
-class Begun(NamedTuple):
+class BeginResult(NamedTuple):
     """The answer to a begin."""
 
     already_done: bool
@@ -64,7 +64,7 @@ class _Section(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     """What a checkpoint holds."""
 
     produced: list[tuple[Id, int, list[int]]]
-    outcomes: list[tuple[int, Outcome]]
+    outcomes: list[tuple[int, ConsumeOutcome]]
 
 
 class IdempotencyRegistry:
@@ -78,9 +78,9 @@ class IdempotencyRegistry:
         self.produced = ProduceScope(settings.idem_ttl_ms)
         self.consumed = ConsumeScope(settings.idem_consume_ttl_ms, settings.idem_ttl_ms, self.produced)
         self._engine: Engine
-        self._groups: Groups
+        self._groups: BrokerGroups
 
-    def bind(self, engine: Engine, groups: Groups) -> None:
+    def bind(self, engine: Engine, groups: BrokerGroups) -> None:
         """The engine is there, and so is the broker."""
         self._engine = engine
         self._groups = groups
@@ -108,26 +108,26 @@ class IdempotencyRegistry:
         """A message with this key has this stamp and offset."""
         self.produced.stored((tenant, topic, key), self._engine.time.timeline.moment(ts), offset)
 
-    def standing(self, scope: Scope, stored_ts: int) -> Standing:
+    def standing(self, scope: KeyOwner, stored_ts: int) -> KeyStatus:
         """How a key stands for a message with this stamp."""
         if self.consumed.is_committed(scope, self._engine.time.timeline.moment(stored_ts)):
-            return Standing(committed=True)
-        return Standing(holder=self.consumed.holder(scope, self._engine.time.running()))
+            return KeyStatus(committed=True)
+        return KeyStatus(holder=self.consumed.holder(scope, self._engine.time.running()))
 
-    def delivered(self, scope: Scope, owner: str, lease_until: int, partition: int, offset: int) -> None:
+    def delivered(self, scope: KeyOwner, owner: str, lease_until: int, partition: int, offset: int) -> None:
         """A message with this key was handed to an owner, or its lease was extended."""
         now = self._engine.time.running()
         self.consumed.deliver(scope, owner, lease_until, now, partition=partition, offset=offset)
 
-    def released(self, scope: Scope, owner: str, offset: int) -> None:
+    def released(self, scope: KeyOwner, owner: str, offset: int) -> None:
         """An owner gave this delivery back without having worked on it: anybody may have the key now."""
         self.consumed.release(scope, owner, offset)
 
-    def settling(self, scope: Scope) -> None:
+    def settling(self, scope: KeyOwner) -> None:
         """An outcome is being logged."""
         self.consumed.settle(scope)
 
-    def settled(self, scope: Scope) -> None:
+    def settled(self, scope: KeyOwner) -> None:
         """It is logged, or could not be."""
         self.consumed.settled(scope)
 
@@ -135,11 +135,11 @@ class IdempotencyRegistry:
         """The leases of a group are void."""
         self.consumed.void(topic, group)
 
-    def committed(self, scope: Scope, ts: int) -> None:
+    def committed(self, scope: KeyOwner, ts: int) -> None:
         """It was acked."""
         self.consumed.commit(scope, ts)
 
-    def failed(self, scope: Scope, reason: str, ts: int) -> None:
+    def failed(self, scope: KeyOwner, reason: str, ts: int) -> None:
         """It was nacked."""
         self.consumed.fail(scope, ts, reason)
 
@@ -155,7 +155,7 @@ class IdempotencyRegistry:
 
     # What a worker asks
 
-    def begin(self, topic: str, group: str, msg: Message, owner: str, lease_ms: int = LEASE_MS) -> Begun:
+    def begin(self, topic: str, group: str, msg: Message, owner: str, lease_ms: int = LEASE_MS) -> BeginResult:
         """Take a message's key, unless its work is done already. Raises LeaseHeldError, InvalidRequestError."""
         return self.begin_key(scope_of(topic, group, msg), owner, lease_ms)
 
@@ -178,30 +178,32 @@ class IdempotencyRegistry:
 
     # The same by key, for the handlers
 
-    def begin_key(self, scope: Scope, owner: str, lease_ms: int) -> Begun:
+    def begin_key(self, scope: KeyOwner, owner: str, lease_ms: int) -> BeginResult:
         """Take a key, unless its work is done already."""
         self._check(scope, lease_ms)
         now = self._engine.time.running()
         self._make_room(now)
         entry = self.consumed.begin(scope, owner, now + lease_ms, now)
         if entry.status is Status.COMMITTED:
-            return Begun(True, entry.result, None)
-        return Begun(False, None, self._engine.time.shown(entry.lease_until))
+            return BeginResult(True, entry.result, None)
+        return BeginResult(False, None, self._engine.time.shown(entry.lease_until))
 
-    def renew_key(self, scope: Scope, owner: str, lease_ms: int) -> int:
+    def renew_key(self, scope: KeyOwner, owner: str, lease_ms: int) -> int:
         """Another deadline, of the delivery too."""
         self._check(scope, lease_ms)
         now = self._engine.time.running()
         entry = self.consumed.owned(scope, owner, now)
         if entry.offset >= 0:
             try:
-                self._groups.extend(Place(scope.topic, scope.group, entry.partition, entry.offset), owner, lease_ms)
+                self._groups.extend(
+                    DeliveryKey(scope.topic, scope.group, entry.partition, entry.offset), owner, lease_ms
+                )
             except DriftQError:
                 entry.offset = -1  # the delivery is settled, or somebody else's: the key alone goes on
         entry.lease_until, entry.updated_at = now + lease_ms, now
         return self._engine.time.shown(entry.lease_until)
 
-    def commit_key(self, scope: Scope, owner: str, result: bytes = b"") -> Pending[None]:
+    def commit_key(self, scope: KeyOwner, owner: str, result: bytes = b"") -> Pending[None]:
         """The work of a key is done."""
         if len(result) > _RESULT_BYTES_MAX:
             raise PayloadTooLargeError(f"a result has at most {_RESULT_BYTES_MAX} bytes")
@@ -213,13 +215,13 @@ class IdempotencyRegistry:
             return answer
         return self._log(scope, owner, committed=True, result=result, error="")
 
-    def fail_key(self, scope: Scope, owner: str, error: str = "") -> Pending[None]:
+    def fail_key(self, scope: KeyOwner, owner: str, error: str = "") -> Pending[None]:
         """The work of a key failed."""
         self._groups.partitions(scope.topic)
         cut = error.encode()[: self._error_bytes_max].decode(errors="ignore")
         return self._log(scope, owner, committed=False, result=b"", error=cut)
 
-    def entry(self, scope: Scope) -> Entry | None:
+    def entry(self, scope: KeyOwner) -> ConsumedKey | None:
         """What is known of a key."""
         return self.consumed.find(scope, self._engine.time.running())
 
@@ -227,12 +229,12 @@ class IdempotencyRegistry:
         """Return the time of day of a moment in an entry; 0 is none."""
         return self._engine.time.shown(moment) if moment else 0
 
-    def _check(self, scope: Scope, lease_ms: int) -> None:
+    def _check(self, scope: KeyOwner, lease_ms: int) -> None:
         if not _LEASE_MS_MIN <= lease_ms <= _LEASE_MS_MAX:
             raise InvalidRequestError("idempotency: invalid lease duration")
         self._groups.partitions(scope.topic)
 
-    def _log(self, scope: Scope, owner: str, *, committed: bool, result: bytes, error: str) -> Pending[None]:
+    def _log(self, scope: KeyOwner, owner: str, *, committed: bool, result: bytes, error: str) -> Pending[None]:
         entry = self.consumed.owned(scope, owner, self._engine.time.running())
         outcome = self.consumed.outcome(scope, committed=committed, owner=owner, result=result, error=error)
         logged = self.record(outcome)
@@ -240,7 +242,7 @@ class IdempotencyRegistry:
         logged.then(lambda _: self.consumed.settled(scope))
         return logged
 
-    def record(self, outcome: Outcome) -> Pending[None]:
+    def record(self, outcome: ConsumeOutcome) -> Pending[None]:
         """Log an outcome and apply it at its commit point; of a topic that does not last nothing is logged."""
         topic = self._engine.topic(broker_topic(outcome.topic))
         if not _lasts(topic):
@@ -256,7 +258,7 @@ class IdempotencyRegistry:
 
     def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
         """An outcome."""
-        self.consumed.apply(msgpack.decode(body, type=Outcome), topic.timeline.moment(ts))
+        self.consumed.apply(msgpack.decode(body, type=ConsumeOutcome), topic.timeline.moment(ts))
 
     def capture(self) -> bytes:
         """Keys that were produced, and outcomes, of topics that last."""
@@ -288,9 +290,9 @@ def _lasts(topic: Topic) -> bool:
     return topic.durability is not Durability.EPHEMERAL
 
 
-def scope_of(topic: str, group: str, message: Message) -> Scope:
+def scope_of(topic: str, group: str, message: Message) -> KeyOwner:
     """Whose key a message has for a group. Raises InvalidRequestError where it has none."""
     envelope = message.envelope
     if envelope is None or not envelope.idempotency_key:
         raise InvalidRequestError("idempotency: the message has no idempotency key")
-    return Scope(envelope.tenant_id, topic, group, envelope.idempotency_key)
+    return KeyOwner(envelope.tenant_id, topic, group, envelope.idempotency_key)

@@ -8,7 +8,7 @@ messages with one key the second is a duplicate of the first, and fares as that 
 from collections.abc import Sequence
 
 from driftq.errors import DriftQError, InvalidRequestError
-from driftq.features.broker.producer.producer import Key, Placed, Producer, target_of
+from driftq.features.broker.producer.producer import Key, MessageWriter, Placed, target_of
 from driftq.features.broker.protocols import Produced
 from driftq.model.message import Message
 from driftq.system.runtime import Pending
@@ -18,7 +18,7 @@ Given = Sequence[tuple[Message, int | None]]
 """Messages and their deadlines."""
 
 
-async def store_batch(producer: Producer, topic: str, messages: Given, *, atomic: bool) -> list[Outcome]:
+async def store_batch(producer: MessageWriter, topic: str, messages: Given, *, atomic: bool) -> list[Outcome]:
     """Store them; what became of each. Raises a DriftQError where all of them are refused."""
     asked = [producer.routed(topic, message) for message, _ in messages]
     routed: list[tuple[Message | DriftQError, int | None]] = []
@@ -36,7 +36,7 @@ async def store_batch(producer: Producer, topic: str, messages: Given, *, atomic
 
 
 async def _apart(
-    producer: Producer, topic: str, messages: Sequence[tuple[Message | DriftQError, int | None]]
+    producer: MessageWriter, topic: str, messages: Sequence[tuple[Message | DriftQError, int | None]]
 ) -> list[Outcome]:
     under_way: list[Pending[Produced] | DriftQError | int] = []
     first: dict[Key, int] = {}
@@ -74,7 +74,7 @@ def _duplicate(first: Outcome) -> Outcome:
     return first if isinstance(first, DriftQError) else Produced(first.topic, duplicate=True)
 
 
-async def _together(producer: Producer, topic: str, messages: Given) -> list[Outcome]:
+async def _together(producer: MessageWriter, topic: str, messages: Given) -> list[Outcome]:
     held: list[Placed] = []
     keys: dict[Key, None] = {}
     """Those that were taken for it."""

@@ -10,13 +10,13 @@ from msgspec import structs
 
 from driftq.codec.write_body import make_rows
 from driftq.engine.engine import Engine
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.change_log import forward
 from driftq.errors import DriftQError, InvalidRequestError, OverloadedError, PayloadTooLargeError
-from driftq.features.broker.protocols import Counters, Hook, Produced, Registry
-from driftq.features.broker.state.broker_frames import GroupKind, TopicBody, encode
+from driftq.features.broker.protocols import BrokerCounters, Hook, Produced, Registry
+from driftq.features.broker.state.broker_frames import BrokerTopicFrame, GroupKind, encode
 from driftq.features.broker.state.broker_state import Book, BrokerTopic
-from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.group import ConsumerGroup
 from driftq.features.broker.state.group_partition import Lane
 from driftq.features.broker.state.message_cache import Recent
 from driftq.features.broker.state.message_index import tag_of
@@ -53,7 +53,7 @@ class Placed(NamedTuple):
         part.incoming -= 1
         part.incoming_size -= self.size
 
-    def at(self, stored: Appended, row: int) -> Produced:
+    def at(self, stored: AppendResult, row: int) -> Produced:
         """What its producer is told."""
         return Produced(self.topic.name, self.partition, stored.first_seq - 1 + row, stored.ts)
 
@@ -68,7 +68,7 @@ def target_of(topic: str, message: Message) -> tuple[str, Key | None]:
     return final, (envelope.tenant_id, final, key) if key else None
 
 
-class Producer:
+class MessageWriter:
     """Takes messages in."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Producer:
         book: Book,
         registry: Registry,
         hook: Hook,
-        counters: Counters,
+        counters: BrokerCounters,
         recent: Recent,
     ) -> None:
         self._engine = engine
@@ -128,7 +128,7 @@ class Producer:
             if done.error is not None:
                 settle(done.error)
                 return
-            body = encode(TopicBody(name, partitions))
+            body = encode(BrokerTopicFrame(name, partitions))
             try:
                 topic = self._engine.topic(broker_topic(name))
                 logged = self._engine.log(topic, GroupKind.TOPIC, body, self._book)
@@ -255,7 +255,7 @@ class Producer:
             raise
         answer: Pending[Produced] = Pending()
 
-        def settle(done: Pending[Appended]) -> None:
+        def settle(done: Pending[AppendResult]) -> None:
             if done.error is not None:
                 answer.fail(done.error)
             else:
@@ -264,7 +264,7 @@ class Producer:
         appended.then(settle)
         return answer
 
-    def append(self, topic: BrokerTopic, held: list[Placed]) -> Pending[Appended]:
+    def append(self, topic: BrokerTopic, held: list[Placed]) -> Pending[AppendResult]:
         """Store messages of one topic that are held, all or none; whoever waits hears of it when they are shown."""
         rows: Rows | Row
         if len(held) == 1:
@@ -274,7 +274,7 @@ class Producer:
             rows = make_rows([to_data(one.message) for one in held], [tag_of(one.partition) for one in held])
         appended = self._engine.append(topic.log.name, rows, create=False)
 
-        def settle(done: Pending[Appended]) -> None:
+        def settle(done: Pending[AppendResult]) -> None:
             for row, one in enumerate(held):
                 one.let_go()
                 if done.error is None:
@@ -304,7 +304,7 @@ class Producer:
         if not lane.caught_up and self._exceeded(lane.lag, lane.lag_size) is None:
             lane.caught_up = True
 
-    def note_member(self, topic: BrokerTopic, group: Group) -> None:
+    def note_member(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
         """A group has a stream: wherever little is open for it, it counts from now on, though it has done nothing."""
         settings = self._settings
         if (settings.partition_msgs_max or settings.partition_bytes_max) and not settings.dev_limits:
@@ -346,7 +346,7 @@ class Producer:
                 counting = (lag, size) if counting is None else (max(counting[0], lag), max(counting[1], size))
         return counting or least or (part.count, part.size)
 
-    def _counts(self, group: Group, lane: Lane | None, lag: int, size: int) -> bool:
+    def _counts(self, group: ConsumerGroup, lane: Lane | None, lag: int, size: int) -> bool:
         """Does a group that has done something hold producers up?"""
         if self._settings.dev_limits:
             return True

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _copy = msgpack.Decoder(Message)
 
 
-class Router(Protocol):
+class MessageRouter(Protocol):
     """What `--router module:attribute` names."""
 
     def route(self, topic: str, message: Message) -> Awaitable[RoutingDecision | None]:
@@ -37,7 +37,7 @@ class Router(Protocol):
         ...
 
 
-def load_router(settings: BrokerSettings) -> Router | None:
+def load_router(settings: BrokerSettings) -> MessageRouter | None:
     """The router that the settings name, if they name one. Raises StartError."""
     if settings.router and settings.router_url:
         raise StartError("--router and --router-url cannot both be given")
@@ -51,7 +51,7 @@ def load_router(settings: BrokerSettings) -> Router | None:
     return _import(settings.router) if settings.router else None
 
 
-def _import(name: str) -> Router:
+def _import(name: str) -> MessageRouter:
     module, colon, attribute = name.partition(":")
     if not colon:
         raise StartError(f"the router is {name!r}, and has to be module:attribute")
@@ -80,7 +80,7 @@ class RouterHook:
     """Asks a router."""
 
     def __init__(
-        self, router: Router, settings: BrokerSettings, runtime: Runtime, clock: Clock, coroutines: Coroutines
+        self, router: MessageRouter, settings: BrokerSettings, runtime: Runtime, clock: Clock, coroutines: Coroutines
     ) -> None:
         self._router = router
         self._timeout_ms = settings.router_timeout_ms

@@ -25,7 +25,7 @@ class GroupKind(IntEnum):
     """Messages are done, of any groups and partitions."""
 
 
-class TopicBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class BrokerTopicFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind TOPIC: a log is a topic of the broker, of this name and so many partitions."""
 
     name: str
@@ -78,7 +78,7 @@ class Landing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     size: int
 
 
-class SeekBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SeekFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Kind SEEK."""
 
     group: str
@@ -129,7 +129,7 @@ class LaneState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     retries: dict[int, RetryState]
 
 
-class TopicState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class BrokerTopicCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A topic: `known` messages are in the totals, which are count and bytes per partition."""
 
     name: str
@@ -143,11 +143,11 @@ class TopicState(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 encode = msgpack.encode
-decode_topic = msgpack.Decoder(TopicBody).decode
+decode_topic = msgpack.Decoder(BrokerTopicFrame).decode
 decode_done = msgpack.Decoder(DoneBody).decode
 decode_many_done = msgpack.Decoder(ManyDoneBody).decode
 decode_retry = msgpack.Decoder(RetryBody).decode
-decode_seek = msgpack.Decoder(SeekBody).decode
+decode_seek = msgpack.Decoder(SeekFrame).decode
 decode_retired = msgpack.Decoder(RetiredBody).decode
 decode_trim = msgpack.Decoder(TrimBody).decode
-decode_section = msgpack.Decoder(dict[int, TopicState]).decode
+decode_section = msgpack.Decoder(dict[int, BrokerTopicCheckpoint]).decode

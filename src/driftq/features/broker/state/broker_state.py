@@ -17,15 +17,15 @@ from functools import partial
 from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError, InvalidRequestError, TopicNotFoundError
-from driftq.features.broker.protocols import Ender, Listener, Produced, Registry, Scope
+from driftq.features.broker.protocols import Ender, KeyOwner, Listener, Produced, Registry
 from driftq.features.broker.state.broker_frames import (
+    BrokerTopicCheckpoint,
+    BrokerTopicFrame,
     DoneBody,
     GroupKind,
     ManyDoneBody,
     RetiredBody,
     RetryState,
-    TopicBody,
-    TopicState,
     TrimBody,
     decode_done,
     decode_many_done,
@@ -37,7 +37,7 @@ from driftq.features.broker.state.broker_frames import (
     decode_trim,
     encode,
 )
-from driftq.features.broker.state.group import Group
+from driftq.features.broker.state.group import ConsumerGroup
 from driftq.features.broker.state.message_index import Index, IndexReader
 from driftq.model.message import Message
 from driftq.model.names import broker_topic
@@ -53,7 +53,7 @@ class BrokerTopic:
         self.name = name
         self.partitions = partitions
         self.index = Index(partitions)
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ConsumerGroup] = {}
         self.log: Topic
         """Its log, once recovery is over."""
         self.known = 0
@@ -76,7 +76,9 @@ class Book:
     name = "groups"
     kinds = frozenset(int(kind) for kind in GroupKind)
 
-    def __init__(self, registry: Registry, ask: Callable[[BrokerTopic, Group], None], now: Callable[[], int]) -> None:
+    def __init__(
+        self, registry: Registry, ask: Callable[[BrokerTopic, ConsumerGroup], None], now: Callable[[], int]
+    ) -> None:
         self.by_id: dict[int, BrokerTopic] = {}
         self.by_name: dict[str, BrokerTopic] = {}
         self.listeners: list[Listener] = []
@@ -125,11 +127,11 @@ class Book:
             raise InvalidRequestError("topic does not exist")
         return topic
 
-    def group(self, topic: BrokerTopic, name: str) -> Group:
+    def group(self, topic: BrokerTopic, name: str) -> ConsumerGroup:
         """A group, new or known."""
         group = topic.groups.get(name)
         if group is None:
-            group = topic.groups[name] = Group(name, topic.index, partial(self._ask, topic), self._now)
+            group = topic.groups[name] = ConsumerGroup(name, topic.index, partial(self._ask, topic), self._now)
         return group
 
     def log(self, topic: BrokerTopic, kind: GroupKind, body: bytes) -> Pending[None]:
@@ -221,7 +223,7 @@ class Book:
         else:
             self._apply_done(found, at, [decode_done(body)])
 
-    def _apply_topic(self, topic: Topic, body: TopicBody) -> None:
+    def _apply_topic(self, topic: Topic, body: BrokerTopicFrame) -> None:
         found = self.by_id.get(topic.id)
         if found is None:
             found = BrokerTopic(topic.id, body.name, body.partitions)
@@ -229,7 +231,7 @@ class Book:
             found.log = topic
 
     def _apply_done(self, topic: BrokerTopic, at: int, facts: Sequence[DoneBody]) -> None:
-        group: Group | None = None
+        group: ConsumerGroup | None = None
         for fact in facts:
             # Facts of one batch are of one group, and mostly of one partition.
             if group is None or fact.group != group.name:
@@ -242,7 +244,7 @@ class Book:
                 for ended in self.enders:
                     ended(topic.name, fact.offset, fact.group, fact.attempts)
             if fact.key:
-                self._registry.committed(Scope(fact.tenant, topic.name, fact.group, fact.key), at)
+                self._registry.committed(KeyOwner(fact.tenant, topic.name, fact.group, fact.key), at)
 
     def _apply_retired(self, topic: BrokerTopic, fact: RetiredBody) -> None:
         topic.index.parts[fact.partition].retired[fact.offset] = fact.size
@@ -284,15 +286,15 @@ class Book:
         if lane.raw is None or fact.offset not in lane.raw:
             lane.retries[fact.offset] = RetryState(fact.attempts, fact.last_error, fact.next_at, fact.doomed)
         if fact.key:
-            self._registry.failed(Scope(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, at)
+            self._registry.failed(KeyOwner(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, at)
 
     def capture(self) -> bytes:
         """Every topic by its id."""
         return encode({topic.id: self._captured(topic) for topic in self._in_order()})
 
-    def _captured(self, topic: BrokerTopic) -> TopicState:
+    def _captured(self, topic: BrokerTopic) -> BrokerTopicCheckpoint:
         if not topic.lasts:
-            return TopicState(topic.name, topic.partitions, 0, [], {})
+            return BrokerTopicCheckpoint(topic.name, topic.partitions, 0, [], {})
         index = topic.index
         totals = [(part.count, part.size) for part in index.parts]
         groups = {
@@ -303,7 +305,7 @@ class Book:
             for number, part in enumerate(index.parts)
             for offset, size in sorted(part.retired.items())
         ]
-        return TopicState(topic.name, topic.partitions, index.head, totals, groups, retired, index.start)
+        return BrokerTopicCheckpoint(topic.name, topic.partitions, index.head, totals, groups, retired, index.start)
 
     def _in_order(self) -> Iterable[BrokerTopic]:
         return [topic for _, topic in sorted(self.by_id.items())]

@@ -7,16 +7,18 @@ something happens to it: so a round costs what it delivers, however many partiti
 
 from collections.abc import Callable
 
-from driftq.features.broker.protocols import Outlet
+from driftq.features.broker.protocols import ConsumerOutlet
 from driftq.features.broker.state.broker_frames import LaneState
 from driftq.features.broker.state.group_partition import Lane
 from driftq.features.broker.state.message_index import Index
 
 
-class Stream:
+class ConsumerStream:
     """A consumer's connection in its group."""
 
-    def __init__(self, group: "Group", owner: str, outlet: Outlet, lease_ms: int, credit: int, name: str = "") -> None:
+    def __init__(
+        self, group: "ConsumerGroup", owner: str, outlet: ConsumerOutlet, lease_ms: int, credit: int, name: str = ""
+    ) -> None:
         self.group = group
         self.owner = owner
         self.name = name
@@ -41,14 +43,14 @@ class Stream:
         self.group.leave(self)
 
 
-class Group:
+class ConsumerGroup:
     """(topic, group)."""
 
-    def __init__(self, name: str, index: Index, ask: "Callable[[Group], None]", now: Callable[[], int]) -> None:
+    def __init__(self, name: str, index: Index, ask: "Callable[[ConsumerGroup], None]", now: Callable[[], int]) -> None:
         self.name = name
         self.index = index
         self.lanes: dict[int, Lane] = {}
-        self.streams: list[Stream] = []
+        self.streams: list[ConsumerStream] = []
         self.left_at: int | None = None
         """When the last stream left; None while there is one, or where there never was."""
         self.round: dict[int, None] = {}
@@ -79,7 +81,7 @@ class Group:
             self.round[partition] = None
             self._ask(self)
 
-    def join(self, stream: Stream) -> None:
+    def join(self, stream: ConsumerStream) -> None:
         """A new stream."""
         self.streams.append(stream)
         self.left_at = None
@@ -88,7 +90,7 @@ class Group:
                 self.round[partition] = None
         self._ask(self)
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: ConsumerStream) -> None:
         """It is gone; whose turn it was keeps it."""
         if stream not in self.streams:
             return
@@ -108,7 +110,7 @@ class Group:
             stream.outlet.end()
         return len(ending)
 
-    def next_stream(self, owner: str | None = None) -> Stream | None:
+    def next_stream(self, owner: str | None = None) -> ConsumerStream | None:
         """Whose turn it is among those that take a message, and, where it is somebody's alone, are of that owner."""
         count = len(self.streams)
         for step in range(count):
@@ -118,7 +120,7 @@ class Group:
                 return stream
         return None
 
-    def took(self, stream: Stream) -> None:
+    def took(self, stream: ConsumerStream) -> None:
         """It has had its turn."""
         self.turn = (self.streams.index(stream) + 1) % len(self.streams)
 

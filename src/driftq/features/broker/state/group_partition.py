@@ -8,9 +8,9 @@
 
 A release, which its owner asks for, goes from LEASED straight to READY and takes the attempt back.
 
-An open message (`Open`) has been delivered and is not done; it takes one of the group's places in the partition until
-it is. After a restart those with a recorded failure are open too, with nobody as their owner. While a frame about a
-message is under way it is `settling`, and neither time nor another call touches it. While a seek is under way nothing
+An open message (`OpenDelivery`) has been delivered and is not done; it takes one of the group's places in the partition
+until it is. After a restart those with a recorded failure are open too, with nobody as their owner. While a frame about
+a message is under way it is `settling`, and neither time nor another call touches it. While a seek is under way nothing
 is handed out, and nothing logged of what was: it would be behind the seek, which ends all deliveries.
 
 Invariants
@@ -24,7 +24,7 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import Protocol
 
-from driftq.features.broker.protocols import Scope
+from driftq.features.broker.protocols import KeyOwner
 from driftq.features.broker.state.broker_frames import Landing, LaneState, RetryState, Trimmed
 from driftq.features.broker.state.done_ranges import Done
 from driftq.features.broker.state.message_index import Index
@@ -45,7 +45,7 @@ class State(Enum):
     READY = auto()
 
 
-class Open:
+class OpenDelivery:
     """A message that was delivered and is not done."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Open:
         """`max_attempts` of its policy."""
         self.policy: tuple[int, int] = (0, 0)
         """`backoff_ms` and `max_backoff_ms`."""
-        self.scope: Scope | None = None
+        self.scope: KeyOwner | None = None
         self.settling: Pending[None] | None = None
         self.void = False
         """It is not this lane's any more: done, or left behind by a seek."""
@@ -137,7 +137,7 @@ class Lane:
         """Has the group once been within the limits of backpressure here, since it was last put somewhere?"""
         self.retries: dict[int, RetryState] = {}
         self.raw: dict[int, int] | None = None if live else {}
-        self.open: dict[int, Open] = {}
+        self.open: dict[int, OpenDelivery] = {}
         self.ready: list[int] = []
         self.cursor = 0
         self.fetching = False
@@ -214,7 +214,7 @@ class Lane:
 
     # What may be handed out
 
-    def next_ready(self) -> Open | None:
+    def next_ready(self) -> OpenDelivery | None:
         """The lowest message that is to be tried again."""
         while self.ready:
             entry = self.open.get(self.ready[0])
@@ -235,12 +235,12 @@ class Lane:
             self.cursor = offset
         return offset
 
-    def make_ready(self, entry: Open) -> None:
+    def make_ready(self, entry: OpenDelivery) -> None:
         """It may be tried again."""
         entry.state = State.READY
         heappush(self.ready, entry.offset)
 
-    def close(self, entry: Open) -> None:
+    def close(self, entry: OpenDelivery) -> None:
         """It is open no more; another delivery of the same message, behind a seek, is."""
         if self.open.get(entry.offset) is entry:
             del self.open[entry.offset]

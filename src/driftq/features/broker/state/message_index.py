@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from msgspec import json
 
 from driftq.engine.read.tag_lookup import TagIndexes
-from driftq.engine.state.record_log import Part
+from driftq.engine.state.record_log import LogPart
 from driftq.engine.state.topic import Topic
 from driftq.features.broker.state.broker_frames import Trimmed
 from driftq.features.broker.state.partition_column import NARROW_MAX, Spread
@@ -150,7 +150,7 @@ class IndexReader:
                 index.place(part.first_seq + begin - 1, column[begin:])
         index.head = max(index.head, topic.head)
 
-    def _column(self, part: Part) -> "Column | None":
+    def _column(self, part: LogPart) -> "Column | None":
         """Return the partition of each row of a part; None where its block has to be read."""
         segment = part.segment
         if self._single or not segment.sealed or segment.resident or part.end_seq - 1 > self._known:
@@ -161,7 +161,7 @@ class IndexReader:
         columns = self._columns[1]
         return None if columns is None else columns[part.number]
 
-    def _read_block(self, part: Part) -> None:
+    def _read_block(self, part: LogPart) -> None:
         index, known = self._index, self._known
         source = self._topic.source(part)
         if source is None:

@@ -52,7 +52,7 @@ def dead_letter(message: Message, note: DlqNote) -> Message:
     return Message(message.value, message.key, envelope, message.routing)
 
 
-class Found(NamedTuple):
+class FoundMessage(NamedTuple):
     """A message where it was found."""
 
     offset: int
@@ -86,19 +86,19 @@ def read_messages(engine: Engine, topic: Topic, offsets: Sequence[int]) -> dict[
     return found
 
 
-async def read_page(engine: Engine, topic: Topic, offset: int, end: int) -> tuple[list[Found], int]:
+async def read_page(engine: Engine, topic: Topic, offset: int, end: int) -> tuple[list[FoundMessage], int]:
     """Messages from an offset on, below another, up to so many bytes; and where to go on. Lost ones are left out."""
     seqs = range(offset + 1, end + 1)
     slices = engine.rows(topic, seqs, _PAGE_BYTES)
     while isinstance(slices, Fetch):
         await slices
         slices = engine.rows(topic, seqs, _PAGE_BYTES)
-    found: list[Found] = []
+    found: list[FoundMessage] = []
     for source, rows in slices:
         for row in rows:
             times = source.times(row, row + 1)
             ts = times if isinstance(times, int) else times[0]
-            found.append(Found(source.first_seq + row - 1, ts, _decode(source.data(row, row + 1)[0])))
+            found.append(FoundMessage(source.first_seq + row - 1, ts, _decode(source.data(row, row + 1)[0])))
     # Where the bytes ran out it goes on behind the last one; else what is missing is lost.
     return found, found[-1].offset + 1 if 0 < len(found) < len(seqs) else end
 

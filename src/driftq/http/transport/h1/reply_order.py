@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftq.errors import DriftQError
-from driftq.http.answer import Slot, Stream, Upgrade
+from driftq.http.answer import ReplySlot, StreamAnswer, Upgrade
 from driftq.http.gzip_encoding import PACKED_MIN
 from driftq.http.reply import OK_JSON, Reply, encode_head
 from driftq.http.request import Request
@@ -47,8 +47,8 @@ class Answering:
         self._packing = serving.packing
         self._owner = owner
         self._transport: asyncio.Transport | None = transport
-        self._slots: deque[Slot] = deque()
-        self._held: deque[Slot] = deque()
+        self._slots: deque[ReplySlot] = deque()
+        self._held: deque[ReplySlot] = deque()
         """Those of the slots whose requests nobody has taken up yet."""
         self._stream: ChunkSink | None = None
         self._blocked = False
@@ -90,7 +90,7 @@ class Answering:
 
     # Requests
 
-    def add(self, slot: Slot) -> None:
+    def add(self, slot: ReplySlot) -> None:
         """Take up a request, or have it wait where the peer has not taken what it asked for before."""
         self._slots.append(slot)
         if self._held or self._full or self._blocked or len(self._slots) > PIPELINE_MAX:
@@ -103,13 +103,13 @@ class Answering:
         """Would a request be taken up at once?"""
         return not (self.last or self._held or self._full or self._blocked) and len(self._slots) < PIPELINE_MAX
 
-    def expect(self) -> Slot:
+    def expect(self) -> ReplySlot:
         """Take the next place, for a reply that comes in a later turn of the loop."""
-        slot = Slot(None)
+        slot = ReplySlot(None)
         self._slots.append(slot)
         return slot
 
-    def tell(self, slot: Slot, body: bytes) -> None:
+    def tell(self, slot: ReplySlot, body: bytes) -> None:
         """A `200` with this JSON is the reply."""
         transport = self._transport
         if transport is None:
@@ -127,7 +127,7 @@ class Answering:
             if not self._busy:
                 self.flush()
 
-    def settle(self, slot: Slot, reply: Reply) -> None:
+    def settle(self, slot: ReplySlot, reply: Reply) -> None:
         """This is the reply."""
         if slot.request is not None:
             self._answered(slot.request, reply, self._transport)
@@ -139,25 +139,25 @@ class Answering:
     def add_last(self, request: Request) -> None:
         """Take up a request of which only the beginning was read; the rest is ignored."""
         self._refused = self.last = True
-        self.add(Slot(request, keep_alive=False))
+        self.add(ReplySlot(request, keep_alive=False))
 
     def refuse(self, request: Request, reply: Reply) -> None:
         """Answer what is not a whole request, in its slot, and take no further one."""
         if not self.last:
             self._refused = self.last = True
             self._answered(request, reply, self._transport)
-            self._slots.append(Slot(request, keep_alive=False, answer=reply))
+            self._slots.append(ReplySlot(request, keep_alive=False, answer=reply))
 
     def say(self, answer: bytes) -> None:
         """Have something of the connection's own said in its slot."""
-        self._slots.append(Slot(None, keep_alive=False, answer=answer))
+        self._slots.append(ReplySlot(None, keep_alive=False, answer=answer))
 
     def keep(self, data: bytes) -> None:
         """Keep what came behind a handshake until its turn has come."""
         self._rest += data
         self._keep_pace()
 
-    def _take(self, slot: Slot) -> None:
+    def _take(self, slot: ReplySlot) -> None:
         request = slot.request
         assert request is not None
         if slot.coded and (unpacking := self._packing.unpack(request, self._serving.terms.body_bytes_max)) is not None:
@@ -174,13 +174,13 @@ class Answering:
         else:
             self._give(slot, answer)
 
-    def _unpacked(self, slot: Slot) -> None:
+    def _unpacked(self, slot: ReplySlot) -> None:
         self._blocked = slot.coded = False
         if self._transport is not None:
             self._take(slot)
             self.flush()
 
-    def _settle(self, slot: Slot, request: Request, done: Pending[Reply]) -> None:
+    def _settle(self, slot: ReplySlot, request: Request, done: Pending[Reply]) -> None:
         reply = done.result() if done.error is None else outcome(done)
         self._answered(request, reply, self._transport)
         if self._transport is not None:
@@ -188,7 +188,7 @@ class Answering:
             if not self._busy:
                 self.flush()
 
-    def _reply(self, slot: Slot, request: Request, reply: Reply) -> None:
+    def _reply(self, slot: ReplySlot, request: Request, reply: Reply) -> None:
         """The reply is there; perhaps it is to be packed first."""
         size = reply.size if reply.more else len(reply.body)
         if size >= PACKED_MIN:
@@ -202,11 +202,11 @@ class Answering:
         if size > JOIN_MAX:
             self._send_ready()
 
-    def _packed(self, slot: Slot, reply: Reply) -> None:
+    def _packed(self, slot: ReplySlot, reply: Reply) -> None:
         slot.answer = reply
         self.flush()
 
-    def _give(self, slot: Slot, answer: Stream | Upgrade) -> None:
+    def _give(self, slot: ReplySlot, answer: StreamAnswer | Upgrade) -> None:
         slot.answer = answer
         if isinstance(answer, Upgrade):
             self._accept(slot, answer)
@@ -218,7 +218,7 @@ class Answering:
             )
             tell_closed(answer.source.closed)
 
-    def _accept(self, slot: Slot, upgrade: Upgrade) -> None:
+    def _accept(self, slot: ReplySlot, upgrade: Upgrade) -> None:
         """A WebSocket, if that is what was asked for; then no request can come any more."""
         # Loaded by the first who asks: a start should not wait for what few use.
         from driftq.http.transport.websocket import WebSocket, accept_handshake
@@ -303,13 +303,13 @@ class Answering:
         if slots and slots[0].answer is not None:
             self._open(transport, slots.popleft())
 
-    def _open(self, transport: asyncio.Transport, slot: Slot) -> None:
+    def _open(self, transport: asyncio.Transport, slot: ReplySlot) -> None:
         """A stream's slot, or a socket's, has come."""
         if self._upgrade is not None:
             self._hand_over(transport, *self._upgrade)
             return
         stream = slot.answer
-        assert isinstance(stream, Stream)
+        assert isinstance(stream, StreamAnswer)
         self.last |= slot.old
         keep_alive = slot.keep_alive and not slot.old and not (self.last and not self._slots)
         head = stream_head(stream, request_id=slot.request_id, keep_alive=keep_alive, chunked=not slot.old)
@@ -376,7 +376,7 @@ class Answering:
         self.last = True
         self._transport = None
         for slot in self._slots:
-            if isinstance(slot.answer, Stream | Upgrade):
+            if isinstance(slot.answer, StreamAnswer | Upgrade):
                 tell_closed(slot.answer.source.closed)
         self._hang_up()
         self._slots.clear()

@@ -16,11 +16,11 @@ from enum import Enum, auto
 
 import httptools
 
-from driftq.http.answer import Slot
+from driftq.http.answer import ReplySlot
 from driftq.http.request import Headers, Request
 from driftq.http.transport.connection_context import Serving
 from driftq.http.transport.h1.reply_order import Answering
-from driftq.http.transport.head_cache import HEAD_KEPT_MAX, Head
+from driftq.http.transport.head_cache import HEAD_KEPT_MAX, KnownHead
 from driftq.http.transport.request_flow import refused
 from driftq.system.runtime import Timer
 
@@ -59,7 +59,7 @@ class Http1(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._heads = serving.heads
         self._known = serving.heads.known
-        self._newest: Head | None = None
+        self._newest: KnownHead | None = None
         self._newest_raw = b""
         """The head that was known last, and its bytes: the next one is the same, nearly always."""
         self._requests = 0
@@ -181,7 +181,7 @@ class Http1(asyncio.Protocol):
         answering.last = not keep_alive
         # A client of HTTP/1.0 that says nothing about its connection does not keep it.
         old = (self._told or not keep_alive) and parser.get_http_version() == "1.0"
-        answering.add(Slot(request, keep_alive=keep_alive, old=old, coded=self._coded))
+        answering.add(ReplySlot(request, keep_alive=keep_alive, old=old, coded=self._coded))
         self._requests += 1
         self._begin()
 
@@ -198,11 +198,11 @@ class Http1(asyncio.Protocol):
         self._requests += 1
         if not self._take_short(newest, data[end:]):
             answering.begin()
-            answering.add(Slot(newest.request(data[end:])))
+            answering.add(ReplySlot(newest.request(data[end:])))
             answering.flush()
         return True
 
-    def _take_short(self, head: Head, body: bytes) -> bool:
+    def _take_short(self, head: KnownHead, body: bytes) -> bool:
         """Take up a request by the short way, if there is one and nothing is before it that waits."""
         shortcut = head.shortcut
         return shortcut is not None and self._answering.free and shortcut(body, self._answering)
@@ -227,7 +227,7 @@ class Http1(asyncio.Protocol):
             self._requests += 1
             body = data[end:stop]
             if not self._take_short(head, body):
-                answering.add(Slot(head.request(body)))
+                answering.add(ReplySlot(head.request(body)))
             start = stop
             if stop == len(data):
                 return b""

@@ -20,7 +20,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 from hyperframe.frame import GoAwayFrame
 
-from driftq.http.answer import Stream, Upgrade
+from driftq.http.answer import StreamAnswer, Upgrade
 from driftq.http.reply import Reply
 from driftq.http.request import Headers, Request
 from driftq.http.transport.chunk_stream import tell_closed
@@ -257,7 +257,7 @@ class Http2(asyncio.Protocol):
         self._asked += 1
         ask(self._serving, request, lambda answer: self._give(exchange, request, answer), self._transport)
 
-    def _give(self, exchange: Exchange, request: Request, answer: Reply | Stream | Upgrade) -> None:
+    def _give(self, exchange: Exchange, request: Request, answer: Reply | StreamAnswer | Upgrade) -> None:
         self._asked -= 1
         if isinstance(answer, Reply):
             self._reply(exchange, answer)
@@ -291,7 +291,7 @@ class Http2(asyncio.Protocol):
         exchange.ending = True
         self._send_head(exchange, head)
 
-    def _open(self, exchange: Exchange, request: Request, stream: Stream) -> None:
+    def _open(self, exchange: Exchange, request: Request, stream: StreamAnswer) -> None:
         head = write_head(exchange, stream.status, stream.content_type, stream.headers)
         if request.method == "HEAD":
             tell_closed(stream.source.closed)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from driftq.http.answer import Source
+from driftq.http.answer import StreamSource
 from driftq.http.request import Headers, Request
 from driftq.http.transport.chunk_stream import tell_closed
 from driftq.http.transport.outbox import HIGH_WATER
@@ -92,7 +92,7 @@ class Exchange:
         self.request: Request | None = None
         self.answered = False
         """Is the head of the answer sent?"""
-        self.source: Source | None = None
+        self.source: StreamSource | None = None
         self._parts: deque[memoryview] = deque()
         self._size = 0
         self.ending = False
@@ -159,7 +159,7 @@ class Exchange:
         """Does nothing wait?"""
         return not self._parts
 
-    def open(self, source: Source) -> None:
+    def open(self, source: StreamSource) -> None:
         """The source may speak."""
         self.source = source
         self._call(lambda: source.opened(self))

@@ -9,7 +9,7 @@ It ends once, by whatever comes first
 
 from driftq.codec.record_json import Fields
 from driftq.engine.block_fetch import Fetch
-from driftq.engine.read.topic_page import Page, Query
+from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.v0.records.record_bodies import page_reply
@@ -20,7 +20,7 @@ from driftq.system.runtime import Pending, Timer
 class Poll:
     """One caller who waits."""
 
-    def __init__(self, server: Server, request: Request, query: Query, fields: Fields, first: Page) -> None:
+    def __init__(self, server: Server, request: Request, query: PageQuery, fields: Fields, first: Page) -> None:
         self._server = server
         self._engine = server.engine
         self._request = request

@@ -10,7 +10,7 @@ from msgspec.json import Decoder, encode
 from driftq.codec.arrow_page import arrow_pieces
 from driftq.codec.record_json import Fields, render_records
 from driftq.engine.read.topic_page import Page
-from driftq.engine.write.appender import Appended, Committed
+from driftq.engine.write.appender import AppendResult, FrameCommitted
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.v0.bodies import ARROW, U32, U64, shown_sync_ms
@@ -52,7 +52,7 @@ _NO_FIGURES = b',"performance":{"server_total_ms":%.3f}}'
 _BOOL = (b"false", b"true")
 
 
-def written_reply(request: Request, done: Appended, clock: Clock, submitted_ns: int, with_seqs: bool) -> Reply:
+def written_reply(request: Request, done: AppendResult, clock: Clock, submitted_ns: int, with_seqs: bool) -> Reply:
     """The answer to a write (§7, §22.6). What it waited for, less the sync, is the time of the append."""
     count = done.last_seq - done.first_seq + 1
     head = _WRITTEN % (
@@ -89,10 +89,10 @@ class WrittenTexts:
         """What is asked, for a log of errors."""
         self._start = b'{"topic":"%b","first_seq":' % request.params[0].encode()
         self.with_seqs = with_seqs
-        self._shared: tuple[Committed, int, bytes, bytes] | None = None
+        self._shared: tuple[FrameCommitted, int, bytes, bytes] | None = None
         """The middle and the end of the newest replies, which writes of one frame and one size have in common."""
 
-    def body(self, first: int, count: int, committed: Committed, total_ns: int) -> bytes:
+    def body(self, first: int, count: int, committed: FrameCommitted, total_ns: int) -> bytes:
         """The body of the reply."""
         shared = self._shared
         if shared is None or shared[0] is not committed or shared[1] != count:
@@ -104,7 +104,7 @@ class WrittenTexts:
         seqs = _seqs(first, count) if self.with_seqs else b""
         return _SHORT % (self._start, first, first + count - 1, seqs, shared[2], total, append, shared[3])
 
-    def _middle(self, committed: Committed, count: int) -> bytes:
+    def _middle(self, committed: FrameCommitted, count: int) -> bytes:
         synced = b"null" if committed.synced_seq is None else b"%d" % committed.synced_seq
         return _MIDDLE % (committed.head_seq, count, _BOOL[False], _BOOL[False], synced)
 

@@ -6,8 +6,8 @@ from driftq.codec.arrow_write_body import decode_arrow
 from driftq.codec.record_json import Fields
 from driftq.codec.write_body import WriteRequest, brings_config, check_key, decode_write
 from driftq.engine.block_fetch import Fetch
-from driftq.engine.read.topic_page import Page, Query
-from driftq.engine.write.appender import Appended
+from driftq.engine.read.topic_page import Page, PageQuery
+from driftq.engine.write.appender import AppendResult
 from driftq.engine.write.deleter import Deleted, parse_match
 from driftq.errors import InvalidRequestError
 from driftq.http.access import FULL, Scope
@@ -49,7 +49,7 @@ class _Written(Promise, eq=False, kw_only=True):
     submitted_ns: int
     with_seqs: bool
 
-    def settle(self, done: Pending[Appended]) -> None:
+    def settle(self, done: Pending[AppendResult]) -> None:
         """The write is through."""
         try:
             reply = written_reply(self.request, done.result(), self.clock, self.submitted_ns, self.with_seqs)
@@ -139,7 +139,7 @@ class Records:
         if isinstance(nodes, str):
             nodes = [nodes]
         arrow = ARROW in (request.header(b"accept") or b"")
-        query = Query(
+        query = PageQuery(
             from_seq,
             body.limit,
             frozenset(map(str.encode, nodes)) if nodes else _NOBODY,
@@ -164,7 +164,7 @@ class Records:
             return run(self._read_later(request, query, fields, body.wait_ms, found))
         return self._answer(request, query, fields, body.wait_ms, found)
 
-    async def _read_from(self, request: Request, ts: int, query: Query, fields: Fields, wait_ms: int) -> Reply:
+    async def _read_from(self, request: Request, ts: int, query: PageQuery, fields: Fields, wait_ms: int) -> Reply:
         """The page from a time on (§22.3)."""
         topic = await self._engine.fresh(request.params[0])
         query = query._replace(from_seq=await self._engine.seek(topic.name, ts), epoch=None)
@@ -173,7 +173,7 @@ class Records:
         return await answer if isinstance(answer, Pending) else answer
 
     async def _read_later(
-        self, request: Request, query: Query, fields: Fields, wait_ms: int, waiting: Pending[None]
+        self, request: Request, query: PageQuery, fields: Fields, wait_ms: int, waiting: Pending[None]
     ) -> Reply:
         await waiting
         page = await self._engine.read(request.params[0], query)
@@ -181,7 +181,7 @@ class Records:
         return await answer if isinstance(answer, Pending) else answer
 
     def _answer(
-        self, request: Request, query: Query, fields: Fields, wait_ms: int, page: Page
+        self, request: Request, query: PageQuery, fields: Fields, wait_ms: int, page: Page
     ) -> Reply | Pending[Reply]:
         self._engine.touch(self._engine.catalog.get(request.params[0]))
         if wait_ms and not page.slices and page.tombstone is None and page.caught_up:

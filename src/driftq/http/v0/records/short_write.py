@@ -18,9 +18,9 @@ It is off on a server with API keys and with an access log, and when `short_writ
 from msgspec.structs import replace
 
 from driftq.codec.write_body import decode_plain
-from driftq.engine.write.appender import Committed, Write
+from driftq.engine.write.appender import FrameCommitted, PendingWrite
 from driftq.errors import DriftQError
-from driftq.http.answer import Replies, Shortcut, Slot
+from driftq.http.answer import Replies, ReplySlot, Shortcut
 from driftq.http.gzip_encoding import PACKED_MIN, takes_gzip
 from driftq.http.metrics.request_log import NEVER_NS, NS_PER_MS
 from driftq.http.reply import Reply
@@ -35,7 +35,7 @@ _MANY_BYTES = 2048
 """A body of more bytes is decoded only after its topic was found to take writes."""
 
 
-class _ShortWrite(Write, eq=False, kw_only=True):
+class _ShortWrite(PendingWrite, eq=False, kw_only=True):
     """A write on the short path. It answers its caller itself, and resolves only for others that wait for it.
 
     Those are later writes with the same idempotency key: they get the answer of this one (`engine/write/appender`).
@@ -46,9 +46,9 @@ class _ShortWrite(Write, eq=False, kw_only=True):
     clock: Clock
     began_ns: int
     slow_ns: int
-    slot: Slot | None = None
+    slot: ReplySlot | None = None
 
-    def answer(self, first_seq: int, committed: Committed) -> None:
+    def answer(self, first_seq: int, committed: FrameCommitted) -> None:
         """Send the answer to a committed write."""
         assert self.slot is not None
         total_ns = self.clock.monotonic_ns() - self.began_ns

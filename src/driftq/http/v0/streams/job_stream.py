@@ -3,13 +3,13 @@ the wire."""
 
 from msgspec.json import encode
 
-from driftq.engine.load.admission import Slot
+from driftq.engine.load.admission import AdmissionSlot
 from driftq.engine.state.topic import Topic
-from driftq.features.queue.claims import Claimed
+from driftq.features.queue.claims import ClaimResult
 from driftq.features.queue.job_push import Push
 from driftq.http import event_stream as sse
 from driftq.http.access import Scope
-from driftq.http.answer import Sink, Stream
+from driftq.http.answer import Sink, StreamAnswer
 from driftq.http.request import Request
 from driftq.http.routes import Route
 from driftq.http.v0.queues import check_node
@@ -20,7 +20,7 @@ _GONE = 409
 _SHUTTING_DOWN = "server_shutting_down"
 
 
-class Work:
+class JobStreamEndpoint:
     """The handler."""
 
     def __init__(self, server: Server) -> None:
@@ -41,7 +41,7 @@ class Work:
             )
         ]
 
-    def work(self, request: Request) -> Stream:
+    def work(self, request: Request) -> StreamAnswer:
         """Push jobs to a worker for as long as it stays. Its name is looked at before the topic is looked for."""
         node = request.argument("node") or ""
         check_node(node, self._limits)
@@ -49,7 +49,7 @@ class Work:
         limit = min(max(request.number("max", 1), 1), self._limits.claim_max)
         lease_ms = request.number("lease_ms", -1)
         slot = self._server.admission.take_stream(request.access.key_id)
-        return Stream(
+        return StreamAnswer(
             WorkSource(self._server, topic, node, limit, lease_ms if lease_ms >= 0 else None, slot),
             headers=sse.HEADERS,
         )
@@ -58,7 +58,9 @@ class Work:
 class WorkSource:
     """One stream."""
 
-    def __init__(self, server: Server, topic: Topic, node: str, limit: int, lease_ms: int | None, slot: Slot) -> None:
+    def __init__(
+        self, server: Server, topic: Topic, node: str, limit: int, lease_ms: int | None, slot: AdmissionSlot
+    ) -> None:
         self._server = server
         self._topic = topic
         self._node = node
@@ -114,7 +116,7 @@ class WorkSource:
             self._sink.write(sse.frame(b"error", data))
             self._sink.close()
 
-    def _deliver(self, claimed: Claimed) -> None:
+    def _deliver(self, claimed: ClaimResult) -> None:
         if self._sink is None:
             return
         frames = [

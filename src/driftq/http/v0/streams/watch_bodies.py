@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 
 from driftq.errors import InvalidRequestError
-from driftq.features.watch.position import Options, Start
+from driftq.features.watch.position import Options, ReadStart
 from driftq.http.v0.bodies import U32, U64, check_u64
 from driftq.model.limits import MIB, PAGE_BYTES, PAGE_BYTES_MAX, PAGE_RECORDS, Limits
 
@@ -24,18 +24,18 @@ class StartBody(Struct):
     from_ts: U64 | UnsetType = UNSET
     epoch: U64 | None = None
 
-    def start(self) -> Start:
+    def start(self) -> ReadStart:
         """The same, checked."""
         if self.from_ts is not UNSET:
             if self.from_seq is not UNSET or self.tail is not UNSET:
                 raise InvalidRequestError("from_ts stands instead of from_seq and tail, not beside them")
             check_u64(self.from_ts, "from_ts")
-            return Start(from_ts=self.from_ts)
+            return ReadStart(from_ts=self.from_ts)
         from_seq = 0 if self.from_seq is UNSET else self.from_seq
         check_u64(from_seq, "from_seq")
         check_u64(self.epoch, "epoch")
         tail = self.tail is True
-        return Start(from_seq, tail, epoch=None if tail else self.epoch)
+        return ReadStart(from_seq, tail, epoch=None if tail else self.epoch)
 
 
 class WatchBody(Struct):
@@ -77,7 +77,7 @@ WATCH_BODY = Decoder(WatchBody)
 SUBSCRIBE_BODY = Decoder(SubscribeBody)
 
 
-def starts_of(entries: dict[str, StartBody], limits: Limits) -> dict[str, Start]:
+def starts_of(entries: dict[str, StartBody], limits: Limits) -> dict[str, ReadStart]:
     """Where every topic begins. Raises InvalidRequestError, also for none or too many."""
     if not 1 <= len(entries) <= limits.watch_topics_max:
         raise InvalidRequestError(f"there must be 1 to {limits.watch_topics_max} topics")

@@ -1,11 +1,11 @@
 """Watch: make a session, open its stream (http-v0 §12)."""
 
 from driftq.errors import NotFoundError, UnauthorizedError
-from driftq.features.watch.position import Begun, Start, begin
+from driftq.features.watch.position import ReadStart, StartedRead, begin
 from driftq.features.watch.watch_sessions import SESSION_TTL_MS
 from driftq.http import event_stream as sse
 from driftq.http.access import Scope
-from driftq.http.answer import Answer, Stream
+from driftq.http.answer import Answer, StreamAnswer
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
 from driftq.http.routes import Route
@@ -20,7 +20,7 @@ from driftq.system.runtime import Pending, run
 _HEARTBEAT_MS_MIN, _HEARTBEAT_MS_MAX = 1000, 60_000
 
 
-def cursors_of(begun: dict[str, Begun], *, with_epoch: bool) -> dict[str, Cursor]:
+def cursors_of(begun: dict[str, StartedRead], *, with_epoch: bool) -> dict[str, Cursor]:
     """The same, for the wire."""
     return {
         name: Cursor(one.place.cursor, one.head_seq, one.earliest_seq, one.epoch if with_epoch else None)
@@ -55,7 +55,7 @@ class Watches:
         check_u64(body.heartbeat_ms, "heartbeat_ms")
         return run(self._created(request, body, starts))
 
-    async def _created(self, request: Request, body: WatchBody, starts: dict[str, Start]) -> Reply:
+    async def _created(self, request: Request, body: WatchBody, starts: dict[str, ReadStart]) -> Reply:
         options = options_of(body, self._limits)
         lenient = request.flag("lenient", False)
         begun = await begin(self._server.engine, starts, lenient=lenient, strong=options.strong)
@@ -86,4 +86,4 @@ class Watches:
             argument = request.argument("cursor")
             supplied = None if argument is None else argument.encode()
         cursors = None if supplied is None else decode_id(supplied)
-        return Stream(WatchStream(self._watch, self._frames, session, slot, cursors or {}), headers=sse.HEADERS)
+        return StreamAnswer(WatchStream(self._watch, self._frames, session, slot, cursors or {}), headers=sse.HEADERS)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from msgspec.json import encode
 
-from driftq.engine.load.admission import Slot
+from driftq.engine.load.admission import AdmissionSlot
 from driftq.errors import SegmentUnavailableError
 from driftq.features.watch.feed import Feed
-from driftq.features.watch.rendered_pages import Batch
+from driftq.features.watch.rendered_pages import RenderedPage
 from driftq.features.watch.watch import Watch
 from driftq.features.watch.watch_sessions import Session
 from driftq.http import event_stream as sse
@@ -32,7 +32,9 @@ _EVENT = b'event: record\ndata: {"topic":"%b","records":[%b],"from_seq":%d,"to_s
 class WatchStream:
     """One connection of a session: the source of its stream, and the outlet of its feed."""
 
-    def __init__(self, watch: Watch, frames: Frames, session: Session, slot: Slot, cursors: dict[str, int]) -> None:
+    def __init__(
+        self, watch: Watch, frames: Frames, session: Session, slot: AdmissionSlot, cursors: dict[str, int]
+    ) -> None:
         """`cursors` is where the client says it was."""
         self._watch = watch
         self._frames = frames
@@ -96,7 +98,7 @@ class WatchStream:
         """Does the client read?"""
         return self._sink is not None and self._sink.room
 
-    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+    def records(self, name: str, batch: RenderedPage, from_seq: int, head_seq: int) -> None:
         """A batch; its bytes are shared with all who get the same."""
         event = batch.event
         if event is None:

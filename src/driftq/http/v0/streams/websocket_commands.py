@@ -13,7 +13,7 @@ from msgspec.json import Decoder, encode
 
 from driftq.codec import json_text
 from driftq.codec.write_body import decode_write
-from driftq.engine.write.appender import Appended
+from driftq.engine.write.appender import AppendResult
 from driftq.errors import DriftQError, InvalidRequestError
 from driftq.features.watch.feed import Feed
 from driftq.features.watch.position import begin
@@ -135,7 +135,7 @@ Refused = Callable[[Command, "DriftQError | NoCommandError"], None]
 """Hears of a command that is answered with an error."""
 
 
-class Commands:
+class SocketCommands:
     """The commands of one socket."""
 
     def __init__(self, server: Server, access: Access, feed: Feed, refused: Refused) -> None:
@@ -227,7 +227,7 @@ class Commands:
         submitted_ns = self._server.clock.monotonic_ns()
         answer: Pending[bytes] = Pending()
 
-        def settle(done: Pending[Appended]) -> None:
+        def settle(done: Pending[AppendResult]) -> None:
             if done.error is not None:
                 answer.fail(done.error)
             else:
@@ -244,7 +244,7 @@ class Commands:
         ).then(settle)
         return answer
 
-    def _figures(self, done: Appended, began_ns: int, submitted_ns: int) -> Performance:
+    def _figures(self, done: AppendResult, began_ns: int, submitted_ns: int) -> Performance:
         now_ns = self._server.clock.monotonic_ns()
         total_ms = since_ms(began_ns, now_ns)
         if done.deduped:
@@ -253,7 +253,7 @@ class Commands:
         return Performance(total_ms, append_ms, shown_sync_ms(done.sync_ns))
 
 
-def _acked(command: Command, body: _Publish, done: Appended, figures: Performance) -> bytes:
+def _acked(command: Command, body: _Publish, done: AppendResult, figures: Performance) -> bytes:
     return encode(
         _Ack(
             Raw(command.request_id),

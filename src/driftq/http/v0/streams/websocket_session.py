@@ -14,10 +14,10 @@ from functools import partial
 
 from msgspec.json import encode
 
-from driftq.engine.load.admission import Slot
+from driftq.engine.load.admission import AdmissionSlot
 from driftq.errors import DriftQError, InternalError, SegmentUnavailableError
 from driftq.features.watch.feed import Feed
-from driftq.features.watch.rendered_pages import Batch
+from driftq.features.watch.rendered_pages import RenderedPage
 from driftq.http.access import Access
 from driftq.http.answer import Answer, SocketSink, Upgrade
 from driftq.http.metrics.request_log import EACH_MAX
@@ -28,9 +28,9 @@ from driftq.http.v0.streams.websocket_commands import (
     NO_ID,
     PUBLISH,
     Command,
-    Commands,
     NoCommandError,
     Refused,
+    SocketCommands,
     error_message,
     read_command,
 )
@@ -82,10 +82,10 @@ class Sockets:
 class Socket:
     """One socket: the source of its messages, and the outlet of its feed."""
 
-    def __init__(self, server: Server, access: Access, slot: Slot, refused: Refused) -> None:
+    def __init__(self, server: Server, access: Access, slot: AdmissionSlot, refused: Refused) -> None:
         self._slot = slot
         self._feed = Feed(server.watch, self)
-        self._commands = Commands(server, access, self._feed, refused)
+        self._commands = SocketCommands(server, access, self._feed, refused)
         self._sink: SocketSink | None = None
         self._in: deque[Command] = deque()
         self._in_bytes = 0
@@ -136,7 +136,7 @@ class Socket:
         """Does the peer read?"""
         return self._sink is not None and len(self._out) < OUT_MAX
 
-    def records(self, name: str, batch: Batch, from_seq: int, head_seq: int) -> None:
+    def records(self, name: str, batch: RenderedPage, from_seq: int, head_seq: int) -> None:
         """A batch; as a message it is made once for all sockets."""
         if batch.message is None:
             batch.message = b'{"op":"record","topic":"%b","from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}' % (

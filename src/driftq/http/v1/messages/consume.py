@@ -11,12 +11,12 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec.json import Decoder
 
-from driftq.engine.load.admission import Slot
+from driftq.engine.load.admission import AdmissionSlot
 from driftq.errors import InvalidRequestError
-from driftq.features.broker.protocols import Delivery
-from driftq.features.broker.state.group import Stream as GroupStream
+from driftq.features.broker.protocols import OutgoingMessage
+from driftq.features.broker.state.group import ConsumerStream as GroupStream
 from driftq.http.access import Scope
-from driftq.http.answer import Sink, Stream
+from driftq.http.answer import Sink, StreamAnswer
 from driftq.http.event_stream import HEADERS, Heartbeat
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -33,7 +33,7 @@ _HIDDEN = "redrive_policy"
 _ENCODER = JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 
-def line_of(delivery: Delivery) -> bytes:
+def line_of(delivery: OutgoingMessage) -> bytes:
     """The line."""
     message = delivery.message
     parts = [
@@ -82,7 +82,7 @@ class LeaveBody(Struct, frozen=True, forbid_unknown_fields=True):
     stream: str | None = None
 
 
-class Member(Struct, frozen=True):
+class StreamOwner(Struct, frozen=True):
     """Who consumes, and how."""
 
     topic: str
@@ -95,7 +95,7 @@ class Member(Struct, frozen=True):
     """What the client calls this stream, if it has a name for it."""
 
 
-class Consuming:
+class ConsumeEndpoint:
     """The handler."""
 
     def __init__(self, server: Server) -> None:
@@ -121,15 +121,15 @@ class Consuming:
         check_name(request, names[0])
         return json_reply(200, {"streams": self._server.broker.leave(*names)})
 
-    def consume(self, request: Request) -> Stream:
+    def consume(self, request: Request) -> StreamAnswer:
         """Join a group. The topic must be there: what is wrong is said before the stream begins."""
         member = self._member(request)
         check_name(request, member.topic)
         self._server.broker.partitions(member.topic)
         slot = self._server.admission.take_stream(request.access.key_id)
-        return Stream(ConsumeStream(self._server, member, slot), content_type=_NDJSON, headers=HEADERS)
+        return StreamAnswer(ConsumeStream(self._server, member, slot), content_type=_NDJSON, headers=HEADERS)
 
-    def _member(self, request: Request) -> Member:
+    def _member(self, request: Request) -> StreamOwner:
         given = body_of(self._decoder, request, self._body_bytes_max)
         credit: int | None = None
         stream = ""
@@ -147,7 +147,7 @@ class Consuming:
             lease_ms = 0
         if type(lease_ms) is not int or not 0 <= lease_ms <= I64_MAX:
             raise InvalidRequestError("invalid lease_ms")
-        return Member(*names, lease_ms, credit if credit is None or credit <= I32_MAX else None, stream)
+        return StreamOwner(*names, lease_ms, credit if credit is None or credit <= I32_MAX else None, stream)
 
 
 def _names(topic: str | None, group: str | None, owner: str | None) -> tuple[str, str, str]:
@@ -160,7 +160,7 @@ def _names(topic: str | None, group: str | None, owner: str | None) -> tuple[str
 class ConsumeStream:
     """One stream: the source of its bytes, and where the broker's deliveries go."""
 
-    def __init__(self, server: Server, member: Member, slot: Slot) -> None:
+    def __init__(self, server: Server, member: StreamOwner, slot: AdmissionSlot) -> None:
         self._server = server
         self._member = member
         self._slot = slot
@@ -221,7 +221,7 @@ class ConsumeStream:
         """Does the client read?"""
         return self._sink is not None and self._sink.room
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: OutgoingMessage) -> None:
         """One line."""
         self._write(line_of(delivery))
 

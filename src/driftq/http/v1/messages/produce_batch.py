@@ -51,7 +51,7 @@ class LabelledBatch(Struct, frozen=True, forbid_unknown_fields=True):
     atomic: bool | None = None
 
 
-class Batches:
+class BatchEndpoint:
     """The handler."""
 
     def __init__(self, server: Server) -> None:

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.errors import InvalidRequestError
-from driftq.features.broker.protocols import Place
+from driftq.features.broker.protocols import DeliveryKey
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -37,7 +37,7 @@ class AckBody(Struct, frozen=True, forbid_unknown_fields=True):
     offset: Any = None
 
 
-class NackBody(AckBody, frozen=True, forbid_unknown_fields=True):
+class MessageNackBody(AckBody, frozen=True, forbid_unknown_fields=True):
     """A message that failed, and why; when it is to be tried again, or that it is not to be."""
 
     reason: str | None = None
@@ -45,14 +45,14 @@ class NackBody(AckBody, frozen=True, forbid_unknown_fields=True):
     dead_letter: bool | None = None
 
 
-class ExtendBody(AckBody, frozen=True, forbid_unknown_fields=True):
+class MessageExtendBody(AckBody, frozen=True, forbid_unknown_fields=True):
     """A message that takes longer."""
 
     lease_ms: Any = None
 
 
 class _Asked(NamedTuple):
-    place: Place
+    place: DeliveryKey
     owner: str
 
 
@@ -63,8 +63,8 @@ class Settling:
         self._broker = server.broker
         self._body_bytes_max = server.settings.limits.body_bytes_max
         self._acks = Decoder(AckBody)
-        self._nacks = Decoder(NackBody)
-        self._extends = Decoder(ExtendBody)
+        self._nacks = Decoder(MessageNackBody)
+        self._extends = Decoder(MessageExtendBody)
 
     def routes(self) -> list[Route]:
         """Three."""
@@ -150,13 +150,13 @@ def checked_names(topic: str | None, group: str | None, owner: str | None) -> tu
     return names
 
 
-def checked_place(topic: str, group: str, partition: int, offset: int) -> Place:
+def checked_place(topic: str, group: str, partition: int, offset: int) -> DeliveryKey:
     """Return the place of a message. Raise InvalidRequestError."""
     if partition < 0:
         raise InvalidRequestError("partition cannot be negative")
     if offset < 0:
         raise InvalidRequestError("offset cannot be negative")
-    return Place(topic, group, partition, offset)
+    return DeliveryKey(topic, group, partition, offset)
 
 
 def _asked(request: Request, given: AckBody) -> _Asked:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from driftq.errors import InvalidRequestError
-from driftq.features.broker.protocols import Place
+from driftq.features.broker.protocols import DeliveryKey
 from driftq.http.access import Scope
 from driftq.http.reply import Reply
 from driftq.http.request import Request
@@ -80,7 +80,7 @@ class _Holder(NamedTuple):
     group: str
     owner: str
 
-    def place(self, entry: MessageEntry) -> Place:
+    def place(self, entry: MessageEntry) -> DeliveryKey:
         """Return the place of one of them. Raise InvalidRequestError."""
         return checked_place(self.topic, self.group, *checked_numbers(entry.partition, entry.offset))
 

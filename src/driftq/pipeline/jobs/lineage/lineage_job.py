@@ -25,7 +25,7 @@ from msgspec import Meta, Struct, convert, json, structs
 
 from driftq.model.names import broker_topic
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.lineage.run_fold import Seen, dump, fold, load
+from driftq.pipeline.jobs.lineage.run_fold import BrokerRecord, dump, fold, load
 from driftq.pipeline.jobs.lineage.run_tables import (
     ATTEMPT_KEYS,
     ATTEMPTS,
@@ -34,15 +34,15 @@ from driftq.pipeline.jobs.lineage.run_tables import (
     STEP_KEYS,
     STEPS,
     Memory,
+    MessageStatus,
     Place,
-    Standing,
     remember,
     rows_of,
 )
 from driftq.pipeline.jobs.stream_options import StreamOptions, in_short, triggered
 from driftq.pipeline.jobs.topic_selection import selection_key, source_options
 from driftq.pipeline.lake.delta_tables import Lake
-from driftq.pipeline.runs.job import Job, Outcome, Progress, Run
+from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob, Progress
 from driftq.pipeline.server_connection import AnswerError, Wire, address_of
 from driftq.pipeline.source.read_options import api_key_of
 from driftq.system.clock import SystemClock
@@ -87,7 +87,9 @@ def fold_run(key: Any, frames: Iterable[pd.DataFrame], kept: KeptState) -> Itera
     tenant_id, run_id = str(key[0]), str(key[1])
     before = str(kept.get[0]) if kept.exists else None
     rows: Iterable[Any] = (row for frame in frames for row in frame.itertuples(index=False))
-    seen = (Seen(row.topic, row.seq, row.ts_ms, _text(row.tag), row.envelope, _text(row.routing)) for row in rows)
+    seen = (
+        BrokerRecord(row.topic, row.seq, row.ts_ms, _text(row.tag), row.envelope, _text(row.routing)) for row in rows
+    )
     text = dump(fold(load(run_id, tenant_id, before), seen))
     kept.update((text,))
     yield pd.DataFrame({"tenant_id": [tenant_id], "run_id": [run_id], "state": [text]})
@@ -110,10 +112,10 @@ class _Step(Struct):
 
     topic: str
     offset: int
-    groups: list[Standing] = []
+    groups: list[MessageStatus] = []
     dlq: list[_Letter] = []
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[MessageStatus]:
         """How it stands in each group; where it is dead, since when."""
         dead = {letter.group: letter.routed_at_ms for letter in self.dlq}
         return [
@@ -219,7 +221,7 @@ class Lineage:
         self._runs.upsert(_table([one.run for one in rows], RUNS), RUN_KEYS)
 
 
-def _standings(wire: Wire, run_id: str, tenant_id: str) -> dict[Place, list[Standing]]:
+def _standings(wire: Wire, run_id: str, tenant_id: str) -> dict[Place, list[MessageStatus]]:
     """What the server says of a run; nothing, where it does not know the run."""
     query = f"?tenant_id={quote(tenant_id, safe='')}" if tenant_id else ""
     try:
@@ -240,7 +242,7 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(rows, schema)
 
 
-def lineage(run: Run, options: LineageOptions) -> Outcome:
+def lineage(run: JobRun, options: LineageOptions) -> JobResult:
     """Keep the tables of runs until stopped, or once."""
     lake = Lake(options.lake)
     name = f"lineage-{selection_key(sorted(options.topics))}"
@@ -255,10 +257,10 @@ def lineage(run: Run, options: LineageOptions) -> Outcome:
         "batches": progress.batches,
         "runs": lake.table("runs", RUNS).dataset().count_rows(),
     }
-    return Outcome({"lake": str(lake.root), **facts, "open_runs": still})
+    return JobResult({"lake": str(lake.root), **facts, "open_runs": still})
 
 
-def _follow(run: Run, options: LineageOptions, tables: Lineage, name: str, checkpoint: Path) -> tuple[Progress, int]:
+def _follow(run: JobRun, options: LineageOptions, tables: Lineage, name: str, checkpoint: Path) -> tuple[Progress, int]:
     """How far the query came, and how many runs are open then."""
     reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**source_options(options.topics))
     rows = reader.options(**options.limits(), startingSeq="earliest", onDataLoss="skip").load()
@@ -293,4 +295,6 @@ def _states(rows: "DataFrame") -> "DataFrame":
     return grouped.applyInPandasWithState(fold_run, _CHANGED, _STATE, "update", "NoTimeout")
 
 
-LINEAGE: Job[Any] = Job("lineage", "Agent runs as tables: runs, steps, attempts.", LineageOptions, lineage)
+LINEAGE: PipelineJob[Any] = PipelineJob(
+    "lineage", "Agent runs as tables: runs, steps, attempts.", LineageOptions, lineage
+)

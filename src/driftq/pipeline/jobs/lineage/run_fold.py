@@ -21,7 +21,7 @@ from driftq.model.names import broker_topic
 _PARTITION = "p"
 
 
-class Letter(NamedTuple):
+class LetterNote(NamedTuple):
     """A dead letter, by the place of what it is a copy of; and what it tells of that message, which may be gone."""
 
     topic: str
@@ -55,10 +55,10 @@ class RunState:
     run_id: str
     tenant_id: str
     tries: list[Try] = field(default_factory=list)
-    letters: list[Letter] = field(default_factory=list)
+    letters: list[LetterNote] = field(default_factory=list)
 
 
-class Seen(NamedTuple):
+class BrokerRecord(NamedTuple):
     """A record of a topic of the broker, as the job hands it on."""
 
     topic: str
@@ -69,7 +69,7 @@ class Seen(NamedTuple):
     routing: str | None = None
 
 
-def fold(state: RunState, seen: Iterable[Seen]) -> RunState:
+def fold(state: RunState, seen: Iterable[BrokerRecord]) -> RunState:
     """A run with some more of its records."""
     tries = {(one.topic, one.offset): one for one in state.tries}
     letters = {(one.topic, one.offset, one.group): one for one in state.letters}
@@ -85,9 +85,9 @@ def fold(state: RunState, seen: Iterable[Seen]) -> RunState:
     return RunState(state.run_id, state.tenant_id, list(tries.values()), list(letters.values()))
 
 
-def _letter(record: Seen, envelope: Mapping[str, Any], note: Mapping[str, Any]) -> Letter:
+def _letter(record: BrokerRecord, envelope: Mapping[str, Any], note: Mapping[str, Any]) -> LetterNote:
     """Of a `DlqNote`, every member of which is always there."""
-    return Letter(
+    return LetterNote(
         broker_topic(note["original_topic"]),
         note["original_offset"],
         note["group"],
@@ -101,7 +101,7 @@ def _letter(record: Seen, envelope: Mapping[str, Any], note: Mapping[str, Any]) 
     )
 
 
-def _try(record: Seen, envelope: Mapping[str, Any]) -> Try:
+def _try(record: BrokerRecord, envelope: Mapping[str, Any]) -> Try:
     return Try(
         envelope.get("step_id", ""),
         envelope.get("parent_step_id", ""),
@@ -113,7 +113,7 @@ def _try(record: Seen, envelope: Mapping[str, Any]) -> Try:
     )
 
 
-def _is_redriven(record: Seen) -> bool:
+def _is_redriven(record: BrokerRecord) -> bool:
     routing = {} if record.routing is None else json.loads(record.routing)
     return "redriven" in routing.get("meta", {})
 
@@ -122,7 +122,7 @@ def load(run_id: str, tenant_id: str, text: str | None) -> RunState:
     """A state as it was kept, or a new one."""
     kept = {} if text is None else json.loads(text)
     tries, letters = kept.get("tries", ()), kept.get("letters", ())
-    return RunState(run_id, tenant_id, [Try(*one) for one in tries], [Letter(*one) for one in letters])
+    return RunState(run_id, tenant_id, [Try(*one) for one in tries], [LetterNote(*one) for one in letters])
 
 
 def dump(state: RunState) -> str:

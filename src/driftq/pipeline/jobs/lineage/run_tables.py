@@ -19,7 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from msgspec import Struct, structs
 
-from driftq.pipeline.jobs.lineage.run_fold import Letter, RunState, Try
+from driftq.pipeline.jobs.lineage.run_fold import LetterNote, RunState, Try
 
 Status = Literal["running", "done", "dead", "unknown"]
 Place = tuple[str, int]
@@ -88,7 +88,7 @@ STEP_KEYS = [*RUN_KEYS, "step_id"]
 ATTEMPT_KEYS = [*RUN_KEYS, "topic", "offset", "group"]
 
 
-class Standing(Struct, frozen=True):
+class MessageStatus(Struct, frozen=True):
     """How a message stands in a group, as the server says; as the product remembers it."""
 
     group: str
@@ -103,7 +103,7 @@ class Memory(Struct, frozen=True):
     """All that is known of a run."""
 
     state: RunState
-    standings: dict[str, list[Standing]] = {}
+    standings: dict[str, list[MessageStatus]] = {}
     """By the place of a message, as text."""
     lost: list[str] = []
     """Places of messages that the server did not name when it was last asked."""
@@ -114,7 +114,7 @@ def place_text(topic: str, offset: int) -> str:
     return f"{topic}#{offset}"
 
 
-def remember(memory: Memory, told: Mapping[Place, list[Standing]], now_ms: int) -> Memory:
+def remember(memory: Memory, told: Mapping[Place, list[MessageStatus]], now_ms: int) -> Memory:
     """What was known, with what the server says. It knows a message before anybody can read it, until it forgets it."""
     known = dict(memory.standings)
     for (topic, offset), groups in told.items():
@@ -126,7 +126,7 @@ def remember(memory: Memory, told: Mapping[Place, list[Standing]], now_ms: int) 
     return structs.replace(memory, standings=known, lost=lost)
 
 
-def _newer(before: Standing | None, now: Standing, now_ms: int) -> Standing:
+def _newer(before: MessageStatus | None, now: MessageStatus, now_ms: int) -> MessageStatus:
     """Of one that is done the server knows one attempt, whatever there were; or it knows of no letter any more."""
     if before is not None and (before.state, now.state) == ("dead", "done"):
         return before
@@ -137,7 +137,7 @@ def _newer(before: Standing | None, now: Standing, now_ms: int) -> Standing:
     if before is not None and before.state == now.state == "done":
         done_ms = before.done_ms
     error = now.last_error or (before.last_error if before else "")
-    return Standing(now.group, now.state, attempts, error, done_ms)
+    return MessageStatus(now.group, now.state, attempts, error, done_ms)
 
 
 class _Attempt(Struct):
@@ -174,7 +174,7 @@ class _Step(Struct):
         return next((attempt.last_error for attempt in reversed(self.attempts) if attempt.last_error), "")
 
 
-class Rows(Struct, frozen=True):
+class RunRows(Struct, frozen=True):
     """What one run is in the tables."""
 
     run: dict[str, Any]
@@ -182,13 +182,13 @@ class Rows(Struct, frozen=True):
     attempts: list[dict[str, Any]]
 
 
-def rows_of(memory: Memory, detail: str) -> Rows:
+def rows_of(memory: Memory, detail: str) -> RunRows:
     """The rows of a run."""
     steps = _steps(memory)
     path = _critical_path(steps)
     state = memory.state
     key = {"tenant_id": state.tenant_id, "run_id": state.run_id}
-    return Rows(
+    return RunRows(
         {**key, **_run_row(steps, path), "detail": detail},
         [{**key, **_step_row(step)} for step in steps.values()],
         [{**key, **row} for step in steps.values() for row in _attempt_rows(step)],
@@ -196,7 +196,7 @@ def rows_of(memory: Memory, detail: str) -> Rows:
 
 
 def _steps(memory: Memory) -> dict[str, _Step]:
-    letters: dict[Place, dict[str, Letter]] = defaultdict(dict)
+    letters: dict[Place, dict[str, LetterNote]] = defaultdict(dict)
     for letter in memory.state.letters:
         letters[letter.topic, letter.offset][letter.group] = letter
     steps: dict[str, _Step] = {}
@@ -226,7 +226,7 @@ def _tries(state: RunState) -> list[Try]:
     return list(tries.values())
 
 
-def _died_unread(letter: Letter, read: list[Try]) -> Try:
+def _died_unread(letter: LetterNote, read: list[Try]) -> Try:
     """The message of a letter. It was there before the letter, and before every message behind it in its topic."""
     behind = [one.ts_ms for one in read if one.topic == letter.topic and one.offset > letter.offset]
     return Try(
@@ -240,7 +240,7 @@ def _died_unread(letter: Letter, read: list[Try]) -> Try:
     )
 
 
-def _attempts(one: Try, known: list[Standing], letters: Mapping[str, Letter]) -> list[_Attempt]:
+def _attempts(one: Try, known: list[MessageStatus], letters: Mapping[str, LetterNote]) -> list[_Attempt]:
     found = [
         _Attempt(one, letter.group, "dead", letter.attempts, letter.routed_ms, letter.last_error)
         for letter in letters.values()

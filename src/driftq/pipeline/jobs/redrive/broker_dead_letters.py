@@ -11,9 +11,9 @@ from msgspec import json
 
 from driftq.model.names import broker_name, broker_topic
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.redrive.dead_letter_table import Letter, age_s, groups, read
+from driftq.pipeline.jobs.redrive.dead_letter_table import DeadLetterRow, age_s, groups, read
 from driftq.pipeline.jobs.topic_selection import exists
-from driftq.pipeline.runs.job import Run
+from driftq.pipeline.runs.job import JobRun
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,7 +28,7 @@ _POLL_S = 0.2
 class BrokerMover:
     """`letters.Mover` for a dead-letter topic of the broker."""
 
-    def __init__(self, run: Run, topic: str, rate: float | None) -> None:
+    def __init__(self, run: JobRun, topic: str, rate: float | None) -> None:
         if not topic.startswith(_BROKER_DLQ):
             raise PipelineError(f"{topic!r} is not a dead-letter topic of the broker, {_BROKER_DLQ}NAME")
         self._run = run
@@ -68,11 +68,11 @@ class BrokerMover:
         notes = notes.where(f.get_json_object("note", "$.dlq_topic") == broker_name(self._topic))
         return notes.select((f.get_json_object("note", "$.dlq_offset").cast("long") + 1).alias("seq"))
 
-    def waiting(self, letters: Sequence[Letter]) -> list[Letter]:
+    def waiting(self, letters: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
         """Those that the server would move."""
         return [letter for group in groups(letters, _OFFSETS) for letter in self._waiting(group)]
 
-    def _waiting(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    def _waiting(self, letters: Sequence[DeadLetterRow]) -> Sequence[DeadLetterRow]:
         """The server says how many it would move and not which, so they are halved until it is all or none."""
         count = self._ask(letters, dry_run=True)["matched"] if letters else 0
         if count in (0, len(letters)):
@@ -84,7 +84,7 @@ class BrokerMover:
         """Nothing is left half done: a letter that was not moved is still there."""
         return 0
 
-    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
+    def move(self, letters: Sequence[DeadLetterRow]) -> Iterator[tuple[int, int]]:
         """Have the server move letters; how many were moved, and how many were not."""
         for group in groups(letters, _OFFSETS):
             if self._run.stopping():
@@ -94,7 +94,7 @@ class BrokerMover:
                 yield 0, len(group) - asked["matched"]  # somebody else has moved them since
             yield from self._watched(f"{_REDRIVE}/{asked['job_id']}")
 
-    def _ask(self, letters: Sequence[Letter], **more: object) -> dict[str, Any]:
+    def _ask(self, letters: Sequence[DeadLetterRow], **more: object) -> dict[str, Any]:
         body = {"topic": self._origin, "offsets": [letter.seq - 1 for letter in letters], **more}
         return json.decode(self._run.client.request("POST", _REDRIVE, json=body).content, type=dict[str, Any])
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from driftq.pipeline.runs.job import Run
+from driftq.pipeline.runs.job import JobRun
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +29,7 @@ LETTERS = (
 _PAGE = 10_000
 
 
-class Letter(Struct, frozen=True, array_like=True):
+class DeadLetterRow(Struct, frozen=True, array_like=True):
     """A letter in a note: its seq, and where it goes."""
 
     seq: int
@@ -44,7 +44,7 @@ class Mover(Protocol):
         """Those that can be moved, as far as one can tell without asking about each: `LETTERS`."""
         ...
 
-    def waiting(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    def waiting(self, letters: Sequence[DeadLetterRow]) -> Sequence[DeadLetterRow]:
         """Those of them that wait indeed."""
         ...
 
@@ -52,34 +52,34 @@ class Mover(Protocol):
         """Finish what an earlier redrive has begun; how many letters that were."""
         ...
 
-    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
+    def move(self, letters: Sequence[DeadLetterRow]) -> Iterator[tuple[int, int]]:
         """Move letters, step by step: how many were moved, and how many could not be. Ends when the run is to stop."""
         ...
 
 
-def selected(mover: Mover, where: str | None, limit: int | None) -> list[Letter]:
+def selected(mover: Mover, where: str | None, limit: int | None) -> list[DeadLetterRow]:
     """The letters that are meant, oldest first."""
     rows = mover.letters()
     if where is not None:
         rows = rows.where(where)
     rows = rows.sort("seq").select("seq", "origin", "origin_seq")
 
-    def page(behind: int, most: int | None) -> list[Letter]:
+    def page(behind: int, most: int | None) -> list[DeadLetterRow]:
         found = rows.where(f"seq > {behind}")
         if most is not None:
             found = found.limit(most)
-        return [Letter(row.seq, row.origin, row.origin_seq) for row in found.collect()]
+        return [DeadLetterRow(row.seq, row.origin, row.origin_seq) for row in found.collect()]
 
     return first_waiting(page, mover.waiting, limit)
 
 
 def first_waiting(
-    page: Callable[[int, int | None], Sequence[Letter]],
-    waiting: Callable[[Sequence[Letter]], Sequence[Letter]],
+    page: Callable[[int, int | None], Sequence[DeadLetterRow]],
+    waiting: Callable[[Sequence[DeadLetterRow]], Sequence[DeadLetterRow]],
     limit: int | None,
-) -> list[Letter]:
+) -> list[DeadLetterRow]:
     """The first letters that wait, so many at most, from pages of what is behind a seq."""
-    found: list[Letter] = []
+    found: list[DeadLetterRow] = []
     behind, most = 0, limit
     while limit is None or len(found) < limit:
         letters = page(behind, most)
@@ -90,7 +90,7 @@ def first_waiting(
     return found[:limit]
 
 
-def read(run: Run, topic: str, **bounds: str) -> "DataFrame":
+def read(run: JobRun, topic: str, **bounds: str) -> "DataFrame":
     """Records of a topic."""
     reader = run.spark.read.format("driftq").option("server", run.server).option("topic", topic)
     return reader.options(onDataLoss="skip", **bounds).load()
@@ -103,6 +103,6 @@ def age_s() -> "Column":
     return (f.unix_millis(f.current_timestamp()) - f.unix_millis("ts")) / 1000
 
 
-def groups(letters: Sequence[Letter], size: int) -> Iterable[Sequence[Letter]]:
+def groups(letters: Sequence[DeadLetterRow], size: int) -> Iterable[Sequence[DeadLetterRow]]:
     """In groups of so many."""
     return (letters[at : at + size] for at in range(0, len(letters), size))

@@ -24,9 +24,9 @@ from driftq.client import Record
 from driftq.model.names import is_broker_topic
 from driftq.pipeline.jobs.pace import Pace, step_of
 from driftq.pipeline.jobs.redrive.broker_dead_letters import BrokerMover
-from driftq.pipeline.jobs.redrive.dead_letter_table import LETTERS, Letter, Mover, age_s, groups, read, selected
+from driftq.pipeline.jobs.redrive.dead_letter_table import LETTERS, DeadLetterRow, Mover, age_s, groups, read, selected
 from driftq.pipeline.jobs.topic_selection import epoch_of, exists
-from driftq.pipeline.runs.job import Job, Outcome, Progress, Run
+from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob, Progress
 from driftq.pipeline.runs.run_records import state_directory
 from driftq.pipeline.source import read_columns as metas
 from driftq.system.clock import SystemClock
@@ -49,21 +49,21 @@ class RedriveOptions(Struct, frozen=True, kw_only=True):
     audit: Annotated[str, Meta(description="the topic that notes every move of a queue's letters")] = "audit.redrive"
 
 
-class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RedriveNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record of the audit topic."""
 
     kind: Literal["redrive", "redriven"]
     dlq: str
     epoch: int
     at_ms: int
-    letters: list[Letter] = []
+    letters: list[DeadLetterRow] = []
     note: int | None = None
     """Of the done one: the seq of the note that is done."""
-    undelivered: list[Letter] = []
+    undelivered: list[DeadLetterRow] = []
     """Of the done one: letters of that note which had nowhere to go."""
 
 
-def run_redrive(run: Run, options: RedriveOptions) -> Outcome:
+def run_redrive(run: JobRun, options: RedriveOptions) -> JobResult:
     """Move letters back, topic by topic."""
     tally: dict[str, int] = defaultdict(int)
     rows: list[dict[str, Any]] = []
@@ -83,14 +83,14 @@ def run_redrive(run: Run, options: RedriveOptions) -> Outcome:
         if run.stopping():
             break
     facts = {name: tally[name] for name in ("matched", "moved", "failed", "finished")}
-    return Outcome({**facts, "dry_run": options.dry_run}, {"letters": rows})
+    return JobResult({**facts, "dry_run": options.dry_run}, {"letters": rows})
 
 
-def _mover(run: Run, options: RedriveOptions, topic: str) -> Mover:
+def _mover(run: JobRun, options: RedriveOptions, topic: str) -> Mover:
     return BrokerMover(run, topic, options.rate) if is_broker_topic(topic) else _QueueMover(run, options, topic)
 
 
-def _move(run: Run, mover: Mover, letters: Sequence[Letter], pace: Pace, tally: dict[str, int]) -> None:
+def _move(run: JobRun, mover: Mover, letters: Sequence[DeadLetterRow], pace: Pace, tally: dict[str, int]) -> None:
     for moved, failed in mover.move(letters):
         tally["moved"] += moved
         tally["failed"] += failed
@@ -105,7 +105,7 @@ def _move(run: Run, mover: Mover, letters: Sequence[Letter], pace: Pace, tally: 
         run.pause(pace.wait_s(tally["moved"]))
 
 
-def _table(topic: str, letters: Sequence[Letter]) -> list[dict[str, Any]]:
+def _table(topic: str, letters: Sequence[DeadLetterRow]) -> list[dict[str, Any]]:
     """How many go where."""
     counts: dict[str, int] = defaultdict(int)
     for letter in letters:
@@ -116,7 +116,7 @@ def _table(topic: str, letters: Sequence[Letter]) -> list[dict[str, Any]]:
 class _QueueMover:
     """Letters of queues: a dead-letter topic of /v0."""
 
-    def __init__(self, run: Run, options: RedriveOptions, topic: str) -> None:
+    def __init__(self, run: JobRun, options: RedriveOptions, topic: str) -> None:
         self._run = run
         self._topic = topic
         self._audit = options.audit
@@ -152,7 +152,7 @@ class _QueueMover:
         known = self._run.spark.createDataFrame([(seq,) for seq in moved], "seq long")
         return rows.join(f.broadcast(known), "seq", "left_anti").select(*LETTERS)
 
-    def waiting(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    def waiting(self, letters: Sequence[DeadLetterRow]) -> Sequence[DeadLetterRow]:
         """All of them: the notes tell of every move."""
         return letters
 
@@ -173,13 +173,13 @@ class _QueueMover:
                 count += len(homes)
         return count
 
-    def _sorted(self, letters: Sequence[Letter]) -> tuple[list[Letter], list[Letter]]:
+    def _sorted(self, letters: Sequence[DeadLetterRow]) -> tuple[list[DeadLetterRow], list[DeadLetterRow]]:
         """Those whose queue is there, and those whose queue is gone."""
         there = {origin for origin in {letter.origin for letter in letters} if exists(self._run.client, origin)}
         homes = [letter for letter in letters if letter.origin in there]
         return homes, [letter for letter in letters if letter.origin not in there]
 
-    def move(self, letters: Sequence[Letter]) -> Iterator[tuple[int, int]]:
+    def move(self, letters: Sequence[DeadLetterRow]) -> Iterator[tuple[int, int]]:
         """Move letters in groups; how many were moved, and how many have nowhere to go."""
         homes, lost = self._sorted(letters)
         if lost:
@@ -187,17 +187,17 @@ class _QueueMover:
         for group in groups(homes, step_of(self._rate, _GROUP)):
             if self._run.stopping():
                 return
-            noted = self._note(Note(kind="redrive", **self._head(), letters=list(group)))
+            noted = self._note(RedriveNote(kind="redrive", **self._head(), letters=list(group)))
             self._write(noted, group)
             yield len(group), 0
 
-    def _write(self, noted: int, letters: Sequence[Letter], lost: Sequence[Letter] = ()) -> None:
+    def _write(self, noted: int, letters: Sequence[DeadLetterRow], lost: Sequence[DeadLetterRow] = ()) -> None:
         """Put the letters of a note back, once, and note that, with those that have nowhere to go."""
         if letters:
             self._put_back(noted, letters)
-        self._note(Note(kind="redriven", **self._head(), note=noted, undelivered=list(lost)))
+        self._note(RedriveNote(kind="redriven", **self._head(), note=noted, undelivered=list(lost)))
 
-    def _put_back(self, noted: int, letters: Sequence[Letter]) -> None:
+    def _put_back(self, noted: int, letters: Sequence[DeadLetterRow]) -> None:
         from pyspark.sql import functions as f
 
         audit_epoch = epoch_of(self._run.client, self._audit)
@@ -220,7 +220,7 @@ class _QueueMover:
     def _head(self) -> dict[str, Any]:
         return {"dlq": self._topic, "epoch": self._epoch, "at_ms": self._clock.wall_ms()}
 
-    def _note(self, note: Note) -> int:
+    def _note(self, note: RedriveNote) -> int:
         """Write a note that lasts; its seq."""
         audit = self._run.client.topic(self._audit)
         if not exists(self._run.client, self._audit):
@@ -230,17 +230,19 @@ class _QueueMover:
         audit.info(touch=False, wait_synced=seq, wait_ms=30_000)
         return seq
 
-    def _notes(self, kind: str) -> Iterator[tuple[int, Note]]:
+    def _notes(self, kind: str) -> Iterator[tuple[int, RedriveNote]]:
         """Notes of this dead-letter topic, with their seqs."""
         if not exists(self._run.client, self._audit):
             return
         for item in self._run.client.topic(self._audit).read(0):
             if isinstance(item, Record) and item.tag == self._topic[:_TAG_MAX]:
-                note = json.decode(json.encode(item.data), type=Note)
+                note = json.decode(json.encode(item.data), type=RedriveNote)
                 if (note.kind, note.dlq, note.epoch) == (kind, self._topic, self._epoch):
                     yield item.seq, note
 
 
 _TAG_MAX = 255
 
-REDRIVE = Job("redrive", "Dead letters that SQL selects, back to where they failed.", RedriveOptions, run_redrive)
+REDRIVE = PipelineJob(
+    "redrive", "Dead letters that SQL selects, back to where they failed.", RedriveOptions, run_redrive
+)

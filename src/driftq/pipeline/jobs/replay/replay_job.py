@@ -16,16 +16,16 @@ from msgspec import Meta, Struct, ValidationError, json
 from driftq.client import Client, NotFoundError
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.pace import Pace, step_of
-from driftq.pipeline.jobs.replay.replay_plan import STEP_ROWS, Asked, Held, Plan, first_half, joined
+from driftq.pipeline.jobs.replay.replay_plan import STEP_ROWS, ReplayPlan, ReplayRequest, SeqBounds, first_half, joined
 from driftq.pipeline.jobs.replay.replay_source import ReplaySource
 from driftq.pipeline.jobs.topic_selection import exists
-from driftq.pipeline.runs.job import Job, Outcome, Progress, Run
+from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob, Progress
 from driftq.pipeline.runs.run_records import state_directory
 from driftq.pipeline.source import read_columns as metas
-from driftq.pipeline.source.split_plan import Gap
+from driftq.pipeline.source.split_plan import SeqGap
 
 if TYPE_CHECKING:
-    from driftq.model.v0_additions import WriterState
+    from driftq.model.v0_additions import StagedWriterState
 
 
 def to_ms(text: str, flag: str) -> int:
@@ -66,7 +66,7 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
     epoch: Annotated[int | None, Meta(description="of an earlier topic of this name that is in the archive")] = None
 
 
-def run_replay(run: Run, options: ReplayOptions) -> Outcome:
+def run_replay(run: JobRun, options: ReplayOptions) -> JobResult:
     """Write the range, or what is left of it."""
     source = ReplaySource(run, options.topic, options.lake)
     asked = _asked(options)
@@ -87,11 +87,11 @@ def run_replay(run: Run, options: ReplayOptions) -> Outcome:
     return _outcome(plan, options, counted, lost)
 
 
-def _outcome(plan: Plan, options: ReplayOptions, counted: dict[str, Any], lost: list[Gap]) -> Outcome:
+def _outcome(plan: ReplayPlan, options: ReplayOptions, counted: dict[str, Any], lost: list[SeqGap]) -> JobResult:
     holes = joined(lost)
     table = [{"first_seq": hole.first, "last_seq": hole.last, "reason": hole.reason} for hole in holes]
     facts = {**_facts(plan, options), **counted, "lost": sum(hole.last - hole.first + 1 for hole in holes)}
-    return Outcome(facts, {"lost": table} if table else {})
+    return JobResult(facts, {"lost": table} if table else {})
 
 
 class _Written(NamedTuple):
@@ -102,7 +102,7 @@ class _Written(NamedTuple):
 
 
 def _write(
-    run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan, behind: int, lost: list[Gap]
+    run: JobRun, options: ReplayOptions, source: ReplaySource, plan: ReplayPlan, behind: int, lost: list[SeqGap]
 ) -> _Written:
     """Write the steps that are left, and add the holes that they met."""
     pace = Pace(options.rate)
@@ -128,7 +128,7 @@ def _write(
     return _Written(rows, steps)
 
 
-def _publish(run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan, step: Held) -> Held:
+def _publish(run: JobRun, options: ReplayOptions, source: ReplaySource, plan: ReplayPlan, step: SeqBounds) -> SeqBounds:
     """Publish a step, or the first half of it that the server takes at once; what was published."""
     looks = 0
     while True:
@@ -150,7 +150,7 @@ def _publish(run: Run, options: ReplayOptions, source: ReplaySource, plan: Plan,
 # What is asked, and what is known of it at the server
 
 
-def _facts(plan: Plan, options: ReplayOptions) -> dict[str, Any]:
+def _facts(plan: ReplayPlan, options: ReplayOptions) -> dict[str, Any]:
     return {
         "topic": plan.topic,
         "to": options.to,
@@ -162,8 +162,8 @@ def _facts(plan: Plan, options: ReplayOptions) -> dict[str, Any]:
     }
 
 
-def _asked(options: ReplayOptions) -> Asked:
-    return Asked(
+def _asked(options: ReplayOptions) -> ReplayRequest:
+    return ReplayRequest(
         topic=options.topic,
         from_seq=options.from_seq,
         to_seq=options.to_seq,
@@ -174,12 +174,12 @@ def _asked(options: ReplayOptions) -> Asked:
     )
 
 
-def _cursor_name(options: ReplayOptions, asked: Asked) -> str:
+def _cursor_name(options: ReplayOptions, asked: ReplayRequest) -> str:
     """The same for the same question, whatever its rate and its lake."""
     return f"replay:{options.name if options.name is not None else asked.key()}"
 
 
-def _keep(client: Client, to: str, plan: Plan) -> Plan:
+def _keep(client: Client, to: str, plan: ReplayPlan) -> ReplayPlan:
     """Keep a plan, so that the replay can go on, or find that of a run which was faster."""
     if not exists(client, to):
         client.topic(to).create()
@@ -196,14 +196,14 @@ def _keep(client: Client, to: str, plan: Plan) -> Plan:
     return plan
 
 
-def _kept(client: Client, to: str, name: str, asked: Asked) -> Plan | None:
+def _kept(client: Client, to: str, name: str, asked: ReplayRequest) -> ReplayPlan | None:
     """The plan of a cursor. Raises PipelineError where that is another replay."""
     try:
         found = client.topic(to).cursor(name)
     except NotFoundError:
         return None
     try:
-        plan = json.decode((found.meta or {})["plan"], type=Plan)
+        plan = json.decode((found.meta or {})["plan"], type=ReplayPlan)
     except (KeyError, ValidationError) as unknown:
         raise PipelineError(
             f"cursor {name!r} of topic {to!r} is none of a replay that can go on: choose another --name"
@@ -214,25 +214,25 @@ def _kept(client: Client, to: str, name: str, asked: Asked) -> Plan | None:
     return plan
 
 
-def _done(client: Client, to: str, plan: Plan) -> int:
+def _done(client: Client, to: str, plan: ReplayPlan) -> int:
     """The last seq that is written, or the one before the first."""
     found = _writer(client, to, plan)
     return max(plan.first - 1, -1 if found is None else found.last_batch)
 
 
-def _step_rows(client: Client, to: str, plan: Plan, step: Held) -> int:
+def _step_rows(client: Client, to: str, plan: ReplayPlan, step: SeqBounds) -> int:
     found = _writer(client, to, plan)
     return found.last_seq - found.first_seq + 1 if found is not None and found.last_batch == step.last else 0
 
 
-def _writer(client: Client, to: str, plan: Plan) -> "WriterState | None":
+def _writer(client: Client, to: str, plan: ReplayPlan) -> "StagedWriterState | None":
     try:
         return client.topic(to).writer(plan.writer)
     except NotFoundError:
         return None
 
 
-REPLAY = Job(
+REPLAY = PipelineJob(
     "replay", "A range of a topic, from archive and live log, into a topic or a queue.", ReplayOptions, run_replay
 )
-BACKFILL = Job("backfill", "The same as replay.", ReplayOptions, run_replay)
+BACKFILL = PipelineJob("backfill", "The same as replay.", ReplayOptions, run_replay)

@@ -23,7 +23,7 @@ from msgspec import Struct, json, structs
 from driftq.model.limits import COMMIT_BYTES_MAX
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.lake.seq_sets import Range, Seqs
-from driftq.pipeline.source.split_plan import Gap
+from driftq.pipeline.source.split_plan import SeqGap
 
 STEP_ROWS = 200_000
 _STEP_BYTES = COMMIT_BYTES_MAX // 4
@@ -33,7 +33,7 @@ _HOLES = frozenset(("crash", "corruption", "source_trim"))
 _NOT_ARCHIVED = "not archived"
 
 
-class Held(NamedTuple):
+class SeqBounds(NamedTuple):
     """What a log or an archive has of a topic: its first and last seq; nothing if the last is below the first."""
 
     first: int
@@ -44,16 +44,16 @@ class Archived(NamedTuple):
     """What an archive has of a topic, and which seqs it was told to be lost."""
 
     seqs: Seqs
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[SeqGap, ...] = ()
 
     @property
-    def held(self) -> Held:
+    def held(self) -> SeqBounds:
         """From its first seq to its last."""
         ranges = self.seqs.ranges
-        return Held(ranges[0].first, ranges[-1].last) if ranges else Held(1, 0)
+        return SeqBounds(ranges[0].first, ranges[-1].last) if ranges else SeqBounds(1, 0)
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ReplayRequest(Struct, frozen=True, kw_only=True):
     """What a replay was asked for. The lake is no part of it: it says where records are, not which."""
 
     topic: str
@@ -68,7 +68,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         """A short name: the same for the same question."""
         return sha256(json.encode([*structs.astuple(self), *more])).hexdigest()[:16]
 
-    def unlike(self, other: "Asked") -> str:
+    def unlike(self, other: "ReplayRequest") -> str:
         """In which of its options another one differs, as one reads it; nothing where they are the same."""
         mine, theirs = structs.asdict(self), structs.asdict(other)
         return ", ".join(
@@ -82,12 +82,12 @@ def _shown(value: object) -> str:
     return "not given" if value is None else repr(value)
 
 
-class Plan(Struct, frozen=True):
+class ReplayPlan(Struct, frozen=True):
     """A replay, as it was planned. Kept with the destination, so that it can go on."""
 
     name: str
     """Of the cursor that keeps it."""
-    asked: Asked
+    asked: ReplayRequest
     epoch: int
     first: int
     last: int
@@ -110,20 +110,20 @@ class Plan(Struct, frozen=True):
         """Whose batches the steps are: the same for two plans of one question, so that both know what is written."""
         return f"replay:{self.asked.key(self.name, self.epoch)}"
 
-    def behind(self, seq: int) -> Held:
+    def behind(self, seq: int) -> SeqBounds:
         """The step that begins right behind a seq of the range, the largest there is."""
         first = self.first + (seq + 1 - self.first) // self.step * self.step
-        part = Held(first, min(self.last, first + self.step - 1))
+        part = SeqBounds(first, min(self.last, first + self.step - 1))
         while part.first <= seq:
             left = first_half(part)
-            part = left if seq < left.last else Held(left.last + 1, part.last)
+            part = left if seq < left.last else SeqBounds(left.last + 1, part.last)
         return part
 
 
-def first_half(step: Held) -> Held:
+def first_half(step: SeqBounds) -> SeqBounds:
     """Of a step that is too large; it has more than one seq."""
     assert step.first < step.last, "one seq has no halves"
-    return Held(step.first, (step.first + step.last) // 2)
+    return SeqBounds(step.first, (step.first + step.last) // 2)
 
 
 def step_rows(record_bytes: float) -> int:
@@ -138,7 +138,7 @@ class Wanted(NamedTuple):
     last: int | None
 
 
-def bounds(topic: str, wanted: Wanted, live: Held | None, archive: Archived | None) -> tuple[int, int, int]:
+def bounds(topic: str, wanted: Wanted, live: SeqBounds | None, archive: Archived | None) -> tuple[int, int, int]:
     """First and last seq and the border. Raises PipelineError where the range is not all there to be read."""
     there = (live, archive.held if archive is not None else None)
     known = [held for held in there if held is not None and held.last >= held.first]
@@ -169,28 +169,28 @@ def check_archived(topic: str, first: int, last: int, archive: Archived | None) 
         )
 
 
-def holes(archive: Archived | None, first: int, last: int) -> list[Gap]:
+def holes(archive: Archived | None, first: int, last: int) -> list[SeqGap]:
     """Holes of the log that an archive was told of, and which it has not filled."""
     return [gap for gap in absent(archive, first, last) if gap.reason in _HOLES]
 
 
-def absent(archive: Archived | None, first: int, last: int) -> list[Gap]:
+def absent(archive: Archived | None, first: int, last: int) -> list[SeqGap]:
     """What an archive has not of a range, and why.
 
     A seq between others that is in no gap was deleted before it was archived: that is no loss. What is before the first
     one and behind the last one was never archived.
     """
     known = archive if archive is not None else Archived(Seqs())
-    cut = [Gap(max(first, gap.first), min(last, gap.last), gap.reason) for gap in known.gaps]
-    told = [Gap(*part, gap.reason) for gap in cut for part in beside(known.seqs.ranges, gap.first, gap.last)]
-    held = known.held if known.seqs.ranges else Held(last + 1, last)
-    edges = (Held(first, min(last, held.first - 1)), Held(max(first, held.last + 1), last))
+    cut = [SeqGap(max(first, gap.first), min(last, gap.last), gap.reason) for gap in known.gaps]
+    told = [SeqGap(*part, gap.reason) for gap in cut for part in beside(known.seqs.ranges, gap.first, gap.last)]
+    held = known.held if known.seqs.ranges else SeqBounds(last + 1, last)
+    edges = (SeqBounds(first, min(last, held.first - 1)), SeqBounds(max(first, held.last + 1), last))
     explained = joined(gap._replace(reason="") for gap in told)
-    untold = [Gap(*part, _NOT_ARCHIVED) for edge in dict.fromkeys(edges) for part in beside(explained, *edge)]
+    untold = [SeqGap(*part, _NOT_ARCHIVED) for edge in dict.fromkeys(edges) for part in beside(explained, *edge)]
     return sorted([*told, *untold])
 
 
-def beside(taken: Sequence[Range | Gap], first: int, last: int) -> Iterator[Held]:
+def beside(taken: Sequence[Range | SeqGap], first: int, last: int) -> Iterator[SeqBounds]:
     """A range without those of some others, which are in order and do not overlap."""
     at = first
     for number in range(max(0, bisect_left(taken, first, key=lambda one: one.first) - 1), len(taken)):
@@ -198,15 +198,15 @@ def beside(taken: Sequence[Range | Gap], first: int, last: int) -> Iterator[Held
         if one.first > last:
             break
         if one.first > at:
-            yield Held(at, one.first - 1)
+            yield SeqBounds(at, one.first - 1)
         at = max(at, one.last + 1)
     if at <= last:
-        yield Held(at, last)
+        yield SeqBounds(at, last)
 
 
-def joined(parts: Iterable[Gap]) -> list[Gap]:
+def joined(parts: Iterable[SeqGap]) -> list[SeqGap]:
     """Gaps in order, those that touch and have one reason as one."""
-    found: list[Gap] = []
+    found: list[SeqGap] = []
     for part in sorted(parts):
         if found and found[-1].reason == part.reason and part.first <= found[-1].last + 1:
             found[-1] = found[-1]._replace(last=max(found[-1].last, part.last))

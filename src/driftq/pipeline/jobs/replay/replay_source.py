@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from driftq.pipeline.errors import AbsentError, PipelineError
 from driftq.pipeline.jobs.replay.replay_plan import (
     Archived,
-    Asked,
-    Held,
-    Plan,
+    ReplayPlan,
+    ReplayRequest,
+    SeqBounds,
     Wanted,
     beside,
     bounds,
@@ -25,13 +25,13 @@ from driftq.pipeline.jobs.replay.replay_plan import (
 from driftq.pipeline.jobs.replay.topic_archive import TopicArchive
 from driftq.pipeline.jobs.topic_selection import exists
 from driftq.pipeline.offsets import same_server
-from driftq.pipeline.runs.job import Run
-from driftq.pipeline.source.split_plan import Gap
+from driftq.pipeline.runs.job import JobRun
+from driftq.pipeline.source.split_plan import SeqGap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from driftq.model.v0_additions import Manifest
+    from driftq.model.v0_additions import SegmentManifest
 
 COLUMNS = ("node", "tag", "meta", "data")
 _NEVER = (1 << 62) - 1
@@ -40,14 +40,14 @@ _NEVER = (1 << 62) - 1
 class ReplaySource:
     """A topic, as its server and a lake have it."""
 
-    def __init__(self, run: Run, topic: str, lake: str | None) -> None:
+    def __init__(self, run: JobRun, topic: str, lake: str | None) -> None:
         self._run = run
         self._topic = topic
         self._archive = TopicArchive(lake, topic)
 
     # Planning
 
-    def plan(self, name: str, asked: Asked, most: int) -> Plan:
+    def plan(self, name: str, asked: ReplayRequest, most: int) -> ReplayPlan:
         """A plan with steps of so many records at most. Raises PipelineError where the range is not all there."""
         manifest = self._manifest()
         epoch = asked.epoch
@@ -57,11 +57,11 @@ class ReplaySource:
             raise AbsentError(f"there is no topic {self._topic!r}, neither at the server nor in an archive (--lake)")
         live = None
         if manifest is not None and manifest.epoch == epoch:
-            live = Held(manifest.earliest_seq, manifest.head_seq)
+            live = SeqBounds(manifest.earliest_seq, manifest.head_seq)
         wanted = Wanted(self._first(asked, epoch, live), self._last(asked, epoch, live))
         first, last, border = bounds(self._topic, wanted, live, self._archive.of(epoch))
         step = min(most, step_rows(self._record_bytes(archived=first < border, live=live is not None)))
-        plan = Plan(name, asked, epoch, first, last, border, step)
+        plan = ReplayPlan(name, asked, epoch, first, last, border, step)
         if plan.seqs:
             self.rows(plan, first, last)  # Spark says here what is wrong with a condition, before anything is made
         return plan
@@ -74,18 +74,18 @@ class ReplaySource:
             known.append(info.bytes / max(1, info.count))
         return max(known)
 
-    def _first(self, asked: Asked, epoch: int, live: Held | None) -> int | None:
+    def _first(self, asked: ReplayRequest, epoch: int, live: SeqBounds | None) -> int | None:
         if asked.from_ms is None:
             return asked.from_seq
         return max(self._seq_at(epoch, live, asked.from_ms), asked.from_seq or 1)
 
-    def _last(self, asked: Asked, epoch: int, live: Held | None) -> int | None:
+    def _last(self, asked: ReplayRequest, epoch: int, live: SeqBounds | None) -> int | None:
         if asked.to_ms is None:
             return asked.to_seq
         found = self._seq_at(epoch, live, asked.to_ms) - 1
         return found if asked.to_seq is None else min(found, asked.to_seq)
 
-    def _seq_at(self, epoch: int, live: Held | None, at_ms: int) -> int:
+    def _seq_at(self, epoch: int, live: SeqBounds | None, at_ms: int) -> int:
         """The first seq whose record is from this time or later; times never fall from one seq to the next."""
         from pyspark.sql import functions as f
 
@@ -102,7 +102,7 @@ class ReplaySource:
 
     # Reading
 
-    def rows(self, plan: Plan, first: int, last: int) -> "DataFrame":
+    def rows(self, plan: ReplayPlan, first: int, last: int) -> "DataFrame":
         """The rows of a range, in the order of their seqs. Raises PipelineError where they are not all there."""
         manifest = self._manifest_of(plan)
         border = _border(plan, manifest)
@@ -112,7 +112,7 @@ class ReplaySource:
             rows = self._archived(plan, first, min(last, border - 1))
             parts.append((rows.dropDuplicates(["seq"]) if archive.seqs.repeated else rows).sort("seq"))
         if manifest is not None and last >= border:
-            known = joined(Gap(hole.first, hole.last, "") for hole in manifest.holes)
+            known = joined(SeqGap(hole.first, hole.last, "") for hole in manifest.holes)
             whole = beside(known, max(first, border), last)
             parts += [self._live(*part) for part in whole] or [self._live(last, last).limit(0)]
         rows = reduce(lambda before, behind: before.unionByName(behind), parts)
@@ -120,7 +120,7 @@ class ReplaySource:
             rows = rows.where(plan.asked.where)
         return rows.select(*COLUMNS)
 
-    def _checked(self, plan: Plan, first: int, last: int) -> Archived:
+    def _checked(self, plan: ReplayPlan, first: int, last: int) -> Archived:
         """The archive, which has all of a range; looked at again where it seems not to, for it may go on meanwhile."""
         try:
             check_archived(plan.topic, first, last, self._archive.of(plan.epoch))
@@ -136,7 +136,7 @@ class ReplaySource:
         reader = reader.option("startingSeq", first).option("endingSeq", last).option("onDataLoss", "fail")
         return reader.load().select("topic", "seq", "ts", *COLUMNS)
 
-    def _archived(self, plan: Plan, first: int, last: int) -> "DataFrame":
+    def _archived(self, plan: ReplayPlan, first: int, last: int) -> "DataFrame":
         from pyspark.sql import functions as f
 
         return self._archived_rows(plan.epoch).where(f.col("seq").between(first, last))
@@ -150,25 +150,25 @@ class ReplaySource:
 
     # What is known of losses
 
-    def holes(self, plan: Plan, first: int, last: int) -> list[Gap]:
+    def holes(self, plan: ReplayPlan, first: int, last: int) -> list[SeqGap]:
         """What the log has lost inside a range, as the archive or the server tells it."""
         manifest = self._manifest_of(plan)
         border = _border(plan, manifest)
         found = holes(self._archive.of(plan.epoch), first, min(last, border - 1)) if first < border else []
         for hole in manifest.holes if manifest is not None else ():
-            gap = Gap(max(first, border, hole.first), min(last, hole.last), hole.reason, hole.at_most)
+            gap = SeqGap(max(first, border, hole.first), min(last, hole.last), hole.reason, hole.at_most)
             if gap.first <= gap.last:
                 found.append(gap)
         return found
 
-    def _manifest_of(self, plan: Plan) -> "Manifest | None":
+    def _manifest_of(self, plan: ReplayPlan) -> "SegmentManifest | None":
         """What the live log of a plan is by now; None where it is gone, is another topic, or has lost its end."""
         manifest = self._manifest()
         if manifest is None or manifest.epoch != plan.epoch or manifest.head_seq < plan.last:
             return None
         return manifest
 
-    def _manifest(self) -> "Manifest | None":
+    def _manifest(self) -> "SegmentManifest | None":
         """The live log; None where there is none.
 
         One of another server than the archive's is none, either: then all comes from the archive.
@@ -180,6 +180,6 @@ class ReplaySource:
         return manifest
 
 
-def _border(plan: Plan, manifest: "Manifest | None") -> int:
+def _border(plan: ReplayPlan, manifest: "SegmentManifest | None") -> int:
     """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
     return plan.last + 1 if manifest is None else max(plan.border, manifest.earliest_seq)

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.replay.replay_plan import Archived
-from driftq.pipeline.lake.delta_tables import Lake, Table
+from driftq.pipeline.lake.delta_tables import Lake, LakeTable
 from driftq.pipeline.lake.lake_owner import owner_of
 from driftq.pipeline.lake.seq_sets import Seqs
 from driftq.pipeline.lake.table_layout import BAD_RECORDS, GAPS
-from driftq.pipeline.source.split_plan import Gap
+from driftq.pipeline.source.split_plan import SeqGap
 
 _SPECIAL = re.compile(r"([\\{}\[\]*?])")
 _SAMPLE = 1024
@@ -63,7 +63,7 @@ class TopicArchive:
     def _files(self) -> list[str]:
         return [file for table in self._tables() for file in table.files()]
 
-    def _tables(self) -> list[Table]:
+    def _tables(self) -> list[LakeTable]:
         """Its own, those of many topics, and that of records which cannot be read: those were archived too."""
         if self._lake is None:
             return []
@@ -90,12 +90,12 @@ class TopicArchive:
                     found[epoch].add(seqs.to_numpy(zero_copy_only=False).astype(np.int64))
         return found
 
-    def _gaps(self) -> dict[int, list[Gap]]:
-        found: dict[int, list[Gap]] = defaultdict(list)
+    def _gaps(self) -> dict[int, list[SeqGap]]:
+        found: dict[int, list[SeqGap]] = defaultdict(list)
         if self._lake is not None:
             for row in self._lake.table("gaps", GAPS).read().to_pylist():
                 if row["topic"] == self._topic:
-                    found[row["epoch"]].append(Gap(row["gap_from"], row["gap_to"], row["reason"]))
+                    found[row["epoch"]].append(SeqGap(row["gap_from"], row["gap_to"], row["reason"]))
         return found
 
 

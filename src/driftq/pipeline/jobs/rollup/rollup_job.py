@@ -23,11 +23,11 @@ from driftq.pipeline.jobs.rollup.minute_figures import AGE_BUCKET, ROLLUP, ROLLU
 from driftq.pipeline.jobs.start_seqs import chosen_now, starting
 from driftq.pipeline.jobs.stream_options import StreamOptions, in_short, triggered
 from driftq.pipeline.jobs.topic_selection import selection_key
-from driftq.pipeline.lake.delta_tables import Batch, Lake, Table
+from driftq.pipeline.lake.delta_tables import Lake, LakeTable, WriterBatch
 from driftq.pipeline.lake.lake_owner import check_owner, claim
 from driftq.pipeline.lake.server_topics import ServerTopics
 from driftq.pipeline.lake.table_progress import Move
-from driftq.pipeline.runs.job import Job, Outcome, Run
+from driftq.pipeline.runs.job import JobResult, JobRun, PipelineJob
 from driftq.pipeline.spark.query_checkpoint import query_id, ranges_of_batch
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RollupOptions(StreamOptions, frozen=True, kw_only=True):
     topics: Annotated[tuple[str, ...], Meta(description="Topics or patterns.")] = ("*",)
 
 
-def rollup(run: Run, options: RollupOptions) -> Outcome:
+def rollup(run: JobRun, options: RollupOptions) -> JobResult:
     """Keep the figures until stopped, or once."""
     lake = Lake(options.lake)
     name = f"rollup-{selection_key(sorted(options.topics))}"
@@ -75,12 +75,12 @@ def rollup(run: Run, options: RollupOptions) -> Outcome:
         moves = table.moves(parts.values())
         cuts = {topic: move.cut for topic, move in moves.items() if move.cut > parts[topic].start}
         counted = counts(uncounted(read, cuts)).toArrow()
-        add_minutes(table, counted, Batch(query_id(checkpoint), batch), list(moves.values()))
+        add_minutes(table, counted, WriterBatch(query_id(checkpoint), batch), list(moves.values()))
 
     writer = rows.writeStream.queryName(name).option("checkpointLocation", str(checkpoint)).foreachBatch(in_short(take))
     progress = run.follow([triggered(writer, options).start()], ends=options.once)
     facts = {"rows": progress.rows, "batches": progress.batches, "minutes": table.dataset().count_rows()}
-    return Outcome({"lake": str(lake.root), **facts})
+    return JobResult({"lake": str(lake.root), **facts})
 
 
 def uncounted(rows: "DataFrame", cuts: Mapping[str, int]) -> "DataFrame":
@@ -114,7 +114,7 @@ def counts(rows: "DataFrame") -> "DataFrame":
     )
 
 
-def add_minutes(table: Table, counted: pa.Table, batch: Batch, moves: Sequence[Move] = ()) -> bool:
+def add_minutes(table: LakeTable, counted: pa.Table, batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
     """Add what a batch brings to the rows there are; False if that was done before."""
     if not len(counted):
         # A mark of an earlier life goes back though nothing is counted with it.
@@ -139,4 +139,4 @@ def add_minutes(table: Table, counted: pa.Table, batch: Batch, moves: Sequence[M
     return table.upsert(rows, ROLLUP_KEYS, batch, moves)
 
 
-ROLLUP_JOB: Job[Any] = Job("rollup", "Figures per topic, tenant and minute.", RollupOptions, rollup)
+ROLLUP_JOB: PipelineJob[Any] = PipelineJob("rollup", "Figures per topic, tenant and minute.", RollupOptions, rollup)

@@ -6,7 +6,7 @@ import pytest
 
 from driftq.errors import DriftQError, InternalError, InvalidRequestError, NotOwnerError
 from driftq.features.broker.consumer.ack_batches import Acked
-from driftq.features.broker.consumer.message_settlement import Settler
+from driftq.features.broker.consumer.message_settlement import MessageSettler
 from driftq.system.runtime import Pending
 from tests.unit.features.broker.rig import BrokerRig
 
@@ -36,13 +36,13 @@ def consuming(*, partitions: int = 1, count: int = 4, **asked: Any) -> BrokerRig
 
 def test_messages_of_a_partition_that_are_acked_together_are_finished_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = consuming()
-    finish, lots = Settler.finish, []
+    finish, lots = MessageSettler.finish, []
 
-    def noted(settler: Settler, spot: Any, entries: Any, *, commits: bool = False) -> Any:
+    def noted(settler: MessageSettler, spot: Any, entries: Any, *, commits: bool = False) -> Any:
         lots.append([entry.offset for entry in entries])
         return finish(settler, spot, entries, commits=commits)
 
-    monkeypatch.setattr(Settler, "finish", noted)
+    monkeypatch.setattr(MessageSettler, "finish", noted)
     answers = acked(rig, (0, 0), (0, 3), (0, 1))
     assert errors(answers) == [None] * 3
     assert lots == [[0, 3, 1]]

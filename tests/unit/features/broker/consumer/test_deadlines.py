@@ -3,7 +3,7 @@
 import pytest
 
 from driftq.features.broker.consumer.dispatcher import Dispatcher
-from driftq.features.broker.consumer.message_settlement import Settler
+from driftq.features.broker.consumer.message_settlement import MessageSettler
 from driftq.features.broker.protocols import NoRegistry
 from tests.unit.failing import BugError, fail_once
 from tests.unit.features.broker.rig import BrokerRig
@@ -34,7 +34,7 @@ def test_a_message_that_fails_is_looked_at_again_and_the_others_at_once(
     rig: BrokerRig, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     _leased(rig)
-    fail_once(monkeypatch, Settler, step)
+    fail_once(monkeypatch, MessageSettler, step)
     with pytest.RaisesGroup(BugError, flatten_subgroups=True):
         rig.advance(1250)
     consumer = rig.consume()

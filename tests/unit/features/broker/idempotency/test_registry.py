@@ -7,13 +7,13 @@ import pytest
 from driftq.errors import DriftQError, InvalidRequestError, PayloadTooLargeError, PreconditionError
 from driftq.features.broker.idempotency.consumed_keys import LeaseHeldError, Status
 from driftq.features.broker.idempotency.registry import IdempotencyRegistry
-from driftq.features.broker.protocols import Place, Scope
+from driftq.features.broker.protocols import DeliveryKey, KeyOwner
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Envelope, Message
 from driftq.model.topic_config import Durability
 from driftq.testing import CrashMode, EngineRig, FaultyDisk
 
-WORK = Scope("", "t", "g", "k")
+WORK = KeyOwner("", "t", "g", "k")
 MESSAGE = Message("v", envelope=Envelope(idempotency_key="k"))
 
 
@@ -22,7 +22,7 @@ class _Groups:
 
     def __init__(self) -> None:
         self.done: set[int] = set()
-        self.extended: list[tuple[Place, str, int]] = []
+        self.extended: list[tuple[DeliveryKey, str, int]] = []
         self.refuses = False
 
     def partitions(self, topic: str) -> int:
@@ -33,7 +33,7 @@ class _Groups:
     def is_done(self, _topic: str, _group: str, offset: int) -> bool:
         return offset in self.done
 
-    def extend(self, place: Place, owner: str, lease_ms: int) -> int:
+    def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
         if self.refuses:
             raise PreconditionError("not owner")
         self.extended.append((place, owner, lease_ms))
@@ -141,7 +141,7 @@ def test_a_renewal_extends_the_delivery_too_while_there_is_one(rig: _Rig) -> Non
     rig.registry.delivered(WORK, "a", rig.clock.wall_ms() + 2000, 3, 7)
     until = rig.registry.renew("t", "g", MESSAGE, "a", 90_000)
     assert until == rig.clock.wall_ms() + 90_000
-    assert rig.groups.extended == [(Place("t", "g", 3, 7), "a", 90_000)]
+    assert rig.groups.extended == [(DeliveryKey("t", "g", 3, 7), "a", 90_000)]
     rig.groups.refuses = True
     assert rig.registry.renew("t", "g", MESSAGE, "a", 60_000) == rig.clock.wall_ms() + 60_000
 

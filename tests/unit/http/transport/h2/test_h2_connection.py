@@ -11,7 +11,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from msgspec import json
 
-from driftq.http.answer import Answer, Stream, Upgrade
+from driftq.http.answer import Answer, StreamAnswer, Upgrade
 from driftq.http.reply import Reply
 from driftq.http.request import Request
 from driftq.http.transport.connection import PREFACE
@@ -258,7 +258,7 @@ def test_a_websocket_is_refused() -> None:
 
 def streaming(*first: bytes, window: int | None = None) -> tuple[Client, Voice, int]:
     voice = Voice(*first)
-    client = Client(lambda _: Stream(voice, headers=((b"cache-control", b"no-store"),)), window=window)
+    client = Client(lambda _: StreamAnswer(voice, headers=((b"cache-control", b"no-store"),)), window=window)
     return client, voice, client.ask()
 
 
@@ -342,7 +342,7 @@ def test_the_end_of_a_stream_that_nobody_reads_is_not_waited_for() -> None:
 
 def test_head_of_a_stream_is_its_head() -> None:
     voice = Voice(b"a")
-    client = Client(lambda _: Stream(voice))
+    client = Client(lambda _: StreamAnswer(voice))
     number = client.ask(method="HEAD")
     assert (client.answer(number), number in client.ended) == ((200, b""), True)
     assert voice.heard == ["closed"]
@@ -363,7 +363,7 @@ def test_a_source_that_fails_ends_its_stream_only() -> None:
 
 def test_a_server_that_goes_says_so_answers_what_was_asked_and_takes_no_more() -> None:
     desk, voice = Desk(), Voice()
-    client = Client(lambda request: Stream(voice) if request.path == "/stream" else desk(request))
+    client = Client(lambda request: StreamAnswer(voice) if request.path == "/stream" else desk(request))
     waiting, reading = client.open("/wait"), client.open("/stream")
     client.flush()
     client.peer.peers.finish()

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import json
 
-from driftq.features.broker.protocols import Delivery
-from driftq.http.answer import Stream
+from driftq.features.broker.protocols import OutgoingMessage
+from driftq.http.answer import StreamAnswer
 from driftq.http.v1.messages.consume import line_of
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import DlqNote, Envelope, Message, RetryPolicy, Routing
@@ -14,7 +14,7 @@ from tests.unit.http.v1.brokered import BrokerRig, KeptStream
 PATH = "/v1/consume?topic=t&group=g&owner=o"
 
 
-def opened(rig: BrokerRig, path: str = PATH) -> tuple[Stream, KeptSink, KeptStream]:
+def opened(rig: BrokerRig, path: str = PATH) -> tuple[StreamAnswer, KeptSink, KeptStream]:
     stream, sink = rig.stream(path)
     return stream, sink, rig.broker.streams[-1]
 
@@ -33,7 +33,7 @@ def test_the_head_and_what_reaches_the_broker() -> None:
 def test_the_json_form() -> None:
     rig = BrokerRig()
     answer = rig.send("GET", "/v1/consume", {"topic": "t", "group": " g", "owner": "o", "lease_ms": 5})
-    assert isinstance(answer, Stream)
+    assert isinstance(answer, StreamAnswer)
     answer.source.opened(KeptSink())
     assert rig.broker.attached == [("t", "g", "o", 5, None)]
     refused = {"topic": "t", "group": "g", "owner": "o", "max_in_flight": 3}
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_said_before_the_stream(query: str, message: str) -> No
 def test_a_line_has_its_six_keys_and_is_ascii() -> None:
     """inv1: 28, 29"""
     value = "a\u0085b\u2028c\ne\r\u00e9\U0001f600\x7f"
-    line = line_of(Delivery(1, 2, 3, "e", Message(value, "k")))
+    line = line_of(OutgoingMessage(1, 2, 3, "e", Message(value, "k")))
     assert line.isascii()
     assert line.count(b"\n") == 1
     assert line.endswith(b"}\n")
@@ -83,7 +83,7 @@ def test_envelope_and_routing_are_shown_where_there_are_any() -> None:
         dlq=note,
         redrive_policy=RetryPolicy(5),
     )
-    line = json.decode(line_of(Delivery(0, 0, 1, "", Message("v", "", envelope, Routing("x", {"k": "ü"})))))
+    line = json.decode(line_of(OutgoingMessage(0, 0, 1, "", Message("v", "", envelope, Routing("x", {"k": "ü"})))))
     assert line["routing"] == {"label": "x", "meta": {"k": "ü"}}
     assert line["envelope"] == {
         "run_id": "é",
@@ -107,7 +107,7 @@ def test_an_empty_line_after_silence_and_only_then() -> None:
     _, sink, _ = opened(rig)
     rig.runtime.advance(999)
     assert sink.taken() == b""
-    rig.broker.outlets[0].deliver(Delivery(0, 0, 1, "", Message("v")))
+    rig.broker.outlets[0].deliver(OutgoingMessage(0, 0, 1, "", Message("v")))
     assert sink.taken().endswith(b"}\n")
     rig.runtime.advance(999)
     assert sink.taken() == b""
@@ -130,7 +130,7 @@ def test_a_client_that_takes_nothing_is_cut_off_and_a_slow_one_is_not() -> None:
     outlet = rig.broker.outlets[0]
     assert outlet.ready()
     sink.room, sink.unsent = False, 100_000
-    outlet.deliver(Delivery(0, 0, 1, "", Message("v")))
+    outlet.deliver(OutgoingMessage(0, 0, 1, "", Message("v")))
     assert not outlet.ready()
     for left in range(90_000, 0, -10_000):
         rig.runtime.advance(900)

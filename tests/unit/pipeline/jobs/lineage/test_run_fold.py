@@ -7,17 +7,17 @@ import msgspec
 import pandas as pd
 
 from driftq.pipeline.jobs.lineage.lineage_job import fold_run
-from driftq.pipeline.jobs.lineage.run_fold import Letter, RunState, Seen, Try, dump, fold, load
+from driftq.pipeline.jobs.lineage.run_fold import BrokerRecord, LetterNote, RunState, Try, dump, fold, load
 
 
 def seen(
     seq: int, step: str, parent: str = "", *, topic: str = "@work", dlq: Any = None, redriven: bool = False
-) -> Seen:
+) -> BrokerRecord:
     envelope = {"run_id": "r", "step_id": step, "parent_step_id": parent}
     if dlq is not None:
         envelope["dlq"] = dlq
     routing = '{"meta":{"redriven":"job"}}' if redriven else None
-    return Seen(topic, seq, 1000 * seq, "p3", msgspec.json.encode(envelope).decode(), routing)
+    return BrokerRecord(topic, seq, 1000 * seq, "p3", msgspec.json.encode(envelope).decode(), routing)
 
 
 def note(offset: int, error: str = "boom") -> dict[str, Any]:
@@ -46,18 +46,18 @@ def test_a_message_is_a_try_of_its_step() -> None:
 def test_a_dead_letter_belongs_to_what_it_is_a_copy_of() -> None:
     state = fold(EMPTY, [seen(1, "a"), seen(1, "a", topic="@dlq.work", dlq=note(0))])
     assert len(state.tries) == 1
-    assert state.letters == [Letter("@work", 0, "g", 5, "boom", 9000, "a", "", 3, False)]
+    assert state.letters == [LetterNote("@work", 0, "g", 5, "boom", 9000, "a", "", 3, False)]
 
 
 def test_a_dead_letter_tells_the_step_of_its_message_which_may_be_gone() -> None:
     state = fold(EMPTY, [seen(1, "b", "a", topic="@dlq.work", dlq=note(7), redriven=True)])
     assert state.tries == []
-    assert state.letters == [Letter("@work", 7, "g", 5, "boom", 9000, "b", "a", 3, True)]
+    assert state.letters == [LetterNote("@work", 7, "g", 5, "boom", 9000, "b", "a", 3, True)]
 
 
 def test_a_state_whose_letters_do_not_tell_their_steps_can_be_loaded() -> None:
     state = load("r", "", '{"tries":[],"letters":[["@work",0,"g",5,"boom",9000]]}')
-    assert state.letters == [Letter("@work", 0, "g", 5, "boom", 9000)]
+    assert state.letters == [LetterNote("@work", 0, "g", 5, "boom", 9000)]
 
 
 def test_what_is_told_twice_and_in_any_order_changes_nothing() -> None:
@@ -88,7 +88,7 @@ class FakeKept:
 def test_the_state_of_a_run_goes_on_from_batch_to_batch() -> None:
     kept = FakeKept()
 
-    def frame(one: Seen) -> pd.DataFrame:
+    def frame(one: BrokerRecord) -> pd.DataFrame:
         return pd.DataFrame([one])
 
     list(fold_run(("t", "r"), [frame(seen(1, "a"))], kept))

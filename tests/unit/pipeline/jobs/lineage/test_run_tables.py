@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import structs
 
-from driftq.pipeline.jobs.lineage.run_fold import Letter, RunState, Try
-from driftq.pipeline.jobs.lineage.run_tables import Memory, Place, Rows, Standing, remember, rows_of
+from driftq.pipeline.jobs.lineage.run_fold import LetterNote, RunState, Try
+from driftq.pipeline.jobs.lineage.run_tables import Memory, MessageStatus, Place, RunRows, remember, rows_of
 
 T = "@work"
 
@@ -13,15 +13,15 @@ def attempt(step: str, offset: int, ts: int, parent: str = "", *, redriven: bool
     return Try(step, parent, T, 0, offset, ts, redriven)
 
 
-def memory(*tries: Try, letters: list[Letter] | None = None) -> Memory:
+def memory(*tries: Try, letters: list[LetterNote] | None = None) -> Memory:
     return Memory(RunState("r", "tenant", list(tries), letters or []))
 
 
-def done(*offsets: int, group: str = "g") -> dict[Place, list[Standing]]:
-    return {(T, offset): [Standing(group, "done", 1)] for offset in offsets}
+def done(*offsets: int, group: str = "g") -> dict[Place, list[MessageStatus]]:
+    return {(T, offset): [MessageStatus(group, "done", 1)] for offset in offsets}
 
 
-def rows(known: Memory) -> Rows:
+def rows(known: Memory) -> RunRows:
     return rows_of(known, "")
 
 
@@ -41,21 +41,21 @@ def test_when_a_leaf_was_first_seen_done_stays_so() -> None:
 
 
 def test_a_run_with_a_step_that_waits_is_open() -> None:
-    told = {(T, 0): [Standing("g", "waiting", 2, "boom")]}
+    told = {(T, 0): [MessageStatus("g", "waiting", 2, "boom")]}
     found = rows(remember(memory(attempt("a", 0, 100)), told, now_ms=400))
     assert (found.run["status"], found.run["open"], found.run["end"]) == ("running", True, None)
     assert (found.run["retries"], found.run["last_error"]) == (1, "boom")
 
 
 def test_attempts_that_were_seen_are_kept_when_it_is_done() -> None:
-    known = remember(memory(attempt("a", 0, 100)), {(T, 0): [Standing("g", "waiting", 2, "boom")]}, now_ms=200)
+    known = remember(memory(attempt("a", 0, 100)), {(T, 0): [MessageStatus("g", "waiting", 2, "boom")]}, now_ms=200)
     found = rows(remember(known, done(0), now_ms=300))
     assert (found.attempts[0]["deliveries"], found.attempts[0]["last_error"]) == (3, "boom")
     assert found.steps[0]["retries"] == 2
 
 
 def test_a_dead_letter_ends_the_step_and_the_run() -> None:
-    letters = [Letter(T, 0, "g", 5, "boom", 900)]
+    letters = [LetterNote(T, 0, "g", 5, "boom", 900)]
     found = rows(remember(memory(attempt("a", 0, 100), letters=letters), done(0), now_ms=1000))
     assert found.run["status"] == "dead"
     assert (found.run["dead_steps"], found.run["open"]) == (1, False)
@@ -65,7 +65,7 @@ def test_a_dead_letter_ends_the_step_and_the_run() -> None:
 
 def test_letters_whose_message_was_not_read_are_a_dead_step() -> None:
     told = ("b", "a", 3, True)
-    letters = [Letter(T, 7, "slow", 2, "late", 950, *told), Letter(T, 7, "g", 5, "boom", 900, *told)]
+    letters = [LetterNote(T, 7, "slow", 2, "late", 950, *told), LetterNote(T, 7, "g", 5, "boom", 900, *told)]
     for given in (letters, letters[::-1]):
         found = rows(memory(attempt("a", 0, 100), letters=given))
         assert (found.run["status"], found.run["dead_steps"], found.run["open"]) == ("dead", 1, False)
@@ -80,44 +80,46 @@ def test_letters_whose_message_was_not_read_are_a_dead_step() -> None:
 
 
 def test_a_run_of_which_only_a_letter_is_known_is_closed() -> None:
-    found = rows(remember(memory(letters=[Letter(T, 7, "g", 5, "boom", 900)]), {}, now_ms=1000))
+    found = rows(remember(memory(letters=[LetterNote(T, 7, "g", 5, "boom", 900)]), {}, now_ms=1000))
     assert (found.run["status"], found.run["open"], found.run["last_error"]) == ("dead", False, "boom")
     assert [step["step_id"] for step in found.steps] == [f"{T}#7"]
 
 
 def test_a_letter_whose_message_is_read_later_is_of_the_same_step() -> None:
-    letters = [Letter(T, 0, "g", 5, "boom", 900, "a")]
+    letters = [LetterNote(T, 0, "g", 5, "boom", 900, "a")]
     (early,), (late,) = rows(memory(letters=letters)).steps, rows(memory(attempt("a", 0, 100), letters=letters)).steps
     assert (early["step_id"], early["start"]) == ("a", 900)
     assert (late["step_id"], late["start"], late["end"]) == ("a", 100, 900)
 
 
 def test_a_try_behind_a_message_that_was_not_read_decides_though_the_letter_is_younger() -> None:
-    known = memory(attempt("a", 1, 100), letters=[Letter(T, 0, "g", 5, "boom", 900, "a")])
+    known = memory(attempt("a", 1, 100), letters=[LetterNote(T, 0, "g", 5, "boom", 900, "a")])
     found = rows(remember(known, done(1), now_ms=200))
     assert (found.run["status"], found.steps[0]["start"]) == ("done", 100)
     assert [(row["offset"], row["kind"]) for row in found.attempts] == [(0, "first"), (1, "again")]
 
 
 def test_a_message_that_the_server_calls_dead_is_dead_before_its_letter_is_read() -> None:
-    told = {(T, 0): [Standing("g", "dead", 3, "boom", 900)]}
+    told = {(T, 0): [MessageStatus("g", "dead", 3, "boom", 900)]}
     known = remember(memory(attempt("a", 0, 100)), told, now_ms=1000)
     found = rows(known)
     assert (found.run["status"], found.run["dead_steps"], found.run["open"]) == ("dead", 1, False)
     assert (found.steps[0]["end"], found.steps[0]["retries"], found.steps[0]["last_error"]) == (900, 2, "boom")
-    read = structs.replace(known, state=RunState("r", "tenant", known.state.tries, [Letter(T, 0, "g", 3, "boom", 900)]))
+    read = structs.replace(
+        known, state=RunState("r", "tenant", known.state.tries, [LetterNote(T, 0, "g", 3, "boom", 900)])
+    )
     assert rows(read) == found
 
 
 def test_what_was_dead_stays_so_where_the_server_knows_only_that_it_is_settled() -> None:
-    known = remember(memory(attempt("a", 0, 100)), {(T, 0): [Standing("g", "dead", 3, "boom", 900)]}, now_ms=1000)
+    known = remember(memory(attempt("a", 0, 100)), {(T, 0): [MessageStatus("g", "dead", 3, "boom", 900)]}, now_ms=1000)
     assert rows(remember(known, done(0), now_ms=1100)) == rows(known)
 
 
 def test_a_redriven_try_takes_the_step_on() -> None:
-    letters = [Letter(T, 0, "g", 2, "boom", 900)]
+    letters = [LetterNote(T, 0, "g", 2, "boom", 900)]
     known = memory(attempt("a", 0, 100), attempt("a", 1, 1000, redriven=True), letters=letters)
-    assert rows(remember(known, {(T, 1): [Standing("g", "ready", 0)]}, now_ms=1100)).run["status"] == "running"
+    assert rows(remember(known, {(T, 1): [MessageStatus("g", "ready", 0)]}, now_ms=1100)).run["status"] == "running"
     found = rows(remember(known, done(1), now_ms=1200))
     assert found.run["status"] == "done"
     assert [row["kind"] for row in found.attempts] == ["first", "redriven"]
@@ -132,8 +134,8 @@ def test_a_run_that_the_server_has_forgotten_is_unknown_and_not_asked_about_agai
 
 def test_a_message_that_the_server_has_forgotten_is_unknown_though_it_knows_others_of_the_run() -> None:
     known = memory(attempt("kept", 0, 100), attempt("a", 1, 200), attempt("b", 2, 300))
-    known = remember(known, {**done(0), (T, 1): [Standing("g", "leased", 1)]}, now_ms=400)
-    known = remember(known, {(T, 2): [Standing("g", "ready", 0)]}, now_ms=500)
+    known = remember(known, {**done(0), (T, 1): [MessageStatus("g", "leased", 1)]}, now_ms=400)
+    known = remember(known, {(T, 2): [MessageStatus("g", "ready", 0)]}, now_ms=500)
     found = rows(known)
     assert [step["status"] for step in found.steps] == ["done", "unknown", "running"]
     assert found.run["open"]
@@ -167,7 +169,7 @@ def test_a_message_without_a_step_id_is_a_step_of_its_own() -> None:
 
 
 def test_what_is_known_survives_as_json() -> None:
-    known = remember(memory(attempt("a", 0, 100), letters=[Letter(T, 0, "g", 5, "boom", 900)]), done(0), now_ms=1)
+    known = remember(memory(attempt("a", 0, 100), letters=[LetterNote(T, 0, "g", 5, "boom", 900)]), done(0), now_ms=1)
     assert msgspec.json.decode(msgspec.json.encode(known), type=Memory) == known
 
 
@@ -175,4 +177,4 @@ def test_what_is_known_can_be_decoded_where_letters_do_not_tell_their_steps() ->
     letter = [T, 0, "g", 5, "boom", 900]
     kept = {"state": {"run_id": "r", "tenant_id": "tenant", "tries": [], "letters": [letter]}, "forgotten": False}
     known = msgspec.json.decode(msgspec.json.encode(kept), type=Memory)
-    assert known == memory(letters=[Letter(T, 0, "g", 5, "boom", 900)])
+    assert known == memory(letters=[LetterNote(T, 0, "g", 5, "boom", 900)])

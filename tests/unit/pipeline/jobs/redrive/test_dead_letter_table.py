@@ -10,13 +10,13 @@ from msgspec import json
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.pace import Pace
 from driftq.pipeline.jobs.redrive.broker_dead_letters import BrokerMover
-from driftq.pipeline.jobs.redrive.dead_letter_table import Letter, first_waiting
+from driftq.pipeline.jobs.redrive.dead_letter_table import DeadLetterRow, first_waiting
 from driftq.pipeline.jobs.redrive.redrive_job import _move
-from driftq.pipeline.runs.job import Run
+from driftq.pipeline.runs.job import JobRun
 
 
-def letters(*seqs: int) -> list[Letter]:
-    return [Letter(seq, "t", None) for seq in seqs]
+def letters(*seqs: int) -> list[DeadLetterRow]:
+    return [DeadLetterRow(seq, "t", None) for seq in seqs]
 
 
 class Server:
@@ -43,7 +43,7 @@ def _answer(value: object) -> Any:
 
 def mover(server: Server) -> BrokerMover:
     run = SimpleNamespace(client=server, pause=lambda _: False, stopping=lambda: False)
-    return BrokerMover(cast("Run", run), "@dlq.t", None)
+    return BrokerMover(cast("JobRun", run), "@dlq.t", None)
 
 
 @pytest.mark.parametrize("retired", [set(), {1}, {3, 4, 8}, {2, 4, 6, 8}, set(range(1, 9))])
@@ -89,14 +89,14 @@ def test_a_redrive_that_is_stopped_stops_the_server_and_counts_what_it_has_moved
         pause=lambda _: len(told) >= 3,
     )
     tally: dict[str, int] = defaultdict(int)
-    stopped = cast("Run", run)
+    stopped = cast("JobRun", run)
     _move(stopped, BrokerMover(stopped, "@dlq.t", 1.0), letters(*range(1, 10)), Pace(None), tally)
     assert (server.state, server.moved, tally["moved"]) == ("cancelled", 4, 4)
 
 
 def test_another_topic_of_the_broker_has_no_letters() -> None:
     with pytest.raises(PipelineError, match="'@t' is not a dead-letter topic of the broker"):
-        BrokerMover(cast("Run", None), "@t", None)
+        BrokerMover(cast("JobRun", None), "@t", None)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_another_topic_of_the_broker_has_no_letters() -> None:
 def test_a_limit_counts_letters_that_wait(limit: int | None, expected: list[int]) -> None:
     there, gone = [1, 2, 3, 4, 5, 6], {1, 2, 5}
 
-    def page(behind: int, most: int | None) -> list[Letter]:
+    def page(behind: int, most: int | None) -> list[DeadLetterRow]:
         return letters(*[seq for seq in there if seq > behind][:most])
 
     found = first_waiting(page, lambda some: [letter for letter in some if letter.seq not in gone], limit)

@@ -10,19 +10,19 @@ from msgspec import json
 from driftq.client import Client, NotFoundError
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.replay.replay_job import ReplayOptions, _asked, _cursor_name, _done, _keep, _kept
-from driftq.pipeline.jobs.replay.replay_plan import Asked, Plan
+from driftq.pipeline.jobs.replay.replay_plan import ReplayPlan, ReplayRequest
 from driftq.pipeline.jobs.replay.replay_source import ReplaySource
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.lake_owner import claim
-from driftq.pipeline.runs.job import Run
+from driftq.pipeline.runs.job import JobRun
 
-ASKED = Asked(topic="t")
+ASKED = ReplayRequest(topic="t")
 
 
 class Destination:
     """A topic with cursors and one writer, as a client shows it; a rival may keep its plan before a cursor is put."""
 
-    def __init__(self, rival: Plan | None = None) -> None:
+    def __init__(self, rival: ReplayPlan | None = None) -> None:
         self.made = False
         self.cursors: dict[str, dict[str, str]] = {}
         self.last_batch: int | None = None
@@ -60,8 +60,8 @@ def client_of(destination: Destination) -> Client:
     return cast("Client", destination)
 
 
-def plan(last: int = 10, asked: Asked = ASKED) -> Plan:
-    return Plan("replay:n", asked, 1, 3, last, 3, 5)
+def plan(last: int = 10, asked: ReplayRequest = ASKED) -> ReplayPlan:
+    return ReplayPlan("replay:n", asked, 1, 3, last, 3, 5)
 
 
 def test_a_plan_is_kept_and_found_again() -> None:
@@ -81,8 +81,10 @@ def test_of_two_that_begin_at_the_same_moment_one_goes_on() -> None:
     assert found.writer == plan(last=8).writer, "what the one writes, the plan that is kept knows"
 
 
-@pytest.mark.parametrize("asked", [Asked(topic="u"), Asked(topic="t", from_seq=6), Asked(topic="t", where="seq > 1")])
-def test_a_name_that_another_question_has_is_refused(asked: Asked) -> None:
+@pytest.mark.parametrize(
+    "asked", [ReplayRequest(topic="u"), ReplayRequest(topic="t", from_seq=6), ReplayRequest(topic="t", where="seq > 1")]
+)
+def test_a_name_that_another_question_has_is_refused(asked: ReplayRequest) -> None:
     client = client_of(Destination())
     _keep(client, "to", plan())
     with pytest.raises(PipelineError, match=r"there is another replay 'replay:n' into 'to': its .* and not"):
@@ -122,6 +124,6 @@ def test_the_log_of_another_server_is_not_joined_to_an_archive(owner: str | None
         claim(Lake(tmp_path), owner)
     manifest = SimpleNamespace(epoch=1, server_id="s")
     topic = SimpleNamespace(info=lambda *, touch: None, segments=lambda: manifest)
-    run = cast("Run", SimpleNamespace(client=SimpleNamespace(topic=lambda _: topic)))
+    run = cast("JobRun", SimpleNamespace(client=SimpleNamespace(topic=lambda _: topic)))
     found = ReplaySource(run, "t", str(tmp_path))._manifest()
     assert (found is not None) == same

@@ -7,27 +7,27 @@ import pyarrow as pa
 import pytest
 
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.replay.replay_plan import Held
+from driftq.pipeline.jobs.replay.replay_plan import SeqBounds
 from driftq.pipeline.jobs.replay.topic_archive import TopicArchive, as_path
-from driftq.pipeline.lake.delta_tables import Batch, Lake, Table
+from driftq.pipeline.lake.delta_tables import Lake, LakeTable, WriterBatch
 from driftq.pipeline.lake.table_layout import BAD_RECORDS, GAPS
-from driftq.pipeline.source.split_plan import Gap
+from driftq.pipeline.source.split_plan import SeqGap
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-def fill(table: Table, topic: str, seqs: list[int], *, epoch: int = 1, batch: int = 0, data: str = "1") -> None:
+def fill(table: LakeTable, topic: str, seqs: list[int], *, epoch: int = 1, batch: int = 0, data: str = "1") -> None:
     """Records of a topic in a table."""
     own = {"topic": topic, "epoch": epoch, "ts": AT, "day": AT.date(), "data": data}
     rows = [{name: own.get(name) for name in table.schema.names} | {"seq": seq} for seq in seqs]
-    table.append(pa.Table.from_pylist(rows, table.schema), Batch("writer", batch))
+    table.append(pa.Table.from_pylist(rows, table.schema), WriterBatch("writer", batch))
 
 
 def lose(lake: Lake, topic: str, first: int, last: int, *, epoch: int = 1) -> None:
     """A gap that an archive was told of."""
     row = {"topic": topic, "epoch": epoch, "gap_from": first, "gap_to": last, "reason": "cap", "seen_ts": AT}
     table = lake.table("gaps", GAPS)
-    table.append(pa.Table.from_pylist([row], GAPS), Batch(topic, first))
+    table.append(pa.Table.from_pylist([row], GAPS), WriterBatch(topic, first))
 
 
 def test_seqs_come_from_every_table_that_may_have_them(tmp_path: Path) -> None:
@@ -43,11 +43,11 @@ def test_seqs_come_from_every_table_that_may_have_them(tmp_path: Path) -> None:
     archive = TopicArchive(str(tmp_path), "t")
     found = archive.of(1)
     assert found is not None
-    assert (found.held, found.gaps, found.seqs.repeated) == (Held(1, 5), (Gap(6, 7, "cap"),), 0)
+    assert (found.held, found.gaps, found.seqs.repeated) == (SeqBounds(1, 5), (SeqGap(6, 7, "cap"),), 0)
     assert archive.newest() == 2
     nothing = archive.of(3)
     assert nothing is not None
-    assert nothing.held == Held(1, 0)
+    assert nothing.held == SeqBounds(1, 0)
     assert not [path for path in archive.paths() if "topics/other" in path]
 
 

@@ -10,8 +10,8 @@ import pytest
 from driftq.pipeline.errors import PipelineError
 from driftq.pipeline.jobs.rollup.minute_figures import ROLLUP, Minute, age_of, bucket_of
 from driftq.pipeline.jobs.rollup.rollup_job import add_minutes
-from driftq.pipeline.lake.delta_tables import Batch, Lake
-from driftq.pipeline.offsets import Place, Range
+from driftq.pipeline.lake.delta_tables import Lake, WriterBatch
+from driftq.pipeline.offsets import OffsetRange, TopicOffset
 
 AT = dt.datetime(2026, 1, 1, 12, 30, tzinfo=dt.UTC)
 
@@ -52,10 +52,10 @@ def counted(**columns: Any) -> pa.Table:
 
 def test_a_minute_grows_with_every_batch_and_with_none_twice(tmp_path: Path) -> None:
     table = Lake(tmp_path).table("rollup", ROLLUP)
-    assert add_minutes(table, counted(), Batch("query", 0))
-    assert not add_minutes(table, counted(), Batch("query", 0))
-    assert add_minutes(table, counted(bucket=50), Batch("query", 1))
-    assert add_minutes(table, counted(minute=AT - dt.timedelta(hours=3), records=7), Batch("query", 2))
+    assert add_minutes(table, counted(), WriterBatch("query", 0))
+    assert not add_minutes(table, counted(), WriterBatch("query", 0))
+    assert add_minutes(table, counted(bucket=50), WriterBatch("query", 1))
+    assert add_minutes(table, counted(minute=AT - dt.timedelta(hours=3), records=7), WriterBatch("query", 2))
     late, row = table.read().sort_by("minute").to_pylist()
     assert late["records"] == 7
     assert (row["records"], row["bytes"], row["errors"], row["retries"]) == (4, 40, 2, 8)
@@ -66,18 +66,22 @@ def test_a_minute_grows_with_every_batch_and_with_none_twice(tmp_path: Path) -> 
 
 def test_a_table_knows_how_far_it_has_counted_a_topic(tmp_path: Path) -> None:
     table = Lake(tmp_path).table("rollup", ROLLUP)
-    moves = table.moves([Range("a", 5, 0, 2)])
-    assert add_minutes(table, counted(), Batch("query", 0), list(moves.values()))
-    assert table.moves([Range("a", 5, 0, 9)])["a"].cut == 2
+    moves = table.moves([OffsetRange("a", 5, 0, 2)])
+    assert add_minutes(table, counted(), WriterBatch("query", 0), list(moves.values()))
+    assert table.moves([OffsetRange("a", 5, 0, 9)])["a"].cut == 2
     with pytest.raises(PipelineError, match="another query writes topic 'a'"):
-        add_minutes(table, counted(), Batch("other", 0), list(moves.values()))
+        add_minutes(table, counted(), WriterBatch("other", 0), list(moves.values()))
     assert table.read(["records"])["records"].to_pylist() == [2]
 
 
 def test_a_topic_that_comes_back_empty_is_counted_from_its_start(tmp_path: Path) -> None:
     table = Lake(tmp_path).table("rollup", ROLLUP)
-    assert add_minutes(table, counted(), Batch("query", 0), list(table.moves([Range("a", 5, 0, 3)]).values()))
-    again = table.moves([Range("a", 5, 0, 1, missed=Place(5, 3, 0))])
-    assert add_minutes(table, counted()[:0], Batch("query", 1), list(again.values()))
-    assert table.moves([Range("a", 5, 1, 2)])["a"].cut == 1
-    assert not add_minutes(table, counted()[:0], Batch("query", 2), list(table.moves([Range("a", 5, 1, 2)]).values()))
+    assert add_minutes(
+        table, counted(), WriterBatch("query", 0), list(table.moves([OffsetRange("a", 5, 0, 3)]).values())
+    )
+    again = table.moves([OffsetRange("a", 5, 0, 1, missed=TopicOffset(5, 3, 0))])
+    assert add_minutes(table, counted()[:0], WriterBatch("query", 1), list(again.values()))
+    assert table.moves([OffsetRange("a", 5, 1, 2)])["a"].cut == 1
+    assert not add_minutes(
+        table, counted()[:0], WriterBatch("query", 2), list(table.moves([OffsetRange("a", 5, 1, 2)]).values())
+    )
