@@ -92,11 +92,13 @@ def _definitions(tree: ast.AST, prefix: str = "") -> set[str]:
 
 
 def _missing_place(place: str) -> str | None:
-    """Return what is wrong with `module/path` or `module/path:Class.method`, None if it exists in the source."""
+    """Return what is wrong with a package, `module/path` or `module/path:Class.method`, None if it exists."""
     module, _, attribute = place.partition(":")
+    if not attribute and (ROOT / "src/driftq" / module / "__init__.py").is_file():
+        return None
     path = ROOT / "src/driftq" / f"{module}.py"
     if not path.is_file():
-        return f"{place}: no such module"
+        return f"{place}: no such module or package"
     if attribute and attribute not in _definitions(ast.parse(path.read_text(encoding="utf-8"))):
         return f"{place}: the module does not define it"
     return None
