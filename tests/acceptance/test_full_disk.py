@@ -132,7 +132,7 @@ def test_a_full_disk_is_emptied_by_calls_alone(small: Path, tmp_path: Path, way:
         free = shutil.disk_usage(small).free
         if way == "delete":
             status, answer = server.ask("POST", "/v0/topics/a/delete", {"before_seq": acked["a"]})
-            assert (status, answer["deleted"]) == (200, acked["a"] - 1)
+            assert (status, answer.get("deleted")) == (200, acked["a"] - 1), answer
         elif way == "cap":
             assert server.ask("PUT", "/v0/topics/a", {"durability": "fsync", "cap_records": 100})[0] == 200
         else:
@@ -166,7 +166,7 @@ def test_a_start_without_a_free_byte_reads_deletes_and_recovers(small: Path, tmp
             server.wait_ready()
             assert {name: _state(server, name)["head_seq"] for name in acked} == heads
             status, answer = server.ask("POST", "/v0/topics/a/delete", {"before_seq": heads["a"]})
-            assert (status, answer["earliest_seq"]) == (200, heads["a"]), answer
+            assert (status, answer.get("earliest_seq")) == (200, heads["a"]), answer
             assert server.ask("PUT", "/v0/topics/b", {"durability": "fsync", "cap_records": 100})[0] == 200
             _wait_until_written(server, "b")
             assert server.ask("DELETE", "/v0/topics/a")[0] == 200

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from driftq.errors import DiskFullError
+from driftq.system.disk import Site
 from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, SimDisk
 from tests.crash.sweep import ALL, KILL, MODES, Swept, crash, sweep
@@ -17,8 +18,8 @@ _SPACE = 4_000_000
 _FULL: dict[str, Any] = {"wal_file_bytes": 256 << 10, "disk_reserve_bytes": 256 << 10}
 
 
-def _begin(*, seed: int | None = None, keep_images: bool = False) -> World:
-    world = World(SimDisk(["/data", "/cold"]), seed=seed, keep_images=keep_images)
+def _begin(*, seed: int | None = None, ignore: Site | None = None) -> World:
+    world = World(SimDisk(["/data", "/cold"], ignore=ignore), seed=seed)
     world.disk.space = _SPACE
     world.start(**_FULL)
     for name in ("a", "b"):
@@ -48,6 +49,24 @@ def _fill(world: World, *names: str) -> None:
 
 def _take_the_rest(world: World) -> None:
     world.disk.space = world.disk.used_bytes()
+
+
+def _ended(world: World, mode: str) -> SimDisk:
+    """Return what a start finds after a graceful stop, or after a crash of this mode."""
+    if mode != "stop":
+        return crash(world.disk, mode, 1)
+    closing = world.engine.close()
+    world.runtime.advance(1000)
+    assert closing.result()
+    return world.disk.fork()
+
+
+def _started_on(disk: SimDisk, world: World) -> World:
+    """Start a server on a disk, and check that it has all that the one before promised."""
+    again = World(disk, ledger=world.ledger.copy(), settings=world.settings, wall_ms=world.clock.wall_ms(), order=False)
+    again.start()
+    again.judge()
+    return again
 
 
 def _done(world: World, call: Callable[[], Pending[Any]]) -> Any:
@@ -105,17 +124,9 @@ def test_a_start_without_a_free_byte_is_ready_and_can_be_emptied(mode: str, way:
     """proves: G-IO-14, G-IO-15"""
     world = _begin()
     _fill(world, "a", "b", "d")
-    if mode == "stop":
-        closing = world.engine.close()
-        world.runtime.advance(1000)
-        assert closing.result()
-        disk = world.disk.fork()
-    else:
-        disk = crash(world.disk, mode, 1)
+    disk = _ended(world, mode)
     disk.space = disk.used_bytes()
-    again = World(disk, ledger=world.ledger.copy(), settings=world.settings, wall_ms=world.clock.wall_ms(), order=False)
-    again.start()
-    again.judge()
+    again = _started_on(disk, world)
     _done(again, lambda: WAYS[way](again))
     _wait_until_roomy(again)
     assert _done(again, lambda: again.append("b", 1)).count == 1
@@ -176,3 +187,51 @@ def test_a_power_loss_at_any_call_on_a_full_disk_keeps_every_promise() -> None:
     assert len(swept.states) >= 300
     assert KILL in MODES
     assert SETTINGS.disk_reserve_bytes == 0, "sweeps of other scenarios spend no calls on the reserve"
+
+
+def _crashed_on_a_full_disk(mode: str, *, ignore: Site | None = None) -> World:
+    """A start after a crash on a disk where other programs take every byte that is given back, and took the reserve."""
+    world = _begin(ignore=ignore)
+    _fill(world, "a", "b", "d")
+    disk = _ended(world, mode)
+    disk.unlink("/data/.driftq.reserve")
+    disk.space = 0
+    return _started_on(disk, world)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", ["stop", *MODES])
+def test_deletes_work_after_a_start_even_if_others_take_every_byte_that_is_given_back(mode: str, way: str) -> None:
+    """proves: G-IO-14, G-IO-15"""
+    again = _crashed_on_a_full_disk(mode)
+    again.advance(3000)
+    for _ in range(20):
+        _done(again, lambda: again.delete("b", seqs=[again.engine.topic("b").earliest]))
+    _done(again, lambda: WAYS[way](again))
+    again.crash(CrashMode.DROP)
+    again.judge()
+    again.disk.space = None
+    _wait_until_roomy(again)
+    assert _done(again, lambda: again.append("b", 1)).count == 1
+
+
+def test_without_the_sync_of_the_log_reserve_a_power_loss_takes_it() -> None:
+    """proves: G-IO-14"""
+    again = _crashed_on_a_full_disk("drop", ignore=Site.WAL_RESERVE)
+    with pytest.raises(DiskFullError):
+        _done(again, lambda: again.delete("b", seqs=[again.engine.topic("b").earliest]))
+
+
+def test_without_the_sync_of_the_reserve_file_a_power_loss_takes_the_space_for_the_next_checkpoint() -> None:
+    """proves: G-IO-14"""
+    world = _begin(ignore=Site.BALLAST)
+    _fill(world, "a", "b", "d")
+    short = 0
+    for seed in range(1, 4):
+        disk = crash(world.disk, CrashMode.TORN, seed)
+        disk.space = disk.used_bytes()
+        again = _started_on(disk, world)
+        _done(again, lambda: WAYS["delete"](again))  # noqa: B023 - called at once
+        again.advance(3000)
+        short += _is_short(again)
+    assert short, "no power loss shows that the sync is missing"

@@ -37,6 +37,8 @@ SHOWN_BY: dict[Site, Scenario] = {
 SHOWN_ELSEWHERE = {
     Site.WAL_TIMER: "below",
     Site.WAL_DRAIN: "test_drained",
+    Site.WAL_RESERVE: "test_full_disk",
+    Site.BALLAST: "test_full_disk",
     Site.STAGE_FILE: "test_staging",
     Site.STAGE_DIR: "test_staging",
     Site.SERVER_ID: "test_server_id",

@@ -207,6 +207,7 @@ class Engine:
             boot_id=self._boot_id,
             entropy=self._entropy,
             least=self._recovery.log_from,
+            keeps_reserve=settings.disk_reserve_bytes > 0,
         )
         self._watch_writers()
         self.journal = Journal(runtime, self.time, self.shards, self.unsealed, self.filing.space)

@@ -34,7 +34,7 @@ _ID = re.compile(rb"[0-9a-f]{32}\n")
 _UNFINISHED = re.compile(r"snapshot-\d{16}\.bin\.tmp|\.driftq\.id\.new")
 _OURS = re.compile(
     r"\.driftq\.(?:lock|id|reserve)|damaged-.*"
-    r"|meta/snapshot-\d{16}\.bin|stage/part-\d{16}\.bin|wal/(?:shard-\d{2,}/)?wal-\d{16}\.log"
+    r"|meta/snapshot-\d{16}\.bin|stage/part-\d{16}\.bin|wal/(?:shard-\d{2,}/)?(?:wal-\d{16}\.log|\.driftq\.reserve)"
     r"|(?:lost/)?topics/[0-9A-F]{8,}/seg-\d{16}\.(?:data|idx|tags|parquet|del)|lost/accepted\.jsonl|topics/\.driftq\.id"
 )
 _DIRECTORIES = re.compile(r"meta|wal|stage|wal/shard-\d{2,}|lost|(?:lost/)?topics(?:/[0-9A-F]{8,})?")

@@ -5,6 +5,7 @@
 <data>/wal/wal-<n:016>.log                        one shard
 <data>/wal/shard-<NN>/wal-<n:016>.log             more than one
 <data>/.driftq.reserve                            space for a checkpoint on a full disk (`storage/space_reserve`)
+<data>/wal/.driftq.reserve                        a WAL file for a full disk (`storage/wal/wal_file`); one per shard
 <data>/stage/part-<n:016>.bin                     staged parts
 <data>/topics/<id:08X>/seg-<first_seq:016>.*      hot segments: .data, .idx, .tags
 <cold>/topics/<id:08X>/seg-<first_seq:016>.*      cold segments: .parquet, .del
@@ -129,6 +130,10 @@ class Layout:
     def wal_path(self, name: str, number: int) -> str:
         """One WAL file."""
         return f"{self.wal_dir(name)}/wal-{number:016}.log"
+
+    def wal_reserve_path(self, name: str) -> str:
+        """The file of zeros that becomes a WAL file where no other can be made."""
+        return f"{self.wal_dir(name)}/.driftq.reserve"
 
     def wal_dirs(self) -> list[str]:
         """The names of every shard directory there is, the flat one first."""

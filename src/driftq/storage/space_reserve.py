@@ -2,13 +2,14 @@
 
     absent → kept (zeros) → released: removed, because a checkpoint had no room → kept again when there is room
 
-Nothing depends on it: it is not synced, a start that finds none makes one, and one that is too short is extended.
+It is synced, so that a start after a power loss has it too. A start that finds none makes one, and one that is too
+short is extended.
 """
 
 from contextlib import suppress
 
 from driftq.storage.layout import Layout
-from driftq.system.disk import File, write_zeros
+from driftq.system.disk import File, Site, write_zeros
 
 _LEFT_FREE = 64 * 1024
 
@@ -49,6 +50,8 @@ class Ballast:
     def _extend(self, file: File, found: int, size: int) -> None:
         try:
             write_zeros(file, found, size)
+            file.sync(Site.BALLAST)
+            self._disk.sync_dir(self._directory, Site.LAYOUT_DIR)
         except OSError:
             with suppress(OSError):
                 file.truncate(found)

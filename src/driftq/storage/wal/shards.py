@@ -34,13 +34,18 @@ class Shards:
         boot_id: bytes = UNKNOWN_BOOT,
         entropy: Entropy | None = None,
         least: int = 0,
+        keeps_reserve: bool = False,
     ) -> None:
         run = max(least, 1 + max((number for number, _ in layout.wal_files()), default=0))
         self.names = [layout.shard_name(shard, count) for shard in range(count)]
         shards = []
+        for name in layout.wal_dirs():
+            if name not in self.names:
+                layout.disk.unlink(layout.wal_reserve_path(name))
         for shard, name in enumerate(self.names):
-            files = WalFiles(layout, name, file_bytes)
+            files = WalFiles(layout, name, file_bytes, keeps_reserve=keeps_reserve)
             files.make_directory()
+            files.keep_reserve()
             head = FileHead(run, shard, count, 0, 0, boot_id=boot_id, written_by=__version__)
             shards.append(Shard(runtime, clock, files, head, lock, entropy=entropy))
         self.all: Sequence[Shard] = shards

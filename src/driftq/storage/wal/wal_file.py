@@ -8,6 +8,16 @@ writer has taken is never made again: the thread may come late, and find it full
 
 The last part of every file is kept for frames that must work on a full disk (`reserve_of`); `storage/wal/wal_writer`
 says when others may have it. Where there is no room for a whole file, a small one (`take_small`) is all reserve.
+
+Each directory also keeps one small file of zeros for a disk without a free byte, the reserve file:
+
+    absent → kept (zeros and entry durable) → taken: renamed to the next WAL file → kept again when there is room
+
+- Only the log uses it. It becomes a WAL file without being given back in between, so nothing else, neither in this
+  server nor in another program, can take its space.
+- It survives a stop, a kill and a power loss. A start that finds none, or one that is too short, makes it before
+  anything else of the new run takes space.
+- Under its own name it is never written to: what is taken is zeros.
 """
 
 import os
@@ -66,13 +76,15 @@ class WalFile:
 class WalFiles:
     """Makes the numbered files of one directory."""
 
-    def __init__(self, layout: Layout, name: str, file_bytes: int) -> None:
+    def __init__(self, layout: Layout, name: str, file_bytes: int, *, keeps_reserve: bool = False) -> None:
         assert file_bytes <= WAL_FILE_BYTES_MAX, "an offset in a file has 32 bits"
         self._disk: Disk = layout.disk
         self._layout = layout
         self.data_dir = layout.data
         self.name = name
         self.file_bytes = _round(file_bytes)
+        self.keeps_reserve = keeps_reserve
+        self._reserve_is_durable = False
         self._lock = threading.Lock()
         self._ready: dict[int, WalFile] = {}
         self._taken = 0
@@ -82,12 +94,19 @@ class WalFiles:
         if self.name and self._disk.mkdir(self._layout.wal_dir(self.name)):
             self._disk.sync_dir(self._layout.wal_dir(""), Site.WAL_DIR)
 
+    def keep_reserve(self) -> None:
+        """Make the reserve file, where there is none and there is room for it."""
+        if self.keeps_reserve:
+            with self._lock, suppress(OSError):
+                self._keep_reserve()
+
     def is_ready(self, number: int) -> bool:
         """Whether a file is made and not taken yet. Answers at once, also while the other thread makes one."""
         return number in self._ready
 
     def prepare(self, number: int) -> OSError | None:
         """Make a file ahead of its use. Returns why that was not possible."""
+        self.keep_reserve()
         with self._lock:
             if number in self._ready or number <= self._taken:
                 return None
@@ -115,10 +134,11 @@ class WalFiles:
             self._taken = number
             return ready
 
-    def take_small(self, number: int, size: int) -> WalFile:
+    def take_small(self, number: int, size: int, *, at_any_price: bool = False) -> WalFile:
         """A file of this number that is all reserve: small, with room for so many bytes of frames. Raises OSError.
 
         The last resort where there is no room for a whole file. One that was made meanwhile is taken instead.
+        `at_any_price`: if none can be made, the reserve file becomes this one.
         """
         with self._lock:
             ready = self._ready.pop(number, None)
@@ -126,11 +146,7 @@ class WalFiles:
                 ready.file.close()
                 ready = None
             if ready is None:
-                small = min(reserve_of(self.file_bytes), _SMALL_BYTES)
-                try:
-                    ready = self._make_small(number, max(size, small))
-                except OSError:
-                    ready = self._make_small(number, max(size, small // _SMALLER_SHARE))
+                ready = self._small(number, size, at_any_price=at_any_price)
             self._taken = number
             return ready
 
@@ -159,6 +175,54 @@ class WalFiles:
                 with suppress(OSError):
                     self._disk.unlink(self._layout.wal_path(self.name, number))
             self._ready.clear()
+
+    @property
+    def _small_bytes(self) -> int:
+        return min(reserve_of(self.file_bytes), _SMALL_BYTES)
+
+    def _small(self, number: int, size: int, *, at_any_price: bool) -> WalFile:
+        small = self._small_bytes
+        try:
+            return self._make_small(number, max(size, small))
+        except OSError:
+            reserve = self._take_reserve(number, size) if at_any_price else None
+            return reserve or self._make_small(number, max(size, small // _SMALLER_SHARE))
+
+    def _take_reserve(self, number: int, size: int) -> WalFile | None:
+        """Give the reserve file the name of a WAL file. None where there is none, or too small a one."""
+        path = self._layout.wal_reserve_path(self.name)
+        if not self._disk.exists(path):
+            return None
+        file = self._disk.open(path)
+        try:
+            found = file.size()
+            if found < HEAD_BYTES + size:
+                file.close()
+                return None
+            self._disk.rename(path, self._layout.wal_path(self.name, number))
+            self._disk.sync_dir(self._layout.wal_dir(self.name), Site.WAL_DIR)
+        except OSError:
+            file.close()
+            raise
+        return WalFile(file, number, found, found - HEAD_BYTES)
+
+    def _keep_reserve(self) -> None:
+        size = HEAD_BYTES + _round(self._small_bytes)
+        path = self._layout.wal_reserve_path(self.name)
+        there = self._disk.exists(path)
+        file = self._disk.open(path) if there else self._disk.create(path)
+        try:
+            found = file.size()
+            if found < size or not self._reserve_is_durable:  # the process before may have died before its sync
+                write_zeros(file, found, size)
+                file.sync(Site.WAL_RESERVE)
+                self._disk.sync_dir(self._layout.wal_dir(self.name), Site.WAL_DIR)
+                self._reserve_is_durable = True
+        except OSError:
+            self._disk.unlink(path)  # a part of one would take space, and the next try must sync all of it
+            raise
+        finally:
+            file.close()
 
     def _make_small(self, number: int, size: int) -> WalFile:
         return self._make(number, _round(size), _round(size))

@@ -41,6 +41,7 @@ class _Begin(Struct, array_like=True):
     name: str
     file_bytes: int
     head: FileHead
+    keeps_reserve: bool
 
 
 class _Parcel(Struct, array_like=True, gc=False):
@@ -84,7 +85,7 @@ class WalScribe:
         self.synced_to = 0
         """As the last report says."""
         scribe.sent = sent
-        begin = _Begin(files.data_dir, files.name, files.file_bytes, head)
+        begin = _Begin(files.data_dir, files.name, files.file_bytes, head, files.keeps_reserve)
         scribe.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
 
     def _hear(self, message: WriterMessage) -> None:
@@ -144,7 +145,8 @@ class LogWork:
         self.shard = begin.head.shard
         self._answers = answers
         self._told_bytes = self._told_frames = 0
-        files = WalFiles(Layout(disk, begin.data_dir), begin.name, begin.file_bytes)
+        layout = Layout(disk, begin.data_dir)
+        files = WalFiles(layout, begin.name, begin.file_bytes, keeps_reserve=begin.keeps_reserve)
         self._writer = WalWriter(clock, files, begin.head, self._tell, make_worker, entropy)
         self.may_rest = False
         """Does nobody wait for what was written last?"""

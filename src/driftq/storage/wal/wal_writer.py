@@ -23,8 +23,8 @@ next file is made already, for then its reserve takes over.
   the next file is made. It tries once a second, and whenever it is asked to (a parcel without frames and without sync).
 - Told to shrink, because a checkpoint has no room, it gives back the next file and what the current one has behind its
   reserve, and is full.
-- A parcel that uses the reserve and does not fit gets a small file, which is all reserve. Only where that cannot be
-  made either it fails.
+- A parcel that uses the reserve and does not fit gets a small file, which is all reserve. Where that cannot be made,
+  the reserve file becomes it (`storage/wal/wal_file`). Only where that is used up too, it fails.
 - The mark of a checkpoint never fails for lack of room: it is left out, and its place is told. On a full disk it goes
   to a small file of its own where one can be made, so that the checkpoint makes all larger ones superfluous.
 """
@@ -168,6 +168,7 @@ class WalWriter:
                 with suppress(OSError):  # what is left of it is zeros, and only takes space
                     self._current.file.truncate(self._current.end)
             self._current.file.close()
+        self._files.keep_reserve()
         return self._report(self._synced, self._failed_generation, failure)
 
     def _write_drained(self) -> None:
@@ -271,7 +272,7 @@ class WalWriter:
         if not parcel.uses_reserve:
             raise refusal
         try:
-            self._rotate(parcel.size, small=True)
+            self._rotate(parcel.size, small=True, at_any_price=not parcel.is_mark)
         except (DiskFullError, ShardReadOnlyError):
             if not parcel.is_mark:
                 raise refusal from None
@@ -386,7 +387,7 @@ class WalWriter:
             except OSError as error:
                 self._stop(f"a failed write could not be undone: {error.strerror}", error)
 
-    def _rotate(self, size: int, *, small: bool = False) -> None:
+    def _rotate(self, size: int, *, small: bool = False, at_any_price: bool = False) -> None:
         """Finish the current file and begin the next, large enough for `size` more bytes."""
         current = self._current
         salt = self._entropy.token(SALT_BYTES)
@@ -395,8 +396,10 @@ class WalWriter:
             self._sync(Site.WAL_ROTATE)
             head = structs.replace(head, previous=current.number, previous_end=current.end)
         try:
-            take = self._files.take_small if small else self._files.take
-            following = take(self._number, size)
+            if small:
+                following = self._files.take_small(self._number, size, at_any_price=at_any_price)
+            else:
+                following = self._files.take(self._number, size)
         except OSError as error:
             raise _refusal(error) from error
         try:
