@@ -4,7 +4,7 @@
 can be rebuilt; whatever it keeps beyond that it captures itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from driftq.model.message import Message, RoutingDecision
@@ -70,8 +70,8 @@ class ConsumerOutlet(Protocol):
         """Does it take another line now? One that says no calls `Stream.wake` when it does again."""
         ...
 
-    def deliver(self, delivery: OutgoingMessage) -> None:
-        """Hand one line to the socket."""
+    def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
+        """Hand lines to the socket."""
         ...
 
     def end(self) -> None:

@@ -1,6 +1,6 @@
 """A broker on an engine on a simulated disk, and consumers that write down what they get."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from driftq.config import Settings
@@ -37,8 +37,8 @@ class Consumer:
     def ready(self) -> bool:
         return self.open
 
-    def deliver(self, delivery: OutgoingMessage) -> None:
-        self.got.append(delivery)
+    def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
+        self.got += deliveries
 
     def end(self) -> None:
         self.ended = True

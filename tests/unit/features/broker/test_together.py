@@ -1,16 +1,18 @@
 """Acks of one turn share a frame; what else is logged of the topic comes behind them. And what dispatch has at hand."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from driftq.errors import DriftQError
+from driftq.features.broker.protocols import OutgoingMessage
 from driftq.features.broker.state.broker_frames import GroupKind
 from driftq.features.broker.state.message_cache import Recent
 from driftq.features.broker.state.stored_messages import Read
 from driftq.model.message import Envelope, Message
 from driftq.system.runtime import Pending
-from tests.unit.features.broker.rig import BrokerRig
+from tests.unit.features.broker.rig import BrokerRig, Consumer
 
 
 class _Frames:
@@ -162,3 +164,63 @@ def test_a_message_whose_ack_cannot_be_logged_takes_its_credit_again(
     assert consumer.offsets() == [], "messages 0 and 2 are held"
     consumer.ack(0)
     assert consumer.offsets() == [3]
+
+
+def test_what_a_stream_is_given_in_one_turn_leaves_together_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = BrokerRig()
+    rig.create()
+    rig.produce(*map(str, range(40)))
+    lots: list[list[int]] = []
+
+    def noted(consumer: Consumer, deliveries: Sequence[OutgoingMessage]) -> None:
+        lots.append([delivery.offset for delivery in deliveries])
+
+    monkeypatch.setattr(Consumer, "deliver", noted)
+    rig.consume(credit=40)
+    rig.run_all()
+    assert lots == [list(range(32)), list(range(32, 40))]
+
+
+def test_streams_and_partitions_take_turns_message_by_message() -> None:
+    rig = BrokerRig()
+    rig.create(partitions=2)
+    for number in range(8):
+        rig.produce(str(number), partition_override=number // 4)
+    first, second = rig.consume(owner="a"), rig.consume(owner="b")
+    got = first.take(), second.take()
+    assert [[(one.partition, one.offset) for one in some] for some in got] == [
+        [(0, 0), (0, 1), (0, 2), (0, 3)],
+        [(1, 4), (1, 5), (1, 6), (1, 7)],
+    ]
+    assert [one.attempts for some in got for one in some] == [1] * 8
+
+
+def test_a_stream_without_room_gets_no_more_than_few_large_messages_ahead() -> None:
+    rig = BrokerRig()
+    rig.create()
+    rig.produce(*["x" * 10_000] * 10)
+
+    class Narrow(Consumer):
+        def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
+            super().deliver(deliveries)
+            self.open = False
+
+    narrow = Narrow(rig, "t", "g", "a", 0, 100, "")
+    assert narrow.offsets() == [0, 1]
+
+
+def test_another_stream_gets_its_messages_though_the_outlet_of_one_fails() -> None:
+    rig = BrokerRig()
+    rig.create()
+    rig.produce("0", "1")
+
+    class Failing(Consumer):
+        def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
+            raise ZeroDivisionError
+
+    failing = Failing(rig, "t", "g", "a", 0, None, "")
+    other = rig.consume(owner="b")
+    with pytest.raises(ExceptionGroup):
+        rig.run_all()
+    assert other.offsets() == [1]
+    assert failing.got == []

@@ -2,8 +2,8 @@
 
 A group is served in a loop turn of its own after something happened to it. Partitions take turns; in each, what is to
 be tried again goes first, then fresh messages, as long as fewer than the limit are open. A message goes to the next
-stream that takes one; when none does, nothing is read for the group until one asks. The newest messages are in memory;
-of a backlog some are read at a time.
+stream that takes one; when none does, nothing is read for the group until one asks. What a stream is given in one turn
+leaves for its socket together. The newest messages are in memory; of a backlog some are read at a time.
 
 A message whose key somebody else holds waits, and those behind it in its partition with it. One whose key is committed
 is done without being handed out.
@@ -24,6 +24,7 @@ from driftq.features.broker.state.message_cache import Recent
 from driftq.features.broker.state.stored_messages import Read, read_messages
 from driftq.model.broker_settings import BrokerSettings
 from driftq.model.message import Message
+from driftq.system.runtime import each
 
 _AHEAD = 64
 """So many messages of a backlog are read at one time."""
@@ -52,19 +53,29 @@ class Dispatcher:
 
     def serve(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
         """Hand out what can be handed out now."""
-        while group.round and group.next_stream() is not None:
+        try:
+            self._serve(topic, group)
+        finally:
+            each(group.streams, ConsumerStream.hand_over)
+
+    def _serve(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
+        now = self._agenda.now()
+        while group.round and (stream := group.next_stream()) is not None:
             partition = next(iter(group.round))
             del group.round[partition]
+            spot = Spot(topic, group, group.lane(partition))
             try:
-                more = self._serve_lane(Spot(topic, group, group.lane(partition)))
+                more = self._serve_lane(spot, stream, now)
+                while more and not group.round and (stream := group.next_stream()) is not None:
+                    more = self._serve_lane(spot, stream, now)
             except Exception:
                 self._agenda.stir_later(topic, group, partition)
                 raise
             if more:
                 group.round[partition] = None
 
-    def _serve_lane(self, spot: Spot) -> bool:
-        """One message of a partition. Returns whether there may be more."""
+    def _serve_lane(self, spot: Spot, stream: ConsumerStream, now: int) -> bool:
+        """One message of a partition, to the stream whose turn it is. Returns whether there may be more."""
         topic, group, lane = spot
         if lane.fetching or lane.moving is not None:
             return False
@@ -88,15 +99,13 @@ class Dispatcher:
             self._pass_over(lane, entry)
             return True
         entry.stored_ts = found.ts
-        return self._offer(spot, entry, found.message)
+        return self._offer(spot, entry, found.message, stream, now)
 
     def _read(self, topic: BrokerTopic, lane: Lane, offset: int) -> Read | Fetch | None:
         """A message, and with it those that follow it in its partition and its block. Raises DriftQError."""
-        offsets = [offset]
         block = next(topic.log.parts(offset + 1), None)
         end = 0 if block is None else block.end_seq - 1
-        while len(offsets) < _AHEAD and (further := lane.following(offsets[-1])) is not None and further < end:
-            offsets.append(further)
+        offsets = topic.index.from_on(lane.partition, offset, end, _AHEAD)
         found = read_messages(self._engine, topic.log, offsets)
         if isinstance(found, Fetch):
             return found
@@ -124,7 +133,9 @@ class Dispatcher:
         if entry.offset not in lane.done:
             lane.done.add(entry.offset, lane.following)
 
-    def _offer(self, spot: Spot, entry: OpenDelivery, message: Message) -> bool:
+    def _offer(
+        self, spot: Spot, entry: OpenDelivery, message: Message, stream: ConsumerStream | None, now: int
+    ) -> bool:
         """Give a message to a stream, or do what has to be done instead. Returns whether the lane may go on."""
         topic, group, lane = spot
         envelope = message.envelope
@@ -143,10 +154,11 @@ class Dispatcher:
         if entry.is_spent:
             self._settler.bury(spot, entry)
             return True
-        stream = group.next_stream(holder)
+        if holder is not None:
+            stream = group.next_stream(holder)
         if stream is not None:
-            self._deliver(spot, entry, message, stream)
-        elif holder is not None:
+            self._deliver(spot, entry, message, stream, now)
+        else:
             self._agenda.stir_later(topic, group, lane.partition)
             return False
         return True
@@ -161,17 +173,17 @@ class Dispatcher:
         except DriftQError:
             self._agenda.add(spot, entry)
 
-    def _deliver(self, spot: Spot, entry: OpenDelivery, message: Message, stream: ConsumerStream) -> None:
+    def _deliver(self, spot: Spot, entry: OpenDelivery, message: Message, stream: ConsumerStream, now: int) -> None:
         _, group, lane = spot
         entry.attempts += 1
         if entry.attempts > 1:
             self._counters.redeliveries += 1
         entry.owner = stream.owner
         entry.state = State.LEASED
-        entry.due = self._agenda.now() + stream.lease_ms
+        entry.due = now + stream.lease_ms
         entry.stream = stream
         stream.held += 1
-        lane.open[entry.offset] = entry
+        lane.hand_out(entry)
         group.took(stream)
         self._agenda.add(spot, entry)
         if entry.scope is not None:
@@ -179,4 +191,5 @@ class Dispatcher:
         envelope = message.envelope
         if envelope is not None and envelope.redrive_policy is not None:
             message = structs.replace(message, envelope=structs.replace(envelope, redrive_policy=None))
-        stream.outlet.deliver(OutgoingMessage(lane.partition, entry.offset, entry.attempts, entry.last_error, message))
+        delivery = OutgoingMessage(lane.partition, entry.offset, entry.attempts, entry.last_error, message)
+        stream.give(delivery, entry.size)

@@ -7,10 +7,13 @@ something happens to it: so a round costs what it delivers, however many partiti
 
 from collections.abc import Callable
 
-from driftq.features.broker.protocols import ConsumerOutlet
+from driftq.features.broker.protocols import ConsumerOutlet, OutgoingMessage
 from driftq.features.broker.state.broker_frames import LaneState
 from driftq.features.broker.state.group_partition import Lane
 from driftq.features.broker.state.message_index import Index
+
+_GATHERED_MAX = 32
+_GATHERED_BYTES_MAX = 16 << 10
 
 
 class ConsumerStream:
@@ -29,10 +32,28 @@ class ConsumerStream:
         """Live leases that count here."""
         self.credit = credit
         """How many it may hold; 0: any number."""
+        self._gathered: list[OutgoingMessage] = []
+        self._gathered_bytes = 0
 
     def takes(self) -> bool:
         """Can it be given another message?"""
         return (not self.credit or self.held < self.credit) and self.outlet.ready()
+
+    def give(self, delivery: OutgoingMessage, size: int) -> None:
+        """Take a message for the outlet, which gets it with others: at the latest when `hand_over` is called.
+
+        An outlet says whether there is room without knowing of them, so they are few.
+        """
+        self._gathered.append(delivery)
+        self._gathered_bytes += size
+        if len(self._gathered) >= _GATHERED_MAX or self._gathered_bytes >= _GATHERED_BYTES_MAX:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Hand the outlet what it has not got yet."""
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if gathered:
+            self.outlet.deliver(gathered)
 
     def wake(self) -> None:
         """Its outlet takes lines again."""

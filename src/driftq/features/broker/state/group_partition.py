@@ -235,6 +235,12 @@ class Lane:
             self.cursor = offset
         return offset
 
+    def hand_out(self, entry: OpenDelivery) -> None:
+        """It is open."""
+        self.open[entry.offset] = entry
+        if entry.offset == self.cursor:
+            self.cursor += 1
+
     def make_ready(self, entry: OpenDelivery) -> None:
         """It may be tried again."""
         entry.state = State.READY

@@ -33,7 +33,8 @@ class Recent:
         if (topic_id, offset) in self._kept:
             return
         # An envelope may be far longer than the text it is around.
-        weight = _OWN_BYTES + len(to_data(found.message))
+        size = found.stored_size
+        weight = _OWN_BYTES + (len(to_data(found.message)) if size is None else size)
         self._kept[topic_id, offset] = found, weight
         self._size += weight
         while self._size > self._bytes_max:

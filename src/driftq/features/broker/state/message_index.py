@@ -80,6 +80,17 @@ class Index:
             return offset if offset < self.head else None
         return self._spread.at_or_after(partition, offset)
 
+    def from_on(self, partition: int, offset: int, end: int, most: int) -> Sequence[int]:
+        """Return so many messages of a partition at most, from one of them on and below `end`."""
+        if self._spread is None:
+            return range(offset, max(offset + 1, min(offset + most, end, self.head)))
+        found = [offset]
+        while (
+            len(found) < most and (further := self.at_or_after(partition, found[-1] + 1)) is not None and further < end
+        ):
+            found.append(further)
+        return found
+
     def last(self, partition: int) -> int:
         """The highest message of a partition, or -1."""
         return self.head - 1 if self._spread is None else self._spread.last(partition)

@@ -65,6 +65,8 @@ class Read(NamedTuple):
 
     message: Message
     ts: int
+    stored_size: int | None = None
+    """Bytes of its JSON, where that was read."""
 
 
 def read_messages(engine: Engine, topic: Topic, offsets: Sequence[int]) -> dict[int, Read] | Fetch:
@@ -80,9 +82,11 @@ def read_messages(engine: Engine, topic: Topic, offsets: Sequence[int]) -> dict[
         first, last = rows[0], rows[-1] + 1
         data = source.data(first, last)
         times = source.times(first, last)
-        messages = _decode_all(b"[%b]" % b",".join(data if len(data) == len(rows) else [data[r - first] for r in rows]))
-        for row, message in zip(rows, messages, strict=True):
-            found[source.first_seq + row - 1] = Read(message, times if isinstance(times, int) else times[row - first])
+        wanted = data if len(data) == len(rows) else [data[row - first] for row in rows]
+        messages = _decode_all(b"[%b]" % b",".join(wanted))
+        for row, message, stored in zip(rows, messages, wanted, strict=True):
+            ts = times if isinstance(times, int) else times[row - first]
+            found[source.first_seq + row - 1] = Read(message, ts, len(stored))
     return found
 
 

@@ -4,6 +4,7 @@ Nothing is kept for a client beyond what its sink has taken. While that has no r
 client that takes nothing at all for `stream_stall_ms` is cut off, without the end that a whole stream has.
 """
 
+from collections.abc import Sequence
 from json import JSONEncoder
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
@@ -221,9 +222,9 @@ class ConsumeStream:
         """Does the client read?"""
         return self._sink is not None and self._sink.room
 
-    def deliver(self, delivery: OutgoingMessage) -> None:
-        """One line."""
-        self._write(line_of(delivery))
+    def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
+        """Write one line for each."""
+        self._write(b"".join(map(line_of, deliveries)))
 
     def end(self) -> None:
         """End the stream: its client asked for that, and gets no more messages on it."""

@@ -107,7 +107,7 @@ def test_an_empty_line_after_silence_and_only_then() -> None:
     _, sink, _ = opened(rig)
     rig.runtime.advance(999)
     assert sink.taken() == b""
-    rig.broker.outlets[0].deliver(OutgoingMessage(0, 0, 1, "", Message("v")))
+    rig.broker.outlets[0].deliver([OutgoingMessage(0, 0, 1, "", Message("v"))])
     assert sink.taken().endswith(b"}\n")
     rig.runtime.advance(999)
     assert sink.taken() == b""
@@ -130,7 +130,7 @@ def test_a_client_that_takes_nothing_is_cut_off_and_a_slow_one_is_not() -> None:
     outlet = rig.broker.outlets[0]
     assert outlet.ready()
     sink.room, sink.unsent = False, 100_000
-    outlet.deliver(OutgoingMessage(0, 0, 1, "", Message("v")))
+    outlet.deliver([OutgoingMessage(0, 0, 1, "", Message("v"))])
     assert not outlet.ready()
     for left in range(90_000, 0, -10_000):
         rig.runtime.advance(900)
