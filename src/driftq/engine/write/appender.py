@@ -1,7 +1,9 @@
 """The write path: dedupe, room, seqs and stamp, frame, commit point, apply, answer.
 
 Small writes of one loop turn to one topic share a frame: one stamp, contiguous seqs, each caller its own range. A write
-with an idempotency key, a node of its own or many records keeps its own frame.
+with an idempotency key, a node of its own or many records keeps its own frame. Frames of single records with keys that
+come one after the other are submitted together, except in class `memory`, whose frames are read one by one after a
+start (`storage/wal/memory_spans`): such writes share stamp, commit point and head too.
 
 A `disk` write within the reservation of its topic (`engine/write/seq_reservations`) and a `memory` write are shown and
 acked when their frame is handed over to the log writer: if the server dies alone, the writer writes it. What has not
@@ -13,6 +15,7 @@ writes are refused like all others until one gets in.
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from msgspec import Struct
 
@@ -23,7 +26,7 @@ from driftq.engine.state.topic import Topic
 from driftq.engine.write.change_log import Journal
 from driftq.engine.write.lost_writes import Losses
 from driftq.engine.write.seq_reservations import Reservations
-from driftq.engine.write.state_changes import apply_append
+from driftq.engine.write.state_changes import Single, apply_append, apply_singles
 from driftq.errors import DriftQError, ShardStoppedError
 from driftq.model.limits import (
     BLOCK_BYTES_MAX,
@@ -33,6 +36,7 @@ from driftq.model.limits import (
 from driftq.model.topic_config import Discard, Durability, TopicConfig
 from driftq.storage.blocks.block import Block, encode_block
 from driftq.storage.blocks.rows import Row, Rows
+from driftq.storage.blocks.single_record_encoder import encode_single
 from driftq.storage.wal.group_commit import Submission
 from driftq.system.runtime import Pending
 
@@ -210,9 +214,14 @@ class Appender:
         records = payload = 0
         for write in writes:
             rows = write.rows
-            alone = write.key is not None or rows.batch_node is not None or rows.count >= OWN_BLOCK_RECORDS
+            keyed = write.key is not None
+            alone = (
+                rows.batch_node is not None
+                or rows.count >= OWN_BLOCK_RECORDS
+                or (keyed and (type(rows) is not Row or topic.durability is _MEMORY))
+            )
             full = records + rows.count > BLOCK_RECORDS_MAX or payload + rows.payload_bytes > BLOCK_BYTES_MAX
-            if together and (alone or full):
+            if together and (alone or full or keyed is not (together[0].key is not None)):
                 self._send(topic, together)
                 together, records, payload = [], 0, 0
             if alone:
@@ -225,26 +234,17 @@ class Appender:
             self._send(topic, together)
 
     def _send(self, topic: Topic, writes: list[PendingWrite]) -> None:
-        """One frame: seqs, stamp, and the commit point of the topic's class."""
+        """Submit one frame, or one for each record with a key: seqs, stamp, and the commit point of the class."""
         shard = self._journal.shard_of(topic)
         if shard.stopped is not None and topic.durability is not _EPHEMERAL:
             self._fail(topic, writes, shard.stopped)  # it was still well when they were gathered
             return
-        rows = Rows.joined([write.rows for write in writes])
         first = topic.next_seq
-        last = first + rows.count - 1
-        topic.next_seq = last + 1
         ts = max(self._journal.time.stamp(), topic.last_ts)
         durability = topic.durability
-        if durability is _EPHEMERAL:
-            frames: list[bytes] = []
-            records: Rows | Block = rows
-        else:
-            frame = encode_block(
-                rows, topic_id=topic.id, first_seq=first, ts=ts, synced_to=shard.synced_to, key=writes[0].key
-            )
-            frames = [frame]
-            records = Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
+        frames, records = self._framed(topic, writes, first, ts, shard.synced_to)
+        last = first + (len(writes) if records is None else records.count) - 1
+        topic.next_seq = last + 1
         sync = durability is _FSYNC or (
             durability is _DISK
             and (self.reservations.must_wait(topic, first, last) or self._journal.overtakes_copies(topic))
@@ -257,20 +257,41 @@ class Appender:
             topic.waiting += 1
             topic.handing += 1
             lost = partial(self._written, topic, first, last)
-            handed = partial(self._handed, topic, writes, records, ts, first)
+            handed = partial(self._handed, topic, writes, records, ts, first, last)
             # A start may load what is in class `memory` when it is ready.
             late = (topic.id, ts) if durability is _MEMORY else None
             self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed, late=late)
         elif self._apply(topic, writes, records, ts):
             self._journal.after_flush(partial(self._answer, topic, writes, first, ts, 0))
 
+    def _framed(
+        self, topic: Topic, writes: list[PendingWrite], first: int, ts: int, synced_to: int
+    ) -> tuple[list[bytes], Rows | Block | None]:
+        """Return the frames of writes, none in class `ephemeral`, and their records; None where those are `Row`s."""
+        logged = topic.durability is not _EPHEMERAL
+        at = topic.id
+        if (len(writes) == 1 or writes[0].key is not None) and type(writes[0].rows) is Row:
+            if not logged:
+                return [], None
+            singles = cast("list[tuple[Row, bytes | None]]", [(write.rows, write.key) for write in writes])
+            return [
+                encode_single(row, topic_id=at, first_seq=seq, ts=ts, synced_to=synced_to, key=key)
+                for seq, (row, key) in enumerate(singles, first)
+            ], None
+        rows = Rows.joined([write.rows for write in writes])
+        if not logged:
+            return [], rows
+        frame = encode_block(rows, topic_id=at, first_seq=first, ts=ts, synced_to=synced_to, key=writes[0].key)
+        return [frame], Block.of(frame) if rows.count >= OWN_BLOCK_RECORDS else rows
+
     def _handed(
         self,
         topic: Topic,
         writes: list[PendingWrite],
-        records: Rows | Block,
+        records: Rows | Block | None,
         ts: int,
         first: int,
+        last: int,
         submission: Submission,
         error: DriftQError | None,
     ) -> None:
@@ -282,7 +303,7 @@ class Appender:
             self._fail(topic, writes, error)
         elif self._apply(topic, writes, records, ts):
             note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
-            topic.acked_since_reserve += records.count
+            topic.acked_since_reserve += last - first + 1
             self._answer(topic, writes, first, ts, 0)
 
     def _written(self, topic: Topic, first: int, last: int, submission: Submission, error: DriftQError | None) -> None:
@@ -296,7 +317,7 @@ class Appender:
         topic: Topic,
         writes: list[PendingWrite],
         frames: list[bytes],
-        records: Rows | Block,
+        records: Rows | Block | None,
         ts: int,
         first: int,
         *,
@@ -321,10 +342,13 @@ class Appender:
 
         self._journal.submit(topic, frames, sync=sync, done=done)
 
-    def _apply(self, topic: Topic, writes: list[PendingWrite], records: Rows | Block, ts: int) -> bool:
+    def _apply(self, topic: Topic, writes: list[PendingWrite], records: Rows | Block | None, ts: int) -> bool:
         """Show committed records; where that cannot be done, their writers hear of it. Returns whether it was."""
         try:
-            self._journal.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
+            if records is None:
+                self._journal.apply(topic, lambda: apply_singles(topic, cast("list[Single]", writes), ts))
+            else:
+                self._journal.apply(topic, lambda: apply_append(topic, records, ts, writes[0].key))
         except ShardStoppedError as stopped:
             self._journal.give_back(topic)
             self._fail(topic, writes, stopped)

@@ -5,6 +5,8 @@ stamp as the present, so that what TTL and caps take is a pure function of the l
 """
 
 from array import array
+from collections.abc import Sequence
+from typing import Protocol
 
 from driftq.engine.read.seq_lookup import parts_of
 from driftq.engine.read.tag_lookup import Match, TagIndexes, find_tagged, find_tagged_in
@@ -15,7 +17,21 @@ from driftq.engine.state.topic import Topic
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
 from driftq.storage.blocks.block import Block, RowSource
-from driftq.storage.blocks.rows import Rows
+from driftq.storage.blocks.rows import Row, Rows
+
+
+class Single(Protocol):
+    """One record and its idempotency key."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of its write."""
+        ...
+
+    @property
+    def rows(self) -> Row:
+        """The record."""
+        ...
 
 
 def apply_append(topic: Topic, rows: Rows | Block, ts: int, key: bytes | None = None) -> None:
@@ -27,6 +43,27 @@ def apply_append(topic: Topic, rows: Rows | Block, ts: int, key: bytes | None = 
         topic.forget_keys(ts)
     topic.add(rows, ts)
     topic.evict()
+
+
+def apply_singles(topic: Topic, singles: Sequence[Single], ts: int) -> None:
+    """The records of frames with one record and the same stamp each: what `apply_append` does for them in turn.
+
+    What is too old at a stamp is so at the first of them. None of their keys is another's.
+    """
+    topic.expire_at(ts)
+    capped = topic.config.cap_records or topic.config.cap_bytes
+    lasts = topic.durability is not Durability.EPHEMERAL
+    keyed = False
+    for single in singles:
+        key, row = single.key, single.rows
+        if key is not None:
+            topic.keys.remember(key, ts, topic.head + 1, 1, lasts=lasts)
+            keyed = True
+        topic.add_one(row.data, row.tag, ts)
+        if capped:
+            topic.evict()
+    if keyed:
+        topic.forget_keys(ts)
 
 
 def apply_one(topic: Topic, data: bytes, tag: bytes | None, ts: int) -> None:
