@@ -4,9 +4,11 @@ import errno
 from typing import Any
 
 import pytest
+from msgspec import json
 
 from driftq.errors import StartError
 from driftq.testing import ServerRig, SimDisk
+from driftq.testing.server_rig import KeptSink
 from tests.unit.engine.unreadable import Fault
 from tests.unit.http.v0.events import Watcher
 
@@ -62,6 +64,12 @@ class Outage:
             assert self.topic.holes.all == []
             assert self.files <= self.file_names()
             self.rig.restart()
+
+
+def frames_of(sink: KeptSink) -> list[Any]:
+    """Return the data of the frames that came since the last call."""
+    lines = sink.taken().splitlines()
+    return [json.decode(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: ")]
 
 
 @pytest.fixture(params=ERRORS, ids=lambda code: errno.errorcode[code])
@@ -127,6 +135,26 @@ def test_a_socket_gets_one_error_message_and_goes_on(tier: str, error: int) -> N
     found = [record for message in sink.messages() for record in message.get("records", ())]
     assert [record["$seq"] for record in found] == list(range(1, 25))
     outage.ends()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_worker_that_jobs_are_pushed_to_gets_one_error_frame_per_outage_and_then_its_jobs(
+    tier: str, error: int
+) -> None:
+    """proves: G-IO-8; row: F-COLD-1"""
+    outage = Outage(tier, error, type="queue")
+    _, sink = outage.rig.stream("/v0/topics/t/work?node=w&max=8")
+    for first in (1, 9):
+        outage.rig.advance(5000)
+        (told,) = (frame for frame in frames_of(sink) if "error" in frame)
+        assert (told["code"], told["error"]) == (503, outage.code)
+        assert (told["topics"], told["retry_after_ms"]) == (["t"], 1000)
+        outage.fault.on = False
+        outage.rig.advance(1100)
+        seqs = list(range(first, first + 8))
+        assert [frame["$seq"] for frame in frames_of(sink)] == seqs
+        outage.fault.on = True
+        assert outage.rig.ok("POST", "/v0/topics/t/ack", {"node": "w", "seqs": seqs})["acked"] == 8
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -9,6 +9,9 @@ topic of negative priority is not pushed; it can still be polled.
 
 `held` is kept by the lease table: a job leaves it when it is acked, given back or deleted, or its lease has run out.
 When the connection is gone what it holds is given back at once.
+
+While the records of the next jobs cannot be read, the connection is told so, once, and stays: the push tries again
+until it has delivered a job or found none.
 """
 
 from collections.abc import Callable
@@ -17,7 +20,9 @@ from typing import Protocol
 from driftq.engine.engine import Engine
 from driftq.engine.load.pressure import Level
 from driftq.engine.load.priority import effective_priority
+from driftq.engine.state.block_cache import RETRY_AFTER_MS
 from driftq.engine.state.topic import Topic
+from driftq.errors import SegmentUnavailableError
 from driftq.features.queue.backlog import Backlog, ready
 from driftq.features.queue.claims import Claimer, ClaimResult
 from driftq.features.queue.job_settlement import JobSettler
@@ -30,7 +35,11 @@ _RETRY_MS = 250
 
 
 class Push:
-    """One connection: `deliver` hands it jobs, `has_room` says if it takes more, `ended` that the queue is gone."""
+    """One connection.
+
+    `deliver` hands it jobs, `has_room` says if it takes more, `unavailable` says that jobs cannot be read now, and
+    `ended` that the queue is gone.
+    """
 
     def __init__(
         self,
@@ -42,6 +51,7 @@ class Push:
         *,
         deliver: Callable[[ClaimResult], None],
         has_room: Callable[[], bool],
+        unavailable: Callable[[SegmentUnavailableError], None],
         ended: Callable[[], None],
     ) -> None:
         self.held: set[int] = set()
@@ -52,7 +62,9 @@ class Push:
         self._lease_ms = lease_ms
         self._deliver = deliver
         self._has_room = has_room
+        self._unavailable = unavailable
         self._ended = ended
+        self._is_unavailable = False
         self._in_line = False
         self._asking = False
         self._closed = False
@@ -124,8 +136,16 @@ class Push:
         if self._closed:
             self._release()
             return
-        if done.error is not None or not done.result().seqs:
-            self._look_again(self._parts.backlog.book.table(self._topic), retry=done.error is not None)
+        error = done.error
+        if isinstance(error, SegmentUnavailableError):
+            self._look_later(RETRY_AFTER_MS)
+            if not self._is_unavailable:
+                self._is_unavailable = True
+                self._unavailable(error)
+            return
+        self._is_unavailable = self._is_unavailable and error is not None
+        if error is not None or not done.result().seqs:
+            self._look_again(self._parts.backlog.book.table(self._topic), retry=error is not None)
             return
         try:
             self._deliver(done.result())

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec import json
 
+from driftq.errors import SegmentUnavailableError
 from driftq.features.queue.claims import ClaimResult
 from driftq.features.queue.job_push import Push
 from driftq.features.queue.job_settlement import ExtendedJobs, Settled
@@ -91,6 +92,7 @@ class Connection:
     def __init__(self, rig: QueueRig, name: str = "q", node: str = "w", limit: int = 1, lease_ms: int | None = None):
         self.jobs: list[dict[str, Any]] = []
         self.ended = 0
+        self.unavailable: list[SegmentUnavailableError] = []
         self.room = True
         self.room_for: int | None = None
         """How many helpings fill it."""
@@ -102,6 +104,7 @@ class Connection:
             lease_ms,
             deliver=self._deliver,
             has_room=lambda: self.room,
+            unavailable=self.unavailable.append,
             ended=self._end,
         )
 

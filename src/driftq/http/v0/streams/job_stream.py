@@ -5,6 +5,7 @@ from msgspec.json import encode
 
 from driftq.engine.load.admission import AdmissionSlot
 from driftq.engine.state.topic import Topic
+from driftq.errors import SegmentUnavailableError
 from driftq.features.queue.claims import ClaimResult
 from driftq.features.queue.job_push import Push
 from driftq.http import event_stream as sse
@@ -86,6 +87,7 @@ class WorkSource:
             self._lease_ms,
             deliver=self._deliver,
             has_room=lambda: sink.room,
+            unavailable=self._unavailable,
             ended=self._ended,
         )
 
@@ -105,6 +107,19 @@ class WorkSource:
     def goodbye(self) -> None:
         """The server is shutting down."""
         self._fail(_SHUTTING_DOWN, "the server is shutting down")
+
+    def _unavailable(self, error: SegmentUnavailableError) -> None:
+        """Say that jobs cannot be read now; the stream stays open."""
+        if self._sink is not None:
+            data = {
+                "code": 503,
+                "error": error.code,
+                "message": error.message,
+                "topics": [self._topic.name],
+                "retry_after_ms": error.retry_after_ms,
+            }
+            self._sink.write(sse.frame(b"error", encode(data)))
+            self._heartbeat.spoke()
 
     def _ended(self) -> None:
         self._fail(_GONE, "the queue has been deleted")
