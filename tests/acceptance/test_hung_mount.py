@@ -14,6 +14,7 @@ from msgspec import json
 from driftq.config import Settings
 from driftq.errors import StartError
 from driftq.features.backup import backups
+from driftq.http.answer import StreamAnswer
 from driftq.http.app import App
 from driftq.http.keys import ApiKeys
 from driftq.http.request import Request
@@ -23,6 +24,7 @@ from driftq.system.disk import OsDisk
 from driftq.system.hang_guard import Patience, PatientDisk
 from driftq.system.runtime import AsyncioRuntime, Pending
 from driftq.testing.hanging_disk import HangingDisk
+from driftq.testing.server_rig import KeptSink
 from tests.acceptance.process import PATIENCE_S
 
 WAIT_S, LOOP_WAIT_S = 1.0, 0.05
@@ -90,6 +92,14 @@ class Rig:
     async def diff(self, topic: str, from_seq: int = 0) -> tuple[int, Any]:
         return await self.ask("POST", f"/v0/topics/{topic}/diff", {"from_seq": from_seq})
 
+    def stream(self, path: str) -> KeptSink:
+        """Open an event stream."""
+        answer = self.app.handle(Request.of(b"GET", path.encode(), [], b""))
+        assert isinstance(answer, StreamAnswer), answer
+        sink = KeptSink()
+        answer.source.opened(sink)
+        return sink
+
     async def stop(self) -> None:
         """Stop the server, whatever hangs."""
         async with asyncio.timeout(PATIENCE_S):
@@ -135,6 +145,33 @@ def test_a_read_of_a_hung_cold_tier_is_refused_in_time_and_hot_reads_and_writes_
         assert page["tombstone"] is None
 
     played(tmp_path, story)
+
+
+def test_streams_of_a_hung_cold_tier_get_one_error_frame_and_go_on_when_it_answers(tmp_path: Path) -> None:
+    """Watches and pushes of other topics do not wait. proves: G-IO-12; row: F-COLD-6"""
+
+    async def story(rig: Rig) -> None:
+        await rig.ask("PUT", "/v0/topics/jobs", {"type": "queue"})
+        rig.hanging.hang()
+        _, session = await rig.ask("POST", "/v0/watch", {"topics": {"t": {"from_seq": 0}, "u": {"from_seq": 0}}})
+        watch = rig.stream(session["stream_url"])
+        work = rig.stream("/v0/topics/t/work?node=w&max=24")
+        other = rig.stream("/v0/topics/jobs/work?node=w&max=2")
+        await rig.until(lambda: rig.hanging.waiting > 0)
+        await rig.write("u", 2)
+        await rig.write("jobs", 1)
+        await rig.until(lambda: b'"$seq":2' in watch.data and b"event: job" in other.data)
+        assert b"event: error" not in watch.data + work.data, "all of this while the cold read hangs"
+        await rig.until(lambda: b"cold_unavailable" in watch.data and b"cold_unavailable" in work.data)
+        await rig.write("u", 3)
+        await rig.until(lambda: b'"$seq":3' in watch.data)
+        rig.hanging.release()
+        await rig.until(lambda: b'"$seq":24' in watch.data and work.data.count(b"event: job") == 24)
+        for stream in (watch, work):
+            assert stream.data.count(b"event: error") == 1
+            assert b"tombstone" not in stream.data
+
+    played(tmp_path, story, type="queue")
 
 
 @pytest.mark.parametrize("config", [{"cap_records": 24}, {"ttl_ms": 3_600_000}], ids=["cap", "ttl"])

@@ -9,7 +9,8 @@ Invariants
 - A place moves when its event is handed over, in the same step; so streams that share places miss nothing between them.
 - A topic is read in the step after it was marked or later, so what was marked before a read is seen by that read.
 - `caught_up` is said once for every position at the end that was not there before, and once by every feed.
-- A feed waits for at most one block or upstream at a time, and nobody waits with it.
+- A feed waits for one block or upstream, for 250 ms at most. What takes longer holds up its own topic only: the feed
+  goes on with the others, and comes back to the topic when what it waits for has settled (`Subscription.late`).
 - A topic whose records are unavailable keeps its place and is tried again every second; its outlet hears of it once per
   outage. The other topics of the feed go on.
 """
@@ -25,6 +26,7 @@ from driftq.features.watch.outlet import Outlet
 from driftq.features.watch.position import Options, ReadPosition
 from driftq.features.watch.rendered_pages import RenderedPage
 from driftq.features.watch.shared_reads import Lead
+from driftq.features.watch.subscription import Subscription
 from driftq.features.watch.watch import Watch
 from driftq.system.runtime import Pending
 
@@ -32,45 +34,8 @@ _log = logging.getLogger(__name__)
 
 _EVENT_COST = 100
 _TRY_AGAIN_MS = 1000
-
-
-class Subscription:
-    """One topic of a feed."""
-
-    __slots__ = ("_feed", "first", "name", "options", "paced", "place", "target", "told", "topic", "unavailable")
-
-    def __init__(self, feed: "Feed", name: str, place: ReadPosition, options: Options, topic: Topic | None) -> None:
-        self._feed = feed
-        self.name = name
-        self.place = place
-        self.options = options
-        self.topic = topic
-        """The topic as it was last found: it knows its last head even when it is gone."""
-        self.first = True
-        """Is nothing read yet?"""
-        self.told: tuple[int, int] | None = None
-        """The epoch and cursor that `caught_up` was last said for."""
-        self.target = 0
-        self.paced = False
-        self.unavailable = False
-        """Has its outlet been told that records cannot be read now?"""
-
-    @property
-    def alone(self) -> bool:
-        """Does its feed follow nothing else?"""
-        return len(self._feed) == 1
-
-    def wake(self) -> None:
-        """Something may have happened to the topic."""
-        self._feed.mark(self)
-
-    def lead(self) -> tuple[int, Lead | None]:
-        """The same, and its chorus waits for what it is told."""
-        return self._feed.lead(self)
-
-    def follow(self, lead: Lead) -> bool:
-        """Be told what another one was told, if this one stands where that one stood."""
-        return self._feed.follow(self, lead)
+_LATE_MS = 250
+"""So long the other topics of a feed wait for a block of one of them."""
 
 
 class Feed:
@@ -133,7 +98,7 @@ class Feed:
 
     def mark(self, subscription: Subscription) -> None:
         """Look at a topic, by and by; at one that is unavailable not before its time."""
-        if subscription.unavailable and subscription.name in self._put_off:
+        if subscription.is_late or (subscription.unavailable and subscription.name in self._put_off):
             return
         self._marked.add(subscription.name)
         self._ask()
@@ -145,6 +110,9 @@ class Feed:
     def let_go(self) -> None:
         """The outlet has been stuck for a while: keep nothing for it."""
         self._held = None
+        for subscription in self._subscriptions.values():
+            if not subscription.is_late:
+                subscription.late = None
 
     def step(self) -> int:
         """One batch of one topic, at most."""
@@ -231,9 +199,10 @@ class Feed:
                 self._pass.extend(sorted(self._marked))
             name = self._pass.popleft()
             self._marked.discard(name)
-            self._current = self._subscriptions.get(name)
-            if self._current is not None:
-                return self._current
+            found = self._subscriptions.get(name)
+            if found is not None and not found.is_late:
+                self._current = found
+                return found
         return None
 
     # One topic
@@ -280,7 +249,7 @@ class Feed:
             if up_to <= cursor <= topic.head:
                 return self._parked(subscription, topic, head)
         found = self._watch.batches.read(topic, cursor, up_to, options)
-        self._held = None
+        self._held = subscription.late = None
         if isinstance(found, Fetch):
             self._held = found
             self._wait(found)
@@ -332,17 +301,46 @@ class Feed:
     # Waiting
 
     def _wait(self, pending: Pending[None]) -> None:
+        """Wait for what the current topic needs; after a while, let only that topic wait."""
+        subscription = self._current
+        assert subscription is not None, "a feed waits for the topic that it reads"
         self._waiting = True
-        pending.then(self._waited)
+        timer = None
+        if len(self) > 1 and not pending.settled:
+            timer = self._watch.runtime.later(_LATE_MS, lambda: self._go_on_without(subscription, pending))
 
-    def _waited(self, done: Pending[None]) -> None:
-        self._waiting = False
-        if self._closed:
+        def settled(done: Pending[None]) -> None:
+            if timer is not None:
+                timer.cancel()
+            if subscription.late is done:
+                self._came_late(subscription, done.error)
+                return
+            self._waiting = False
+            if not self._closed:
+                self._ask() if done.error is None else self._trouble(done.error)
+
+        pending.then(settled)
+
+    def _go_on_without(self, subscription: Subscription, pending: Pending[None]) -> None:
+        """Go on with the other topics while this one waits."""
+        if self._closed or pending.settled:
             return
-        if done.error is None:
-            self._ask()
+        self._waiting = False
+        self._held = None
+        subscription.late = pending
+        self._leave(subscription)
+        self._ask()
+
+    def _came_late(self, subscription: Subscription, error: BaseException | None) -> None:
+        """Come back to a topic that only itself waited for."""
+        if self._closed or self._subscriptions.get(subscription.name) is not subscription:
+            return
+        if isinstance(error, SegmentUnavailableError):
+            self._put_aside(subscription, error)
+        elif error is not None:
+            self._look_later(subscription, _TRY_AGAIN_MS)
         else:
-            self._trouble(done.error)
+            self.mark(subscription)
 
     def _trouble(self, error: BaseException) -> None:
         """Go on with the other topics where one is unavailable; after any other failure try all again later."""
@@ -351,12 +349,16 @@ class Feed:
             self._wait_a_while(error)
             return
         self._leave(subscription)
+        self._put_aside(subscription, error)
+        self._ask()
+
+    def _put_aside(self, subscription: Subscription, error: SegmentUnavailableError) -> None:
+        """Try a topic again later, and say once that it is unavailable."""
         self._look_later(subscription, _TRY_AGAIN_MS)
         if not subscription.unavailable:
             subscription.unavailable = True
             self._outlet.unavailable(subscription.name, error)
             self._outlet.flush()
-        self._ask()
 
     def _wait_a_while(self, error: BaseException) -> None:
         """What is to be read cannot be read now; it may be later. Said once, however often it is tried."""

@@ -5,7 +5,7 @@ import pytest
 from driftq.engine.load.pressure import Level, Pressure
 from driftq.errors import InternalError, InvalidRequestError
 from driftq.features.watch.feed import Feed
-from driftq.features.watch.position import Options
+from driftq.features.watch.position import Options, ReadPosition
 from driftq.model.tombstone import Reason
 from driftq.model.topic_config import Durability
 from driftq.system.runtime import Pending
@@ -217,6 +217,65 @@ def test_blocks_that_are_not_in_memory_are_waited_for_without_stopping_others() 
     rig.runtime.run_until_idle()
     seqs = [seq for event in waiting.taken() if event[0] == "record" for seq in event[2]]
     assert seqs == list(range(1, 41))
+
+
+def slow_rig() -> FeedRig:
+    """A topic `cold` of 40 records whose blocks are not read before the thread goes on, and `warm` with one."""
+    rig = FeedRig(cache_bytes=1, segment_max_events=4)
+    for value in range(10):
+        rig.write("cold", *[value] * 4)
+    rig.disk.cached = False
+    rig.write("warm", 1)
+    rig.runtime.hold("driftq-reads")
+    return rig
+
+
+def seqs_of(outlet: KeptOutlet, name: str) -> list[int]:
+    """Return the seqs of a topic that came since the last call."""
+    return [seq for event in outlet.taken() if event[:2] == ("record", name) for seq in event[2]]
+
+
+def test_a_block_that_takes_long_holds_up_its_own_topic_only() -> None:
+    rig = slow_rig()
+    _, outlet = rig.feed("cold", "warm")
+    rig.runtime.advance(249)
+    assert outlet.taken() == [], "names in their order, as long as reads are fast"
+    rig.runtime.advance(1)
+    assert outlet.taken() == [("record", "warm", [1], 0, 1), ("caught-up", "warm", 1)]
+    rig.write("cold", 10)
+    rig.write("warm", 2)
+    assert outlet.taken() == [("record", "warm", [2], 1, 2), ("caught-up", "warm", 2)]
+    rig.runtime.release("driftq-reads")
+    rig.runtime.advance(1000)
+    assert seqs_of(outlet, "cold") == list(range(1, 42))
+    rig.write("cold", 11)
+    assert seqs_of(outlet, "cold") == [42]
+
+
+def test_a_topic_that_is_late_can_be_followed_again_from_elsewhere() -> None:
+    rig = slow_rig()
+    feed, outlet = rig.feed("cold", "warm")
+    rig.runtime.advance(300)
+    outlet.taken()
+    feed.add("cold", ReadPosition(36, rig.topic("cold").id, 40), Options())
+    feed.remove("warm")
+    rig.runtime.release("driftq-reads")
+    rig.runtime.advance(1000)
+    assert seqs_of(outlet, "cold") == [37, 38, 39, 40]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_topic_that_is_late_is_not_heard_of_after_the_end(removed: bool) -> None:
+    rig = slow_rig()
+    feed, outlet = rig.feed("cold", "warm")
+    rig.runtime.advance(300)
+    outlet.taken()
+    feed.remove("cold") if removed else feed.close()
+    rig.runtime.release("driftq-reads")
+    rig.runtime.advance(1000)
+    assert outlet.taken() == []
+    rig.write("warm", 2)
+    assert seqs_of(outlet, "warm") == ([2] if removed else [])
 
 
 def test_a_feed_that_is_closed_while_it_waits_says_nothing_more() -> None:
