@@ -37,7 +37,8 @@ class ConsumerStream:
 
     def takes(self) -> bool:
         """Can it be given another message?"""
-        return (not self.credit or self.held < self.credit) and self.outlet.ready()
+        # An outlet that was ready before the first message of this turn is, until it is handed what was gathered.
+        return (not self.credit or self.held < self.credit) and (bool(self._gathered) or self.outlet.ready())
 
     def give(self, delivery: OutgoingMessage, size: int) -> None:
         """Take a message for the outlet, which gets it with others: at the latest when `hand_over` is called.
@@ -143,7 +144,8 @@ class ConsumerGroup:
 
     def took(self, stream: ConsumerStream) -> None:
         """It has had its turn."""
-        self.turn = (self.streams.index(stream) + 1) % len(self.streams)
+        streams = self.streams
+        self.turn = (streams.index(stream) + 1) % len(streams) if len(streams) > 1 else 0
 
     def idle_ms(self) -> int:
         """How long there has been no stream."""

@@ -56,7 +56,9 @@ def answer_all(
     left = len(waiting)
 
     def reply() -> Reply:
-        return json_reply(200, {"results": [_result(request, one, shown) for one in asked]})
+        distinct = {id(one): one for one in asked}
+        results = {key: _result(request, one, shown) for key, one in distinct.items()}
+        return json_reply(200, {"results": [results[id(one)] for one in asked]})
 
     def settled(_: Pending[T]) -> None:
         nonlocal left
