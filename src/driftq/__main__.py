@@ -1,4 +1,4 @@
-"""`python -m driftq` is `driftq`."""
+"""Let `python -m driftq` run the same program as `driftq`."""
 
 from driftq.cli.main import main
 

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: every `driftq` command, its arguments and its output."""

@@ -1,14 +1,15 @@
-"""Every command of `driftq`, in one table.
+"""Lists every command of `driftq` in one table.
 
-To add a command or a group of commands, write one line in `COMMANDS`: its name, its section of the help, where it is
-(`module:name`) and what it does. What it is, is a function, which becomes a command, or a `frame.group(…)`, whose
-functions become `driftq <group> <command>`; its module is imported when it is called and not before. Beside that:
+To add a command or a group of commands, write one line in `COMMANDS`: its name, its section of the help, its location
+(`module:name`) and what it does. The location is a function, which becomes a command, or a `lazy_groups.group(…)`,
+whose functions become `driftq <group> <command>`. The module is imported only when the command is called. Commands
+also use:
 
-    from driftq.cli.server_access import served                        gives a function a client of the server asked for
-    from driftq.cli.output import Json, show, show_rows         tables, or JSON with the same fields
-    from driftq.cli.exits import CommandError, ExitCode         how to end otherwise: one line, one code
+    from driftq.cli.server_access import served             passes a client of the chosen server to a function
+    from driftq.cli.output import Json, show, show_rows     tables, or JSON with the same fields
+    from driftq.cli.exits import CommandError, ExitCode     errors: one line and one exit code
 
-`serve` is run by `cli.main` without this module; here it is listed and completed.
+`cli.main` runs `serve` without this module; the entry here is for the help and for shell completion.
 """
 
 from typing import Annotated
@@ -78,7 +79,7 @@ COMMANDS = {
         _SHELL, "driftq.cli.shell_help:completion", "Print the completions for bash, zsh or fish."
     ),
 }
-"""In the order of the help."""
+"""Commands by name, in the order of the help."""
 
 
 class _Commands(LazyGroup):
@@ -97,9 +98,9 @@ def _driftq(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Nothing but what stands before every command."""
+    """Accept the options that come before every command."""
 
 
 def make_app(*, completing: bool = False) -> typer.Typer:
-    """All commands. What completes in a shell is imported only where one asks."""
+    """Return the app with all commands. With `completing`, shell completion is imported too."""
     return commands_of(_Commands, _driftq, _WHAT, completing=completing)

@@ -1,13 +1,13 @@
-"""How a command ends: its exit code, and the one line on standard error that says why and what to do next.
+"""Defines how a command ends: its exit code, and the error that becomes one line on standard error.
 
-Every command ends with one of these codes and no other; `driftq help exit-codes` prints this table.
+Every command ends with one of these codes; `driftq help exit-codes` prints them.
 """
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a script may tell from the code alone."""
+    """Exit codes of all commands, for scripts."""
 
     OK = 0
     FAILED = 1
@@ -35,17 +35,17 @@ MEANINGS = {
     ExitCode.WAL_HUNG: "the server's log writer did not answer; check the disk, then start the server again",
     ExitCode.INTERRUPTED: "interrupted",
 }
-"""Every code, in the words of the manual."""
+"""Meaning of each code; docs/cli.md has the same texts."""
 
 EXIT_CODES = (
     "Exit codes: 0 all is well, 1 refused or failed (one line on standard error says why), 2 wrong usage; "
     "`driftq help exit-codes` tells the others."
 )
-"""Told by the help of every command."""
+"""Printed at the end of every command's help."""
 
 
 class CommandError(Exception):
-    """A command ends here: what is wrong, what to do next, and the code to exit with."""
+    """Ends a command: what is wrong, what to do next, and the exit code."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)

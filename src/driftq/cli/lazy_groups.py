@@ -1,10 +1,10 @@
-"""What every command stands in: groups that load their commands when they are asked for, and one way to end.
+"""Groups of commands that import a command only when it is called, and the function that runs one.
 
-`driftq --help` names a dozen commands whose modules import a server, a client or Spark, and has a quarter of a second:
-so a table holds their names, sections and help texts, and only the one command that was asked for is imported. Help is
-plain text, because the imports of a drawn one take longer than everything else together.
+`driftq --help` lists commands whose modules import a server, a client or Spark, and must answer within 250 ms. So a
+table holds names, sections and help texts, and only the called command is imported. Help is plain text, because
+importing the library that draws formatted help takes longer than everything else together.
 
-Whatever a command raises ends it in `run`, in one line on standard error that begins with `driftq: `.
+`run` turns every error of a command into one line on standard error that starts with `driftq: `.
 """
 
 import os
@@ -21,7 +21,7 @@ from driftq.errors import DriftQError
 
 
 class CommandEntry(NamedTuple):
-    """One command or group: where it stands in the help, what it is (`module:name`) and what it does."""
+    """One command or group: its section of the help, its location (`module:name`) and what it does."""
 
     section: str
     target: str
@@ -29,17 +29,17 @@ class CommandEntry(NamedTuple):
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands. Without a command it shows its help, and that is wrong usage."""
+    """A group of commands. Called without a command it prints its help and exits with code 2 (wrong usage)."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Show the help to who names no command."""
+        """Print the help and exit with code 2 if no command is given."""
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             ctx.exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command whose help ends with the exit codes."""
+        """Return the command, with the exit codes at the end of its help."""
         found = super().get_command(ctx, cmd_name)
         if found is not None and not found.epilog:
             found.epilog = EXIT_CODES
@@ -47,23 +47,23 @@ class CommandGroup(TyperGroup):
 
 
 class LazyGroup(CommandGroup):
-    """The commands of a table: listed as the table says, imported when one is called."""
+    """A group that lists the commands of `table` and imports one only when it is called."""
 
     table: ClassVar[Mapping[str, CommandEntry]] = {}
 
     def __init__(self, **attributes: Any) -> None:
-        """Begin with what is known of the commands without importing them: enough to list and to complete them."""
+        """Add a placeholder for every command: enough to list and complete them without an import."""
         super().__init__(**attributes)
         for name, entry in self.table.items():
             self.add_command(TyperCommand(name, help=entry.help, rich_markup_mode=None))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command itself."""
+        """Return the real command; this imports it."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, found and load(name or "", self.table[name or ""]), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """By section."""
+        """Write the commands to the help, by section."""
         for section in dict.fromkeys(entry.section for entry in self.table.values()):
             with formatter.section(section):
                 formatter.write_dl(
@@ -72,14 +72,16 @@ class LazyGroup(CommandGroup):
 
 
 def group(help_text: str) -> typer.Typer:
-    """A group of commands, to be filled with `@group.command("name")`."""
+    """Return an empty group of commands; fill it with `@group.command("name")`."""
     return commands_of(CommandGroup, _nothing_of_its_own, help_text)
 
 
 def commands_of(
     cls: type[CommandGroup], callback: Callable[..., None], help_text: str, *, completing: bool = False
 ) -> typer.Typer:
-    """Commands as all of ours are: help is plain, `-h` is help, and what a shell needs is imported where one asks."""
+    """Return a Typer app with the settings that all our groups share: plain help, `-h`, no completion unless asked
+    for.
+    """
     return typer.Typer(
         cls=cls,
         callback=callback,
@@ -93,11 +95,11 @@ def commands_of(
 
 
 def _nothing_of_its_own() -> None:
-    """Make a group of a group that has one command."""
+    """Do nothing. Typer needs a callback to treat an app with one command as a group."""
 
 
 def load(name: str, entry: CommandEntry) -> Any:
-    """Import a command or a group, ready to be called."""
+    """Import a command or a group and return it ready to be called."""
     module, _, attribute = entry.target.partition(":")
     found = getattr(import_module(module), attribute)
     app = found
@@ -111,7 +113,7 @@ def load(name: str, entry: CommandEntry) -> Any:
 
 
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run the command that was asked for; the exit code."""
+    """Run the command that `arguments` name and return the exit code."""
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="driftq", standalone_mode=False)
         sys.stdout.flush()
@@ -134,7 +136,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """What is left to be flushed goes nowhere, if it cannot go where it should."""
+    """Discard unflushed output if standard output cannot be written; otherwise Python fails again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,11 +1,11 @@
-"""The commands of `driftq`. What a command needs is imported when it runs, so that none waits for another's imports."""
+"""Entry point of `driftq`. Commands are imported when they run, so that no command waits for another's imports."""
 
 import os
 import sys
 
 
 def main() -> None:
-    """Run the command that was asked for."""
+    """Run the command that the arguments name, and exit with its code."""
     _open_streams()
     if sys.argv[1:2] == ["serve"] and "_DRIFTQ_COMPLETE" not in os.environ:
         from driftq.cli.server.serve import run_server
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """A stream that was closed by whoever started us leads nowhere; Python has none in its place."""
+    """Replace standard streams that were closed before the start (Python sets them to None) by /dev/null."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # as long as the process lives
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # stays open until the process ends

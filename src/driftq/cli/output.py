@@ -1,8 +1,8 @@
-"""What commands print: tables for people, JSON with the same fields for programs, and bars for who waits at a terminal.
+"""Prints results: tables for people, JSON with the same fields for programs, and progress bars on a terminal.
 
-One list of fields makes the columns of a table and the keys of its JSON, so neither has what the other lacks. Results
-go to standard output, everything else to standard error. Without a terminal nothing is coloured, cut to a width, drawn
-over or asked. rich is imported when something is drawn: a stream of lines has no use for it.
+One list of fields gives the columns of a table and the keys of its JSON, so both always agree. Results go to standard
+output, everything else to standard error. Without a terminal there are no colours, no cut lines, no bars and no
+questions. rich is imported only when something is drawn, because plain lines do not need it.
 """
 
 import sys
@@ -23,13 +23,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print the same fields as JSO
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _UNLIMITED = 10_000
-"""Columns that a table may take where nobody looks at it."""
+"""Width of a table in columns if the output is not a terminal."""
 _MOMENTS = ("ts", "deadline")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def show_rows(rows: Sequence[Mapping[str, object]], fields: Sequence[str] = (), *, as_json: bool) -> None:
-    """A list: one row each. `fields` chooses and orders them; otherwise they are those of the first row."""
+    """Print a list, one row per item. `fields` selects and orders the columns; by default they are those of the
+    first row.
+    """
     chosen = list(fields or (rows[0] if rows else ()))
     if as_json:
         _print_json([{field: row.get(field) for field in chosen} for row in rows])
@@ -50,7 +52,7 @@ def show_rows(rows: Sequence[Mapping[str, object]], fields: Sequence[str] = (), 
 
 
 def show(facts: Mapping[str, object], *, as_json: bool) -> None:
-    """One thing: a line for each of its fields, those of a field that is itself a thing as `field.below`."""
+    """Print one object, one line per field. Fields of nested objects are shown as `outer.inner`."""
     if as_json:
         _print_json(facts)
         return
@@ -74,7 +76,7 @@ def _flat(facts: Mapping[str, object], above: str = "") -> Iterator[tuple[str, o
 
 
 def readable(field: str, value: object) -> str:
-    """A value as people read it: moments in UTC, sizes in units, what is not there as a dash."""
+    """Return a value as text for people: times in UTC, sizes with units, a dash for None."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -96,7 +98,7 @@ def _readable_number(field: str, value: int | float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes in the largest unit that leaves a number of at least one."""
+    """Return a number of bytes in the largest unit that gives at least 1."""
     power = 0
     while value >= 1024 and power < len(_UNITS) - 1:
         value, power = value / 1024, power + 1
@@ -104,19 +106,19 @@ def size(value: float) -> str:
 
 
 def draw(what: "RenderableType") -> None:
-    """Anything rich can draw, to standard output."""
+    """Draw anything that rich can draw, on standard output."""
     console_of(sys.stdout).print(what)
 
 
 def console_of(stream: IO[str]) -> "Console":
-    """Who draws on a stream: as wide as the terminal is, and as wide as it takes where there is none."""
+    """Return a console that is as wide as the terminal, or wide enough never to wrap if there is none."""
     from rich.console import Console
 
     return Console(file=stream, highlight=False, width=None if stream.isatty() else _UNLIMITED)
 
 
 def print_line(value: object, *, at_once: bool = True) -> None:
-    """One line of a stream of JSON; `at_once` for whoever waits for it."""
+    """Print one line of JSON. With `at_once` it is flushed, for readers that follow the output."""
     sys.stdout.buffer.write(json.encode(value) + b"\n")
     if at_once:
         sys.stdout.buffer.flush()
@@ -128,12 +130,12 @@ def _print_json(value: object) -> None:
 
 
 def note(message: str) -> None:
-    """Something worth knowing that is no result."""
+    """Print a message that is not a result, on standard error."""
     sys.stderr.write(f"{message}\n")
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on if `yes` or if somebody says so; without a terminal nobody can."""
+    """Return if `yes` is set or the user agrees, else raise CommandError. Without a terminal, `yes` is required."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -144,7 +146,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def progress(what: str, total: int | None = None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, and nothing where nobody looks. Call what it yields with how much is done so far."""
+    """Show a progress bar if stderr is a terminal. Call the yielded function with the amount done so far."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,7 +1,7 @@
-"""The way to a server: where it is, with which key, and what its refusals mean to who typed a command.
+"""Connects commands to a server: its URL, the API key, and how its errors become messages and exit codes.
 
-An API key comes from DRIFTQ_API_KEY or from a file, never from an argument, which everybody on the machine can read.
-What the client raises ends the command as a `CommandError`, in the words of the server and with what to do next.
+An API key comes from DRIFTQ_API_KEY or from a file, never from an argument, because every user of the machine can read
+arguments. An error of the client ends the command as a `CommandError`, with the server's message and what to do next.
 """
 
 import os
@@ -24,7 +24,7 @@ _COMPLETING_S = 1.0
 
 
 def complete_topic(incomplete: str) -> list[str]:
-    """The topics that begin like this, if the server says so in time."""
+    """Return the topics whose names start with `incomplete`; an empty list if the server does not answer within 1 s."""
     from driftq.client import Client, ClientError
 
     try:
@@ -60,12 +60,12 @@ _NEXT = {
     "topic_full": "delete records, or raise its caps",
     "read_only": "topics of the broker are written through /v1",
 }
-"""What to do next, by the code of a refusal."""
+"""What to do next, by the error code of the server."""
 
 
 @contextmanager
 def connected(url: str | None, key_file: Path | None) -> "Iterator[Client]":
-    """A client of the server that was asked for. Raises CommandError for all that goes wrong with it."""
+    """Yield a client of the chosen server. Raise CommandError for every error of the client."""
     from driftq.client import ClientError
 
     client = client_of(url, key_file)
@@ -77,7 +77,7 @@ def connected(url: str | None, key_file: Path | None) -> "Iterator[Client]":
 
 
 def client_of(url: str | None, key_file: Path | None, **options: Any) -> "Client":
-    """A client, of which nothing has been asked yet. Raises CommandError for what is no address, or no key."""
+    """Return a client that has not connected yet. Raise CommandError for an invalid URL or key."""
     from driftq.client import Client
 
     try:
@@ -89,7 +89,7 @@ def client_of(url: str | None, key_file: Path | None, **options: Any) -> "Client
 
 
 def served(function: "Callable[Concatenate[Client, ...], None]") -> Callable[..., None]:
-    """A command of a function whose first argument is a client: it gets the options that say of which server."""
+    """Make a command from a function that takes a client: adds the options `--url` and `--api-key-file`."""
     own = list(signature(function).parameters.values())[1:]
     more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in _SERVER.items()]
 
@@ -104,14 +104,14 @@ def served(function: "Callable[Concatenate[Client, ...], None]") -> Callable[...
 
 
 def server_url(url: str | None) -> str | None:
-    """What was given, if it can be one."""
+    """Return the URL unchanged. Raise CommandError if it is not an HTTP URL."""
     if url is not None and not url.startswith(("http://", "https://")):
         raise CommandError(f"{url!r} is no address of a server; it begins with http://", ExitCode.USAGE)
     return url
 
 
 def api_key(key_file: Path | None) -> str | None:
-    """The key, without the end of its line; None leaves it to the client."""
+    """Return the key from the file, without surrounding whitespace; None leaves the choice to the client."""
     if key_file is None:
         return None
     try:
@@ -124,7 +124,10 @@ def api_key(key_file: Path | None) -> str | None:
 
 
 def translated(error: "ClientError", url: str, *, has_key: bool | None = None) -> CommandError:
-    """What a client's error means at a command line; did it send a key? None: if the environment has one."""
+    """Return the CommandError for a client's error.
+
+    `has_key` is whether the client sent a key; None means that the environment decides.
+    """
     from driftq.client import ApiError, TransportError
 
     if isinstance(error, ApiError):
@@ -162,14 +165,14 @@ def ask(
     query: Mapping[str, str | int | bool | None] | None = None,
     body: object = None,
 ) -> T:
-    """One call, and its answer as what it should be."""
+    """Send one request and return the decoded answer."""
     from msgspec import json
 
     return json.decode(client.request(method, path, query=query or {}, json=body).content, type=answer)
 
 
 def fields_of(answer: Any, *without: str) -> dict[str, Any]:
-    """An answer as it is on the wire, without what is no fact about the thing."""
+    """Return the fields of an answer, without `performance` and those in `without`."""
     from msgspec import to_builtins
 
     facts: dict[str, Any] = to_builtins(answer)

@@ -1,4 +1,4 @@
-"""`driftq help`: the help of any command, and what the exit codes mean."""
+"""`driftq help` shows the help of any command and the exit codes; `driftq completion` prints shell completions."""
 
 import os
 from enum import StrEnum
@@ -12,7 +12,7 @@ from driftq.cli.output import Json, show_rows
 
 
 class Shell(StrEnum):
-    """The shells whose completions are known."""
+    """Shells that completions can be printed for."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -51,7 +51,7 @@ def manual(
 
 
 def _help_of(context: Any, path: list[str]) -> str:
-    """The help at the end of a path of names."""
+    """Return the help of the command that a list of names leads to."""
     for at, name in enumerate(path):
         resolve = getattr(context.command, "resolve_command", None)
         if resolve is None:

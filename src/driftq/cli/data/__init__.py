@@ -1,1 +1,1 @@
-"""Files, backups, directories, pipeline."""
+"""Commands that move data: files, backups, data directories, the Spark pipeline."""

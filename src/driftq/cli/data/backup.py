@@ -1,4 +1,4 @@
-"""`driftq backup` of a running server, and `driftq restore` into a directory that is new."""
+"""`driftq backup` copies a running server; `driftq restore` makes a new data directory from a backup."""
 
 import asyncio
 import os
@@ -36,7 +36,9 @@ def backup(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Back up every topic of a running server, as it is at one moment. What the directory has already is not copied."""
+    """Back up all topics of a running server as they are at one moment. Files that the directory already has are
+    not copied.
+    """
     with connected(url, key_file) as client:
         begun = client.begin_backup(None if to is None else os.path.abspath(to)).backup
         with progress("backing up", in_bytes=True) as tell:
@@ -72,7 +74,7 @@ def restore(
     listing: Annotated[bool, typer.Option("--list", help="Show which backups there are, and restore none.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a data directory of a backup, every byte checked. A server can be started on it."""
+    """Make a data directory from a backup and check every byte. A server can be started on it."""
     disk = OsDisk()
     try:
         if listing:

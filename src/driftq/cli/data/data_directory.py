@@ -1,4 +1,4 @@
-"""`driftq inspect`, `verify` and `repair`: a data directory without its server."""
+"""`driftq inspect`, `verify` and `repair`: work on a data directory without its server."""
 
 import asyncio
 import getpass
@@ -40,13 +40,13 @@ _FILE = ("file", "kind", "bytes", "items", "records", "holds")
 
 
 def settings_of(data_dir: str | None, cold_dir: str | None) -> Settings:
-    """The settings of the server that a directory belongs to. Raises StartError."""
+    """Return the settings of the server that a directory belongs to. Raise StartError if they are invalid."""
     given = {"data_dir": data_dir, "cold_dir": cold_dir}
     return read_settings(os.environ, {name: value for name, value in given.items() if value is not None})
 
 
 def layout_of(settings: Settings) -> Layout:
-    """Its directories."""
+    """Return the data and cold directories of `settings` on the real disk."""
     return Layout(OsDisk(), settings.data_dir, settings.cold_dir)
 
 
@@ -60,7 +60,7 @@ def inspect(
     cold_dir: ColdDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is in the files of a data directory. Locks nothing, and may be run beside a server."""
+    """Show what the files of a data directory contain. Takes no lock, so a server may be running on it."""
     layout = layout_of(settings_of(data_dir, cold_dir))
     if not paths:
         check_directory(layout)
@@ -83,7 +83,7 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Read every byte of a data directory, and say what is wrong with it. Exits with 7 where anything is."""
+    """Read every byte of a data directory and list what is wrong with it. Exits with code 7 if anything is wrong."""
     layout = layout_of(settings_of(data_dir, cold_dir))
     with held(layout):
         report = _read(layout)
@@ -131,7 +131,7 @@ def repair(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a damaged data directory whole: keep every record that can be read, and the originals beside them."""
+    """Repair a damaged data directory: keep every record that can be read, and move the original files to a folder."""
     settings = settings_of(data_dir, cold_dir)
     layout = layout_of(settings)
     if lost is not None:

@@ -1,7 +1,8 @@
-"""`driftq export`: a topic as a file of JSON lines, an Arrow stream or a Parquet file.
+"""`driftq export`: write a topic to a file of JSON lines, an Arrow stream or a Parquet file.
 
-Pages come as Arrow, the next one while the last is written. A line is a record as the API shows it; where records were
-lost a line, or the metadata of the file, says which. A named file appears when it is whole, and not before.
+Pages come from the server as Arrow; the next page is fetched while the current one is written. A JSON line is a record
+as the API shows it. Ranges of lost records are reported as lines of their own, or in the metadata of the file. A named
+file appears under its name only when it is complete.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _COLUMNS = ["seq", "ts", "node", "tag", "meta", "data"]
 
 
 class Format(StrEnum):
-    """What a file of records may be."""
+    """Formats in which records can be exported and imported."""
 
     NDJSON = "ndjson"
     ARROW = "arrow"
@@ -37,7 +38,7 @@ class Format(StrEnum):
 
 
 def format_of(path: Path | None, given: Format | None) -> Format:
-    """What was said, else what the name says, else JSON lines."""
+    """Return `given` if set, else the format that the file's suffix names, else NDJSON."""
     if given is not None:
         return given
     suffix = "" if path is None else path.suffix.lower()
@@ -90,7 +91,7 @@ def export(
 
 
 class _Done:
-    """How far an export is."""
+    """Counts the records and gaps that an export has written, and its position."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -99,25 +100,25 @@ class _Done:
 
 
 class _Writer(Protocol):
-    """One format."""
+    """Writes the pages of a topic to a file in one format."""
 
     def page(self, table: "pyarrow.Table", gap: bytes) -> None:
-        """Some more records, behind a gap where there is one."""
+        """Write one page. `gap` is the JSON of the tombstone that comes before the page, or empty."""
         ...
 
     def close(self, gaps: Sequence[bytes]) -> None:
-        """No more come."""
+        """Finish the file. `gaps` are the tombstones of the whole export, as JSON."""
         ...
 
 
 async def _write(pages: "Iterable[pyarrow.Table]", writer: _Writer, tell: Callable[[int], None]) -> _Done:
-    """Each page is fetched by another thread while the one before it is written."""
+    """Write all pages. A thread fetches the next page while this one is written."""
     done = _Done()
     left = iter(pages)
     coming = asyncio.create_task(asyncio.to_thread(next, left, None))
     while (page := await coming) is not None:
         coming = asyncio.create_task(asyncio.to_thread(next, left, None))
-        await asyncio.sleep(0)  # it begins
+        await asyncio.sleep(0)  # lets the fetch of the next page start
         facts = page.schema.metadata
         gap = facts.get(b"tombstone", b"")
         if gap:
@@ -131,13 +132,13 @@ async def _write(pages: "Iterable[pyarrow.Table]", writer: _Writer, tell: Callab
 
 
 class _Lines:
-    """Records as the API shows them, one a line."""
+    """Writes records as the API shows them, one per line."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def page(self, table: "pyarrow.Table", gap: bytes) -> None:
-        """A line each."""
+        """Write one line per record, after a line for the gap."""
         if gap:
             self._file.write(gap + b"\n")
         if table.num_rows:
@@ -145,7 +146,7 @@ class _Lines:
             self._file.write(b"\n")
 
     def close(self, gaps: Sequence[bytes]) -> None:
-        """The gaps stand among the lines."""
+        """Do nothing: the gaps are already among the lines."""
 
 
 def _lines(table: "pyarrow.Table") -> Iterator[str]:
@@ -156,7 +157,10 @@ def _lines(table: "pyarrow.Table") -> Iterator[str]:
 
 
 def _labelled(column: Any, name: str) -> list[str]:
-    """A column that may be absent, with its label where it is there. `meta` is JSON already, the others are texts."""
+    """Return the JSON members of one column, each with its comma and name; empty where a record has no value.
+
+    `meta` is JSON already; `node` and `tag` are plain text and are encoded here.
+    """
     if column.null_count == len(column):
         return [""] * len(column)
     if name == "meta":
@@ -165,39 +169,40 @@ def _labelled(column: Any, name: str) -> list[str]:
 
 
 class _Arrow:
-    """One Arrow stream."""
+    """Writes all records to one Arrow stream."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._writer: Any = None
 
     def page(self, table: "pyarrow.Table", gap: bytes) -> None:
-        """Its batches."""
+        """Append the page's batches to the stream; a gap becomes an empty batch with metadata."""
         import pyarrow as pa
 
         if self._writer is None:
             self._writer = pa.ipc.new_stream(self._file, table.schema)
         self._writer.write_table(table)
         if gap:
-            # Metadata of a batch is the only place in a stream that can say something late.
+            # The schema's metadata is written before the first page, so a later gap can only go into the metadata of a
+            # batch.
             empty = pa.RecordBatch.from_pylist([], schema=table.schema)
             self._writer.write_batch(empty, custom_metadata={"driftq.tombstone": gap.decode()})
 
     def close(self, gaps: Sequence[bytes]) -> None:
-        """End the stream."""
+        """End the Arrow stream, if one was started."""
         if self._writer is not None:
             self._writer.close()
 
 
 class _Parquet:
-    """One Parquet file, with the columns and encodings of the cold tier."""
+    """Writes one Parquet file, with the columns and encodings of the cold tier."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._writer: Any = None
 
     def page(self, table: "pyarrow.Table", gap: bytes) -> None:
-        """A row group each."""
+        """Write the page as one row group."""
         import pyarrow.parquet as pq
 
         if self._writer is None:
@@ -215,7 +220,7 @@ class _Parquet:
             self._writer.write_table(table, row_group_size=_PAGE_RECORDS)
 
     def close(self, gaps: Sequence[bytes]) -> None:
-        """The footer tells of the gaps."""
+        """Put the gaps into the footer and close the file."""
         if self._writer is not None:
             self._writer.add_key_value_metadata({"driftq.tombstones": (b"[" + b",".join(gaps) + b"]").decode()})
             self._writer.close()
@@ -230,10 +235,10 @@ _WRITERS: dict[Format, Callable[[IO[bytes]], _Writer]] = {
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[BinaryIO]:
-    """Where the bytes go: standard output, or a file that gets its name at the end.
+    """Open the output: standard output, or a file that gets its name only when it is complete.
 
-    What is there and is no file, as a pipe or a device, is written to as it is: a file in its place would be the end
-    of it. A link is followed, and stays.
+    A path that exists but is not a regular file, such as a pipe or a device, is opened and written directly, because a
+    rename would replace it. A symbolic link is followed and kept.
     """
     if path is None:
         yield sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""`driftq import driftq-core`: the log of the Go broker into a data directory that no server has open."""
+"""`driftq import driftq-core`: import the log of the Go broker into a data directory that no server has open."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def import_core(
 
 
 def run_import(file: Path, data_dir: str | None, *, as_json: bool) -> int:
-    """Import, and say what was imported; the exit code."""
+    """Import the file and print what was imported. Return the exit code."""
     flags = {} if data_dir is None else {"data_dir": data_dir}
     try:
         settings = read_settings(os.environ, flags)
@@ -59,7 +59,7 @@ def run_import(file: Path, data_dir: str | None, *, as_json: bool) -> int:
 async def _import(file: Path, settings: Settings, tell: Callable[[int], None]) -> ImportReport:
     runtime = AsyncioRuntime(asyncio.get_running_loop())
     with file.open("rb"):
-        pass  # what cannot be read is told before a directory is made
+        pass  # an unreadable file is reported before the data directory is created
     server = Server(settings, OsDisk(), SystemClock(), runtime, boot_id=read_boot_id(), pid=os.getpid())
     try:
         work = CoreImport(server.engine, server.broker, server.registry)

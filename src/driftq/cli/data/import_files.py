@@ -1,11 +1,11 @@
-"""`driftq import FILE…`: records of JSON lines, Arrow or Parquet files into a topic, each file exactly once.
+"""`driftq import FILE…`: write records from JSON lines, Arrow or Parquet files to a topic, each file exactly once.
 
-A file is cut into batches, always at the same places. Its writer is named after its content, each batch is staged and
-committed under its number, and a topic remembers the last batch of every writer for ever. So an import that was
-interrupted goes on where it stopped, and one that is repeated does nothing.
+A file is cut into batches, always at the same places. The writer is named after a hash of the file's content, and each
+batch is staged and committed under its number, and a topic remembers the last batch of every writer forever. So an
+interrupted import continues where it stopped, and a repeated import writes nothing.
 
-Tags, nodes and metas are kept; seqs and times are the topic's own. Without a column `data` every row is the data of a
-record, as an object.
+Tags, nodes and metas are kept; the topic assigns its own seqs and times. In a table without a column `data`, each row
+becomes the data of one record, as a JSON object.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS = 50_000
 _PART_BYTES, _PART_RECORDS = 8 << 20, 10_000
-"""What a server takes in one part, unless it was told otherwise."""
+"""Size limits of one staged part: the server's defaults."""
 _CHUNK = 1 << 20
 _COLUMNS = ("data", "tag", "node", "meta")
 
 
 class _Line(Struct):
-    """A record, as the API shows it or as it takes it."""
+    """A record of a JSON line, with field names as the API shows them (`$tag`) or as it accepts them (`tag`)."""
 
     data: Raw
     tag: str | None = None
@@ -46,7 +46,7 @@ class _Line(Struct):
 
 
 class _Gap(Struct):
-    """A line that says what was lost."""
+    """Decodes only the type of a line, to recognise tombstones."""
 
     type: str = field(name="$type")
 
@@ -66,7 +66,7 @@ def import_files(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Write the records of files to a topic, each file once; an interrupted import is gone on with."""
+    """Write the records of files to a topic, each file once. An interrupted import continues where it stopped."""
     with connected(url, key_file) as client:
         _make_topic(client, topic)
         rows = [_import(client, topic, path, format_of(path, form)) for path in files]
@@ -131,7 +131,7 @@ def _last_batch(client: "Client", topic: str, writer: str) -> int:
 
 
 def _fingerprint(path: Path, form: Format) -> str:
-    """What a file holds and how it is cut: the same for the same bytes, wherever they are."""
+    """Return a hash of the file's content and of how it is cut into batches; the path does not matter."""
     digest = xxh3_64(f"{form}:{_BATCH_RECORDS}".encode())
     with path.open("rb") as file:
         while piece := file.read(_CHUNK):
@@ -140,7 +140,7 @@ def _fingerprint(path: Path, form: Format) -> str:
 
 
 def _batches(path: Path, form: Format) -> "Iterator[tuple[pyarrow.Table, int]]":
-    """Tables of records, and how many bytes of the file have been read."""
+    """Yield tables of records, each with the number of bytes of the file that have been read."""
     if form is Format.NDJSON:
         yield from _from_lines(path)
         return
@@ -184,7 +184,9 @@ def _arrow(path: Path) -> "Iterator[tuple[pyarrow.Table, int]]":
 
 
 def as_records(table: "pyarrow.Table") -> "pyarrow.Table":
-    """The columns of records; of any other table every row becomes the data of one."""
+    """Return the table with the columns of records. Without a column `data`, each row becomes the data of one
+    record.
+    """
     from driftq.client.topics.arrow_tables import records_of
 
     names = table.schema.names
@@ -207,7 +209,7 @@ def _from_lines(path: Path) -> "Iterator[tuple[pyarrow.Table, int]]":
 
 
 class _Columns:
-    """The records of some lines."""
+    """Collects the records of JSON lines, as columns."""
 
     def __init__(self) -> None:
         self.data: list[str] = []
@@ -216,7 +218,7 @@ class _Columns:
         self._meta: list[str | None] = []
 
     def add(self, path: Path, number: int, line: bytes) -> None:
-        """One more line; one that only says what was lost is none. Raises CommandError."""
+        """Add the record of one line; a tombstone line is skipped. Raise CommandError if the line is not a record."""
         try:
             record = _line.decode(line)
             data, meta = bytes(record.data).decode(), bytes(record.meta).decode()
@@ -233,7 +235,7 @@ class _Columns:
         self._meta.append(meta if meta not in ("", "null") else None)
 
     def table(self) -> "pyarrow.Table":
-        """All of them."""
+        """Return the collected records as an Arrow table."""
         import pyarrow as pa
 
         columns = {"data": self.data, "tag": self._tag, "node": self._node, "meta": self._meta}
@@ -248,7 +250,7 @@ def _is_gap(line: bytes) -> bool:
 
 
 def _bodies(table: "pyarrow.Table") -> Iterator[bytes]:
-    """Arrow streams of a size that a server takes."""
+    """Yield Arrow streams that are small enough for one staged part each."""
     import pyarrow as pa
 
     rows = max(1, min(_PART_RECORDS, _PART_BYTES * table.num_rows // max(table.nbytes, 1)))

@@ -1,4 +1,4 @@
-"""`driftq import`: the ways in. What is no name of one is a file."""
+"""`driftq import`: the group of import commands. An argument that is not a command's name is a file to import."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -23,14 +23,14 @@ class _Imports(LazyGroup):
     }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """`driftq import FILE…` is `driftq import files FILE…`."""
+        """Insert the command `files` if the first argument is not a command: `driftq import FILE…`."""
         if args and args[0] not in self.table and args[0] not in ("-h", "--help"):
             args = [_FILES, *args]
         return super().parse_args(ctx, args)
 
 
 def _nothing_of_its_own() -> None:
-    """Make a group of it."""
+    """Do nothing; Typer needs a callback to make a group."""
 
 
 imports = typer.Typer(

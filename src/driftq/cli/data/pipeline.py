@@ -1,7 +1,7 @@
-"""`driftq pipeline`: run jobs and pipelines of one's own, see how they stand, stop them, verify an archive.
+"""`driftq pipeline`: run jobs and your own pipelines, show their state, stop them, verify an archive.
 
-Spark is imported by the command that needs it. `run` takes the flags of the job behind its own: they are made of the
-job's options (`pipeline/runs/job_options`), and `driftq pipeline run NAME --help` tells both.
+Each command imports Spark only if it needs it. `run` accepts its own flags and then those of the job, which are made
+from the job's options (`pipeline/runs/job_options`). `driftq pipeline run NAME --help` shows both.
 """
 
 import os
@@ -36,7 +36,7 @@ Remote = Annotated[str | None, typer.Option(metavar="URL", help="Spark Connect s
 
 
 def need_spark() -> None:
-    """Refuse where the extra is not installed."""
+    """Raise CommandError if the packages of the extra `spark` are not installed."""
     absent = [name for name in ("pyspark", "deltalake", "pandas") if find_spec(name) is None]
     if absent:
         raise CommandError(f"the data pipeline needs {absent[0]}; install it with `pip install 'driftq[spark]'`")
@@ -64,7 +64,7 @@ def run(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Run a job, or a pipeline of yours, until it ends or is stopped."""
+    """Run a job, or your own pipeline, until it ends or is stopped."""
     if name is None or name in _HELP or _HELP & set(context.args):
         _tell_help(context, name)
         return
@@ -73,7 +73,7 @@ def run(
     need_spark()
     key = api_key(key_file)
     if key is not None:
-        os.environ["DRIFTQ_API_KEY"] = key  # where the source and the sink look for it, too
+        os.environ["DRIFTQ_API_KEY"] = key  # the source and the sink read the key from there
     from driftq.cli.data.pipeline_run import Call, run_detached, run_here
 
     call = Call(name, list(context.args), server_url(url), master, remote, _settings(conf), every)
@@ -86,7 +86,7 @@ def run(
 
 @contextmanager
 def _refusals(url: str | None = None) -> Iterator[None]:
-    """What the pipeline and the server refuse, with the exit code that it has."""
+    """Turn errors of the pipeline and of the client into a CommandError with the matching exit code."""
     from driftq.client import ClientError
     from driftq.pipeline.errors import AbsentError, DeniedError, PipelineError, UnreachableError
     from driftq.pipeline.runs.job_options import WrongFlagError
@@ -156,7 +156,7 @@ def status(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show how a run stands."""
+    """Show the state and progress of a run."""
     from driftq.pipeline.runs.run_records import RunRecords
 
     with _refusals():
@@ -170,7 +170,7 @@ def stop(
     wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for its end.")] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Stop a run behind the batch it works on."""
+    """Stop a run after its current batch."""
     from driftq.pipeline.runs.run_records import OPEN, RunRecords
 
     runs = RunRecords()
@@ -200,7 +200,7 @@ def verify(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Compare an archive with its topics, seq by seq, and say `equal` or what differs."""
+    """Compare an archive with its topics, seq by seq, and print `equal` or the differences."""
     if what != "archive":
         raise CommandError(f"{what!r} cannot be verified; say `driftq pipeline verify archive`", ExitCode.USAGE)
     need_spark()
@@ -223,7 +223,7 @@ def verify(
 
 @pipeline.command("warm")
 def warm(*, as_json: Json = False) -> None:
-    """Record what makes every later session start fast; once per machine."""
+    """Prepare this machine so that later Spark sessions start faster. Needed once per machine."""
     need_spark()
     from driftq.pipeline import warm as record
 
@@ -247,7 +247,7 @@ def cluster_up(
     directory: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """Start a master and workers; `--master` of `run` takes the address that is shown."""
+    """Start a Spark master and workers. Pass the printed address to `driftq pipeline run --master`."""
     need_spark()
     from driftq.pipeline.spark.cluster import up
 
@@ -256,7 +256,7 @@ def cluster_up(
 
 @cluster.command("down")
 def cluster_down(*, directory: Directory = None, as_json: Json = False) -> None:
-    """End the cluster that `up` has started."""
+    """Stop the cluster that `up` started."""
     need_spark()
     from driftq.pipeline.spark.cluster import down
 

@@ -1,7 +1,7 @@
-"""How `driftq pipeline run` runs something: here, with a bar, or in a process of its own that outlives this one.
+"""Runs what `driftq pipeline run` was asked to run: in this process, or detached in a process that outlives this one.
 
-On a terminal a bar shows rows, rows per second and lag. With `--json` every second of progress is a line, and the end
-is the last one.
+On a terminal, a progress bar shows rows, rows per second and lag. With `--json`, progress is printed as one line per
+second at most, and the result is the last line.
 """
 
 import subprocess
@@ -28,7 +28,7 @@ _POLL_S = 0.1
 
 
 class Call(NamedTuple):
-    """What was asked for."""
+    """The arguments of one `driftq pipeline run`."""
 
     name: str
     flags: list[str]
@@ -39,7 +39,7 @@ class Call(NamedTuple):
     every_s: float | None
 
     def arguments(self) -> list[str]:
-        """The same as arguments of the command line."""
+        """Return the command-line arguments that repeat this call in another process."""
         given = [("--url", self.url), ("--master", self.master), ("--remote", self.remote)]
         given += [("--conf", f"{key}={value}") for key, value in self.conf.items()]
         given += [("--every", None if self.every_s is None else str(self.every_s))]
@@ -53,9 +53,10 @@ class _Prepared(NamedTuple):
 
 
 def prepare(name: str, flags: list[str], *, again: bool = False) -> _Prepared:
-    """A job or a file with its options; what is run again and again ends by itself each time.
+    """Return the job or pipeline file with its parsed options.
 
-    Raises PipelineError, WrongFlagError or HelpAskedError.
+    With `again` (`--every`), each run gets `once`, so that it ends by itself. Raise PipelineError, WrongFlagError or
+    HelpAskedError.
     """
     if name.endswith(".py"):
         about = "A pipeline of yours: functions with @pipeline.step, or plain Structured Streaming code."
@@ -67,12 +68,12 @@ def prepare(name: str, flags: list[str], *, again: bool = False) -> _Prepared:
 
 
 def _ending(options: Options, *, again: bool) -> Options:
-    """With `once`, where there is such an option: the other jobs end by themselves anyway."""
+    """Set `once` if `again` is set and the options have it; jobs without that option always end by themselves."""
     return structs.replace(options, once=True) if again and hasattr(options, "once") else options
 
 
 def help_of(name: str) -> str:
-    """The flags of a job."""
+    """Return the help text for the flags of a job."""
     try:
         prepare(name, ["--help"])
     except HelpAskedError as asked:
@@ -81,7 +82,7 @@ def help_of(name: str) -> str:
 
 
 def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
-    """Run it in this process; how it ended. Raises what the pipeline raises."""
+    """Run the pipeline in this process and return how it ended. Raise what the pipeline raises."""
     prepared = prepare(call.name, call.flags, again=call.every_s is not None)
     once = bool(getattr(prepared.options, "once", False))
     settings = RunSettings(
@@ -119,7 +120,7 @@ def _ended(record: RunRecord) -> dict[str, Any]:
 
 
 def outages(every_s: float) -> Callable[[RunRecord], None]:
-    """Says when the server is away from a run that goes on."""
+    """Return a listener that prints when the server becomes unreachable during a run and when it is back."""
     said: str | None = None
 
     def tell(record: RunRecord) -> None:
@@ -132,20 +133,20 @@ def outages(every_s: float) -> Callable[[RunRecord], None]:
 
 
 def end_session() -> None:
-    """End the session, if there is one: a process that just goes leaves Spark talking to nobody, and it says so."""
+    """Stop the Spark session, if there is one. Otherwise Spark logs connection errors after this process has exited."""
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
-    with suppress(Py4JError, OSError):  # a JVM that is gone has ended the session, and what ended it is told already
+    with suppress(Py4JError, OSError):  # if the JVM is gone, so is the session, and the cause was reported
         session = SparkSession.getActiveSession()
         if session is not None:
             session.stop()
 
 
 def run_detached(call: Call) -> RunRecord:
-    """Run it in a process of its own; its record, once it has written one."""
+    """Start the pipeline in a new process and return its run record as soon as that process has written it."""
     runs = RunRecords()
-    prepare(call.name, call.flags)  # what is wrong is said here, where somebody reads it
+    prepare(call.name, call.flags)  # report wrong flags here, not in the log of the new process
     runs.directory.mkdir(parents=True, exist_ok=True)
     log = runs.directory / "detached.log"
     with log.open("ab") as out:
@@ -166,7 +167,7 @@ def run_detached(call: Call) -> RunRecord:
 
 @contextmanager
 def _watching(*, as_json: bool) -> Iterator[Callable[[RunRecord], None]]:
-    """Shows progress: lines of JSON, a bar where there is a terminal, else nothing."""
+    """Yield a listener that shows progress: JSON lines, a bar if stderr is a terminal, else nothing."""
     if as_json:
         yield _lines()
     elif sys.stderr.isatty():

@@ -1,1 +1,3 @@
-"""`driftq demo`: a server of its own, an afternoon of agents in a few seconds, and the data pipeline over it."""
+"""`driftq demo`: starts its own server, plays an afternoon of agents in a few seconds, and runs the pipeline over
+it.
+"""

@@ -1,4 +1,6 @@
-"""`driftq demo`: start a server, play the demo's workload on it, run the data pipeline over it, and show everything."""
+"""`driftq demo`: start a server, play the demo's workload on it, run the data pipeline over it, and show the
+results.
+"""
 
 import asyncio
 import logging
@@ -42,7 +44,9 @@ def demo(
     runs: Runs = 36,
     as_json: Json = False,
 ) -> None:
-    """Play agents of several tenants, with retries and poison, then archive and trace it all with Spark."""
+    """Play agents of several tenants, with retries and poison messages, then archive and trace the result with
+    Spark.
+    """
     data_dir = data_dir.absolute()
     log = data_dir.with_name(f"{data_dir.name}-server.log")
     lake = data_dir.with_name(f"{data_dir.name}-lake")
@@ -51,7 +55,7 @@ def demo(
     with _ended_by_a_signal(), ChildServer(data_dir, log, port=chosen, flags=_LABELS) as server:
         url = f"http://{server.address}"
         played, tables = _play(url, runs)
-        with _ended_by_a_signal():  # the workers have listened to signals themselves
+        with _ended_by_a_signal():  # the workers replaced the signal handlers while they ran
             tables |= _pipeline(url, lake) if spark else {}
             places = {"server": url, "data": str(data_dir), "lake": str(lake), "log": str(log)}
             _tell(played, tables, places, as_json=as_json)
@@ -65,7 +69,7 @@ def _play(url: str, runs: int) -> "tuple[Played, Tables]":
     from driftq.cli.demo.workload import play
     from driftq.client import Client, ClientError
 
-    # Handlers fail here on purpose, and what they say is in the tables.
+    # Handlers fail on purpose here, and the tables show their errors.
     logging.getLogger("driftq.client").setLevel(logging.CRITICAL)
     _say(f"agents work on {runs} runs")
     try:
@@ -113,13 +117,13 @@ def _title(text: str) -> None:
 
 
 def _say(what: str) -> None:
-    """What goes on, to who waits at a terminal."""
+    """Print a step of the demo if stderr is a terminal."""
     if sys.stderr.isatty():
         note(f"… {what}")
 
 
 def _wait(server: ChildServer, url: str) -> None:
-    """Until somebody ends this, or the server is gone."""
+    """Wait until Ctrl-C. Raise CommandError if the server ends first."""
     try:
         note(f"the server goes on at {url} until Ctrl-C")
         server.process.wait()
@@ -130,7 +134,7 @@ def _wait(server: ChildServer, url: str) -> None:
 
 @contextmanager
 def _ended_by_a_signal() -> Iterator[None]:
-    """SIGTERM ends a demo as Ctrl-C does: its server is stopped with it."""
+    """Treat SIGTERM like Ctrl-C, so that the demo's server is stopped too."""
 
     def end(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt

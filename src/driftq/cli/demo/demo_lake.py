@@ -1,6 +1,6 @@
-"""The data pipeline over the demo's topics: archive and lineage on Spark, then a look at what came of it.
+"""Runs the data pipeline over the demo's topics: archive and lineage on Spark, then a comparison with the server.
 
-Needs the extra `spark`; `missing` says what is not installed.
+Needs the extra `spark`; `missing` names the package that is not installed.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ _RUN_FIELDS = ("tenant_id", "run_id", "status", "steps", "attempts", "retries", 
 
 
 def missing() -> str | None:
-    """What has to be installed before this can run; None if nothing has."""
+    """Return the name of a package that must be installed first, or None."""
     return next((name for name in ("pyspark", "deltalake", "pandas") if find_spec(name) is None), None)
 
 
 def run_pipeline(url: str, lake: Path, tell: Callable[[str], None]) -> Tables:
-    """Archive every topic, follow every run, compare the archive with the server. Raises PipelineError."""
+    """Archive all topics, trace all runs and compare the archive with the server. Raise PipelineError."""
     from driftq.pipeline.lake.archive_check import verify
     from driftq.pipeline.lake.delta_tables import Lake
     from driftq.pipeline.lake.server_topics import ServerTopics
@@ -51,7 +51,7 @@ def run_pipeline(url: str, lake: Path, tell: Callable[[str], None]) -> Tables:
 
 
 def stop_spark() -> None:
-    """Let go of the session, if there is one."""
+    """Stop the Spark session, if there is one, and discard what it prints."""
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()

@@ -1,4 +1,4 @@
-"""What the demo did, as tables of rows: asked of the server, not remembered."""
+"""Builds the tables that the demo shows. All figures are read from the server."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ Rows = list[dict[str, object]]
 Tables = dict[str, Rows]
 
 TOPICS = (broker_topic(STEPS), broker_topic(f"dlq.{STEPS}"), USAGE, *TENANT_USAGE, MAILS)
-"""Every topic of the demo, as /v0 and the pipeline call them."""
+"""Every topic of the demo, by the names that /v0 and the pipeline use."""
 
 
 def tables_of(client: Client, played: Played) -> Tables:
-    """Tenants, one run, labels, dead letters, topics."""
+    """Return the tables by title: tenants, one run, labels, dead letters, topics."""
     runs = {run_id: client.broker.runs(run_id) for run_id in played.run_ids()}
     return {
         "tenants": _tenants(client, runs),
@@ -48,7 +48,7 @@ def _tenants(client: Client, runs: dict[str, RunSteps]) -> Rows:
 
 
 def _tokens(client: Client, runs: dict[str, RunSteps]) -> Counter[str]:
-    """From the topics that the routers of /v0 filled, one per tenant."""
+    """Count the tokens of each tenant, from the topics that the routers filled."""
     tokens: Counter[str] = Counter()
     for tenant, name in zip(TENANTS, TENANT_USAGE, strict=True):
         for record in client.topic(name).read():
@@ -106,7 +106,7 @@ def _letters(client: Client, runs: dict[str, RunSteps]) -> Rows:
 
 
 def _came_good(run: RunSteps, step_id: str) -> bool:
-    """Was a step done after all?"""
+    """Whether a step was done in the end."""
     return any(step.step_id == step_id and step.state == "done" for step in run.steps)
 
 

@@ -1,6 +1,6 @@
-"""The demo's router hook (http-v1 §14): it labels every step of an agent with what kind of step it is.
+"""The demo's router hook (http-v1 §14): it labels each step of an agent with its kind.
 
-Loaded by the demo's server as `--router driftq.cli.demo.step_labels:Labels`.
+The demo's server loads it with `--router driftq.cli.demo.step_labels:Labels`.
 """
 
 from driftq.model.message import Message, RoutingDecision
@@ -9,10 +9,10 @@ _MODELS = {"plan": "large", "answer": "large", "search": "small"}
 
 
 class Labels:
-    """Says what kind of step a message is, and which model it wants."""
+    """Router hook that labels messages with the kind of step and the model it needs."""
 
     async def route(self, topic: str, message: Message) -> RoutingDecision | None:
-        """The kind of a step is the first part of its id; a message that is no step is not labelled."""
+        """Return the label, which is the first part of the step id, or None for a message without a step."""
         step = message.envelope.step_id if message.envelope is not None else ""
         if not step:
             return None

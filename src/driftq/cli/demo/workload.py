@@ -1,9 +1,9 @@
-"""Plays the story on a server, through the SDK: agents are a group of the broker, what they use and send goes to /v0.
+"""Plays the story on a server through the SDK. Agents are a consumer group; usage records and e-mails go to /v0.
 
     roots → agents.steps (broker, labelled by the hook) → workers: usage → topic, next steps → broker, e-mail → queue
     usage ── one router of /v0 per tenant ──→ usage.<tenant>
 
-Invariant: a step produces its children before it is acked, so nothing is left to do exactly when nothing lags.
+Invariant: a step produces its children before it is acked, so no work is left exactly when no group has lag.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ _PATIENCE_S = 120.0
 
 
 class DemoError(DriftQError):
-    """The demo could not be played to its end."""
+    """Raised when the demo's workload does not finish in time."""
 
     code = "demo_failed"
 
 
 class Played(Struct, frozen=True):
-    """What the workers say of it."""
+    """Totals of one play, counted by the workers."""
 
     play: str
     runs: int
@@ -47,20 +47,20 @@ class Played(Struct, frozen=True):
     emails: int
 
     def run_ids(self) -> list[str]:
-        """The runs, in the order they began."""
+        """Return the ids of the runs in the order they started."""
         return [StoryStep(self.play, number, "plan").run_id for number in range(self.runs)]
 
 
 class _Agents:
-    """What handlers do, and the one tool that can be down."""
+    """Handlers of the workers, and the state of the one tool that can be down."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self.browser_works = False
 
     async def work(self, delivery: Delivery) -> None:
-        """One step."""
-        told = delivery.json()  # a body that cannot be read fails here, and ends among the dead letters
+        """Handle one step of a run: append its usage, then produce the next steps or push the e-mail."""
+        told = delivery.json()  # raises for a broken body, which ends as a dead letter
         step = StoryStep(told["play"], told["run"], told["step"], delivery.envelope.parent_step_id)
         if step.breaks_a_rule:
             raise DeadLetter("the answer would give away another tenant's data")
@@ -78,7 +78,7 @@ class _Agents:
             await self._client.topic(MAILS).push(mail, tag=step.tenant, idempotency_key=_key(delivery))
 
     async def send(self, job: Job) -> None:
-        """One e-mail. It goes nowhere."""
+        """Accept one e-mail and send nothing."""
 
 
 def _key(delivery: Delivery) -> str:
@@ -86,7 +86,7 @@ def _key(delivery: Delivery) -> str:
 
 
 async def play(url: str, name: str, runs: int) -> Played:
-    """Play so many runs to their end. Raises DemoError, KeyboardInterrupt, or what the client raises."""
+    """Play `runs` runs to their end. Raise DemoError, KeyboardInterrupt, or what the client raises."""
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
     async with AsyncClient(url) as client:
@@ -128,7 +128,7 @@ async def _prepare(client: AsyncClient) -> None:
 
 
 async def _redrive(client: AsyncClient) -> int:
-    """What failed only because of the tool gets another chance; how much that was."""
+    """Redrive the messages that failed only because the browser was down. Return how many there were."""
     asked = await client.broker.redrive(STEPS, filter=RedriveFilter(reason_contains=_BROWSER_DOWN))
     moved = 0
     async with asyncio.timeout(_PATIENCE_S):
@@ -139,14 +139,14 @@ async def _redrive(client: AsyncClient) -> int:
 
 
 async def _all_is_done(client: AsyncClient, working: "Sequence[asyncio.Future[None]]") -> None:
-    """Until nothing waits for an agent, and no e-mail to be sent."""
+    """Wait until the agents have no messages left and the e-mail queue is empty."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             while await _left(client):
                 done, _ = await asyncio.wait(working, timeout=_LOOK_S)
                 if done:
                     done.pop().result()
-                    raise KeyboardInterrupt  # workers take the signals: one that ends by itself was told to by one
+                    raise KeyboardInterrupt  # workers handle the signals, so a worker that ended received one
     except TimeoutError:
         raise DemoError(f"the workload was not through after {_PATIENCE_S:.0f} s; is the machine very busy?") from None
 

@@ -1,1 +1,1 @@
-"""Run, check and measure a server."""
+"""Commands that run, check and measure a server."""

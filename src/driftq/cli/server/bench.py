@@ -1,7 +1,7 @@
-"""`driftq bench`: what a server takes and gives from here, in a few seconds, with a topic that is gone afterwards.
+"""`driftq bench`: measure the rates and latencies of a server in a few seconds, on a topic that is deleted afterwards.
 
-The load is that of `cli/server/load_generator`: prepared requests on some connections, one on its way on each. So the
-figures are those of the server and the way to it, as long as this machine has a core for each.
+The load comes from `cli/server/load_generator`: prepared requests on several connections, one request in flight on
+each. So the figures show the server and the network, as long as this machine has a free core for the load generator.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from driftq.client import Client
 
 _REQUESTS = 20
-"""Different ones; then they begin anew."""
+"""Number of different requests per workload; they are sent in a cycle."""
 _PAGE = 1000
 _PAYLOAD = "x" * 85
 _FILLING_S = 60.0
@@ -42,14 +42,14 @@ _FIELDS = (
 
 
 class BenchTarget(NamedTuple):
-    """Where the load goes."""
+    """Address, path and headers of the topic under load."""
 
     address: tuple[str, int]
     path: str
     headers: tuple[str, ...]
 
     def request(self, path: str, body: bytes) -> bytes:
-        """A POST to the topic."""
+        """Return the bytes of a POST request to the topic."""
         return http_request("POST", self.path + path, body, *self.headers)
 
 
@@ -63,7 +63,7 @@ def bench(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Write and read for a few seconds, and tell rates and latencies. The records have about 110 bytes."""
+    """Write and read for a few seconds, and print rates and latencies. Records are about 110 bytes."""
     name = f"bench-{SystemEntropy().token(6).hex()}"
     with connected(url, key_file) as client:
         target = _target(client, name, key_file)
@@ -92,7 +92,7 @@ class _Workload(NamedTuple):
     name: str
     connections: int
     records: int
-    """Of one request."""
+    """Number of records per request."""
     requests: list[bytes]
 
 

@@ -1,6 +1,6 @@
-"""A server in a process of its own, for whoever wants one for a while: started, waited for, stopped.
+"""Runs a temporary server in a child process: starts it, waits until it listens, stops it.
 
-It has no settings of this process's environment, and listens on this machine only.
+The child ignores the DRIFTQ_ variables of this process's environment and listens on 127.0.0.1 only.
 """
 
 import os
@@ -18,13 +18,13 @@ PATIENCE_S = 30.0
 
 
 class ChildError(DriftQError):
-    """The server did not start, or did not stop."""
+    """Raised when the child server did not start or did not stop."""
 
     code = "no_server"
 
 
 class ChildServer:
-    """A server that is gone when the context is. What it has to say goes to `log`."""
+    """Context manager for a server process that is killed at the end. Its standard error goes to `log`."""
 
     def __init__(self, data_dir: Path, log: Path, *, port: int = 0, flags: Sequence[str] = ()) -> None:
         self._log = log
@@ -49,11 +49,11 @@ class ChildServer:
 
     @property
     def address(self) -> str:
-        """Host and port."""
+        """Return host and port of the server, from its port file."""
         return self._port_file.read_text(encoding="utf-8")
 
     def stop(self) -> None:
-        """Tell it to stop, and wait for that. Raises ChildError."""
+        """Send SIGTERM and wait for the exit. Raise ChildError if it takes too long or the exit code is not 0."""
         self.process.terminate()
         try:
             code = self.process.wait(PATIENCE_S)
@@ -63,13 +63,15 @@ class ChildServer:
             raise ChildError(f"a server that was told to stop exited with {code}")
 
     def kill(self) -> None:
-        """Be done with it."""
+        """Kill the server if it still runs, and remove the port file."""
         self.process.kill()
         self.process.communicate()
         self._port_file.unlink(missing_ok=True)
 
     def _wait_until_it_listens(self) -> None:
-        """Its first line, or its end, comes when it listens, or will never."""
+        """Wait for the first line on standard output, which means that the server listens. Raise ChildError if
+        there is none.
+        """
         assert self.process.stdout is not None
         spoken, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         if not spoken:

@@ -1,8 +1,8 @@
-"""`driftq doctor`: is this machine fit for a server, and is the server well? What was found, and what to do about it.
+"""`driftq doctor`: check this machine and the running server, and recommend what to do about each finding.
 
-The server is asked over HTTP (`doctor_server`). Where it runs on this machine, and the key may know its data directory,
-that directory is checked. Nothing is changed: the probe of the disk writes one file, in the data directory if there is
-one and else where it would be made, and removes it.
+The server is asked over HTTP (`doctor_server`). If it runs on this machine and the key may see its data directory, that
+directory is checked. Nothing is changed: the disk probe writes one file, in the data directory or in the nearest parent
+that exists, and removes it.
 """
 
 import os
@@ -46,7 +46,7 @@ ADVICE = (
 
 
 def lost_segments(data_dir: Path, cold_dir: Path | None) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield topic, first seq and files of every segment in `lost/`. Raises OSError."""
+    """Yield topic, first seq and files of every segment in `lost/`. Raise OSError."""
     layout = Layout(OsDisk(), str(data_dir), None if cold_dir is None else str(cold_dir))
     lost = layout.lost()
     names: dict[int, str] | None = None
@@ -76,7 +76,7 @@ _FREE_SHARE_MIN = 0.05
 _HANDLES_MIN = 4096
 _JAVA_MIN = 17
 _BUILT_MS = 1_750_000_000_000
-"""A clock that is before this is wrong: the program is younger."""
+"""A wall clock before this time (ms) is wrong, because this program was built later."""
 _STEP_MS = 10.0
 _JAVA_S = 20.0
 _DATA_DIR = Path(Settings().data_dir)
@@ -84,7 +84,7 @@ _FIELDS = ("check", "status", "found", "advice")
 
 
 class ServerFacts(NamedTuple):
-    """What a server told."""
+    """Findings about the server, and where it runs if it reports that."""
 
     findings: list[DoctorFinding]
     place: PlaceVitals | None = None
@@ -191,7 +191,7 @@ def _lost(data_dir: Path, cold_dir: Path | None) -> Iterator[DoctorFinding]:
 
 
 def _sync_times(path: Path) -> list[float]:
-    """How long it takes to make 4 KiB durable, in ms, each time."""
+    """Return how long each sync of 4 KiB takes, in ms."""
     disk, clock = OsDisk(), SystemClock()
     file = disk.create(str(path))
     times = []
@@ -208,7 +208,7 @@ def _sync_times(path: Path) -> list[float]:
 
 
 def _clock() -> Iterator[DoctorFinding]:
-    """Wall against monotonic time over a while, and against the age of the program."""
+    """Compare wall time with monotonic time over 50 ms, and with the time this program was built."""
     clock = SystemClock()
     until_ns = clock.monotonic_ns() + 50_000_000
     began, now_ms = _offset_ms(clock), clock.wall_ms()
@@ -228,7 +228,7 @@ def _clock() -> Iterator[DoctorFinding]:
 
 
 def _offset_ms(clock: SystemClock) -> float:
-    """How far wall time is ahead of monotonic time, by the closest of many pairs of looks at them."""
+    """Return how far wall time is ahead of monotonic time, in ms, from the closest of 200 pairs of readings."""
     pairs = []
     for _ in range(200):
         before_ns = clock.monotonic_ns()
@@ -279,7 +279,7 @@ def _find_java() -> str | None:
 
 
 def _server(url: str | None, key_file: Path | None) -> ServerFacts:
-    """Ask the server for everything once. One that nobody named need not be there."""
+    """Ask the server for everything once. If no URL was given, a server that does not answer is only a warning."""
     from driftq.client import ClientError
 
     clock = SystemClock()
@@ -316,7 +316,7 @@ def _server(url: str | None, key_file: Path | None) -> ServerFacts:
 
 
 def _asked(client: "Client", path: str) -> dict[str, Any] | Refusal:
-    """Return what the server answers, as JSON, or its refusal. Raises ClientError where it does not answer."""
+    """Return the server's JSON answer, or its refusal. Raise ClientError if it does not answer."""
     from driftq.client import ApiError
 
     try:
@@ -335,5 +335,5 @@ def _place_of(place: PlaceVitals | None) -> PlaceVitals | None:
     except ProcessLookupError:
         return None
     except PermissionError:
-        pass  # of another user
+        pass  # the process belongs to another user
     return place

@@ -1,7 +1,8 @@
-"""What `driftq doctor` finds out about a running server, from what the server answers.
+"""Checks of `driftq doctor` for a running server, based on the server's answers.
 
-Every check is a function of the answers, so each can be tested with answers of a server that is not well. A finding
-that is not ok says what to do next. Fails what stops writes or soon will; warns what costs time or records later.
+Each check is a function of the answers, so tests can pass the answers of an unhealthy server. A finding that is not ok
+includes what to do next. A check fails for what stops writes now or soon, and warns about what costs time or records
+later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ _ADMIN = "admin"
 
 
 class DoctorFinding(NamedTuple):
-    """One thing that was looked at: `ok`, `warn` or `fail`, and what to do if it is not ok."""
+    """Result of one check: `ok`, `warn` or `fail`, and what to do if it is not ok."""
 
     check: str
     status: str
@@ -33,7 +34,7 @@ class DoctorFinding(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An answer that was not a success."""
+    """An answer with an error status."""
 
     status: int
     code: str
@@ -41,7 +42,7 @@ class Refusal(NamedTuple):
 
 
 def check_ready(answer: Mapping[str, Any] | Refusal) -> Iterator[DoctorFinding]:
-    """Yield what `/v0/ready` says: whether the log is written, whether writes are taken, and what is missing."""
+    """Yield findings from `/v0/ready`: the writers, whether writes are accepted, and holes."""
     if isinstance(answer, Refusal):
         yield _not_ready(answer)
         return
@@ -111,7 +112,7 @@ def _holes(holes: Mapping[str, int]) -> DoctorFinding:
 
 
 def check_vitals(vitals: Vitals, now_ms: int) -> Iterator[DoctorFinding]:
-    """Yield what the vitals of a server say; `now_ms` is the wall clock of this machine."""
+    """Yield findings from the server's vitals; `now_ms` is the wall clock of this machine."""
     yield _caller(vitals.caller)
     yield _checkpoint(vitals.checkpoint)
     yield from _disk(vitals.disk)
@@ -122,7 +123,7 @@ def check_vitals(vitals: Vitals, now_ms: int) -> Iterator[DoctorFinding]:
 
 
 def check_no_vitals(refusal: Refusal) -> DoctorFinding:
-    """Return what it means that the vitals were refused."""
+    """Return the finding for a server that refuses to show its vitals."""
     return DoctorFinding(
         "key",
         "warn",

@@ -1,7 +1,7 @@
-"""Load over sockets: many connections, each with one request on its way, for a while. One process, prepared bytes.
+"""Generates load over sockets: many connections in one process, each with one request in flight, for a limited time.
 
-What is measured is the server, so a connection does next to nothing: it sends bytes that were made before, and finds
-the end of the reply. A refusal ends it, because a server is quick at refusing.
+The server is measured, so a connection does as little as possible: it sends prepared bytes and finds the end of the
+reply. A refusal ends the run, because a server refuses faster than it works.
 """
 
 import asyncio
@@ -12,44 +12,44 @@ from typing import NamedTuple, cast
 from driftq.system.clock import SystemClock
 
 Measure = Callable[[bytes], int]
-"""How long the reply is that begins like this, or 0 if that cannot be told yet."""
+"""Returns the length of a reply from its first bytes, or 0 if more bytes are needed."""
 
 _now_ns = SystemClock.monotonic_ns
 _REFUSALS = (b"-", b"HTTP/1.1 4", b"HTTP/1.1 5")
 
 
 class RefusedError(Exception):
-    """What a server said instead of doing it."""
+    """Raised with the server's reply when it refuses a request."""
 
 
 class LoadGenerator(NamedTuple):
-    """What a load came to."""
+    """Result of one load run."""
 
     replies: int
     seconds: float
     latencies: list[float]
-    """Of every reply, in seconds."""
+    """Latency of every reply, in seconds."""
 
     @property
     def per_second(self) -> float:
-        """Replies."""
+        """Return the number of replies per second."""
         return self.replies / self.seconds
 
     def quantile(self, share: float) -> float:
-        """The latency that this share of the replies stays below, in ms."""
+        """Return the latency in ms that a `share` of the replies does not exceed."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000
 
 
 class Caller(asyncio.Protocol):
-    """One connection: ask, wait for the answer, ask again."""
+    """One connection: sends a request, waits for the whole reply, sends the next."""
 
     def __init__(self, requests: Iterator[bytes], measure: Measure, until_ns: int) -> None:
         self._requests = requests
         self._measure = measure
         self._until_ns = until_ns
         self._beginning = b""
-        """What came before the length could be told; of the rest only the length counts."""
+        """First bytes of the reply, kept until its length is known; later bytes are only counted."""
         self._received = self._length = 0
         self._asked_ns = 0
         self._transport: asyncio.Transport | None = None
@@ -57,7 +57,7 @@ class Caller(asyncio.Protocol):
         self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Send the first request on the new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._ask()
 
@@ -71,7 +71,7 @@ class Caller(asyncio.Protocol):
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """A part of the answer."""
+        """Count a part of the reply; after the last part, send the next request."""
         self._received += len(data)
         if not self._length:
             self._beginning += data
@@ -86,7 +86,7 @@ class Caller(asyncio.Protocol):
             self._ask()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server has hung up, or we have."""
+        """End with an error, unless the load has already ended."""
         self._end(exc or ConnectionResetError("the server closed the connection"))
 
     def _end(self, error: Exception | None) -> None:
@@ -102,9 +102,9 @@ class Caller(asyncio.Protocol):
 async def drive(
     address: tuple[str, int], requests: Sequence[Iterator[bytes]], measure: Measure, seconds: float
 ) -> LoadGenerator:
-    """One connection for each stream of requests, until the time is over or all are sent.
+    """Open one connection for each stream of requests; send until the time is over or all requests are sent.
 
-    Raises RefusedError or OSError.
+    Raise RefusedError or OSError.
     """
     loop = asyncio.get_running_loop()
     began_ns = _now_ns()
@@ -119,7 +119,7 @@ async def drive(
 
 
 def http_length(beginning: bytes) -> int:
-    """Head, and as many bytes as it says."""
+    """Return the length of an HTTP reply: its head plus its Content-Length, or 0 if the head is incomplete."""
     end = beginning.find(b"\r\n\r\n")
     if end < 0:
         return 0
@@ -130,7 +130,7 @@ def http_length(beginning: bytes) -> int:
 
 
 def http_request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of an HTTP/1.1 request."""
     lines = [f"{method} {path} HTTP/1.1", "host: driftq", f"content-length: {len(body)}", *headers]
     if body and not any(line.lower().startswith("content-type") for line in headers):
         lines.append("content-type: application/json")
@@ -138,5 +138,5 @@ def http_request(method: str, path: str, body: bytes = b"", *headers: str) -> by
 
 
 def again_and_again(requests: Sequence[bytes]) -> Iterator[bytes]:
-    """For ever, from the first."""
+    """Yield the requests in an endless cycle."""
     return cycle(requests)

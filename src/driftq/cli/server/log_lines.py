@@ -1,11 +1,11 @@
-"""The log: lines on standard error, for people (`text`) or for programs (`json`).
+"""The server's log: lines on standard error, for people (`text`) or for programs (`json`).
 
-With `json` every line that the process writes to standard error is one JSON object: warnings, errors that nobody
-caught, in any thread, and a refused start too. All of it is ASCII, so that no locale can break a line. Times are
-RFC 3339, UTC, with milliseconds.
+With `json`, every line that the process writes to standard error is one JSON object, including warnings, uncaught
+errors of any thread, and a refused start. All of it is ASCII, so that no locale can break a line. Times are RFC 3339,
+UTC, with milliseconds.
 
-A line is at most `LINE_BYTES` long, so that lines of several processes never mix in one pipe. Nothing waits for a
-reader: while nobody reads the pipe, lines are dropped and counted, and the next line says how many.
+A line is at most `LINE_BYTES` long, so that lines of several processes never mix in one pipe. Logging never blocks:
+while the pipe is full because it is not read, lines are dropped and counted, and the next line gives the number.
 
 Writer processes are forked after `start_log` and log in the same way.
 """
@@ -28,11 +28,11 @@ _LEVELS = {
     "error": logging.ERROR,
 }
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@+%,~[]()*!?&;<>|{}^$#`")
-"""Characters that a fact may have in text without being quoted."""
+"""Characters that a fact may have in a text line without being quoted."""
 LINE_BYTES = 4096
-"""A pipe takes so many bytes at once or not at all (PIPE_BUF)."""
+"""A pipe accepts this many bytes in one piece or not at all (PIPE_BUF)."""
 _LONG_CHARS = 1000
-"""A message is cut to so many characters where its line would be too long."""
+"""Characters that a cut trace leaves free in its line, because a character may take several bytes."""
 _CUT = " ... "
 _log = logging.getLogger("driftq")
 
@@ -46,7 +46,7 @@ class TextLines(logging.Formatter):
     """Formats a record as time, level, logger, message and facts (`name=value`); a trace has lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as a line of text."""
         parts = [f"{rfc3339(record.created)} {record.levelname} {record.name}: {_printable(_message(record))}"]
         parts += [f"{name}={_shown(value)}" for name, value in _facts(record).items()]
         line = " ".join(parts)
@@ -61,8 +61,8 @@ class JsonLines(logging.Formatter):
     """Formats a record as one JSON object: time, level, logger, message, its facts, and the trace of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        from json import dumps  # which escapes all that is not ASCII, lone surrogates included
+        """Return the record as one line of JSON."""
+        from json import dumps  # escapes everything that is not ASCII, lone surrogates included
 
         line: dict[str, Fact] = {
             "time": rfc3339(record.created),
@@ -77,7 +77,7 @@ class JsonLines(logging.Formatter):
             line["trace"] = trace
         text = dumps(line, default=str, separators=(",", ":"))
         while len(text) >= LINE_BYTES:
-            # The end of a trace names the error; of everything else the beginning says most.
+            # The end of a trace names the error; of all other values, the beginning matters most.
             longest = max(line, key=lambda name: len(str(line[name])))
             value = str(line[longest])
             half = len(value) // 2
@@ -94,7 +94,7 @@ class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # generi
         self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or drop and count it where nobody reads the pipe."""
+        """Write a line, or drop and count it if the pipe is full."""
         if not self._takes():
             self._dropped += 1
             return
@@ -111,7 +111,7 @@ class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # generi
         try:
             handle = self.stream.fileno()
         except (OSError, ValueError):
-            return True  # not a file of the system
+            return True  # not a file of the operating system
         ready = select.poll()
         ready.register(handle, select.POLLOUT)
         return bool(ready.poll(0))
@@ -143,7 +143,7 @@ def chosen_format(arguments: Sequence[str], environment: Mapping[str, str]) -> s
 
 
 def refuse(message: str, form: str, code: int = 1) -> None:
-    """Say why the process does not start, or ends with an error: one line, `driftq: ...` or a JSON object."""
+    """Print why the process does not start, or why it ends: one line, `driftq: ...` or a JSON object."""
     if form == "json":
         record = logging.LogRecord(_log.name, logging.ERROR, "", 0, message, None, None)
         record.__dict__.update(facts(exit_code=code))
@@ -155,7 +155,7 @@ def refuse(message: str, form: str, code: int = 1) -> None:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001  # a message whose arguments do not fit is still worth its text
+    except Exception:  # noqa: BLE001  # if the arguments do not fit the message, log its text alone
         return str(record.msg)
 
 
@@ -181,7 +181,7 @@ def _shown(value: Fact) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return the text on one line: what a caller sent cannot forge a line of the log."""
+    """Return the text on one line, so that values sent by a client cannot forge a line of the log."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -190,7 +190,7 @@ def _size(line: str) -> int:
 
 
 def _fitting(line: str) -> str:
-    """Return as much of a long line as fits, also where every character takes four bytes or an escape."""
+    """Cut a long line until it fits, even if each character takes four bytes or an escape."""
     while _size(line) >= LINE_BYTES:
         line = line[: len(line) * 3 // 4] + _CUT
     return line

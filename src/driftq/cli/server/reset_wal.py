@@ -1,4 +1,4 @@
-"""`--reset-wal`: begin with nothing, and lose nothing: what there is gets another name (http-v1 §16)."""
+"""`--reset-wal`: start with an empty directory and lose nothing, because existing data is renamed (http-v1 §16)."""
 
 import os
 
@@ -13,7 +13,7 @@ _MS_PER_S = 1000
 
 
 def move_aside(settings: Settings, disk: Disk, clock: Clock) -> list[str]:
-    """Rename the directories to `.bak.<seconds>`; their new names. Raises StartError."""
+    """Rename the data and cold directories to `.bak.<seconds>` and return the new names. Raise StartError."""
     if not disk.exists(settings.data_dir):
         return []
     path = Layout(disk, settings.data_dir, settings.cold_dir).lock_path

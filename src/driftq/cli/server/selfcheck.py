@@ -1,6 +1,7 @@
-"""`driftq selfcheck`: does this installation work on this machine? A real server, a real disk, and nothing left behind.
+"""`driftq selfcheck`: check that this installation works on this machine, with a real server and disk; leaves no files.
 
-a server process: starts, answers its probes, stops        an engine in this process: writes, reads, restarts, reads
+a server process: starts, answers its probes, stops
+an engine in this process: writes, reads, restarts, reads
 """
 
 import asyncio
@@ -35,14 +36,14 @@ _WRITES, _RECORDS = 20, 50
 
 
 class Check(Struct, frozen=True):
-    """One thing that works, and how long that took."""
+    """One successful check and how long it took."""
 
     what: str
     ms: float
 
 
 class Findings(Struct, frozen=True, omit_defaults=True):
-    """What a self-check found."""
+    """Result of a self-check: the successful checks, and the error that ended it."""
 
     ok: bool
     version: str
@@ -51,11 +52,11 @@ class Findings(Struct, frozen=True, omit_defaults=True):
 
 
 class CheckFailedError(Exception):
-    """What does not work."""
+    """Raised with the reason when a check fails."""
 
 
 class _Checks:
-    """What has worked so far."""
+    """Records the successful checks and their times."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()
@@ -63,19 +64,19 @@ class _Checks:
         self.all: list[Check] = []
 
     def passed(self, what: str) -> None:
-        """One more thing works; its time is that since the one before."""
+        """Record a successful check; its time is the time since the previous one."""
         now_ns = self._clock.monotonic_ns()
         self.all.append(Check(what, round((now_ns - self._since_ns) / 1e6, 1)))
         self._since_ns = now_ns
 
 
 def selfcheck(*, as_json: Json = False) -> None:
-    """Start a server in a temporary directory, check that it works, and say what was checked."""
+    """Start a server in a temporary directory, check that it works, and list what was checked."""
     raise typer.Exit(run_selfcheck(as_json=as_json))
 
 
 def run_selfcheck(*, as_json: bool) -> int:
-    """Check everything and print what was checked; the exit code."""
+    """Run all checks and print them. Return the exit code."""
     findings = find()
     if as_json:
         sys.stdout.write(json.format(json.encode(findings), indent=2).decode() + "\n")
@@ -87,7 +88,7 @@ def run_selfcheck(*, as_json: bool) -> int:
 
 
 def find() -> Findings:
-    """Check everything, up to the first thing that does not work."""
+    """Run the checks up to the first failure."""
     checks = _Checks()
     try:
         with TemporaryDirectory(prefix="driftq-selfcheck-") as directory:
@@ -103,7 +104,7 @@ def _require(truth: object, message: str) -> None:
         raise CheckFailedError(message)
 
 
-# A server in a process of its own
+# A server in a child process
 
 
 def _check_server(directory: str, checks: _Checks) -> None:
@@ -144,7 +145,7 @@ def _check_engine(directory: str, checks: _Checks) -> None:
 def _with_engine(
     settings: Settings, story: Callable[[Engine, AsyncioRuntime], Coroutine[object, object, bytes]]
 ) -> bytes:
-    """Open an engine, do something with it, close it; the records it then has."""
+    """Open an engine, run `story` on it, close it, and return the records that `story` returned."""
 
     async def run() -> bytes:
         runtime = AsyncioRuntime(asyncio.get_running_loop())
@@ -173,7 +174,7 @@ async def _write(engine: Engine, runtime: AsyncioRuntime) -> bytes:
 
 
 async def _read(engine: Engine, runtime: AsyncioRuntime) -> bytes:
-    """All records, as a reader gets them."""
+    """Return all records of the topic as JSON, as a reader gets them."""
     parts = []
     cursor, caught_up = 0, False
     while not caught_up:

@@ -1,13 +1,14 @@
-"""`driftq serve`: from settings to a process that serves, and out again (http-v0 §17).
+"""`driftq serve`: from settings to a serving process, and its shutdown (http-v0 §17).
 
     settings → address and guard → directories, lock → recovery → bind → port file → one line → until a signal
-    → accept nobody → replies that are due → copies that are due → last checkpoint → 0
+    → accept no connections → send due replies → make due copies → last checkpoint → exit 0
 
-A log that stops for good ends the server too, after a grace period for reads and with a code of its own: a supervisor
-restarts it, and the start recovers. That way out takes no checkpoint.
+If the log stops for good, the server ends too, after a grace period for reads and with its own exit code. A supervisor
+restarts it, and the start recovers the data. That shutdown takes no checkpoint.
 
-A refused start says why in one line on standard error and exits 1. It has bound nothing, unless the log takes long to
-read: then the server is bound meanwhile, so that its probes are answered, and refuses everything else (`Threshold`).
+A refused start prints the reason as one line on standard error and exits with 1. Normally nothing is bound by then.
+Only if reading the log takes long does the server listen meanwhile: it answers its probes and refuses everything else
+(`Threshold`).
 """
 
 import asyncio
@@ -45,23 +46,25 @@ from driftq.system.runtime import AsyncioRuntime
 from driftq.system.writer_process import ScribeProcess, fork_scribes
 
 _LOOP_PATIENCE_S = 0.5
-"""So long the loop waits for a cold directory that hangs, once: until that call returns it does not wait again."""
+"""How long the loop waits for a hanging cold directory. After one timeout it does not wait until that call has
+returned.
+"""
 _QUICK_NS = 250_000_000
-"""A log that is read in this time is read before anything is bound."""
+"""If the log is read within this time (250 ms), nothing is bound before."""
 _NS_PER_MS = 1_000_000
 _SLICE_NS = 20_000_000
-"""How long it is read before the loop may answer a probe."""
+"""How long the log is read (20 ms) before the loop may answer a probe."""
 _DRAIN_S = 5.0
 _FILES = 4096
-"""Handles for files, beside those for connections."""
+"""Number of file handles for files, in addition to those for connections."""
 _STOP_S = 9.5
-"""A stop takes less than ten seconds, whatever the disk does."""
+"""Time limit of a shutdown, so that it takes less than 10 s even if the disk hangs."""
 
 _log = logging.getLogger(__name__)
 
 
 def run_server(flags: dict[str, Value]) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until asked to stop, and return the exit code."""
     form = str(flags.get("log_format") or chosen_format((), os.environ))
     try:
         settings = read_settings(os.environ, flags)
@@ -81,7 +84,7 @@ def run_server(flags: dict[str, Value]) -> int:
 
 
 def _wait_for_orphans(settings: Settings) -> None:
-    """Wait for the writer processes of a server that is gone. Raise DataDirLockedError if they do not end."""
+    """Wait for the writer processes of a server that has ended. Raise DataDirLockedError if they do not end."""
     path = Layout(OsDisk(), settings.data_dir).lock_path
     if not wait_for_orphans(path):
         pids = ", ".join(map(str, holders(path))) or "unknown"
@@ -92,7 +95,7 @@ def _wait_for_orphans(settings: Settings) -> None:
 
 
 def _allow_handles(settings: Settings) -> None:
-    """As many file handles as connections and files may need, if the system lets us have them."""
+    """Raise the limit of file handles to what connections and files may need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.connections_max + _FILES if settings.connections_max else hard
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -109,7 +112,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: Settings, keys: ApiKeys, scribes: list[ScribeProcess]) -> ExitCode:
-    """The life of a server. Returns its exit code."""
+    """Start the server, serve until asked to stop, and return the exit code."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,7 +136,7 @@ async def _serve(settings: Settings, keys: ApiKeys, scribes: list[ScribeProcess]
         address = await _listen(listener, chosen, settings, disk)
         while not (recovered or stop.is_set()):
             recovered = _go_on(recovery, clock, _SLICE_NS)
-            await asyncio.sleep(0)  # so that probes are answered
+            await asyncio.sleep(0)  # lets the loop answer probes
     except StartError:
         await listener.close(0)
         if recovered:
@@ -156,7 +159,7 @@ async def _serve(settings: Settings, keys: ApiKeys, scribes: list[ScribeProcess]
 
 
 async def _stop(server: Server, listener: Listener, runtime: AsyncioRuntime) -> ExitCode:
-    """Let everybody have their replies, take the last checkpoint where that is possible. Returns the exit code."""
+    """Send the replies that are due, take the last checkpoint if possible, and return the exit code."""
     began_ns = server.clock.monotonic_ns()
     signal.signal(signal.SIGALRM, partial(_give_up, server))
     signal.setitimer(signal.ITIMER_REAL, _STOP_S)
@@ -172,7 +175,7 @@ async def _stop(server: Server, listener: Listener, runtime: AsyncioRuntime) -> 
 
 
 def _disk_of(settings: Settings) -> tuple[Disk, Patience]:
-    """Return the disk of a server, and how it waits for a cold directory that hangs."""
+    """Return the disk of a server, and the timeouts for a cold directory that hangs."""
     cold, patience = settings.cold_dir, Patience()
     if cold is None or f"{os.path.abspath(settings.data_dir)}/".startswith(f"{os.path.abspath(cold)}/"):
         return OsDisk(), patience
@@ -193,7 +196,7 @@ def _log_start(settings: Settings, chosen: ListenAddress) -> None:
 
 
 def _go_on(recovery: Iterator[None], clock: SystemClock, for_ns: int) -> bool:
-    """Read the log for a while; is it through?"""
+    """Read the log for at most `for_ns`. Return whether all of it is read."""
     until = clock.monotonic_ns() + for_ns
     return all(clock.monotonic_ns() < until for _ in recovery)
 
@@ -206,7 +209,7 @@ async def _listen(listener: Listener, chosen: ListenAddress, settings: Settings,
 
 
 def _tell_what_was_found(server: Server) -> None:
-    """Log what the start has read, and whether anything is lost or damaged."""
+    """Log what the start has read, and whether records are lost or damaged."""
     found, holes = server.engine.recovered, server.holes()
     _log.info(
         "recovered",
@@ -236,7 +239,7 @@ def _tell_what_was_found(server: Server) -> None:
 
 
 def _announce(server: Server, address: ListenAddress) -> None:
-    """Log that the server is ready, and print the one line on standard output."""
+    """Log that the server is ready, and print one line on standard output."""
     writable = None if server.engine.refusal is None else False
     _log.info("ready", extra=facts(address=str(address), ms=server.health().uptime_ms, writable=writable))
     sys.stdout.write(f"driftq {__version__} listens on http://{address}, data in {server.settings.data_dir}\n")
@@ -244,7 +247,7 @@ def _announce(server: Server, address: ListenAddress) -> None:
 
 
 def _give_up(server: Server, _: int, __: FrameType | None) -> None:
-    """End a stop that takes too long."""
+    """End the process when the shutdown exceeds its time limit."""
     code = failed_code(server)
     message = last_words(server, "the disk did not let the server stop in time")
     refuse(message, server.settings.log_format, code)

@@ -1,6 +1,7 @@
-"""`driftq serve` as the other commands see it: in the list, in the help of help, and completed in a shell.
+"""`driftq serve` as an entry for the list of commands, for `driftq help` and for shell completion.
 
-It is run by `cli.main`, which parses its flags without typer. The flags here are made of the same table of settings.
+`cli.main` runs the real command and parses its flags without Typer. The flags here come from the same table of
+settings.
 """
 
 from inspect import Parameter, Signature

@@ -1,6 +1,6 @@
-"""The flags of `driftq serve`, made of the table of settings: what a setting is called, may be and means is said there.
+"""The flags of `driftq serve`, made from the table of settings, which has their names, limits and help texts.
 
-argparse reads them, not typer, which takes a quarter of the time a start may take before it has read the first one.
+argparse parses them: importing Typer alone would take a quarter of the time that a start may take.
 """
 
 import argparse
@@ -19,7 +19,7 @@ Keys come from DRIFTQ_API_KEYS alone."""
 
 
 def parse_flags(arguments: Sequence[str]) -> dict[str, Value]:
-    """The settings that were given as flags, by field. Exits with 2 where one is wrong."""
+    """Return the settings that were given as flags, by field. Exit with code 2 if one is wrong."""
     parser = _Parser(
         prog="driftq serve",
         usage="driftq serve [flags]",
@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
     arguments: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line, in the format of the log that was asked for."""
+        """Print the error as one line, in the chosen log format, and exit with code 2."""
         from driftq.cli.server.log_lines import chosen_format, refuse
 
         refuse(f"{message}; see {self.prog} --help", chosen_format(self.arguments, os.environ), code=2)

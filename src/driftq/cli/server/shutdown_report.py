@@ -1,4 +1,4 @@
-"""What `driftq serve` says when it ends without a last checkpoint: no more than it knows about acked records."""
+"""Composes the last message of a `driftq serve` that ends without a last checkpoint; it claims only what is known."""
 
 from driftq.cli.exits import ExitCode
 from driftq.engine.writer_watch import LOG, SEGMENTS, RestartReason
@@ -17,7 +17,7 @@ def failed_code(server: Server) -> ExitCode:
 
 
 def last_words(server: Server, what: str) -> str:
-    """Return the line for an end without a checkpoint: what happened, and what is known about acked records."""
+    """Return the last message: what happened, and what is known about acked records."""
     writers = server.engine.writers
     if writers.stopped is not None:
         what = f"the log stopped: {writers.stopped}"
@@ -34,7 +34,7 @@ def last_words(server: Server, what: str) -> str:
 
 
 def what_is_known(unconfirmed: Unconfirmed) -> str:
-    """Return what is known about acked records."""
+    """Return a sentence about which acked records are on disk."""
     if not any(unconfirmed):
         return "all acked records of the classes fsync, disk and memory are on disk; the next start reads the log"
     counts = [f"{count} of class {name}" for name, count in unconfirmed._asdict().items() if count]

@@ -1,1 +1,1 @@
-"""Topics and records."""
+"""Commands for topics, records and routers."""

@@ -1,11 +1,11 @@
-"""`driftq append`: lines of JSON into a topic, as fast as the server takes them.
+"""`driftq append`: write lines of JSON to a topic, as fast as the server accepts them.
 
     read ──► groups of lines ──► checked and spliced ──► one write each, in order, by a producer of the client
              (this thread)       (this thread)           (its thread: the next group is checked meanwhile)
 
-Lines are checked many at a time and never decoded into objects. Every write has its idempotency key, so one that is
-repeated is stored once. A line that cannot be stored ends the command with its number: all lines before it are written,
-and none after it. So a group goes to the producer when the one before it is written.
+Lines are checked many at a time and never decoded into objects. Every write has its idempotency key, so a repeated
+write is stored once. A line that cannot be stored ends the command with its number: all lines before it are written,
+and none after it. So a group goes to the producer only when the previous group is written.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from driftq.client.transport.new_records import JsonLinesReader
 
 _CHUNK_BYTES = 1 << 20
-"""What is read at once, and so about the size of a write."""
+"""Maximum bytes per read, and so about the size of a write."""
 _LINGER_S = 0.02
-"""How long a write waits for more lines from a pipe, before it takes those that came."""
+"""How long a write waits for more lines from a pipe, in seconds."""
 _BATCH_MAX = 10_000
 
 
@@ -52,7 +52,7 @@ def append(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Tell of lines that are no JSON and go on.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Append every line of a file, or of standard input, to a topic: one JSON value a line."""
+    """Append every line of a file, or of standard input, to a topic: one JSON value per line."""
     from driftq.client import ClientError
 
     if file == Path("-"):
@@ -82,7 +82,7 @@ def append(
 
 @contextmanager
 def _opened(file: Path | None) -> Iterator[tuple[int, int | None]]:
-    """What is to be read, and its size if that is known."""
+    """Yield the file descriptor to read, and its size if that is known."""
     if file is None:
         with suppress(OSError, AttributeError):
             fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)  # fewer and larger reads; only pipes have it
@@ -99,19 +99,19 @@ def _opened(file: Path | None) -> Iterator[tuple[int, int | None]]:
 
 
 class Lines(NamedTuple):
-    """Some whole lines, and the number of the first."""
+    """A group of whole lines, and the line number of the first."""
 
     first: int
     text: bytes
 
 
 def is_ready(source: int) -> bool:
-    """Can something be read without waiting? A file always can."""
+    """Whether something can be read without waiting. A file is always ready."""
     return bool(select.select([source], [], [], 0)[0])
 
 
 async def wait_until_ready(source: int) -> None:
-    """Until something can be read. An interrupt ends it, as it would not end a read."""
+    """Wait until something can be read. Ctrl-C ends this wait, which it would not do during a read."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(source, ready.set)
@@ -122,7 +122,7 @@ async def wait_until_ready(source: int) -> None:
 
 
 def read_piece(source: int) -> bytes:
-    """What is there: much at once, or less if it comes slowly; nothing at the end."""
+    """Read up to 1 MiB, or less if the input pauses for 20 ms. Returns no bytes at the end of the input."""
     parts: list[bytes] = []
     size = 0
     while size < _CHUNK_BYTES and (not parts or select.select([source], [], [], _LINGER_S)[0]):
@@ -135,7 +135,7 @@ def read_piece(source: int) -> bytes:
 
 
 class LineGroups:
-    """Makes groups of whole lines of what comes in pieces, at most so many lines each."""
+    """Splits input that arrives in pieces into groups of whole lines, at most `batch` lines each."""
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
@@ -143,7 +143,9 @@ class LineGroups:
         self._number = 1
 
     def feed(self, piece: bytes) -> Iterator[Lines]:
-        """The groups that this piece completes; an empty one is the end, and completes the last line."""
+        """Yield the groups that this piece completes. An empty piece is the end of the input and completes the last
+        line.
+        """
         text = self._rest + piece
         end = text.rfind(b"\n") + 1 if piece else len(text)
         self._rest = text[end:]
@@ -163,14 +165,14 @@ def _cut(text: bytes, batch: int) -> Iterator[bytes]:
 
 
 class _Write(NamedTuple):
-    """A write that is ready to go, and the lines it was made of: in place of those that were left out, empty ones."""
+    """A write that is ready, and its lines; lines that were left out are empty."""
 
     lines: Lines
     records: "JsonLinesReader"
 
 
 class Appending:
-    """One append: what has been written so far, and what could not be."""
+    """One run of `driftq append`: what has been written so far, and which lines could not be."""
 
     def __init__(
         self, out: "TopicProducer", tag: str | None, node: str | None, *, create: bool | None, skip_bad: bool
@@ -187,12 +189,12 @@ class Appending:
         self.failure: str | None = None
 
     async def run(self, source: int, batch: int, tell: Callable[[int], None]) -> None:
-        """Write all lines, or those before the first that cannot be. Raises ClientError."""
+        """Write all lines, or those before the first that cannot be stored. Raise ClientError."""
         read, writing = 0, None
         groups, piece = LineGroups(batch), b"."
         while piece and not self._is_over():
             if not is_ready(source):
-                if writing is not None and not await writing:  # at once: a refusal is told while nothing comes
+                if writing is not None and not await writing:  # reports a refusal while no input comes
                     return
                 writing = None
                 await wait_until_ready(source)
@@ -204,14 +206,14 @@ class Appending:
                 read += len(lines.text)
                 tell(read)
                 writing = None if body is None else asyncio.create_task(asyncio.to_thread(self._write, body))
-                await asyncio.sleep(0)  # it begins
+                await asyncio.sleep(0)  # lets the write start
                 if self._is_over():
                     break
         if writing is not None:
             await writing
 
     def report(self, topic: str, seconds: float) -> dict[str, object]:
-        """What was done."""
+        """Return the totals of this run for the output."""
         facts = {"topic": topic, "records": self.records, "first_seq": self._first_seq}
         facts |= {"last_seq": self._last_seq, "bad_lines": self.bad_lines, "seconds": round(seconds, 3)}
         return facts | {"records_per_s": round(self.records / seconds)}
@@ -220,14 +222,16 @@ class Appending:
         return self.failure is not None
 
     def _checked(self, lines: Lines) -> _Write | None:
-        """A body of those lines that are JSON."""
+        """Return a write of the lines that are JSON, or None if there are none."""
         try:
             return _Write(lines, self._spliced(lines.text))
         except ValueError:
             return self._mended(lines)
 
     def _mended(self, lines: Lines) -> _Write | None:
-        """The same without what is no JSON, or up to it."""
+        """Return a write without the lines that are not JSON; without `--skip-bad`, only the lines before the first
+        one.
+        """
         from msgspec import MsgspecError, Raw, json
 
         decode = json.Decoder(Raw).decode
@@ -245,7 +249,7 @@ class Appending:
         return _Write(Lines(lines.first, text), self._spliced(text)) if text.strip() else None
 
     def _go_on_after(self, number: int, why: str) -> bool:
-        """One line cannot be stored; is that not the end?"""
+        """Report a line that cannot be stored. Return whether to continue (`--skip-bad`)."""
         self.bad_lines += 1
         if self._skip_bad:
             note(f"line {number} {why}")
@@ -259,7 +263,7 @@ class Appending:
         return JsonLinesReader(text, tag=self._tag)
 
     def _write(self, body: _Write) -> bool:
-        """Write a body, or what the server takes of it; may the next one be written? Raises ClientError."""
+        """Write a body, or the part of it that the server accepts. Return whether to continue. Raise ClientError."""
         from driftq.client import BadRequestError
 
         try:
@@ -270,7 +274,7 @@ class Appending:
         return True
 
     def _write_by_halves(self, rows: list[tuple[int, bytes]]) -> bool:
-        """Find the lines that a server refuses: what comes before such a one is written on the way to it."""
+        """Find the lines that the server refuses by writing halves; all lines before a refused one are written."""
         from driftq.client import BadRequestError
 
         try:

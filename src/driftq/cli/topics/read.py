@@ -1,4 +1,6 @@
-"""`driftq read` and `driftq tail`: records as lines, for people or as JSON, and what is lost where it is missing."""
+"""`driftq read` and `driftq tail`: print records as text or JSON lines, and report lost records where they are
+missing.
+"""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from driftq.client import Client, Record, Start, Tombstone, WatchEvent
 
 _LINES = 10
-"""What `tail` shows of what is there already."""
+"""Number of existing records that `tail` shows by default."""
 
 FromSeq = Annotated[int | None, typer.Option(min=0, help="Begin behind this seq; 0: at what is retained.")]
 Epoch = Annotated[
@@ -39,7 +41,9 @@ def read(
     limit: Count = None,
     as_json: Json = False,
 ) -> None:
-    """Print the records of a topic, up to the last one there is at the beginning; with --json one object a line."""
+    """Print the records of a topic, up to the newest one at the start of the command; with --json, one object per
+    line.
+    """
     if from_seq is not None and from_ts is not None:
         raise CommandError("--from-seq and --from-ts exclude each other; leave one out", ExitCode.USAGE)
     if epoch is None and from_seq:
@@ -73,9 +77,9 @@ def tail(
     limit: Count = None,
     as_json: Json = False,
 ) -> None:
-    """Print the last records of topics and then whatever is written to them, until interrupted.
+    """Print the last records of topics, then follow them until interrupted.
 
-    A server that goes away is waited for, and nothing is missed or shown twice meanwhile.
+    If the server restarts, the command reconnects; no record is missed or shown twice.
     """
     from driftq.client import Start
 
@@ -104,7 +108,7 @@ def _follow(events: "Iterator[WatchEvent]", limit: int | None, *, as_json: bool,
             note(f"topic {event.topic} was deleted")
         if isinstance(event.item, Record | Tombstone):
             print_item(event.item, as_json=as_json, topic=event.topic if many or as_json else None)
-            sys.stdout.buffer.flush()  # whoever follows waits for it
+            sys.stdout.buffer.flush()  # readers of a followed topic want each record at once
         if left is not None and isinstance(event.item, Record):
             left -= 1
             if not left:
@@ -113,7 +117,7 @@ def _follow(events: "Iterator[WatchEvent]", limit: int | None, *, as_json: bool,
 
 
 def print_item(item: "Record | Tombstone", *, as_json: bool, topic: str | None = None) -> None:
-    """A record, or what is missing, in one line."""
+    """Print a record, or a tombstone, as one line."""
     from driftq.client import Record
 
     if as_json:

@@ -1,4 +1,4 @@
-"""`driftq router`: which routers there are, and the graph they make of the topics."""
+"""`driftq router`: list, draw, create and delete routers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +34,7 @@ def ls(
     dest: Annotated[str | None, typer.Option(help="Only those to this topic.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the routers."""
+    """List the routers, with source, destination and guarantee."""
     rows = [fields_of(row) for row in client.routers(prefix=prefix, source=source, dest=dest)]
     show_rows(rows, _ROW, as_json=as_json)
 
@@ -47,7 +47,7 @@ def graph(
     *,
     as_json: Json = False,
 ) -> None:
-    """Draw what flows where: every topic with the topics its records are copied to below it."""
+    """Draw the flow of records: each topic with the topics its records are copied to below it."""
     rows = list(client.routers())
     if as_json:
         show_rows([fields_of(row) for row in rows], _ROW, as_json=True)
@@ -60,7 +60,9 @@ def graph(
 
 
 def draw_graph(rows: Sequence[RouterRow], only: str | None = None) -> "list[Tree]":
-    """A tree for every topic that nothing flows into, and for each ring one that begins anywhere in it."""
+    """Return a tree for every topic that no router copies to, and for each cycle one that starts at any of its
+    topics.
+    """
     from rich.tree import Tree
 
     flows: dict[str, list[RouterRow]] = {}
@@ -103,7 +105,7 @@ def create(
     allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="Even if it closes a ring.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a router, or change what one does; it copies what is written from then on."""
+    """Create a router, or replace its settings. It copies records that are written from now on."""
     guarantee = Guarantee.EXACTLY_ONCE if exactly_once else Guarantee.AT_LEAST_ONCE
     chosen = None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag)
     answer = client.put_router(name, source, dest, filter=chosen, guarantee=guarantee, allow_cycle=allow_cycle)
@@ -113,7 +115,7 @@ def create(
 @router.command("delete")
 @served
 def delete(client: "Client", name: Name, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Delete a router; its copies stay."""
+    """Delete a router. The copies it made are kept."""
     confirm(f"Delete router {name}?", yes=yes)
     answer = client.delete_router(name)
     if not answer.deleted:

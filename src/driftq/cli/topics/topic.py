@@ -1,4 +1,4 @@
-"""`driftq topic`: which topics there are, how one stands, and making, changing and deleting them."""
+"""`driftq topic`: list, show, create, change and delete topics, and list their named cursors."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +37,7 @@ def ls(
     prefix: Annotated[str | None, typer.Option(help="Only names that begin like this.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the topics, those of the broker (`@NAME`) too."""
+    """List the topics, including those of the broker (`@NAME`)."""
     rows = [fields_of(row) for row in client.topics(prefix=prefix)]
     show_rows(rows, _ROW, as_json=as_json)
 
@@ -45,7 +45,7 @@ def ls(
 @topic.command("show")
 @served
 def show_topic(client: "Client", name: TopicName, *, as_json: Json = False) -> None:
-    """Show how a topic stands and how it is set up."""
+    """Show the state and the settings of a topic."""
     state = client.topic(name).info(touch=False)
     show(fields_of(state), as_json=as_json)
 
@@ -70,7 +70,7 @@ def create(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Create a topic. One that exists is left as it is; with --replace it gets exactly this config."""
+    """Create a topic. Fails if it exists; with --replace, its whole config is overwritten."""
     from driftq.client import ConfigDiffersError
 
     given: dict[str, Any] = {"durability": durability, "ttl_ms": ttl_ms, "cap_records": cap_records}
@@ -137,7 +137,7 @@ def _fields(given: dict[str, Any], more: list[str] | None) -> dict[str, Any]:
 
 
 def _setting(text: str) -> tuple[str, object]:
-    """A setting as NAME=VALUE, the value in JSON or else as it is."""
+    """Parse NAME=VALUE; a value that is not JSON is a string."""
     from msgspec import DecodeError, json
 
     name, found, value = text.partition("=")
@@ -156,7 +156,7 @@ def _exists(name: str) -> CommandError:
 
 
 def _confirm_changes(handle: "Topic", config: dict[str, Any], *, yes: bool) -> None:
-    """Ask before a replacement changes any setting of a topic that exists. Raise CommandError."""
+    """Ask before a replacement changes any setting of an existing topic. Raise CommandError if the user declines."""
     from msgspec import to_builtins
 
     from driftq.client import NotFoundError
@@ -200,6 +200,6 @@ def cursors(
     prefix: Annotated[str | None, typer.Option(help="Only names that begin like this.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the named cursors of a topic, and how far each is behind."""
+    """List the named cursors of a topic and the lag of each."""
     rows = [fields_of(row) for row in client.topic(name).cursors(prefix=prefix)]
     show_rows(rows, _CURSOR, as_json=as_json)

@@ -1,1 +1,1 @@
-"""Queues, groups and runs."""
+"""Commands for queues, groups, runs and dead letters."""

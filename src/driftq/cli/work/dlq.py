@@ -1,7 +1,8 @@
 """`driftq dlq`: dead letters, of the broker's topics (`dlq.<topic>`) and of queues (their `dead_letter` topic).
 
-The server redrives what the broker gave up. Dead letters of a queue are moved from here, oldest first: written to the
-queue under a key that a repetition shares, then removed. One that is interrupted may be in both, never in neither.
+The server redrives the broker's dead letters. Those of a queue are moved by this command, oldest first: written to the
+queue under an idempotency key that a repetition shares, then removed. After an interruption a letter may be in both
+topics, but never in neither.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", help="The topic of the 
 
 
 class RedriveCommand(Struct):
-    """How a redrive stands."""
+    """Progress of a redrive job, as the server reports it."""
 
     state: str
     matched: int
@@ -49,7 +50,7 @@ class RedriveCommand(Struct):
 @dlq.command("ls")
 @served
 def ls(client: "Client", *, as_json: Json = False) -> None:
-    """List what has dead letters: topics of the broker, and queues with a dead-letter topic."""
+    """List the topics of the broker and the queues that have dead letters."""
     rows = [*_of_broker(client), *_of_queues(client)]
     show_rows(rows, _LISTED, as_json=as_json)
 
@@ -62,7 +63,7 @@ def _of_broker(client: "Client") -> Iterator[dict[str, object]]:
 
 
 def _waiting(client: "Client", source: str, offsets: list[int] | None = None) -> int | None:
-    """How many letters are not redriven yet; None where this key may not ask."""
+    """Return how many letters are not redriven yet; None if this key may not ask."""
     from driftq.client import BadRequestError, ForbiddenError
 
     body = {"topic": source, "dry_run": True} | ({} if offsets is None else {"offsets": offsets})
@@ -111,7 +112,7 @@ def show_letters(
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """Show the dead letters of a topic or a queue: what failed, how often, and why."""
+    """Show the dead letters of a topic or a queue: what failed, how often, and for a broker topic the last error."""
     target = _target_of(client, source)
     if target is None:
         letters = _newest(client, broker_topic(_DLQ + source), limit)
@@ -121,7 +122,9 @@ def show_letters(
 
 
 def _target_of(client: "Client", source: str) -> str | None:
-    """The dead-letter topic of a queue; None for a topic of the broker. Raises CommandError."""
+    """Return the dead-letter topic of a queue; None for a topic of the broker. Raise CommandError if there is
+    neither.
+    """
     target = _dead_letter_of(client, source)
     if target is not None:
         return target
@@ -194,7 +197,7 @@ def redrive(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Move dead letters back to where they failed, and wait until that is done."""
+    """Move dead letters back to the topic or queue where they failed, and wait until all are moved."""
     chosen: dict[str, Any] = {"tenant_id": tenant, "reason_contains": reason, "run_id": run_id}
     chosen |= {"before_ms": before_ms, "after_ms": after_ms}
     wanted = {name: value for name, value in chosen.items() if value is not None}
@@ -214,7 +217,7 @@ def redrive(
 
 
 def _redriven(client: "Client", body: dict[str, Any], *, dry_run: bool) -> dict[str, Any]:
-    """Let the server do it, and watch."""
+    """Let the server redrive the letters, and wait until it is done."""
     asked = ask(client, "POST", _REDRIVE, RedriveAsked, body={**body, "dry_run": dry_run})
     if dry_run:
         return {"state": "dry_run", "matched": asked.matched, "moved": 0, "failed": 0}
@@ -233,7 +236,7 @@ def _redriven(client: "Client", body: dict[str, Any], *, dry_run: bool) -> dict[
 
 
 def _requeued(client: "Client", queue: str, target: str, limit: int | None, *, dry_run: bool) -> dict[str, Any]:
-    """Move the dead letters of a queue, oldest first."""
+    """Move the dead letters of a queue, oldest first. With `dry_run`, only count them."""
     letters, held = client.topic(target), _count(client, target)
     matched, moved = min(held, limit or held), 0
     with progress("redriving", matched) as tell:
@@ -255,7 +258,7 @@ def _requeued(client: "Client", queue: str, target: str, limit: int | None, *, d
 
 
 def _revived(letter: "Record") -> dict[str, Any]:
-    """A job as it was before it was given up."""
+    """Return the job without the fields that were added when it became a dead letter."""
     meta = {name: value for name, value in (letter.meta or {}).items() if not name.startswith(_STAMP)}
     record = {"data": letter.data, "tag": letter.tag, "node": letter.node, "meta": meta or None}
     return {name: value for name, value in record.items() if value is not None or name == "data"}

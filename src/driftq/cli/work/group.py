@@ -1,4 +1,4 @@
-"""`driftq group`: how the groups of the broker stand, and putting one elsewhere."""
+"""`driftq group`: show the consumer groups of the broker, and move their positions."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +34,7 @@ def ls(
     name: Annotated[str | None, typer.Option("--group", help="Only this group.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the groups, one row for each of their partitions."""
+    """List the groups, one row per partition."""
     found = ask(client, "GET", "/v1/groups", GroupList, query={"topic": topic, "group": name})
     rows = [
         {"topic": one.topic, "group": one.group, "streams": one.streams, **to_builtins(partition)}
@@ -58,7 +58,7 @@ def seek(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Put a group elsewhere: what is behind that place is delivered to it, again if need be."""
+    """Move a group's position. Messages after it are delivered, again if necessary."""
     body = {"topic": topic, "group": name, "to": _place(to), "dry_run": dry_run, "force": force}
     body |= {} if partition is None else {"partitions": partition}
     if not dry_run:

@@ -1,4 +1,4 @@
-"""`driftq queue`: how a queue stands, and taking and settling its jobs by hand. `work` is in `cli/work/queue_work`."""
+"""`driftq queue`: show a queue; take and settle its jobs by hand. `work` is in `cli/work/queue_work`."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +29,7 @@ LeaseIds = Annotated[
 @queue.command("show")
 @served
 def show_queue(client: "Client", name: TopicName, *, as_json: Json = False) -> None:
-    """Show how many jobs wait, are held and were given up, and how the queue is set up."""
+    """Show how many jobs are ready, leased and dead-lettered, and the settings of the queue."""
     state = client.topic(name).info(touch=False)
     config, lease_ms = state.config, lease_of(state)
     facts = {"topic": name, **to_builtins(state.queue), "count": state.count, "lease_ms": lease_ms}
@@ -48,7 +48,7 @@ def claim(
     node: Node = None,
     as_json: Json = False,
 ) -> None:
-    """Take jobs; each is this worker's until its deadline, or until it is settled."""
+    """Take jobs. Each is leased to this worker until its deadline, or until it is settled."""
     claimed = client.topic(name).claim(most, lease_ms=lease_ms, node=worker_name(node)).claimed
     show_rows([to_builtins(job) for job in claimed], _JOB, as_json=as_json)
 
@@ -64,7 +64,7 @@ def ack(
     node: Node = None,
     as_json: Json = False,
 ) -> None:
-    """Jobs that were taken are done."""
+    """Ack jobs that this worker holds: they are done."""
     answer = client.topic(name).ack(_held(seqs, lease_id), node=worker_name(node))
     show(fields_of(answer), as_json=as_json)
     _tell_skipped(answer.skipped)
@@ -82,7 +82,7 @@ def nack(
     node: Node = None,
     as_json: Json = False,
 ) -> None:
-    """Jobs that were taken go back, and are handed out again."""
+    """Give back jobs that this worker holds, so that they are delivered again."""
     answer = client.topic(name).nack(_held(seqs, lease_id), delay_ms=delay_ms, node=worker_name(node))
     show(fields_of(answer), as_json=as_json)
     _tell_skipped(answer.skipped)

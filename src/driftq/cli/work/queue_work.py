@@ -1,8 +1,9 @@
-"""`driftq queue work`: a command for every job, many at a time, until told to stop.
+"""`driftq queue work`: run a command for every job, several at a time, until stopped.
 
-A command gets the job's data as JSON on its standard input and the rest in its environment (`DRIFTQ_JOB_…`). How it
-exits decides: 0 is done; the code of `--give-up-code` makes a dead letter; any other gives the job back. Leases are
-extended while commands run. SIGTERM and SIGINT let those that run finish: they are out of a terminal's reach.
+A command gets the job's data as JSON on standard input, and the rest in its environment (`DRIFTQ_JOB_…`). Its exit code
+decides: 0 acks the job, the code of `--give-up-code` makes it a dead letter, any other code returns it for a retry.
+Leases are extended while commands run. After SIGTERM or SIGINT, running commands may finish; they run in their own
+sessions, so Ctrl-C in the terminal does not reach them.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from driftq.model.v0_answers import TopicState
 
 _LOOK_S = 0.2
-"""How often it is looked whether there is still work."""
+"""How often the queue is checked for remaining jobs, in seconds."""
 
 
 Node = Annotated[str | None, typer.Option(help="The name of this worker; without it that of the machine.")]
@@ -36,12 +37,12 @@ LeaseMs = Annotated[int | None, typer.Option(min=100, help="How long a job is he
 
 
 def worker_name(node: str | None) -> str:
-    """Who takes jobs here: the same one every time, so that jobs taken by one command can be settled by another."""
+    """Return the worker's name. It is always the same, so that one command can settle jobs that another one took."""
     return node or f"cli@{socket.gethostname()}"[:128]
 
 
 class WorkOrder(Struct, frozen=True):
-    """What is to be done with jobs."""
+    """Settings of one `driftq queue work`."""
 
     queue: str
     command: list[str]
@@ -50,7 +51,7 @@ class WorkOrder(Struct, frozen=True):
     until_empty: bool
     limit: int | None
     quiet: bool
-    """Nothing but the summary goes to standard output."""
+    """Whether commands must not write to standard output, because it is reserved for the summary."""
 
 
 @served
@@ -69,7 +70,7 @@ def work(
     node: Node = None,
     as_json: Json = False,
 ) -> None:
-    """Run a command for every job of a queue: its data on standard input, exit code 0 acks it.
+    """Run a command for every job of a queue: the data is on standard input, exit code 0 acks the job.
 
     Example: driftq queue work thumbnails -j 4 -- python make_thumbnail.py
     """
@@ -86,7 +87,7 @@ def work(
 
 
 def lease_of(state: "TopicState") -> int:
-    """How long a queue's jobs are held unless somebody says otherwise. Raises CommandError."""
+    """Return the default lease of a queue in ms. Raise CommandError if the topic is not a queue."""
     if state.queue is None:
         raise CommandError(f"{state.topic} is no queue; create one with `driftq topic create NAME --type queue`")
     return state.config.lease_ms
@@ -124,7 +125,7 @@ async def _stop_when_empty(topic: "AsyncTopic", worker: "AsyncWorker[Job]") -> N
 
 
 class JobCommands:
-    """The commands that run, one for each job."""
+    """Handler of the worker: runs one command for each job."""
 
     def __init__(self, work: WorkOrder) -> None:
         self._work = work
@@ -132,7 +133,7 @@ class JobCommands:
         self.when_all_began: Callable[[], None] = lambda: None
 
     async def handle(self, job: "Job") -> None:
-        """Run the command for a job. Raises Retry or DeadLetter where that is what its exit code says."""
+        """Run the command for a job. Raise Retry or DeadLetter according to its exit code."""
         from driftq.client import DeadLetter, Retry
 
         work = self._work
@@ -155,7 +156,7 @@ class JobCommands:
             stdin=subprocess.PIPE,
             stdout=sys.stderr if self._work.quiet else None,
             env=os.environ | job_environment(self._work.queue, job),
-            start_new_session=True,  # so that Ctrl-C lets it finish
+            start_new_session=True,  # Ctrl-C must not reach the command
         )
         try:
             await child.communicate(json.encode(job.data) + b"\n")
@@ -168,7 +169,7 @@ class JobCommands:
 
 
 def job_environment(queue: str, job: "Job") -> dict[str, str]:
-    """What a command is told beside the data."""
+    """Return the environment variables that describe a job, without its data."""
     facts = {"TOPIC": queue, "SEQ": str(job.seq), "TS": str(job.ts), "DELIVERIES": str(job.deliveries)}
     facts |= {"TAG": job.tag or "", "META": json.encode(job.meta or {}).decode(), "LEASE_ID": job.lease_id}
     return {f"DRIFTQ_JOB_{name}": value for name, value in facts.items()}

@@ -1,4 +1,4 @@
-"""`driftq run`: the steps of a run, as the tree they grew as."""
+"""`driftq run`: show the steps of a run as a tree."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +30,7 @@ def show_run(
     tenant: Annotated[str | None, typer.Option(help="Only the steps of this tenant.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the steps of a run below the steps they came from."""
+    """Show the steps of a run, each below the step that it came from."""
     from driftq.client import NotFoundError
     from driftq.client.transport.calls import path_of
 
@@ -47,7 +47,7 @@ def show_run(
 
 
 def tree_of(found: RunSteps) -> "Tree":
-    """Every step below its parent; one whose parent is not there stands at the top."""
+    """Return the steps as a tree, each below its parent; a step whose parent is unknown is at the top."""
     from rich.tree import Tree
 
     tree = Tree(f"run_id {found.run_id}")
@@ -61,7 +61,7 @@ def tree_of(found: RunSteps) -> "Tree":
             waiting.setdefault(parent, []).append(step)
             continue
         _grow(tree, branches, waiting, parent, step)
-    for steps in list(waiting.values()):  # whose parents are each other's
+    for steps in list(waiting.values()):  # steps that are each other's parents
         for step in steps:
             _grow(tree, branches, {}, "", step)
     return tree
@@ -70,7 +70,7 @@ def tree_of(found: RunSteps) -> "Tree":
 def _grow(
     tree: "Tree", branches: "dict[str, Tree]", waiting: dict[str, list[RunStep]], parent: str, step: RunStep
 ) -> None:
-    """Add a step, and those that were waiting for it."""
+    """Add a step, and the steps that waited for it as their parent."""
     todo = [(parent, step)]
     while todo:
         above, step = todo.pop(0)
@@ -95,7 +95,7 @@ def _line(step: RunStep) -> "str":
 
 
 def _below(step: RunStep) -> list[str]:
-    """What the groups and the dead letters say, where it is not what the step says."""
+    """Return extra lines: one per group if there are several, and one per dead letter."""
     from rich.markup import escape
 
     lines = []
