@@ -10,8 +10,8 @@ topic of negative priority is not pushed; it can still be polled.
 `held` is kept by the lease table: a job leaves it when it is acked, given back or deleted, or its lease has run out.
 When the connection is gone what it holds is given back at once.
 
-While the records of the next jobs cannot be read, the connection is told so, once, and stays: the push tries again
-until it has delivered a job or found none.
+While the records of the next jobs cannot be read, the connection gets one error and stays: the push tries again until
+it has delivered a job or found none.
 """
 
 from collections.abc import Callable
@@ -37,8 +37,8 @@ _RETRY_MS = 250
 class Push:
     """One connection.
 
-    `deliver` hands it jobs, `has_room` says if it takes more, `unavailable` says that jobs cannot be read now, and
-    `ended` that the queue is gone.
+    `deliver` hands it jobs, `has_room` is whether it takes more, `unavailable` is called when jobs cannot be read now,
+    and `ended` when the queue is gone.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One topic of a feed: where the feed stands in it, and what the reader was told of it."""
+"""One topic of a feed: the position in it, and what was announced to the reader."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from driftq.system.runtime import Pending
 
 
 class Subscription:
-    """One topic of a feed."""
+    """A topic that a feed follows, and how far it has read it."""
 
     __slots__ = (
         "_feed",
@@ -33,13 +33,13 @@ class Subscription:
         self.topic = topic
         """The topic as it was last found: it knows its last head even when it is gone."""
         self.first = True
-        """Is nothing read yet?"""
+        """Whether nothing of the topic has been read yet."""
         self.told: tuple[int, int] | None = None
-        """The epoch and cursor that `caught_up` was last said for."""
+        """The epoch and cursor that `caught_up` was last sent for."""
         self.target = 0
         self.paced = False
         self.unavailable = False
-        """Has its outlet been told that records cannot be read now?"""
+        """Whether its outlet knows that records cannot be read now."""
         self.late: Pending[None] | None = None
         """What only this topic waits for; when it has settled, what holds the blocks of the next read."""
 
@@ -58,11 +58,11 @@ class Subscription:
         self._feed.mark(self)
 
     def lead(self) -> tuple[int, Lead | None]:
-        """The same, and its chorus waits for what it is told."""
+        """Look at the topic now; other subscriptions may follow with the same events."""
         return self._feed.lead(self)
 
     def follow(self, lead: Lead) -> bool:
-        """Be told what another one was told, if this one stands where that one stood."""
+        """Send the events that another subscription sent, if this one is at the position where that one was."""
         return self._feed.follow(self, lead)
 
 
@@ -78,7 +78,7 @@ class Follower(Protocol):
         ...
 
     def lead(self, subscription: Subscription) -> tuple[int, Lead | None]:
-        """Look at a topic now."""
+        """Look at a topic in this step."""
         ...
 
     def follow(self, subscription: Subscription, lead: Lead) -> bool:
