@@ -72,6 +72,9 @@ BROKEN: dict[str, Play] = {
     "it stops in its head": says(b"HTTP/1.1 200 OK\r\n", linger=True),
     "it stops in its body": says(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", linger=True),
     "it drips": drip,
+    "it hangs up in a large body": says(b"HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\n", b"x" * 8_999_999),
+    "it stops in a large body": says(b"HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\n", b"half", linger=True),
+    "its body is larger than it ever comes": says(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n", b"half"),
 }
 
 
@@ -119,6 +122,42 @@ def test_what_comes_after_an_answer_is_never_the_next_one(surplus: bytes, kind: 
 
     with hostile(play) as url:
         assert call(kind, url, 3) == [b"0.0", b"1.0", b"1.1"]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_large_answers_are_whole_and_leave_the_connection_as_small_ones_do(kind: str) -> None:
+    large = os.urandom(1 << 20) * 6 + b"end"
+    answers = [large, b"", large[1:], b"small", large]
+
+    def play(connection: socket.socket, number: int) -> None:
+        for asked in range(100):
+            heard(connection)
+            body = answers[asked] if number == 0 else b"another connection"
+            connection.sendall(reply(body))
+
+    with hostile(play) as url:
+        found = call(kind, url, len(answers))
+    assert found == answers
+    assert {type(content) for content in found} == {bytes}
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("surplus", [reply(b"planted"), b"x"])
+def test_what_comes_after_a_large_answer_is_never_the_next_one(surplus: bytes, kind: str) -> None:
+    large = bytes(5 << 20)
+
+    def play(connection: socket.socket, number: int) -> None:
+        for asked in range(100):
+            heard(connection)
+            if number == 0:
+                # The surplus is there with the last bytes of the answer.
+                connection.sendall(reply(large)[:-10])
+                connection.sendall(large[-10:] + surplus)
+            else:
+                connection.sendall(reply(b"%d.%d" % (number, asked)))
+
+    with hostile(play) as url:
+        assert call(kind, url, 3) == [large, b"1.0", b"1.1"]
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asynchronous"])

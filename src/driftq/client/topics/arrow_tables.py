@@ -94,7 +94,7 @@ def _page(
 
     asked = {"from_seq": from_seq, "from_ts": from_ts, "epoch": epoch, "limit": records, "include_tags": True}
     body = encode(present(asked))
-    request = Request("POST", f"{path}/diff", headers={**JSON, "accept": ARROW}, content=body)
+    request = Request("POST", f"{path}/diff", headers={**JSON, "accept": ARROW}, content=body, takes_view=True)
     response = yield from calls.response(request, Repeat.SAME)
     return pa.ipc.open_stream(response.content).read_all()
 

@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from driftq.client.errors import ClientError, ClosedError, TransportError
 from driftq.client.transport.plan import Action, Emit, EmitAll, Flow, Open, Pause, Plan, Pull, Request, Response
@@ -58,6 +58,13 @@ def _next(plan: Any, outcome: object) -> Any:
 
 def _head(address: ServerAddress, request: Request) -> bytes:
     return address.head.request(request.method, request.path, request.query, request.headers, request.content)
+
+
+def _response(request: Request, reply: http_blocking.Reply) -> Response:
+    status, headers, content = reply
+    if request.takes_view and status < 300:
+        return Response(status, headers, cast("bytes", content))
+    return Response(status, headers, bytes(content))
 
 
 def _failed(address: ServerAddress, error: HttpError, *, closed: bool) -> ClientError:
@@ -124,7 +131,7 @@ class _Line:
                 if not action.again:
                     self._deadline = http_blocking.now() + self._address.timeout_s + action.wait_s
                 head = _head(self._address, action)
-                return Response(*self._pool.exchange(action.method, head, action.content, self._deadline))
+                return _response(action, self._pool.exchange(action.method, head, action.content, self._deadline))
             if isinstance(action, Pull):
                 return b"" if self._stream is None else self._stream.pull(http_blocking.now() + self._silence_s)
             if isinstance(action, Open):
@@ -281,7 +288,7 @@ class _AsyncLine:
                 if not action.again:
                     self._deadline = self._now() + self._address.timeout_s + action.wait_s
                 head = _head(self._address, action)
-                return Response(*await self._pool.exchange(action.method, head, action.content, self._deadline))
+                return _response(action, await self._pool.exchange(action.method, head, action.content, self._deadline))
             if isinstance(action, Pull):
                 return b"" if self._stream is None else await self._stream.pull(self._now() + self._silence_s)
             if isinstance(action, Open):

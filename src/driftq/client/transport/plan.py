@@ -31,6 +31,8 @@ class Request(Struct, frozen=True):
     """How long the server is asked to hold its answer back, beyond the client's own timeout."""
     again: bool = False
     """Whether this is another try of the same call: it gets what is left of the call's time."""
+    takes_view: bool = False
+    """Whether the content of the answer, if it is large, may be a `memoryview` of it in place of a copy in `bytes`."""
 
 
 class Response(Struct, frozen=True):

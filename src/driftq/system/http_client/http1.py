@@ -3,7 +3,8 @@
 A connection carries one exchange at a time. The states of a `ResponseReader`:
 
     idle → head → body → complete → idle (the next request on the same connection)
-                   └──→ until the end of the connection, if the response names no length
+                   ├──→ until the end of the connection, if the response names no length
+                   └──→ large → complete, if who reads takes bytes straight into the memory of the body (`room`)
 
 Invariants
 - Interim responses (1xx) are passed over; `101 Switching Protocols` is an error, because no request asks for it.
@@ -12,6 +13,9 @@ Invariants
 - A head is at most 64 KiB. A response that ends early, or breaks a rule of HTTP, is an `HttpError`, not a short answer.
 - A response that comes in one piece, with the head that a DriftQ server gives a success, is read by one regular
   expression. It matches nothing that the parser would read in another way; everything else goes to the parser.
+- A body of 4 MiB or more whose length is known is received where it stays. What comes after it is not read with it, so
+  that it is still in the connection, which is then not used again (`is_alive` of the connections). The parser, which
+  has not seen the end of that body, is not used again either.
 """
 
 import re
@@ -21,12 +25,15 @@ from urllib.parse import quote, urlencode
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from driftq.system.http_client.body_room import body_room
 from driftq.system.http_client.request_body import Body
 
 if TYPE_CHECKING:
     import ssl
 
 HEAD_BYTES_MAX = 64 << 10
+LARGE_BYTES_MIN, LARGE_BYTES_MAX = 4 << 20, 256 << 20
+"""A body of this length is received where it stays. No server makes a client set aside more than that at once."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[!-~]+")
@@ -147,8 +154,10 @@ class ResponseReader:
         "_head_bytes",
         "_is_head",
         "_keep_alive",
+        "_large",
         "_length_known",
         "_parser",
+        "_received",
         "_surplus",
         "_untouched",
         "complete",
@@ -174,6 +183,9 @@ class ResponseReader:
         self._untouched = True
         self._is_head = method in ("HEAD", "CONNECT")
         self._body: list[bytes] = []
+        self._large: memoryview | None = None
+        self._received = 0
+        """How many bytes of a large body are there."""
         self._head_bytes = 0
         self._length_known = False
         self._surplus = False
@@ -217,6 +229,43 @@ class ResponseReader:
         self.head_complete = self.complete = self._length_known = self._keep_alive = True
         return True
 
+    def room(self) -> memoryview | None:
+        """Return where the rest of a large body goes, for a caller that wants all of it; None if `feed` takes it.
+
+        A caller that has put bytes there says so with `received`, and feeds nothing more of this response.
+        """
+        if not self.head_complete or self.complete:
+            return None
+        if self._large is None:
+            length = self._large_length()
+            if not length:
+                return None
+            self._large = body_room(length)
+            for part in self._body:
+                self._large[self._received : self._received + len(part)] = part
+                self._received += len(part)
+            self._body = []
+        return self._large[self._received :]
+
+    def _large_length(self) -> int:
+        """Return the length of the body if it is large, known and not here yet; else 0."""
+        length = self.headers.get("content-length", "")
+        if not length.isdecimal() or len(length) > len(str(LARGE_BYTES_MAX)):
+            return 0
+        size = int(length)
+        if not LARGE_BYTES_MIN <= size <= LARGE_BYTES_MAX or "transfer-encoding" in self.headers:
+            return 0
+        return size if self.buffered < size else 0
+
+    def received(self, size: int) -> None:
+        """Take note that so many bytes, at least one, were put into `room`."""
+        assert self._large is not None, "room was asked for"
+        self._received += size
+        if self._received == len(self._large):
+            self.complete = True
+            self._keep_alive = bool(self._parser.should_keep_alive())
+            self._parser = HttpResponseParser(self)
+
     def end(self) -> None:
         """Take note that the connection has ended. Raises HttpError if a part of the response is missing."""
         if self.complete:
@@ -228,8 +277,11 @@ class ResponseReader:
         self.complete = True
         self._surplus = True
 
-    def take(self) -> bytes:
-        """Return the part of the body that has come since the last call."""
+    def take(self) -> bytes | memoryview:
+        """Return the part of the body that has come since the last call; a view if `room` was used."""
+        if self._large is not None:
+            large, self._large = self._large, None
+            return large
         parts = self._body
         if not parts:
             return b""
@@ -251,6 +303,7 @@ class ResponseReader:
             and not self._surplus
             and not self._is_head
             and not self._body
+            and self._large is None
         )
 
     # What the parser calls

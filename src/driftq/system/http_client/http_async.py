@@ -37,6 +37,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._poll: select.poll | None = None
         self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._in_room = False
+        """Whether the bytes that come go into the memory of a large body."""
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -61,8 +63,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._poll.register(connected.fileno(), select.POLLIN)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
-        return self._buffer
+        """Return where the next bytes go: into the memory of a large body that the task waits for, if there is one."""
+        room = self._reader.room() if self._whole and not self._idle else None
+        self._in_room = room is not None
+        return self._buffer if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take bytes, and wake the task if they are what it waits for."""
@@ -70,14 +74,17 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self.abort()
             return
         reader = self._reader
-        data = bytes(self._buffer[:nbytes])
-        if nbytes == _READ_BYTES:
-            self._buffer = memoryview(bytearray(_LONG_READ_BYTES))
-        try:
-            reader.feed(data)
-        except HttpError as error:
-            self._fail(error)
-            return
+        if self._in_room:
+            reader.received(nbytes)
+        else:
+            data = bytes(self._buffer[:nbytes])
+            if nbytes == _READ_BYTES:
+                self._buffer = memoryview(bytearray(_LONG_READ_BYTES))
+            try:
+                reader.feed(data)
+            except HttpError as error:
+                self._fail(error)
+                return
         if reader.complete or (not self._whole and (reader.head_complete or reader.continued)):
             self._wake()
         if not self._whole and not self._reading_paused and reader.buffered > _BUFFERED_BYTES_MAX:
@@ -145,7 +152,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
     async def pull(self, deadline: float) -> bytes:
         """Return the next bytes of the body, none at its end. Raises HttpError."""
         reader = self._reader
-        while not (chunk := reader.take()) and not reader.complete:
+        while not (chunk := bytes(reader.take())) and not reader.complete:
             await self._wait(deadline)
         if self._reading_paused:
             self._reading_paused = False

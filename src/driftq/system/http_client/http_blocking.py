@@ -44,8 +44,8 @@ _BLOCK_BYTES = 256 << 10
 _SLACK_S = 0.05
 """The timeout of a socket is set again only if it is wrong by more than this: setting it costs a system call."""
 
-Reply = tuple[int, dict[str, str], bytes]
-"""A whole response: its status, its headers with names in lower case, and its body."""
+Reply = tuple[int, dict[str, str], bytes | memoryview]
+"""A whole response: its status, its headers with names in lower case, and its body, a view if that is large."""
 
 
 class BlockingConnection:
@@ -74,7 +74,11 @@ class BlockingConnection:
         status, headers = self.begin(method, head, body, deadline)
         reader = self._reader
         while not reader.complete:
-            self._receive(deadline)
+            room = reader.room()
+            if room is None:
+                self._receive(deadline)
+            else:
+                self._receive_large(room, deadline)
         return status, headers, reader.take()
 
     def begin(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> tuple[int, dict[str, str]]:
@@ -104,7 +108,7 @@ class BlockingConnection:
     def pull(self, deadline: float) -> bytes:
         """Return the next bytes of the body, none at its end. Raises HttpError."""
         reader = self._reader
-        while not (chunk := reader.take()) and not reader.complete:
+        while not (chunk := bytes(reader.take())) and not reader.complete:
             self._receive(deadline)
         return chunk
 
@@ -227,6 +231,20 @@ class BlockingConnection:
                 raise HttpError(f"the connection broke: {reason_of(error)}", sent=True) from error
             self._take(data)
         return reader.head_complete
+
+    def _receive_large(self, room: memoryview, deadline: float) -> None:
+        """Receive some bytes of a large body. Raises HttpError."""
+        self._wait_until(deadline, sent=True)
+        try:
+            got = self._socket.recv_into(room)
+        except TimeoutError as error:
+            raise HttpError("the server did not answer in time", sent=True) from error
+        except OSError as error:
+            raise HttpError(f"the connection broke: {reason_of(error)}", sent=True) from error
+        if got:
+            self._reader.received(got)
+        else:
+            self._reader.end()
 
     def _receive(self, deadline: float) -> None:
         self._wait_until(deadline, sent=True)

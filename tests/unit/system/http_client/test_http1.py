@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.system.http_client.http1 import HEAD_BYTES_MAX, Endpoint, HttpError, Proxy, RequestHead, ResponseReader
+from driftq.system.http_client.http1 import (
+    HEAD_BYTES_MAX,
+    LARGE_BYTES_MAX,
+    LARGE_BYTES_MIN,
+    Endpoint,
+    HttpError,
+    Proxy,
+    RequestHead,
+    ResponseReader,
+)
 from driftq.system.http_client.request_body import Body
 
 HEAD = RequestHead("here:4000", {"user-agent": "test"})
@@ -175,3 +184,71 @@ def test_a_response_that_ends_early_is_an_error(whole: bytes) -> None:
     reader = read(*([whole] if whole else []))
     with pytest.raises(HttpError, match="closed the connection"):
         reader.end()
+
+
+LARGE = bytes(range(256)) * (LARGE_BYTES_MIN // 256) + b"end"
+
+
+def filled(reader: ResponseReader, rest: bytes, step: int = 1 << 20) -> ResponseReader:
+    """Put the rest of a large body where the reader wants it."""
+    while rest:
+        room = reader.room()
+        assert room is not None
+        size = min(step, len(room), len(rest))
+        room[:size] = rest[:size]
+        reader.received(size)
+        rest = rest[size:]
+    return reader
+
+
+@pytest.mark.parametrize("step", [4097, 1 << 20, 1 << 30])
+@pytest.mark.parametrize("first", [0, 1, 1000])
+def test_a_large_body_is_received_where_it_stays(first: int, step: int) -> None:
+    reader = read(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(LARGE) + LARGE[:first])
+    filled(reader, LARGE[first:], step)
+    assert (reader.status, reader.complete, reader.reusable, reader.room()) == (200, True, False, None)
+    assert reader.take() == LARGE
+    assert reader.reusable
+    reader.expect("GET")
+    reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n")
+    assert reader.room() is None
+    reader.feed(b"a")
+    assert (reader.take(), reader.complete, reader.reusable) == (b"a", True, True)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nconnection: close\r\n", b"HTTP/1.0 200 OK\r\n"])
+def test_a_connection_does_not_go_on_after_a_large_body_either(head: bytes) -> None:
+    reader = filled(read(head + b"content-length: %d\r\n\r\n" % len(LARGE)), LARGE)
+    assert (reader.take(), reader.complete, reader.reusable) == (LARGE, True, False)
+
+
+@pytest.mark.parametrize("surplus", [b"x", b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nb"])
+def test_what_comes_after_a_large_body_ends_the_connection(surplus: bytes) -> None:
+    reader = filled(read(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(LARGE)), LARGE)
+    reader.feed(surplus)
+    assert (reader.take(), reader.complete, reader.reusable) == (LARGE, True, False)
+
+
+@pytest.mark.parametrize("first", [b"", b"abc"])
+def test_a_large_body_that_ends_early_is_an_error(first: bytes) -> None:
+    reader = read(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(LARGE))
+    filled(reader, first)
+    with pytest.raises(HttpError, match="in the middle"):
+        reader.end()
+    assert not reader.reusable
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: %d\r\n" % (LARGE_BYTES_MIN - 1),
+        b"content-length: %d\r\n" % (LARGE_BYTES_MAX + 1),
+        b"content-length: %d\r\n" % 10**15,
+        b"transfer-encoding: chunked\r\n",
+        b"",
+    ],
+    ids=["small", "too large", "absurd", "chunked", "unknown"],
+)
+def test_no_memory_is_set_aside_for_any_other_body(head: bytes) -> None:
+    assert read(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n").room() is None
+    assert read(b"HTTP/1.1 200 OK\r\n" + head).room() is None
