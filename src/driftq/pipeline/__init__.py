@@ -1,7 +1,7 @@
 """The data pipeline on Spark: session, source, sink and jobs.
 
-Needs the extra `spark`. Importing this package imports neither Spark nor what stands behind a name before it is asked
-for: Spark starts half a dozen Python processes for a query, each of which needs the source and nothing of the jobs.
+Needs the extra `spark`. Importing this package does not import Spark, and each public name is imported on first use.
+Spark starts about six Python processes for a query; each of them needs the source, but none of the jobs.
 """
 
 import importlib

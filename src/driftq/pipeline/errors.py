@@ -1,27 +1,27 @@
-"""What a user of the pipeline can get wrong, or the world can do to it: one line that says what to do next."""
+"""Errors of the pipeline: mistakes of the user and failures around it. Each message is one line with the next step."""
 
 from driftq.errors import DriftQError
 
 
 class PipelineError(DriftQError):
-    """A pipeline that cannot start, or cannot go on."""
+    """A pipeline cannot start, or cannot continue."""
 
     code = "pipeline_refused"
 
 
 class AbsentError(PipelineError):
-    """A topic, run or job that is not there."""
+    """A topic, run or job does not exist."""
 
 
 class DeniedError(PipelineError):
-    """The server wants another API key."""
+    """The server rejected the API key, or the key lacks a permission."""
 
 
 class UnreachableError(PipelineError):
-    """No server answers, and it was waited for."""
+    """No server answered within the time limit for retries."""
 
 
 class DataLossError(PipelineError):
-    """Records were lost before they were read, and the reader did not say that it can do without them."""
+    """Records were lost before they were read, and the reader did not allow data loss (`onDataLoss`)."""
 
     code = "data_loss"

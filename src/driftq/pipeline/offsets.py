@@ -1,14 +1,16 @@
-"""Where a stream stands: per topic the last seq it has read, in which life of the topic. Pure values; JSON for Spark.
+"""Offsets of a streaming query: the last seq read of each topic, and in which incarnation. Pure values; JSON for Spark.
 
     {"orders": {"epoch": 7, "seq": 1200, "began": 1000, "server_id": "dbdc…"}}
 
-`began` is the seq that the query began behind. Spark asks for the initial offset again when a query that died in its
-first batch comes back, and "latest" is another number by then; the journaled end of that batch still says where it
-began, and wins. `lost` counts seqs that were skipped because they were lost (`onDataLoss=skip`).
+The query reads the topic from the seq after `began`. If a query dies in its first batch, Spark asks for the initial
+offset again after the restart, and "latest" is a different number by then. The end offset of that batch, which is in
+the checkpoint, still has the original `began`, and that one is used. `lost` counts seqs that were skipped because they
+were lost (`onDataLoss=skip`).
 
-A topic is in another life where its epoch is another, or the id of its server (epochs begin anew with a data directory,
-and one that was restored is another history). So it is where the end lies below the start: a topic of class `ephemeral`
-or `memory` comes back from a crash with a lower head and the same epoch.
+A topic that is deleted and created again is a new incarnation. Two offsets belong to different incarnations if their
+epochs differ, or if the ids of their servers differ (epochs restart with a new data directory, and a restored directory
+is a different history). They also differ if the end is below the start: after a crash, a topic of class `ephemeral` or
+`memory` has a lower head and the same epoch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,26 +20,29 @@ from driftq.pipeline.errors import PipelineError
 
 
 class TopicOffset(NamedTuple):
-    """Where one topic is read up to, and including."""
+    """The last seq that a query has read of one topic (inclusive), in one incarnation of the topic."""
 
     epoch: int
     seq: int
     began: int
     lost: int = 0
     server: str = ""
-    """Where the topic is, if that is not the server of the session: who tells of a query's place must know."""
+    """URL of the topic's server if it is not the session's server. Needed to report the query's position there."""
     server_id: str = ""
-    """Which server's; empty in offsets that do not say so."""
+    """Id of the topic's server. Empty in offsets that do not contain it."""
 
     def lives_on_in(self, later: "TopicOffset") -> bool:
-        """Is the topic in the same life there? Who has read nothing of a life has missed nothing of it."""
+        """Whether `later` is in the same incarnation: same epoch and server, and its seq is not below this one.
+
+        A query that has read nothing of the topic (`seq == began`) has missed nothing, so a lower seq is accepted then.
+        """
         if self.epoch != later.epoch or not same_server(self.server_id, later.server_id):
             return False
         return later.seq >= self.seq or self.seq == self.began
 
 
 def same_server(one: str, other: str) -> bool:
-    """May these be ids of the same server? What is not known is no difference."""
+    """Whether two ids can belong to the same server. An unknown (empty) id matches every id."""
     return not one or not other or one == other
 
 
@@ -46,7 +51,7 @@ _SELDOM = ("lost", "server", "server_id")
 
 
 def encode(places: Mapping[str, TopicOffset]) -> dict[str, dict[str, Any]]:
-    """As Spark keeps it; the order of topics is fixed, since Spark compares texts."""
+    """Return the offset in the form that Spark stores. Topics are sorted because Spark compares offsets as text."""
     return {
         topic: {key: value for key, value in places[topic]._asdict().items() if value or key not in _SELDOM}
         for topic in sorted(places)
@@ -54,7 +59,7 @@ def encode(places: Mapping[str, TopicOffset]) -> dict[str, dict[str, Any]]:
 
 
 def decode(offset: Mapping[str, Any]) -> Places:
-    """From what Spark kept. Raises PipelineError."""
+    """Return the places of an offset that Spark stored. Raises PipelineError if another source wrote it."""
     try:
         return {
             topic: TopicOffset(
@@ -74,7 +79,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
 
 
 class OffsetRange(NamedTuple):
-    """What a batch reads of one topic: behind `start`, up to and including `end`, in one life of it."""
+    """The seqs that a batch reads of one topic: above `start`, up to and including `end`, in one incarnation."""
 
     topic: str
     epoch: int
@@ -82,11 +87,11 @@ class OffsetRange(NamedTuple):
     end: int
     server_id: str = ""
     missed: TopicOffset | None = None
-    """Where an earlier life of the topic was left, if it has been made again since."""
+    """Offset in the previous incarnation where reading stopped, if the topic was created again since then."""
 
 
 def ranges(start: Places, end: Places) -> list[OffsetRange]:
-    """What lies between two offsets."""
+    """Return the range of each topic between two offsets; topics with nothing to read are left out."""
     found = []
     for topic, stop in sorted(end.items()):
         place = start.get(topic)
@@ -101,15 +106,18 @@ def ranges(start: Places, end: Places) -> list[OffsetRange]:
 
 
 def within(most: int, most_bytes: int | None, sizes: Iterable[int]) -> int:
-    """How many records a batch may have, if they were all as large as those of the topic with the largest."""
+    """Return how many records a batch may have: `most`, or fewer so that they fit into `most_bytes` (at least 1).
+
+    `sizes` has one record size in bytes per topic. All records are assumed to be as large as the largest of them.
+    """
     largest = max(sizes, default=0)
     return most if most_bytes is None or not largest else max(1, min(most, most_bytes // largest))
 
 
 def share(backlog: Mapping[str, int], budget: int | None) -> dict[str, int]:
-    """How many seqs of each topic fit into a budget: the same for all, and what one does not need goes to the others.
+    """Divide `budget` seqs among topics equally; what one topic does not need goes to the others.
 
-    At least one where there is any, so that no topic waits for ever.
+    A topic with a backlog gets at least one seq, so that no topic waits forever. `budget=None` means no limit.
     """
     if budget is None or sum(backlog.values()) <= budget:
         return dict(backlog)
@@ -122,14 +130,15 @@ def share(backlog: Mapping[str, int], budget: int | None) -> dict[str, int]:
 
 
 def lost_in(gaps: Iterable[tuple[int, int]]) -> int:
-    """Seqs in gaps."""
+    """Return the number of seqs in the gaps."""
     return sum(max(0, last - first + 1) for first, last in gaps)
 
 
 class LateLosses:
-    """Losses that are found when the offset which should count them is journaled: the next one counts them.
+    """Losses that are found too late for the offset that should count them: the next offset counts them.
 
-    Known by the offset that they are late for, so it does not matter how often a batch is planned.
+    Spark has already written that offset to its checkpoint. Losses are stored with the offset that they were too late
+    for, so planning a batch more than once does not count them twice.
     """
 
     def __init__(self) -> None:
@@ -137,13 +146,13 @@ class LateLosses:
         self._carried: dict[str, tuple[TopicOffset, int]] = {}
 
     def find(self, topic: str, start: TopicOffset | None, end: TopicOffset, gone: int) -> None:
-        """A batch is planned, and so many of its seqs are gone by now."""
+        """Record that `gone` seqs of a planned batch are lost, of which `end` may have counted only some."""
         before, again = (0, 0) if start is None else (start.lost, int(not start.lives_on_in(end)))
         counted = end.lost - before - again - _known(self._carried, topic, end)
         self._found[topic] = (end, max(0, gone - counted))
 
     def carry(self, topic: str, start: TopicOffset | None, end: TopicOffset) -> TopicOffset:
-        """The end of the batch behind an offset, with what was late for that one."""
+        """Return `end` plus the losses that were found too late for `start`, the end offset of the previous batch."""
         late = _known(self._found, topic, start)
         end = end._replace(lost=end.lost + late)
         self._carried[topic] = (end, late)

@@ -1,7 +1,8 @@
-"""The server as Spark's processes reach it: JSON and Arrow over one kept connection, the standard library and no more.
+"""HTTP calls from Spark's processes to the server: JSON and Arrow over one kept-alive connection.
 
-This runs in executors that may have nothing of ours installed, so it is plain enough to travel by value. A server that
-is away is waited for (`PATIENCE_S` in all): a query outlives a restart of the server. The API key is in no message.
+Executors may not have DriftQ installed, so this module uses only the standard library and can be pickled by value. If
+the server is down, a call retries for up to `PATIENCE_S` (60 s), so a query survives a restart of the server. The API
+key never appears in an error message.
 """
 
 import json
@@ -18,19 +19,19 @@ _TIMEOUT_S = 60.0
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _UNAVAILABLE = frozenset(("cold_unavailable", "segment_unavailable"))
-"""The server answers, and cannot read these records now."""
+"""Error codes of a server that answers, but cannot read these records at the moment."""
 _LATER = frozenset((429, 502, 503, 504, 507))
 _DENIED = frozenset((401, 403))
 
 
 def address_of(server: str) -> str:
-    """Where a server is, without what a user may have put before its name."""
+    """Return the URL of a server without a user name or password, and without a trailing slash."""
     parts = urlsplit(server if "://" in server else f"http://{server}")
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 class AnswerError(PipelineError):
-    """The server refused: what it said, under its own code."""
+    """The server rejected the request. Has the HTTP status, and the server's error code and message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +40,7 @@ class AnswerError(PipelineError):
 
 
 class Wire:
-    """One server. May be pickled: the connection stays behind."""
+    """A connection to one server. Can be pickled; the open socket is not pickled with it."""
 
     def __init__(self, server: str, api_key: str | None, *, patience_s: float = PATIENCE_S) -> None:
         parts = urlsplit(server if "://" in server else f"http://{server}")
@@ -64,35 +65,35 @@ class Wire:
         return f"Wire({self.server!r})"
 
     def elsewhere(self, server: str) -> "Wire":
-        """Another server, asked in the same way."""
+        """Return a connection to another server, with the same API key and patience."""
         return Wire(server, self._api_key, patience_s=self._patience_s)
 
     def topic_path(self, topic: str, *more: str) -> str:
-        """The path of something of a topic."""
+        """Return the URL path of a topic, or of something below it, with every part percent-encoded."""
         return "/".join(["/v0/topics", *(quote(part, safe="") for part in (topic, *more))])
 
     def get(self, path: str) -> dict[str, Any]:
-        """A JSON answer."""
+        """Send a GET request and return its JSON answer."""
         return self._json("GET", path, None)
 
     def post(self, path: str, value: object) -> dict[str, Any]:
-        """JSON for JSON. May be sent twice: for questions, and for what can be repeated."""
+        """Post JSON and return the JSON answer. May send the request twice, so it must be repeatable."""
         return self._json("POST", path, value)
 
     def put(self, path: str, value: object, *, patient: bool = True) -> dict[str, Any]:
-        """JSON for JSON. May be sent twice; who is not patient does not wait for a server that is away."""
+        """Put JSON and return the JSON answer. May send it twice. With `patient=False`, there are no retries."""
         return self._json("PUT", path, value, patient=patient)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """JSON for nothing. It tidies up, so it does not wait for a server that is away."""
+        """Send a DELETE request for cleanup and return its JSON answer. A server that is down is not retried."""
         return self._json("DELETE", path, None, patient=False)
 
     def send(self, path: str, body: bytes) -> dict[str, Any]:
-        """JSON for an Arrow stream. May be sent twice."""
+        """Post an Arrow stream and return the JSON answer. May send the request twice."""
         return self._json("POST", path, body)
 
     def arrow(self, path: str, value: object) -> bytes:
-        """An Arrow stream for JSON."""
+        """Post JSON and return the Arrow stream of the answer."""
         return self._ask("POST", path, value, accept=ARROW)
 
     def _json(self, method: str, path: str, value: object, *, patient: bool = True) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class Wire:
         return found
 
     def _ask(self, method: str, path: str, value: object, *, accept: str, patient: bool = True) -> bytes:
-        """The body of a 2xx. Raises AnswerError, DeniedError, or UnreachableError when nobody answers for too long."""
+        """Return the body of a 2xx answer. Raises AnswerError, DeniedError, or UnreachableError when retries end."""
         headers = {"Accept": accept}
         body: bytes | None = None
         if value is not None:
@@ -116,7 +117,7 @@ class Wire:
             except (OSError, HTTPException) as error:
                 self.close()
                 if kept:
-                    continue  # a server may end a connection that rests; that says nothing about the server
+                    continue  # a server may close an idle connection; this is not a sign that the server is down
                 why, failure = str(error) or type(error).__name__, None
             else:
                 if status < 300:
@@ -131,7 +132,7 @@ class Wire:
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _too_long(self, why: str, failure: AnswerError | None) -> PipelineError:
-        """Return what a call ends with that was tried again for too long."""
+        """Return the error for a call whose retries have run out of time."""
         if failure is not None and failure.said in _UNAVAILABLE:
             return AnswerError(failure.status, failure.said, f"{failure.message}; nothing is lost")
         return UnreachableError(
@@ -139,7 +140,7 @@ class Wire:
         )
 
     def _final(self, failure: AnswerError) -> PipelineError:
-        """A refusal that is no reason to ask again."""
+        """Return the error for an answer that a retry cannot change; 401 and 403 become DeniedError."""
         if failure.status not in _DENIED:
             return failure
         return DeniedError(
@@ -156,7 +157,7 @@ class Wire:
         return reply.status, reply.read()
 
     def close(self) -> None:
-        """Let the connection go; the next request opens another."""
+        """Close the connection. The next request opens a new one."""
         if self._open is not None:
             self._open.close()
             self._open = None

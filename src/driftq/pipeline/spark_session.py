@@ -1,8 +1,8 @@
-"""`session()`: a SparkSession that is quick, quiet, and knows the format `driftq`.
+"""`session()` makes a SparkSession that starts fast, logs little, and knows the format `driftq`.
 
-Local by default. The same call reaches a cluster (`master=`) or a Spark Connect server (`remote=`); the code of the
-source and the sink then travels by value, so that nothing of ours needs to be installed there. What is not given is
-taken from the environment, and an API key is never in a conf: it travels inside pickled objects only.
+The session is local by default. The same call connects to a cluster (`master=`) or to a Spark Connect server
+(`remote=`). The code of the source and the sink is pickled by value then, so DriftQ need not be installed there.
+Missing arguments are taken from the environment. An API key is never put into a Spark conf, only into pickled objects.
 """
 
 import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def ship_by_value() -> None:
-    """Have PySpark's pickler carry our modules by value from here on."""
+    """Make PySpark's pickler include our modules by value from now on."""
     from pyspark import cloudpickle
 
     import driftq
@@ -42,24 +42,25 @@ def ship_by_value() -> None:
 SERVER_CONF = "spark.driftq.server"
 PUSH_CONF = "spark.sql.python.filterPushdown.enabled"
 _QUICK = {
-    "spark.buffer.size": str(1 << 20),  # of the lines to Python processes, which carry rows
+    "spark.buffer.size": str(1 << 20),  # of the sockets to Python processes, which transport rows
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
-    # What Spark hides by itself, and our option `apiKey`: a table that SQL has made is shown with its options.
+    # Spark's own pattern plus our option `apiKey`: Spark shows the options of a table that was made with SQL.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential|api[.]?key",
-    # A topic's cold tier is many files: up to so many are looked at without a Spark job for it, which takes longer.
+    # The cold tier of a topic is many files. Up to 1000 files are listed without a Spark job, which would take
+    # longer.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    # Spark 4.3 keeps what a query has pushed with the DataFrame and reads by it in the next one: rows would be missing
-    # wherever a DataFrame is used twice. Who turns this on uses each once.
+    # Spark 4.3 keeps the filters that one query pushed down with the DataFrame, and applies them in the next query:
+    # rows would be missing wherever a DataFrame is used twice. Turn this on only if every DataFrame is used once.
     PUSH_CONF: "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # A query that is killed while it notes its first batch leaves a file without a name: with this check it could never
-    # begin again. A checkpoint that has batches is gone on with, whatever the check says.
+    # A query that is killed while it writes its first batch to the checkpoint leaves a temporary file. With this
+    # check the query could never start again. A checkpoint that has batches is continued with or without the check.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -79,11 +80,11 @@ def session(
     api_key: str | None = None,
     short: bool = False,
 ) -> "SparkSession":
-    """A session with the format `driftq`; the one there is, if there is one. A thread that writes calls this itself.
+    """Return a session with the format `driftq`: the existing session if there is one.
 
-    `server` is what reads and writes go to when they do not say otherwise. `master` is Spark's (`local[*]`,
-    `spark://…`), `remote` a Spark Connect server (`sc://…`). `short` is for a process that lives for seconds: its code
-    is compiled quickly rather than well.
+    `server` is the default server of reads and writes. `master` is Spark's (`local[*]`, `spark://…`), `remote` is a
+    Spark Connect server (`sc://…`). With `short=True`, for a process that lives for seconds, the JVM compiles code fast
+    instead of optimizing it. Every thread that writes must call this function itself.
     """
     if master is not None and remote is not None:
         raise PipelineError("a session has a master or a remote, not both: leave one out")
@@ -102,13 +103,13 @@ def session(
 
 
 def _use_in_this_thread(spark: "SparkSession") -> None:
-    """Spark looks for the format of a write in the session of the thread that writes, and in no other."""
+    """Make this session the active one of the current thread: a write looks for its format only there."""
     kind: Any = type(spark)
     kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _say_nothing_twice() -> None:
-    """PySpark prints a wrong query as a line of JSON, with the stack of Java in it, and then raises it as well."""
+    """Turn off PySpark's loggers that print a failed query as JSON with a Java stack trace; it is also raised."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -116,9 +117,9 @@ def _say_nothing_twice() -> None:
 
 
 def register(spark: "SparkSession", server: str | None = None, *, api_key: str | None = None) -> None:
-    """Make the format `driftq` known to any session, and the place of its queries visible in the server.
+    """Register the format `driftq` in any session, and report the positions of its queries to the server.
 
-    The server: the one given, else the session's `spark.driftq.server`, else what the environment says.
+    The server is `server`, else the session's `spark.driftq.server`, else the one of the environment.
     """
     from driftq.pipeline.source.data_source import DriftqSource
     from driftq.pipeline.source.read_options import api_key_of
@@ -132,7 +133,7 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
     pushes = spark.conf.get(PUSH_CONF, "false") == "true"
 
     class SessionSource(DriftqSource):
-        """The source, with what this session knows."""
+        """The data source, with the server, key and pushdown setting of this session."""
 
         session_server = known
         session_key = key
@@ -143,7 +144,7 @@ def register(spark: "SparkSession", server: str | None = None, *, api_key: str |
 
 
 def _listen(spark: "SparkSession", server: str | None, api_key: str | None) -> None:
-    """Tell the server where queries stand, once per session; the session knows its key from here on."""
+    """Report the positions of queries to the server, once per session and server, and store the key in the session."""
     from driftq.pipeline.server_connection import Wire
     from driftq.pipeline.source.cursor_listener import listen
     from driftq.pipeline.source.read_options import api_key_of, server_of
@@ -158,12 +159,12 @@ def _listen(spark: "SparkSession", server: str | None, api_key: str | None) -> N
 
 
 def key_of(spark: "SparkSession") -> str | None:
-    """The key that a session was given, for what asks the server in this process."""
+    """Return the API key that the session was given, for calls to the server from this process."""
     return spark.__dict__.get("_driftq_key")
 
 
 def is_local(spark: "SparkSession") -> bool:
-    """Does it run in one JVM on this machine, with this Python?"""
+    """Whether the session runs in one JVM on this machine, with this Python."""
     master = spark.conf.get("spark.master", "")
     return type(spark).__module__ == "pyspark.sql.session" and str(master).split("[")[0] == "local"
 
@@ -172,7 +173,7 @@ def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     if remote.startswith("local"):
-        _use_this_python()  # Spark starts a server on this machine, by its own scripts
+        _use_this_python()  # Spark starts a server on this machine with its own scripts
         os.environ["JAVA_HOME"] = str(home_for_spark(find_java()))
     builder = SparkSession.builder.remote(remote)
     for key, value in (conf or {}).items():
@@ -183,10 +184,10 @@ def _remote(remote: str, conf: Mapping[str, str] | None) -> "SparkSession":
 def _classic(
     master: str | None, name: str, conf: Mapping[str, str], server: str | None, api_key: str | None, *, short: bool
 ) -> tuple[bool, "SparkSession"]:
-    """The session, and whether its JVM is new.
+    """Return whether the JVM is new, and the session.
 
-    A new one is told by its environment what the source in it is to know. Spark finds the source by itself then, when
-    it is first used; having it registered would start two Python processes before anybody asked for one.
+    A new JVM gets the settings of the source through environment variables. Spark then finds the source by itself on
+    first use; registering it would start two Python processes before they are needed.
     """
     try:
         from pyspark.sql import SparkSession
@@ -208,15 +209,15 @@ def _classic(
 
 
 def _use_this_python() -> None:
-    """For the processes that Spark starts; by itself it takes whatever `python3` is on the path."""
+    """Make Spark start its Python processes with this Python; by default it uses the first `python3` on the path."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def defaults(master: str) -> dict[str, str]:
-    """Our conf for a master; whatever the caller gives goes before it."""
+    """Return our default conf for a master. Values that the caller gives override it."""
     settings = dict(_QUICK)
-    # The in-memory catalog makes this directory at once, and would do so in the working directory.
+    # The in-memory catalog creates this directory immediately; by default it would be in the working directory.
     settings["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir()) / f"driftq-warehouse-{os.getuid()}")
     if runs_this_python(master) and not joins_a_jvm():
         settings |= _python_processes()
@@ -228,9 +229,10 @@ def defaults(master: str) -> dict[str, str]:
 
 
 def _python_processes() -> dict[str, str]:
-    """How Spark starts the Python processes of this machine, and how it talks to them.
+    """Return the conf for how Spark starts Python processes on this machine and which sockets it uses.
 
-    For a JVM that this process starts: it keeps the directory of its first session, and may outlive that one's process.
+    Only for a JVM that this process starts. A JVM keeps the directory of its first session, and may outlive the process
+    that started that session.
     """
     settings = {"spark.python.daemon.module": "driftq.pipeline.spark.worker_daemon"} if has_driftq() else {}
     meeting = sockets.meeting()
@@ -243,7 +245,7 @@ def _python_processes() -> dict[str, str]:
 
 
 def _cores(master: str) -> int:
-    """How many tasks run at a time."""
+    """Return how many tasks a local master runs at the same time."""
     inside = master.partition("[")[2].rstrip("]").split(",")
     if master.startswith("local-cluster"):
         return int(inside[0]) * int(inside[1])
@@ -252,7 +254,7 @@ def _cores(master: str) -> int:
 
 
 def warm() -> Path:
-    """Record the class-data archive that makes every later session start fast; where it is. Takes some ten seconds."""
+    """Record the class-data archive, which makes later sessions start fast, and return its path. Takes about 10 s."""
     archives = current_class_data()
     if not archives.using():
         subprocess.run([sys.executable, "-c", _TRAINING], check=True, stdin=subprocess.DEVNULL)
@@ -260,7 +262,7 @@ def warm() -> Path:
 
 
 def train() -> None:
-    """Use what sessions use, so that its classes are in the archive which this process records when it ends."""
+    """Use the parts of Spark that sessions use, so that the archive recorded at exit contains their classes."""
     from pyspark import SparkContext
 
     spark = session(master="local[2]", name="driftq-warm")

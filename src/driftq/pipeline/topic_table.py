@@ -1,8 +1,8 @@
-"""`read_topic()`: a whole topic, its cold part through Spark's own Parquet reader.
+"""`read_topic()`: a whole topic as a DataFrame, with its cold part read by Spark's own Parquet reader.
 
-Cold segments are Parquet files, and Spark scans those without any Python. A plan can have them only if the files are
-seen by every executor, belong to that server, and show what the server says is live; from the first segment on of which
-that is not so, the rest of the topic comes from the source. The rows are the same either way.
+Cold segments are Parquet files, which Spark scans without any Python. It can read them directly only if every executor
+sees the files, they belong to this server, and their live rows are those that the server reports. The rest of the
+topic, from the first segment for which this is not true, comes from the source. The rows are the same either way.
 """
 
 from collections.abc import Sequence
@@ -32,19 +32,19 @@ _MADE = {
 
 
 class _Cold(NamedTuple):
-    """The part of a topic that Spark can scan."""
+    """The part of a topic that Spark's Parquet reader can scan."""
 
     files: list[str]
     dead: list[int]
     last: int
     whole: bool
-    """No row of the files is outside the range."""
+    """Whether all rows of the files are inside the range."""
 
 
 def read_topic(
     spark: "SparkSession", topic: str, *, columns: Sequence[str] | None = None, **given: str | bool | int
 ) -> "DataFrame":
-    """A topic as a table. `columns` are all by default; the rest are options of the format `driftq`."""
+    """Return a topic as a DataFrame. `columns` defaults to all; `given` are options of the format `driftq`."""
     known = spark.conf.get(SERVER_CONF, None)
     options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
     asked = parse({**options, "topic": topic}, server=known)
@@ -82,7 +82,7 @@ def _live(spark: "SparkSession", topic: str, schema: str, options: dict[str, str
 
 
 def _executors_see(spark: "SparkSession", manifest: TopicFiles) -> bool:
-    """Is the cold root of this very server there, on the driver and wherever a task may run?"""
+    """Whether the cold directory of this server is visible on the driver and on every executor."""
     root, server_id = manifest.cold_root, manifest.server_id
     if root is None or not any(segment.tier == "cold" for segment in manifest.segments):
         return False
@@ -99,14 +99,14 @@ def _executors_see(spark: "SparkSession", manifest: TopicFiles) -> bool:
         return True
     try:
         context = spark.sparkContext
-    except Exception:  # noqa: BLE001  # whatever a remote session says: it has no context, so nobody can look
+    except Exception:  # noqa: BLE001  # a remote session has no context, so executors cannot be checked
         return False
     slots = max(2, context.defaultParallelism)
     return all(context.parallelize(range(slots), slots).map(sees).collect())
 
 
 def _cold(manifest: TopicFiles, start: int, end: int) -> _Cold | None:
-    """Cold segments from the start of the range on, as long as they are what the server says."""
+    """Return the cold segments from the start of the range up to the first one that Spark cannot scan."""
     try:
         from driftq.pipeline.source import local_segments as in_place
     except ImportError as error:
@@ -135,7 +135,7 @@ def _cold(manifest: TopicFiles, start: int, end: int) -> _Cold | None:
 def _scan(
     spark: "SparkSession", topic: str, cold: _Cold, first: int, last: int, asked: ReadOptions, wanted: list[str]
 ) -> "DataFrame":
-    """The rows of files. Their seqs are unsigned, which Spark would make slow decimals of; none is that large."""
+    """Return the rows of the files. Seqs are read as bigint: Spark would read the unsigned column as slow decimals."""
     from pyspark.sql import functions as f
 
     rows = spark.read.schema(_FILE).parquet(*cold.files)

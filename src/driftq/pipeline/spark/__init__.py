@@ -1,1 +1,1 @@
-"""Everything private to Spark, fenced."""
+"""Code that depends on private names of Spark and PySpark; no other package uses them."""

@@ -1,9 +1,10 @@
-"""Class-data archives: what lets a JVM map the classes of an earlier run instead of loading and checking each again.
+"""Class-data archives: a JVM maps the classes of an earlier run instead of loading and checking each one again.
 
-There are two layers. That of Java's own classes comes with most Javas; for one without (the wheel's) it is made once,
-within a second. That of Spark's, about 180 MB, is recorded by a JVM on top of the first when it ends. Both are bound to
-the exact Java, jars and options they were made with, are kept in the cache directory under a name that says so, and are
-put in their place as a whole. Without them everything works and starts slowly.
+There are two layers. The archive of Java's own classes comes with most Javas; for one without it (the wheel's), it is
+made once, in less than a second. The archive of Spark's classes, about 180 MB, is recorded on top of the first one by a
+JVM when it ends. Both work only with the exact Java, jars and options they were made with. They are in the cache
+directory, under names that contain a hash of these, and are renamed into place when complete. Without them everything
+works, but starts slowly.
 """
 
 import os
@@ -19,24 +20,24 @@ _BASE_PATIENCE_S = 120.0
 
 
 class ClassData(NamedTuple):
-    """The archives of one Java with these jars and options, whether they are there or not."""
+    """The archives of one Java with certain jars and options. The files may or may not exist."""
 
     java: Java
     options: tuple[str, ...]
-    """Those that an archive depends on: collector and modules."""
+    """The options that an archive depends on: garbage collector and modules."""
     base: Path | None
-    """Java's own classes; None where Java has an archive of them itself."""
+    """Archive of Java's own classes. None if Java has one itself."""
     spark: Path
 
     def using(self) -> list[str]:
-        """The options of a JVM that maps what is there."""
+        """Return the options of a JVM that maps the archives, or none if an archive is missing."""
         if not self.spark.exists() or (self.base is not None and not self.base.exists()):
             return []
         layers = [*([] if self.base is None else [self.base]), self.spark]
         return [f"-XX:SharedArchiveFile={os.pathsep.join(map(str, layers))}"]
 
     def recording(self, part: Path) -> list[str]:
-        """The options of a JVM that records Spark's classes when it ends; makes the archive below if need be."""
+        """Return the options of a JVM that records Spark's classes at exit; makes the base archive if it is missing."""
         if self.base is None:
             return [f"-XX:ArchiveClassesAtExit={part}"]
         if not self.base.exists() and not self._dumped(self.base):
@@ -44,7 +45,7 @@ class ClassData(NamedTuple):
         return [f"-XX:SharedArchiveFile={self.base}", f"-XX:ArchiveClassesAtExit={part}"]
 
     def place_to_record(self) -> Path | None:
-        """A name of its own for an archive under way; None where there is one already or nothing can be kept."""
+        """Return a path for an archive to record. None if there is an archive already or the cache is not writable."""
         if self.using():
             return None
         try:
@@ -54,7 +55,7 @@ class ClassData(NamedTuple):
         return _part(self.spark) if os.access(self.spark.parent, os.W_OK) else None
 
     def _dumped(self, base: Path) -> bool:
-        """Make the archive of Java's own classes; False where that fails."""
+        """Make the archive of Java's own classes. Returns False if that fails."""
         part = _part(base)
         options = ["-XX:+IgnoreUnrecognizedVMOptions", *self.options, "-Xshare:dump", f"-XX:SharedArchiveFile={part}"]
         try:
@@ -67,7 +68,7 @@ class ClassData(NamedTuple):
 
 
 def class_data_of(java: Java, jars: Sequence[Path], options: Sequence[str]) -> ClassData:
-    """The archives for exactly this Java with exactly these jars and options."""
+    """Return the archives for exactly this Java with these jars and options."""
     release = java.home / "release"
     said = [str(java.home), release.read_text(encoding="utf-8") if release.exists() else "", *options]
     base = None if (java.home / "lib" / "server" / "classes.jsa").exists() else _named("java", said)

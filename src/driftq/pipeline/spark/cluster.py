@@ -1,7 +1,8 @@
-"""A real standalone Spark cluster on this machine, out of the wheel: for trying things, and for the tests.
+"""A real standalone Spark cluster on this machine, from the PySpark wheel: for experiments and for the tests.
 
-One master and some workers, each a JVM that outlives the process that started it. What is known of them stands in
-`cluster.json` below their directory; `down` ends exactly those. Workers start executors through Spark's own scripts.
+One master and several workers, each a JVM that outlives the process that started it. Their addresses and process ids
+are in `cluster.json` in the cluster's directory; `down` ends exactly these processes. Workers start executors through
+Spark's own scripts.
 """
 
 import json
@@ -27,10 +28,10 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
 class Cluster(NamedTuple):
-    """A cluster that is up."""
+    """A standalone cluster that is running."""
 
     master: str
-    """What `master=` takes."""
+    """The URL to pass as `master=`."""
     workers: int
     web: str
     pids: tuple[int, ...]
@@ -38,12 +39,12 @@ class Cluster(NamedTuple):
 
 
 def directory_or_default(directory: str | Path | None) -> Path:
-    """Where a cluster keeps its logs and the work of its executors."""
+    """Return the directory of a cluster, for its logs and the work of its executors."""
     return cache_dir() / "cluster" if directory is None else Path(directory)
 
 
 def find(directory: str | Path | None = None) -> Cluster | None:
-    """The cluster of a directory, if it is up."""
+    """Return the running cluster of a directory, or None if it is not running."""
     try:
         said = json.loads((directory_or_default(directory) / _STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -53,7 +54,7 @@ def find(directory: str | Path | None = None) -> Cluster | None:
 
 
 def up(workers: int = 2, *, cores: int = 1, memory: str = "1536m", directory: str | Path | None = None) -> Cluster:
-    """Start a master and workers on the loopback, and wait until they know each other. Raises PipelineError."""
+    """Start a master and workers on loopback, and wait until the workers are registered. Raises PipelineError."""
     place = directory_or_default(directory)
     running = find(place)
     if running is not None:
@@ -80,7 +81,7 @@ def up(workers: int = 2, *, cores: int = 1, memory: str = "1536m", directory: st
 
 
 def down(directory: str | Path | None = None) -> bool:
-    """End the cluster of a directory; was there one?"""
+    """End the cluster of a directory. Returns whether there was one."""
     known = find(directory)
     if known is not None:
         _end(known.pids)
@@ -89,7 +90,7 @@ def down(directory: str | Path | None = None) -> bool:
 
 
 def _start(java: Java, place: Path, name: str, *arguments: str) -> int:
-    """One JVM, on its own, with a log."""
+    """Start one JVM in a session of its own, with a log file, and return its process id."""
     variables = {
         "SPARK_HOME": str(spark_home()),
         "JAVA_HOME": str(home_for_spark(java)),
@@ -105,7 +106,7 @@ def _start(java: Java, place: Path, name: str, *arguments: str) -> int:
             env=os.environ | variables,
             start_new_session=True,
         )
-    process.returncode = 0  # it outlives this process on purpose, and nobody here waits for it
+    process.returncode = 0  # it outlives this process on purpose, and this process never waits for it
     return process.pid
 
 
@@ -120,7 +121,7 @@ def _wait(pids: list[int], done: Any, place: Path, what: str) -> None:
 
 
 def _alive(page: str) -> int | None:
-    """How many workers the master knows; None while there is no master."""
+    """Return how many workers the master knows, or None while the master does not answer."""
     try:
         with urlopen(f"{page}/json/", timeout=5) as reply:
             return int(json.load(reply)["aliveworkers"])
@@ -129,9 +130,10 @@ def _alive(page: str) -> int | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Is it one of Spark's daemons, and running? A pid alone may have become somebody else's."""
+    """Whether the process is a running Spark daemon. The pid alone is not enough: another process may have got it."""
     with suppress(ChildProcessError):
-        # Started by this process: its pid is nobody else's before this has been asked, and it may have no command yet.
+        # A child of this process: its pid is not reused before `waitpid` has returned it, and it may not have a
+        # command line yet.
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
     try:
         return b"org.apache.spark.deploy." in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -140,7 +142,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _end(pids: tuple[int, ...] | list[int]) -> None:
-    """The workers first, so that they end their executors."""
+    """End the processes, workers before the master, so that the workers end their executors."""
     ours = [pid for pid in reversed(pids) if _is_ours(pid)]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in ours:

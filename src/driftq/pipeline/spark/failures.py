@@ -1,8 +1,8 @@
-"""Failures of Spark, which are pages long, as one line that says why.
+"""Turns failures of Spark, which are pages long, into one line with the reason.
 
-What Python raised in one of Spark's processes comes back as text: its last line has the class and the message. Where
-the class is one of ours, the error is of that class again, so that who started the run can tell an outage from a
-mistake. Where no Python is to blame, Java's own line is told, without what Spark has put around it.
+An error that Python raised in one of Spark's processes comes back as text; its last line has the class and the message.
+If the class is one of ours, the result has that class again, so that the caller can distinguish an outage from a
+mistake. If no Python error is found, the result is Java's own line without Spark's wrapping.
 """
 
 import re
@@ -15,21 +15,21 @@ _CLASSES: dict[str, type[PipelineError]] = {
     "DataLossError": DataLossError,
     "DeniedError": DeniedError,
     "UnreachableError": UnreachableError,
-    # of the client, in a batch that asks the server itself
+    # raised by the client, in a batch that calls the server itself
     "TransportError": UnreachableError,
     "UnavailableError": UnreachableError,
     "UnauthorizedError": DeniedError,
     "ForbiddenError": DeniedError,
 }
 _BRIDGE = "Py4JJavaError"
-"""Raised in Python for whatever Java raised: it never says why."""
+"""PySpark raises this in Python for every Java error, so its line never has the reason."""
 _AROUND = re.compile(
     r"\[STREAM_FAILED\] .*? terminated with exception: "
     r"|Job aborted due to stage failure: .*?most recent failure: .*?\(TID \d+\) \([^)]*\): "
     r"|: (?=[\w.$]+(?:Exception|Error)\b)"
     r"|[\w.$]+\.[\w$]+(?:Exception|Error): "
 )
-"""What stands before the reason, in Java's lines."""
+"""Text before the reason in a line of Java."""
 _KILLED = "Python worker exited unexpectedly"
 _KILLED_TOLD = (
     "a Python process of Spark's was killed, most often because memory ran out: "
@@ -38,21 +38,21 @@ _KILLED_TOLD = (
 
 
 def in_one_line(error: BaseException) -> BaseException:
-    """The same for who has to read it: an error of Spark's becomes one of ours, others stay what they are."""
+    """Return an error of Spark as a PipelineError with one line; return other errors unchanged."""
     if isinstance(error, DriftQError) or not type(error).__module__.startswith(("pyspark", "py4j")):
         return error
     return failure_of(str(error))
 
 
 def failure_of(text: str) -> PipelineError:
-    """The error that a text of Spark's tells of."""
+    """Return the error for a failure text of Spark, with the class of ours that the text names."""
     told = _python_line(_lines(text))
     kind = _CLASSES.get(told.partition(":")[0].rpartition(".")[2], PipelineError) if told else PipelineError
     return kind(told_by_spark(text))
 
 
 def told_by_spark(text: str) -> str:
-    """The line that says what is wrong: the last one of a Python process, else that of Java."""
+    """Return the line of the text with the reason: the last one of a Python process, else the one of Java."""
     if _KILLED in text:
         return _KILLED_TOLD
     lines = _lines(text)
@@ -68,14 +68,14 @@ def _lines(text: str) -> list[str]:
 
 
 def _python_line(lines: list[str]) -> str | None:
-    """`package.SomeError: message`, the last one."""
+    """Return the last line of the form `package.SomeError: message`, or None."""
     heads = [(line.partition(":")[0].rpartition(".")[2], line) for line in lines if not line.startswith("at ")]
     found = [line for head, line in heads if head.endswith(("Error", "Exception")) and head != _BRIDGE]
     return found[-1] if found else None
 
 
 def _java_line(lines: list[str]) -> str:
-    """What Java raised stands behind a colon where Python has asked for it, and else comes first."""
+    """Return the line of the Java error: the one that starts with a colon if Python called Java, else the first."""
     raised = [line for line in lines if line.startswith(": ")]
     if raised:
         return raised[0]

@@ -1,8 +1,8 @@
-"""Which Java runs Spark: the system's if it is new enough, else the one that comes with the extra `spark`.
+"""Finds the Java that runs Spark: the system's if it is new enough, else the one that comes with the extra `spark`.
 
-The wheel's Java is a small image without the module that Spark's scripts ask for by name. Processes that we start do
-not ask for it; those that Spark starts (a cluster's daemons and executors) find a `java` of ours first, which leaves
-that one argument out.
+The wheel's Java is a small image without a module that Spark's scripts request by name. Processes that we start do not
+request it. Processes that Spark starts (a cluster's daemons and executors) find our `java` script first, which leaves
+that argument out.
 """
 
 import os
@@ -33,16 +33,16 @@ class Java(NamedTuple):
     home: Path
     version: int
     bundled: bool
-    """Does it come from the wheel?"""
+    """Whether it comes from the wheel of the extra `spark`."""
 
     @property
     def command(self) -> Path:
-        """The program."""
+        """Path of the `java` program."""
         return self.home / "bin" / "java"
 
 
 def cache_dir() -> Path:
-    """Where the pipeline keeps what can be made again: `DRIFTQ_CACHE_DIR`, else the user's cache directory."""
+    """Return the directory for files that can be made again: `DRIFTQ_CACHE_DIR`, else the user's cache directory."""
     given = os.environ.get("DRIFTQ_CACHE_DIR")
     if given:
         return Path(given)
@@ -50,7 +50,7 @@ def cache_dir() -> Path:
 
 
 def find_java() -> Java:
-    """`JAVA_HOME`, else `java` on the path, else the wheel. Raises PipelineError when none is new enough."""
+    """Return the Java of `JAVA_HOME`, of the path or of the wheel, in this order. Raises PipelineError."""
     homes = [Path(home) for home in [os.environ.get("JAVA_HOME")] if home]
     on_path = shutil.which("java")
     if on_path is not None:
@@ -79,7 +79,7 @@ def _bundled() -> Java | None:
 
 
 def version_of(home: Path) -> int | None:
-    """The major version of a Java, or None where there is none. Its `release` file tells without starting it."""
+    """Return the major version of a Java, or None if there is none. Its `release` file is read before it is started."""
     program = home / "bin" / "java"
     if not program.exists():
         return None
@@ -94,7 +94,7 @@ def version_of(home: Path) -> int | None:
 
 
 def home_for_spark(java: Java) -> Path:
-    """The `JAVA_HOME` for what Spark starts by its own scripts."""
+    """Return the `JAVA_HOME` for processes that Spark starts with its own scripts."""
     if not java.bundled:
         return java.home
     shim = cache_dir() / f"java-{java.version}"

@@ -1,8 +1,9 @@
-"""The JVM behind a local session, started without Spark's shell scripts and from a class-data archive.
+"""Starts the JVM of a local session, without Spark's shell scripts and from a class-data archive.
 
-Spark's own way is a script that starts a JVM to print the command of a second one. We know that command, so there is
-one JVM less to wait for; and since it is ours, it can map the classes of an earlier run (`class_data`). Without an
-archive the process records one when it ends. The JVM ends with this process: it watches its standard input.
+Spark's own way is a script that starts one JVM to print the command line of a second one. This module builds that
+command line itself, which saves one JVM start and lets the JVM map the classes of an earlier run (`class_data`). If
+there is no archive, the JVM records one when it ends. The JVM ends with this process, because it watches its standard
+input.
 """
 
 import os
@@ -29,16 +30,16 @@ from driftq.pipeline.spark.java import Java, cache_dir, find_java, home_for_spar
 START_PATIENCE_S = 300.0
 _POLL_S = 0.01
 _QUICKLY = "-XX:TieredStopAtLevel=1"
-"""Compile quickly rather than well."""
+"""Makes the JVM compile code fast instead of optimizing it."""
 _OPENED = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
     *("sun.security.action", "sun.util.calendar"),
 )
 _GONE, _GONE_SINCE = "sun.security.action", 24
-"""Java warns of a package that it does not have."""
-# The first two levels must be the same: else Spark prints that it changes one of them. Those that are off tell, on many
-# lines, of failures that are raised as well: who runs a query reads of them where it is run.
+"""Package removed in Java 24: opening a package that does not exist makes Java print a warning."""
+# The first two levels must be equal, or Spark prints that it changes one of them. The loggers that are off print, on
+# many lines, failures that are also raised, so the caller of the query sees them anyway.
 _QUIET = """rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
 logger.org.name = org
@@ -62,7 +63,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def spark_home() -> Path:
-    """Where Spark is: `SPARK_HOME`, else the wheel of PySpark."""
+    """Return the directory of Spark: `SPARK_HOME`, else the PySpark wheel."""
     given = os.environ.get("SPARK_HOME")
     if given:
         return Path(given)
@@ -73,12 +74,12 @@ def spark_home() -> Path:
 
 
 def _collector() -> str:
-    """With two cores the plainest collector starts first and costs least; with more, Java's own choice is right."""
+    """Return the collector option: serial for up to 2 cores, as it starts fastest; else G1, Java's own choice."""
     return "-XX:+UseSerialGC" if (os.cpu_count() or 1) <= 2 else "-XX:+UseG1GC"
 
 
 def current_class_data() -> ClassData:
-    """The archives that a session on this machine uses, whether they are there or not."""
+    """Return the archives that a session on this machine uses. The files may not exist yet."""
     return _class_data(find_java())
 
 
@@ -91,7 +92,7 @@ def _jars() -> list[Path]:
 
 
 def log_config() -> Path:
-    """Errors only. `log4j2.configurationFile` wants a file."""
+    """Write the log configuration (errors only) if needed, and return its path. Log4j needs a file."""
     path = cache_dir() / "log4j2.properties"
     if not path.exists() or path.read_text(encoding="utf-8") != _QUIET:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +103,7 @@ def log_config() -> Path:
 
 
 def command(java: Java, conf: Mapping[str, str], *, short: bool, class_data: Sequence[str]) -> list[str]:
-    """The command line of the JVM; the options of its archives are given."""
+    """Return the command line of the session's JVM. `class_data` are the options for its archives."""
     options = [
         *_common(java, conf.get("spark.driver.extraClassPath")),
         f"-Xmx{conf.get('spark.driver.memory', '1g')}",
@@ -123,12 +124,12 @@ def command(java: Java, conf: Mapping[str, str], *, short: bool, class_data: Seq
 
 
 def daemon_command(java: Java) -> list[str]:
-    """The command line of a small JVM of Spark's, without what it runs: it has little to do but to be up soon."""
+    """Return the command line of a small Spark daemon without its main class. It is tuned for a fast start."""
     return [*_common(java), "-Xmx512m", "-XX:+UseSerialGC", _QUICKLY, *_class_data(java).using()]
 
 
 def _common(java: Java, first: str | None = None) -> list[str]:
-    """What every JVM of ours is started with: an archive fits where the class path begins with the same jars."""
+    """Return the options of every JVM. An archive can be used only if the class path begins with the same jars."""
     return [
         str(java.command),
         "-cp",
@@ -142,7 +143,7 @@ def _common(java: Java, first: str | None = None) -> list[str]:
 
 
 def _modules(java: Java) -> list[str]:
-    """What of Java is open to Spark. An archive fits a JVM that opens the same."""
+    """Return the options that open Java packages to Spark. A JVM can use an archive only with the same options."""
     opened = [package for package in _OPENED if package != _GONE or java.version < _GONE_SINCE]
     return [
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened),
@@ -153,20 +154,20 @@ def _modules(java: Java) -> list[str]:
 
 
 class Gateway(NamedTuple):
-    """A JVM that is up, and the way to it."""
+    """A running JVM, and how PySpark connects to it."""
 
     process: "subprocess.Popen[bytes]"
-    """It ends when its standard input is closed."""
+    """The JVM ends when its standard input is closed."""
     port: int
     secret: str
 
     def variables(self) -> dict[str, str]:
-        """The environment of a process whose sessions are to be in this JVM, one at a time."""
+        """Return the environment of a process whose sessions, one at a time, are to run in this JVM."""
         return {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
 
 
 def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> bool:
-    """Have PySpark's gateway lead to a JVM: was it started, with these variables? One that is there already stays."""
+    """Connect PySpark to a JVM, starting one if there is none. Returns whether it was started, with `variables`."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None or joins_a_jvm():
@@ -176,19 +177,19 @@ def ensure_started(conf: Mapping[str, str], variables: Mapping[str, str], *, sho
 
 
 def joins_a_jvm() -> bool:
-    """Does the environment lead to a JVM that another process has started?"""
+    """Whether the environment points to a JVM that another process has started."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool = False) -> Gateway:
-    """A JVM with these variables, from the archive if there is one. Raises PipelineError where it does not come up."""
+    """Start a JVM with these variables, from the archive if there is one. Raises PipelineError if it does not start."""
     java = find_java()
     archives = _class_data(java)
     part = archives.place_to_record()
     options = archives.using() if part is None else archives.recording(part)
     line = command(java, conf, short=short, class_data=options)
     if part is not None:
-        # The shell outlives Java and puts the archive in its place when it is whole.
+        # The shell outlives Java and renames the archive into place when it is complete.
         moved = f"mv {shlex.quote(str(part))} {shlex.quote(str(archives.spark))}"
         line = ["/bin/sh", "-c", f'"$@"; code=$?; {moved} 2>/dev/null; exit $code', "sh", *line]
     with tempfile.TemporaryDirectory() as directory:
@@ -205,17 +206,20 @@ def start(conf: Mapping[str, str], variables: Mapping[str, str], *, short: bool 
 
 
 def _import_meanwhile() -> None:
-    """Java takes a second to come up. The first call to it would import these, and pandas with them, for half a second:
-    PySpark looks there whether an argument is an array of NumPy's."""
+    """Import modules while Java starts, which takes 1 s.
+
+    The first call to Java would import these, and pandas with them, which takes 0.5 s: PySpark checks with them whether
+    an argument is a NumPy array.
+    """
     import_module("pyspark.testing.utils")
 
 
 def _environment(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the JVM, which are those of the Python processes that it starts.
+    """Return the environment of the JVM, which the Python processes that it starts inherit.
 
-    Below `SPARK_HOME` Spark finds PySpark as a zip of sources, and puts it first: every Python process would compile
-    all that it imports, for a second. Where they are this very Python, PySpark is installed for them; then Spark is
-    not told where that zip is.
+    Spark finds PySpark as a zip of sources below `SPARK_HOME` and puts it first on the path: every Python process would
+    take 1 s to compile what it imports. If the processes run this Python, PySpark is installed for them, and
+    `SPARK_HOME` is left out.
     """
     home = spark_home()
     variables = os.environ | {
@@ -231,12 +235,12 @@ def _environment(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def runs_this_python(master: str) -> bool:
-    """Are the Python processes of a session this very Python?"""
+    """Whether the Python processes of a session run this same Python."""
     return master.split("[")[0] == "local" and os.environ.get("PYSPARK_PYTHON") == sys.executable
 
 
 def has_driftq() -> bool:
-    """Does this Python have the package installed, so that every process of it can import it?"""
+    """Whether DriftQ is installed in this Python, so that all its processes can import it."""
     try:
         return _is_installed(Path(str(distribution("driftq").locate_file(""))))
     except PackageNotFoundError:
@@ -244,7 +248,7 @@ def has_driftq() -> bool:
 
 
 def _is_installed(place: Path) -> bool:
-    """Is this a place where every process of this Python finds packages?"""
+    """Whether `place` is a directory where every process of this Python finds packages."""
     own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     return place in map(Path, [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *own])
 
@@ -254,7 +258,7 @@ def _leave_interrupts_to_python() -> None:
 
 
 def _address(process: "subprocess.Popen[bytes]", told: Path) -> tuple[int, str]:
-    """Port and secret of the gateway, once the JVM has written them."""
+    """Return port and secret of the gateway, after the JVM has written them to the file."""
     from pyspark.serializers import UTF8Deserializer, read_int
 
     end = time.monotonic() + START_PATIENCE_S
@@ -270,7 +274,7 @@ def _address(process: "subprocess.Popen[bytes]", told: Path) -> tuple[int, str]:
 
 
 def _attach(started: Gateway) -> None:
-    """Let PySpark connect as to any gateway that is there; the environment says where only meanwhile."""
+    """Connect PySpark as to an existing gateway. The environment variables for that are set only during the call."""
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -280,5 +284,5 @@ def _attach(started: Gateway) -> None:
     finally:
         for name in started.variables():
             del os.environ[name]
-    gateway.proc = started.process  # its standard input is what keeps the JVM alive
+    gateway.proc = started.process  # closing its standard input would end the JVM
     SparkContext._ensure_initialized(gateway=gateway)

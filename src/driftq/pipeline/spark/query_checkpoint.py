@@ -1,9 +1,10 @@
-"""What Spark's checkpoint of a query says: who the query is, and what each of its batches reads.
+"""Reads Spark's checkpoint of a query: the id of the query, and the ranges that each batch reads.
 
-<checkpoint>/metadata       {"id": …}, the same after every restart
-<checkpoint>/offsets/<n>    a version line, a line of metadata, and one line for each source: its offset
+    <checkpoint>/metadata       {"id": …}, the same after every restart
+    <checkpoint>/offsets/<n>    a version line, a line of metadata, and one line per source: its offset
 
-Over Spark Connect this runs in the server, where it has come by value: no structs of msgspec, which do not.
+With Spark Connect this code runs in the Connect server, pickled by value. So it uses no msgspec structs, which cannot
+be pickled by value.
 """
 
 import json
@@ -13,17 +14,17 @@ from driftq.pipeline.offsets import OffsetRange, Places, decode, ranges
 
 
 def query_id(checkpoint: Path) -> str:
-    """The id of the query."""
+    """Return the id of the query, which survives restarts."""
     return str(json.loads((checkpoint / "metadata").read_bytes())["id"])
 
 
 def has_begun(checkpoint: Path) -> bool:
-    """Was a batch planned? From then on Spark knows where the query began."""
+    """Whether a batch was planned. From then on the checkpoint has the start offset of the query."""
     return any((checkpoint / "offsets").glob("[0-9]*"))
 
 
 def ranges_of_batch(checkpoint: Path, batch: int) -> dict[str, OffsetRange]:
-    """What a batch reads of each topic, as it was noted before the batch began. The query has one source."""
+    """Return the range of each topic in a batch, as Spark wrote it before the batch began. The query has one source."""
     before = _end(checkpoint, batch - 1) if batch else {}
     return {part.topic: part for part in ranges(before, _end(checkpoint, batch))}
 

@@ -1,6 +1,7 @@
-"""Queries that somebody else's code starts: heard of from Spark, for one that has ended is in no list of Spark's.
+"""Notices streaming queries that user code starts, and how they end.
 
-Spark tells of a start before `start()` returns, and of an end some time behind it.
+A listener is needed because Spark does not list queries that have ended. Spark calls it for a start before `start()`
+returns, and for an end some time after it.
 """
 
 import threading
@@ -23,33 +24,36 @@ _PATIENCE_S = 10.0
 
 
 class Started(StreamingQueryListener):
-    """Who was started, and how those that ended did. A query that was started again is the newer one."""
+    """Collects the queries that were started and how each run ended. If a query starts again, its newest run counts."""
 
     def __init__(self) -> None:
         self._heard = threading.Condition()
         self._runs: dict[str, str] = {}
-        """By the id of a query."""
+        """Run id by query id."""
         self._ends: dict[str, str | None] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """A query has a run."""
+        """Record the run of a query."""
         with self._heard:
             self._runs[str(event.id)] = str(event.runId)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """A run is over."""
+        """Record how a run ended."""
         with self._heard:
             self._ends[str(event.runId)] = event.exception
             self._heard.notify_all()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Nothing."""
+        """Ignore progress, which is not needed here."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing."""
+        """Ignore idle events, which are not needed here."""
 
     def failure(self, known: Collection[str]) -> str | None:
-        """What Spark says of a query that failed and is none of these ids."""
+        """Return Spark's error text of a failed query whose id is not in `known`, or None if there is none.
+
+        Waits up to 10 s for Spark to report the end of these queries.
+        """
         with self._heard:
             over = [run for query, run in self._runs.items() if query not in known]
             self._heard.wait_for(lambda: all(run in self._ends for run in over), _PATIENCE_S)
@@ -58,7 +62,7 @@ class Started(StreamingQueryListener):
 
 @contextmanager
 def listening(spark: "SparkSession") -> Iterator[Started]:
-    """Hear of the queries that are started meanwhile."""
+    """Listen for the queries that are started inside the `with` block."""
     started = Started()
     spark.streams.addListener(started)
     try:

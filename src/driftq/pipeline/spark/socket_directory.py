@@ -1,12 +1,12 @@
-"""Where Spark and its Python processes on this machine meet: sockets in a directory that nobody else may enter.
+"""The directory for the Unix sockets between Spark and its Python processes on this machine.
 
-Rows come through them at a lower cost than through the loopback network. Spark asks nobody for a secret on such a
-socket: who can open it may run code in a worker. So the directory is this user's and closed to all others, or there is
-none, and the network is used.
+Rows pass through Unix sockets at a lower cost than through the loopback network. Spark asks for no secret on such a
+socket: any process that can open it may run code in a worker. So the directory belongs to this user and is closed to
+all others. If that is not possible, there is no directory and Spark uses the network.
 
-Below it each process that starts Spark has a directory of its own, with a lock that it shares with its JVM. Sockets
-stay behind where somebody was killed or a program ended without stopping its session; the lock is free then, and the
-next process that comes removes that directory. Nobody may earlier: a JVM outlives its program for a while.
+Each process that starts Spark has its own subdirectory, with a lock that it shares with its JVM. Sockets are left over
+if a process is killed or a program ends without stopping its session. The lock is free then, and the next process that
+starts Spark removes the subdirectory. It must not be removed earlier: a JVM outlives its program for a while.
 """
 
 import fcntl
@@ -24,22 +24,22 @@ PUSH_VARIABLE = "DRIFTQ_SESSION_PUSH"
 
 
 LONGEST = 100
-"""Of a socket's path, in bytes; systems allow 104 or 108."""
+"""Maximum length of a socket's path in bytes. Systems allow 104 or 108."""
 _BELOW = len("/01234567/.00000000-0000-0000-0000-000000000000.sock")
 _LOCK = "lock"
 
 
 class Meeting(NamedTuple):
-    """The directory of a process."""
+    """The socket directory of a process, and its lock."""
 
     place: Path
     lock: int
-    """A file descriptor: nobody removes the directory for as long as a process has it open."""
+    """An open file descriptor. The directory is not removed while any process has it open."""
 
 
 @cache
 def meeting() -> Meeting | None:
-    """That of this process, made when it is first asked for; None where there can be none that is safe."""
+    """Return the directory of this process, made on first use. None if there cannot be a private one."""
     root = Path(tempfile.gettempdir()) / f"driftq-spark-{os.getuid()}"
     if len(os.fsencode(root)) + _BELOW > LONGEST:
         return None
@@ -54,7 +54,7 @@ def meeting() -> Meeting | None:
 
 
 def inherited() -> tuple[int, ...]:
-    """What a JVM is to have open, for the directory to last as long as it does."""
+    """Return the file descriptors that a JVM must inherit, so that the directory lasts as long as the JVM."""
     found = meeting()
     return () if found is None else (found.lock,)
 
@@ -64,7 +64,7 @@ def _is_private(found: os.stat_result) -> bool:
 
 
 def _made(root: Path) -> Meeting:
-    """Locked before it has the name by which a sweep finds it."""
+    """Make a directory of this process. It is locked before it gets the name by which `_sweep` finds it."""
     fresh = Path(tempfile.mkdtemp(prefix=".", dir=root))
     lock = os.open(fresh / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -72,7 +72,7 @@ def _made(root: Path) -> Meeting:
 
 
 def _sweep(root: Path) -> None:
-    """Remove the directories whose processes are all gone."""
+    """Remove the directories whose processes have all ended."""
     for place in root.glob("[!.]*"):
         with suppress(OSError):
             lock = os.open(place / _LOCK, os.O_RDWR | os.O_CLOEXEC)

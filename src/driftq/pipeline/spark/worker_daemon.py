@@ -1,11 +1,12 @@
-"""Spark's daemon of Python workers, which forks one for each task at a time; started by Spark as a program.
+"""Spark's daemon for Python workers, without needless tracebacks. Spark runs this module as a program.
 
-Spark hangs up on a worker whose rows nobody wants any more: behind a `show`, or where another task of the query has
-failed; and on all of them when it ends. A worker of Spark's own prints a traceback then, and a user reads of a broken
-pipe though nothing is wrong. Here it ends without a word; Spark has forgotten it already.
+The daemon forks a worker per concurrent task. Spark closes the connection of a worker whose rows are no longer needed:
+after a `show`, if another task of the query has failed, and at its own end. Spark's stock worker prints a traceback
+then, and users see a broken pipe although nothing is wrong. Here the worker ends silently; Spark has dropped it
+already.
 
-For planning Spark starts daemons of its own, whatever it is told, and for each stream a process that asks its source.
-They load our source, and from then on they end in silence too.
+For planning, Spark always starts stock daemons, and for each stream it starts a process for the source. These processes
+load our source, and from then on they end silently too.
 """
 
 import sys
@@ -20,28 +21,28 @@ HUNG_UP = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
 class _Traceback:
-    """What a daemon prints by: an error of a connection that was hung up on is not worth it."""
+    """Replaces `traceback` in a daemon: errors of a connection that Spark has closed are not printed."""
 
     format_exc = staticmethod(traceback.format_exc)
 
     @staticmethod
     def print_exc() -> None:
-        """Of the error that is handled."""
+        """Print the current exception, unless Spark has closed the connection."""
         if not isinstance(sys.exception(), HUNG_UP):
             traceback.print_exc()
 
 
 def hush(forks: Any) -> None:
-    """Have the workers of a daemon, a module of Spark's, end without a word where Spark hangs up.
+    """Make the workers of a daemon (a module of Spark) end silently if Spark closes their connection.
 
-    What a task raises is told to Spark and ends in a code, so that an error which a daemon would print is one of the
-    connection, or of the daemon itself.
+    Errors of a task are sent to Spark and end in an exit code. So an error that a daemon would print comes from the
+    connection or from the daemon itself.
     """
     forks.traceback = _Traceback
 
 
 def hush_this_process() -> None:
-    """If this is a worker of a daemon of Spark's own, or the process of a stream's source, it is hushed."""
+    """Silence this process if it is a worker of a stock daemon or the process of a stream's source."""
     program = sys.modules["__main__"]
     name = getattr(getattr(program, "__spec__", None), "name", None)
     if name == daemon.__name__:

@@ -1,8 +1,8 @@
-"""Spark's Python workers, which serve one task after the other.
+"""Saves time between two tasks of a Spark Python worker, which runs one task after another.
 
-Behind each task a worker collects garbage over every object it has, some 40 ms with the modules that are loaded, and
-the next task waits for it. What is there when a task ends stays there for the life of the process, so it is taken out
-of the collector's sight, once: the collection before the task has left no garbage among it.
+After each task a worker runs a garbage collection over all its objects. With the loaded modules this takes about 40 ms,
+and the next task waits for it. Objects that exist at the end of a task live as long as the process, so they are
+excluded from collection (`gc.freeze`), once per process. The collection before the task has removed garbage from them.
 """
 
 import gc
@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 
 def settle() -> None:
-    """At the end of a task: the collector need not look at what is loaded by now. Does nothing elsewhere."""
-    # The count is asked for, not a flag of ours: code that travels by value is new in every task.
+    """Exclude all current objects from garbage collection. Called at the end of a task; does nothing outside a task."""
+    # Asks for the count instead of keeping a flag: code that is pickled by value is loaded anew in every task.
     if TaskContext.get() is not None and not gc.get_freeze_count():
         gc.freeze()
