@@ -1,1 +1,1 @@
-"""What starts, records and ends a run."""
+"""Starts, records and ends a run of a pipeline."""

@@ -1,9 +1,9 @@
-"""What a job is: a name, typed options, and a function that is given a `JobRun`. And where to find each one.
+"""Defines a job: a name, typed options, and a function that gets a `JobRun`. Also lists where each job is.
 
-A job is started by `jobs.launch`, which makes the `JobRun`: the session, the client, what is told while it works, and
-whether somebody asked it to stop. The command line and Python start it the same way.
+`runs.launcher` starts a job and makes its `JobRun`: the session, the client, progress reports, and stop requests. The
+command line and Python start a job in the same way.
 
-Invariant: a job keeps nothing outside its checkpoint, its tables and its topics, so it can be killed at any moment and
+Invariant: a job keeps no state outside its checkpoint, its tables and its topics, so it can be killed at any moment and
 started again.
 """
 
@@ -25,67 +25,67 @@ if TYPE_CHECKING:
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a run is. What is not known is None."""
+    """How far a run is. Unknown values are None."""
 
     rows: int = 0
     rows_per_s: float = 0.0
     batches: int = 0
     lag: int | None = None
-    """Rows that wait to be read."""
+    """Number of rows that wait to be read."""
     total: int | None = None
-    """Rows that there will have been in all, where the run has an end."""
+    """Expected number of rows at the end of the run, if the run has an end."""
     note: str = ""
-    """What it does at this moment, in a few words."""
+    """What the run does at the moment, in a few words."""
 
 
 class JobResult(Struct, frozen=True):
-    """What a run that ended well has to say: facts, and maybe tables of rows."""
+    """Result of a run that ended without an error: facts, and optional tables of rows."""
 
     facts: dict[str, Any] = {}
     tables: dict[str, list[dict[str, Any]]] = {}
 
 
 class JobRun(Protocol):
-    """What a job is given to work with."""
+    """The session, the client and the controls that a job gets from the launcher."""
 
     @property
     def server(self) -> str:
-        """The address of the server."""
+        """URL of the server."""
         ...
 
     @property
     def spark(self) -> "SparkSession":
-        """The session; made when it is first asked for."""
+        """Spark session, created on first use."""
         ...
 
     @property
     def client(self) -> "Client":
-        """A client of the server; closed when the run ends."""
+        """Client of the server. Closed when the run ends."""
         ...
 
     def checkpoint(self, path: Path) -> str:
-        """Take a checkpoint for this run alone. Raises PipelineError while another run has it."""
+        """Reserve a checkpoint for this run and return its path. Raises PipelineError while another run has it."""
         ...
 
     def tell(self, progress: Progress) -> None:
-        """Say how far it is; as often as one likes."""
+        """Report progress. May be called at any rate."""
         ...
 
     def stopping(self) -> bool:
-        """Has somebody asked to stop?"""
+        """Whether a stop was requested."""
         ...
 
     def pause(self, seconds: float) -> bool:
-        """Wait, and be woken by a stop; the answer of `stopping`."""
+        """Wait, but at most until a stop is requested. Returns whether a stop was requested."""
         ...
 
     def follow(
         self, queries: Sequence["StreamingQuery"], *, ends: bool, idle: Callable[[], None] | None = None
     ) -> Progress:
-        """Stay with queries until they end, or stop them when asked to, and say how far they are all the while.
+        """Wait until the queries end, or stop them when a stop is requested, and report progress meanwhile.
 
-        `ends` says that they stop by themselves when they have read all; `idle` is called every few seconds, here and
-        not in a thread of the query. Raises PipelineError where one fails.
+        `ends` is true if the queries end by themselves after reading everything. `idle` is called every 3 s, in this
+        thread and not in a thread of a query. Raises PipelineError if a query fails.
         """
         ...
 
@@ -95,7 +95,7 @@ Options = TypeVar("Options", bound=Struct)
 
 @dataclass(frozen=True)
 class PipelineJob(Generic[Options]):
-    """A job. Every field of `options` is a flag of the command line too; its `Meta` description is the help."""
+    """A job. Every field of `options` is also a command-line flag; the description in its `Meta` is the help text."""
 
     name: str
     help: str
@@ -112,11 +112,11 @@ PLACES: Mapping[str, str] = {
     "backfill": "driftq.pipeline.jobs.replay.replay_job:BACKFILL",
     "redrive": "driftq.pipeline.jobs.redrive.redrive_job:REDRIVE",
 }
-"""Where each job is; a job is imported when it is asked for."""
+"""Module and attribute of each job. A job is imported on first use."""
 
 
 def find_job(name: str) -> PipelineJob[Any]:
-    """The job of a name. Raises AbsentError, with all names there are."""
+    """Return the job with a name. Raises AbsentError, with all names, if there is none."""
     place = PLACES.get(name)
     if place is None:
         raise AbsentError(f"there is no job {name!r}; there are {', '.join(PLACES)}, and any FILE.py of yours")

@@ -1,7 +1,7 @@
-"""Options of a job, from flags or from keywords: the fields of its struct say what there is, and msgspec what is right.
+"""Options of a job, from flags or keywords. The fields of its struct define the options; msgspec checks the values.
 
-A field `max_records: int | None` is the flag `--max-records N`, and `once: bool` is `--once`. A field of lists may be
-given as often as one likes, or once with commas.
+The field `max_records: int | None` is the flag `--max-records N`, and `once: bool` is `--once`. A list field can be
+given several times, or once with commas.
 """
 
 import argparse
@@ -18,7 +18,7 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class Flag(NamedTuple):
-    """One option, as a flag."""
+    """One option in its form as a flag."""
 
     name: str
     field: str
@@ -31,15 +31,15 @@ class Flag(NamedTuple):
 
 
 class WrongFlagError(PipelineError):
-    """A flag that there is not, or a value that it does not take."""
+    """An unknown flag, or a value that the flag does not accept."""
 
 
 class HelpAskedError(Exception):
-    """Somebody wants to read the help; it is the message."""
+    """The user asked for help. The message is the help text."""
 
 
 def flags_of(options: type[msgspec.Struct]) -> list[Flag]:
-    """The flags that the fields of a struct are."""
+    """Return one flag per field of the struct."""
     hints = typing.get_type_hints(options, include_extras=True)
     return [_flag(field, hints[field.name]) for field in msgspec.structs.fields(options)]
 
@@ -55,7 +55,7 @@ def _flag(field: msgspec.structs.FieldInfo, hint: Any) -> Flag:
 
 
 def _plain(hint: Any) -> tuple[str, Any, bool]:
-    """The help, the type, and whether there may be many, of `Annotated[list[T] | None, Meta(description=…)]`."""
+    """Return help, type and whether it is a list, of a hint like `Annotated[list[T] | None, Meta(description=…)]`."""
     help_text, listed = "", False
     while True:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -79,7 +79,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_flags(options: type[Options], arguments: Sequence[str], *, name: str, about: str) -> Options:
-    """Options from flags. Raises WrongFlagError or HelpAskedError."""
+    """Return the options that the flags set. Raises WrongFlagError or HelpAskedError."""
     parser = _Parser(
         prog=f"driftq pipeline run {name}",
         description=about,
@@ -115,7 +115,7 @@ def _add(parser: argparse.ArgumentParser, flag: Flag) -> None:
 
 
 def make_options(options: type[Options], given: Mapping[str, Any]) -> Options:
-    """Options from keywords or from the texts of flags. Raises WrongFlagError."""
+    """Return the options made of keywords or of flag texts. Raises WrongFlagError."""
     try:
         return msgspec.convert(dict(given), options, strict=False)
     except msgspec.ValidationError as error:
@@ -123,7 +123,7 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Options:
 
 
 def _told(problem: str) -> str:
-    """`Expected `int`, got `str` - at `$.max_records`` names the flag."""
+    """Return `--max-records: Expected `int`, got `str`` for msgspec's `… - at `$.max_records``."""
     text, at, place = problem.partition(" - at `$.")
     flag = "--" + place.partition("`")[0].partition("[")[0].replace("_", "-") if at else ""
     return f"{flag}: {text}" if flag else text

@@ -1,8 +1,8 @@
-"""Starts a pipeline and stays with it: the session, the record of the run, signals, and what becomes of it.
+"""Starts a pipeline and follows it: the session, the record of the run, signals, and the result.
 
-    starting → running → done | stopped (somebody asked) | failed (the error is one line)
+    starting → running → done | stopped (on request) | failed (the error is one line)
 
-Invariant: whatever happens to a run in this process, its record says how it ended.
+Invariant: however a run ends in this process, its record shows how it ended.
 """
 
 import os
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_S = 0.25
-"""How often a run looks at its queries and for a stop."""
+"""Interval in seconds at which a run checks its queries and looks for a stop request."""
 _NOTE_NS = 1_000_000_000
-"""How often progress is noted in the record."""
+"""Minimum interval at which progress is written to the record: 1 s."""
 _IDLE_NS = 3_000_000_000
 _BEGIN_NS = 10_000_000_000
-"""How long a stop waits for a query that just begins: Spark would hang up on a process that is about to call it."""
+"""How long a stop waits for a query that is starting (10 s). Spark would drop a source that connects late."""
 _BEGINNING = ("Initializing sources", "Getting offsets")
 _TRIES = 4
 _TOO_BUSY = "failed to connect back"
@@ -45,14 +45,14 @@ _SECRET = ("key", "token", "secret", "password")
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
-    """Where a pipeline runs; nothing here is a secret, keys come from DRIFTQ_API_KEY."""
+    """Where a pipeline runs. Contains no secrets; API keys come from DRIFTQ_API_KEY."""
 
     server: str | None = None
     master: str | None = None
     remote: str | None = None
     conf: dict[str, str] = {}
     short: bool = False
-    """For a run of seconds: the JVM compiles quickly rather than well."""
+    """For a run of a few seconds: the JVM compiles code fast instead of optimizing it."""
     state_dir: str | None = None
 
 
@@ -62,7 +62,7 @@ Listener = Callable[[RunRecord], None]
 def run_job(
     name: str, /, *, settings: RunSettings | None = None, listener: Listener | None = None, **options: Any
 ) -> JobResult:
-    """Run a job to its end. Raises PipelineError, or what the server has to say."""
+    """Run a job to its end and return its result. Raises PipelineError, or the error of the server."""
     job = find_job(name)
     given = make_options(job.options, options)
     return launch(name, to_builtins(given), lambda run: job.run(run, given), settings=settings, listener=listener)
@@ -77,9 +77,9 @@ def launch(
     listener: Listener | None = None,
     every_s: float | None = None,
 ) -> JobResult:
-    """Run something as a pipeline, maybe again and again. Raises what it raises; a failure of Spark in one line.
+    """Run `body` as a pipeline, once or every `every_s` seconds. Raises its error; an error of Spark becomes one line.
 
-    A server that has answered once and is away later does not end a run that comes again.
+    A repeated run does not fail if the server, after its first answer, is down for a while.
     """
     run = LiveRun(name, options, settings or RunSettings(), listener)
     with run.signals():
@@ -101,7 +101,7 @@ def launch(
 
 
 def _patiently(body: Callable[["LiveRun"], JobResult], run: "LiveRun") -> JobResult:
-    """Begin again where the machine was too busy: Spark gives the process of a source ten seconds to come up."""
+    """Run `body`; repeat it if the machine was too busy: Spark gives the process of a source 10 s to connect."""
     for _ in range(_TRIES - 1):
         try:
             return body(run)
@@ -112,7 +112,7 @@ def _patiently(body: Callable[["LiveRun"], JobResult], run: "LiveRun") -> JobRes
 
 
 def _again(body: Callable[["LiveRun"], JobResult], run: "LiveRun") -> JobResult | None:
-    """Once more; None where the server is away, which the record tells until it is back."""
+    """Run `body` again. Returns None if the server is down; the record shows the error until the server is back."""
     try:
         outcome = _patiently(body, run)
     except Exception as error:
@@ -126,7 +126,7 @@ def _again(body: Callable[["LiveRun"], JobResult], run: "LiveRun") -> JobResult 
 
 
 class LiveRun:
-    """`job.Run`, for a run of this process."""
+    """The `JobRun` of a run in this process."""
 
     def __init__(self, name: str, options: Mapping[str, Any], settings: RunSettings, listener: Listener | None) -> None:
         self._settings = settings
@@ -142,11 +142,11 @@ class LiveRun:
         self.record = self._runs.begin(name, _harmless(options), self.server)
         self._say()
 
-    # What a job asks for
+    # Used by jobs
 
     @property
     def spark(self) -> "SparkSession":
-        """The session; made when it is first asked for, with the server that the run has."""
+        """Spark session for the server of the run, created on first use."""
         if self._spark is None:
             settings = self._settings
             self._spark = session(
@@ -156,19 +156,19 @@ class LiveRun:
                 conf=settings.conf,
                 short=settings.short,
             )
-            self._listen()  # Spark has put its own handler in place
+            self._listen()  # Spark has replaced our signal handlers
             self._note(state="running")
         return self._spark
 
     @property
     def client(self) -> Client:
-        """A client of the server; closed when the run ends."""
+        """Client of the server. Closed when the run ends."""
         if self._client is None:
             self._client = Client(self.server)
         return self._client
 
     def checkpoint(self, path: Path) -> str:
-        """Take a checkpoint for this run alone. Raises PipelineError while another run has it."""
+        """Reserve a checkpoint for this run and return its path. Raises PipelineError while another run has it."""
         text = str(path.absolute())
         holder = self._runs.holder(text)
         if holder is not None and holder.id != self.record.id:
@@ -182,7 +182,7 @@ class LiveRun:
         return text
 
     def tell(self, progress: Progress) -> None:
-        """Say how far it is; noted at most once a second."""
+        """Report progress to the listener; write it to the record at most once per second."""
         now = self._clock.monotonic_ns()
         if now - self._noted_ns >= _NOTE_NS:
             self._noted_ns = now
@@ -192,13 +192,13 @@ class LiveRun:
             self._say()
 
     def stopping(self) -> bool:
-        """Has somebody asked to stop?"""
+        """Whether a stop was requested, by a signal or by `driftq pipeline stop`."""
         if not self._woken.is_set() and self._runs.asked_to_stop(self.record):
             self._woken.set()
         return self._woken.is_set()
 
     def pause(self, seconds: float) -> bool:
-        """Wait, and be woken by a stop; the answer of `stopping`."""
+        """Wait, but at most until a stop is requested. Returns whether a stop was requested."""
         until = self._clock.monotonic_ns() + int(seconds * 1e9)
         while not self.stopping() and (left := until - self._clock.monotonic_ns()) > 0:
             self._woken.wait(min(left / 1e9, _LOOK_S))
@@ -207,7 +207,7 @@ class LiveRun:
     def follow(
         self, queries: Sequence["StreamingQuery"], *, ends: bool, idle: Callable[[], None] | None = None
     ) -> Progress:
-        """Stay with queries until they end, or stop them when asked to, and say how far they are all the while."""
+        """Wait until the queries end, or stop them when a stop is requested, and report progress meanwhile."""
         tallies = [Tally() for _ in queries]
         idle_ns = self._clock.monotonic_ns()
         while any(query.isActive for query in queries):
@@ -228,7 +228,7 @@ class LiveRun:
         return progress
 
     def _begins(self, queries: Sequence["StreamingQuery"]) -> bool:
-        """Does one of them start its source? It is not waited for without end."""
+        """Whether a query is still starting its source. False once the stop has waited for 10 s."""
         now = self._clock.monotonic_ns()
         self._stopping_ns = self._stopping_ns or now
         doing = [str(query.status["message"]) for query in queries if query.isActive]
@@ -236,34 +236,34 @@ class LiveRun:
 
     def _await(self, query: "StreamingQuery", queries: Sequence["StreamingQuery"]) -> None:
         try:
-            query.awaitTermination(_LOOK_S)  # type: ignore[arg-type]  # the stub says int, Spark takes a float
+            query.awaitTermination(_LOOK_S)  # type: ignore[arg-type]  # the stub wants int, but Spark accepts a float
         except BaseException as error:
             _stop(queries)
             if self.stopping() and isinstance(error, Exception):
-                return  # a batch that was cut off by the stop
+                return  # the stop has interrupted a batch
             raise
 
-    # What the launcher asks for
+    # Used by the launcher
 
     def note_outage(self, error: str | None) -> None:
-        """The server is away, or back."""
+        """Write to the record that the server is down, or with `None` that it is back."""
         if error != self.record.error:
             self._note(error=error)
 
     def end(self, state: str, error: str | None = None) -> None:
-        """The run is over."""
+        """Write to the record how the run ended."""
         with suppress(OSError):
             self.record = self._runs.end(self.record, state, error)  # type: ignore[arg-type]
         self._say()
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Close the client if one was opened."""
         if self._client is not None:
             self._client.close()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask the run to stop; only the main thread may listen to them."""
+        """Let SIGINT and SIGTERM request a stop inside the `with` block. Does nothing outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -281,13 +281,13 @@ class LiveRun:
                 signal.signal(number, self._asked)
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        """The second time one asks, one means it."""
+        """Request a stop at the first signal; raise KeyboardInterrupt at the second."""
         if self._woken.is_set():
             raise KeyboardInterrupt
         self._woken.set()
 
     def _note(self, **changes: Any) -> None:
-        with suppress(OSError):  # a full disk stops no pipeline because of a note
+        with suppress(OSError):  # a full disk must not stop a pipeline because its record cannot be written
             self.record = self._runs.write(self.record, **changes)
         self._say()
 
@@ -301,7 +301,7 @@ def _with_progress(record: RunRecord, progress: Progress) -> RunRecord:
 
 
 def _doing(queries: Sequence["StreamingQuery"]) -> str:
-    """What the first query that works is at, in Spark's words."""
+    """Return what the first active query is doing, in Spark's words."""
     doing = next((str(query.status["message"]) for query in queries if query.isActive), "")
     return doing.partition(" from ")[0].lower()
 
@@ -313,7 +313,7 @@ def _stop(queries: Sequence["StreamingQuery"]) -> None:
 
 
 def _harmless(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without what might be a secret, and without what was not given."""
+    """Return the options without possible secrets and without empty values."""
     return {
         name: value
         for name, value in options.items()

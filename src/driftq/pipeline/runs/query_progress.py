@@ -1,6 +1,6 @@
-"""How far streaming queries are, from what Spark tells of their batches.
+"""Computes the progress of streaming queries from Spark's reports about their batches.
 
-Invariant: a batch is counted once, however often Spark is asked.
+Invariant: a batch is counted once, even if Spark reports it several times.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,20 +14,20 @@ _SMOOTH = 0.5
 
 
 class BatchReport(Protocol):
-    """What Spark tells of one batch."""
+    """Spark's report about one batch."""
 
     @property
     def json(self) -> str:
-        """All of it."""
+        """The complete report as JSON text."""
         ...
 
 
 class QueryProgress(Protocol):
-    """What is asked of a query."""
+    """The part of a streaming query that `Tally` uses."""
 
     @property
-    def recentProgress(self) -> Iterable[Any]:  # noqa: N802 - Spark calls it so
-        """Its last hundred batches."""
+    def recentProgress(self) -> Iterable[Any]:  # noqa: N802 - Spark calls it so  # name given by Spark
+        """Reports about the last 100 batches."""
         ...
 
 
@@ -45,14 +45,14 @@ class _Batch(msgspec.Struct):
     sources: list[_Source] = []
 
     def read(self) -> tuple[int, float]:
-        """Rows and rows a second; over Spark Connect only the sources tell them."""
+        """Return rows and rows per second. With Spark Connect, only the sources have these numbers."""
         if self.rows is not None:
             return self.rows, self.rate or 0.0
         return sum(source.rows or 0 for source in self.sources), sum(source.rate or 0.0 for source in self.sources)
 
 
 class Tally:
-    """The batches of one query."""
+    """Counts the batches and rows of one query."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -62,7 +62,7 @@ class Tally:
         self.lag: int | None = None
 
     def take(self, query: QueryProgress) -> None:
-        """Count what is new."""
+        """Count the batches that are new since the last call."""
         for told in query.recentProgress:
             batch = msgspec.json.decode(told.json, type=_Batch)
             self._lag_of(batch)
@@ -81,7 +81,7 @@ class Tally:
 
 
 def lag_of(end: Any, latest: Any) -> int | None:
-    """Records between two offsets of the source; None where one is not known or is none of ours."""
+    """Return the number of records between two offsets. None if one is unknown or not an offset of our source."""
     one, other = _places(end), _places(latest)
     if one is None or other is None:
         return None
@@ -92,7 +92,7 @@ def lag_of(end: Any, latest: Any) -> int | None:
 
 
 def _places(offset: Any) -> dict[str, tuple[int, int]] | None:
-    """`{topic: {"epoch": e, "seq": n}}`, which Spark hands on as text or as it is."""
+    """Return epoch and seq by topic of `{topic: {"epoch": e, "seq": n}}`, given as JSON text or as a mapping."""
     try:
         value = msgspec.json.decode(offset) if isinstance(offset, str) else offset
     except msgspec.DecodeError:
@@ -106,7 +106,7 @@ def _places(offset: Any) -> dict[str, tuple[int, int]] | None:
 
 
 def sum_up(tallies: Iterable[Tally], *, ends: bool) -> Progress:
-    """All queries of a run as one progress; a run that ends knows how many rows there will be."""
+    """Add up the queries of a run. The total is known only for a run that ends by itself."""
     known = list(tallies)
     rows = sum(tally.rows for tally in known)
     lags = [tally.lag for tally in known if tally.lag is not None]

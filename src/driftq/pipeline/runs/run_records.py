@@ -1,12 +1,13 @@
-"""Runs of pipelines on this machine, one file each: what `ls`, `status` and `stop` know.
+"""Records of the pipeline runs on this machine, one file each, for the commands `ls`, `status` and `stop`.
 
-    <state>/<id>.json   the record, written by the run itself        <state>/<id>.stop   somebody asks it to stop
+    <state>/<id>.json   the record, written by the run itself
+    <state>/<id>.stop   exists if the run is to stop
 
-A record is replaced as a whole, so a reader sees an old one or a new one. A run whose process is gone without a word
-is told as `lost`: its record says who it was, by process id and by when that process began, so another process that
-got the same id is not taken for it.
+A record is replaced as a whole, so a reader sees either the old one or the new one. A run whose process has disappeared
+without writing its end is shown as `lost`. The record has the process id and the start time of the process, so another
+process with the same id is not mistaken for it.
 
-Invariant: no record has a key, or an option that is one.
+Invariant: no record contains an API key, or an option that holds one.
 """
 
 import os
@@ -26,11 +27,11 @@ State = Literal["starting", "running", "done", "stopped", "failed", "lost"]
 OPEN: frozenset[State] = frozenset({"starting", "running"})
 
 _KEPT = 100
-"""Records of runs that ended; the oldest go first."""
+"""Number of records of ended runs to keep. The oldest are removed first."""
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """One run."""
+    """One run of a pipeline, as stored in its file."""
 
     id: str
     pipeline: str
@@ -38,7 +39,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     server: str
     pid: int
     born: int
-    """When the process began, as the system counts."""
+    """Start time of the process, in clock ticks since the machine started."""
     started_ms: int
     state: State = "starting"
     progress: Progress = Progress()
@@ -49,7 +50,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 class RunRecords:
-    """All runs that this machine knows."""
+    """The records of all runs on this machine."""
 
     def __init__(
         self, directory: Path | None = None, *, clock: Clock | None = None, entropy: Entropy | None = None
@@ -59,7 +60,7 @@ class RunRecords:
         self._entropy = entropy or SystemEntropy()
 
     def begin(self, pipeline: str, options: Mapping[str, Any], server: str) -> RunRecord:
-        """A run of this process."""
+        """Create the record of a run of this process."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._forget_old()
         now, pid = self._clock.wall_ms(), os.getpid()
@@ -76,7 +77,7 @@ class RunRecords:
         return self.write(record)
 
     def write(self, record: RunRecord, **changes: Any) -> RunRecord:
-        """Replace the record of a run."""
+        """Replace the record of a run and return the new one."""
         changed = structs.replace(record, updated_ms=self._clock.wall_ms(), **changes)
         path = self._path(record.id, "json")
         fresh = path.with_suffix(f".{self._entropy.token(4).hex()}")
@@ -85,20 +86,20 @@ class RunRecords:
         return changed
 
     def end(self, record: RunRecord, state: State, error: str | None = None) -> RunRecord:
-        """A run is over."""
+        """Write how a run ended, and remove its stop request."""
         self._path(record.id, "stop").unlink(missing_ok=True)
         return self.write(record, state=state, error=error, ended_ms=self._clock.wall_ms())
 
     def all(self) -> list[RunRecord]:
-        """Every run, the newest first."""
+        """Return the records of all runs, newest first."""
         found = [record for path in self.directory.glob("*.json") if (record := _read(path)) is not None]
         return sorted(found, key=lambda record: (-record.started_ms, record.id))
 
     def find(self, wanted: str) -> RunRecord:
-        """A run by its id, by its pipeline, or by the beginning of its id.
+        """Return a run by its id, by the name of its pipeline, or by the first characters of its id.
 
-        Of the runs of a pipeline the one that is open is meant, and where none is, the newest. Raises AbsentError, or
-        PipelineError where more than one may be meant.
+        For a pipeline, this is its open run, or its newest one if none is open. Raises AbsentError, or PipelineError if
+        several runs match.
         """
         everything = self.all()
         named = [one for one in everything if one.pipeline == wanted or Path(one.pipeline).name == wanted]
@@ -112,15 +113,15 @@ class RunRecords:
         return known[0]
 
     def ask_to_stop(self, record: RunRecord) -> None:
-        """It stops when it next looks."""
+        """Request a stop. The run stops at its next check."""
         self._path(record.id, "stop").touch()
 
     def asked_to_stop(self, record: RunRecord) -> bool:
-        """Has somebody asked?"""
+        """Whether a stop of this run was requested."""
         return self._path(record.id, "stop").exists()
 
     def holder(self, checkpoint: str) -> RunRecord | None:
-        """The run that has a checkpoint."""
+        """Return the open run that has reserved a checkpoint, or None."""
         return next((one for one in self.all() if one.state in OPEN and checkpoint in one.checkpoints), None)
 
     def _path(self, run_id: str, ending: str) -> Path:
@@ -137,7 +138,7 @@ def _read(path: Path) -> RunRecord | None:
     try:
         record = msgspec.json.decode(path.read_bytes(), type=RunRecord)
     except (OSError, msgspec.DecodeError):
-        return None  # it went meanwhile, or another version wrote it
+        return None  # it was removed meanwhile, or another version wrote it
     if record.state in OPEN and born(record.pid) != record.born:
         return structs.replace(
             record, state="lost", error="its process is gone; start it again, it goes on where it was"
@@ -146,7 +147,10 @@ def _read(path: Path) -> RunRecord | None:
 
 
 def born(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None if there is none, or nobody to ask."""
+    """Return when a process started, in clock ticks since boot. None if there is no such process.
+
+    Without /proc the start time is unknown: returns 0 for a process that exists.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -155,7 +159,7 @@ def born(pid: int) -> int | None:
 
 
 def _alive(pid: int) -> int | None:
-    """Where there is no /proc, that it is there is all one can know."""
+    """Return 0 if the process exists, else None. Used without /proc, where the start time is unknown."""
     try:
         os.kill(pid, 0)
     except OSError:
@@ -164,7 +168,7 @@ def _alive(pid: int) -> int | None:
 
 
 def state_directory() -> Path:
-    """Where runs of this user are noted: DRIFTQ_PIPELINE_DIR, else under XDG_STATE_HOME."""
+    """Return the directory for the records of this user: DRIFTQ_PIPELINE_DIR, else one under XDG_STATE_HOME."""
     given = os.environ.get("DRIFTQ_PIPELINE_DIR")
     if given:
         return Path(given)

@@ -1,9 +1,10 @@
-"""Code of users, inside a run: it may import what stands beside it, and what goes wrong in it is told by file and line.
+"""Runs user code inside a pipeline: it can import modules from its own directory, and errors name file and line.
 
-Modules beside a file are imported as `python FILE.py` would import them. Executors have no such files, so these modules
-are pickled by value, from the moment that they are imported.
+Modules in the directory of a file are imported as `python FILE.py` would import them. Executors do not have these
+files, so the modules are pickled by value from the moment they are imported.
 
-Invariant: when the run is over, they are forgotten; another file may have others of the same names beside it.
+Invariant: when the run ends, these modules are removed from `sys.modules`. Another file may have different modules with
+the same names in its directory.
 """
 
 import sys
@@ -31,24 +32,24 @@ _NOT_THEIRS = (
 
 
 class _ByValue(SourceFileLoader):
-    """Loads a module that travels by value."""
+    """Loads a module and registers it to be pickled by value."""
 
     def exec_module(self, module: ModuleType) -> None:
         from pyspark import cloudpickle
 
-        cloudpickle.register_pickle_by_value(module)  # before it runs: it may itself hand functions to Spark
+        cloudpickle.register_pickle_by_value(module)  # before it runs, because it may itself pass functions to Spark
         super().exec_module(module)
 
 
 class _Beside:
-    """Finds modules and packages of one directory, before all other places; those below a package go with it."""
+    """Import finder for the modules and packages of one directory, asked before all others; includes submodules."""
 
     def __init__(self, directory: Path) -> None:
         self._finder = FileFinder(str(directory), (_ByValue, SOURCE_SUFFIXES))
         self._found: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """As Python asks."""
+        """Return the spec of a module in the directory, as Python's import system asks for it."""
         spec = self._finder.find_spec(name) if path is None else None
         if spec is None or spec.loader is None:
             return None
@@ -56,14 +57,14 @@ class _Beside:
         return spec
 
     def forget(self) -> None:
-        """Have them imported anew by whoever comes next."""
+        """Remove the modules that were found, so that the next import loads them again."""
         for name in [name for name in sys.modules if name.partition(".")[0] in self._found]:
             del sys.modules[name]
 
 
 @contextmanager
 def importing_from(directory: Path) -> Iterator[None]:
-    """Modules of this directory can be imported meanwhile."""
+    """Make modules of this directory importable inside the `with` block."""
     beside = _Beside(directory)
     sys.meta_path.insert(0, beside)
     sys.path.insert(0, str(directory))
@@ -78,7 +79,7 @@ def importing_from(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def told_by_line(directory: Path) -> Iterator[None]:
-    """An error of code in this directory is one line, with the file and the line that raised it."""
+    """Turn an error of code in this directory into one line, with the file and the line that raised it."""
     try:
         yield
     except (DriftQError, ClientError):
@@ -90,7 +91,7 @@ def told_by_line(directory: Path) -> Iterator[None]:
 
 
 def frame_of(given: Any, what: str) -> "DataFrame":
-    """What a function of a user gave, if it is a DataFrame. Raises PipelineError."""
+    """Return the result of a user's function if it is a DataFrame. Raises PipelineError if it is not."""
     if not hasattr(given, "writeStream"):
         raise PipelineError(f"{what} has to return a DataFrame, and gave {type(given).__name__}")
     frame: DataFrame = given
@@ -103,7 +104,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _place(error: Exception, directory: Path) -> str:
-    """`file:line: `, of the last call in the user's code."""
+    """Return `file:line: ` of the innermost call in the user's code, or nothing."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: "
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename, directory)]
@@ -111,7 +112,7 @@ def _place(error: Exception, directory: Path) -> str:
 
 
 def _is_theirs(name: str, directory: Path) -> bool:
-    """An environment, or we ourselves, may be below the directory."""
+    """Whether a file is user code. Installed packages and DriftQ itself may be below the directory, but are not."""
     path = Path(name).absolute()
     installed = any(path.is_relative_to(place) for place in _NOT_THEIRS)
     return not name.startswith("<") and path.is_relative_to(directory) and not installed
