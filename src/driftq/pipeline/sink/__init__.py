@@ -1,1 +1,1 @@
-"""Writing topics."""
+"""Writes DataFrames and streams into topics."""

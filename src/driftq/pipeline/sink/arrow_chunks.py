@@ -1,10 +1,10 @@
-"""Rows of a DataFrame on their way into topics: which columns count, and Arrow batches as chunks that can be sent.
+"""Turns rows of a DataFrame into chunks for topics: checks the columns, and cuts Arrow batches to a size for one call.
 
-A record is `data` (JSON text) and, where there are such columns, `tag`, `node` and `meta`. The columns that our source
-gives besides are left behind, so that what was read can be written as it is; a column that is neither is refused,
-for silence about it would lose it. Rows go on as columns: only `meta` as a map is looked at row by row.
+A record is `data` (JSON text) and, if there are such columns, `tag`, `node` and `meta`. Other columns of our source are
+dropped, so that rows that were read can be written unchanged. Any other column is refused, because dropping it silently
+would lose data. Rows are processed by column; only a `meta` that is a map is converted row by row.
 
-Invariant: the chunks of a topic, one behind the other, are its rows in the order in which they came.
+Invariant: the chunks of a topic, in order, have all its rows in their original order.
 """
 
 import json
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from driftq.pipeline.errors import PipelineError
 
 CHUNK_ROWS = 10_000
-"""What the server takes in one call by default (http-v0 §3)."""
+"""Maximum number of records that the server takes in one call by default (http-v0 §3)."""
 CHUNK_BYTES = 8 << 20
 LEFT_BEHIND = frozenset(
     ("topic", "seq", "ts", "kind", "gap_from", "gap_to", "reason", "partition", "key", "value", "envelope", "routing")
@@ -27,16 +27,16 @@ _META = ("string", "map<string,string>")
 
 
 class Chunk(NamedTuple):
-    """Rows for one call: columns `data`, `tag`, `node`, `meta`, all of them texts."""
+    """Rows for one call: text columns `data` and, if given, `tag`, `node` and `meta`."""
 
     topic: str
     rows: pa.Table
 
 
 def check_columns(columns: Mapping[str, str], *, routed: bool) -> None:
-    """Refuse a DataFrame that is no records; `columns` is name to Spark's name of the type. Raises PipelineError.
+    """Refuse a DataFrame whose rows are not records. `columns` maps names to Spark's type names. Raises PipelineError.
 
-    `routed`: no topic is set, so each row has to name its own.
+    With `routed`, option `topic` is not set, so each row must name its own topic.
     """
     if "data" not in columns:
         raise PipelineError(
@@ -57,7 +57,7 @@ def check_columns(columns: Mapping[str, str], *, routed: bool) -> None:
 
 
 def chunks(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[Chunk]:
-    """The rows of a task in pieces that can be sent; without a topic, each row goes to the one it names."""
+    """Yield the rows of a task in chunks. Without `topic`, each row goes to the topic that it names."""
     waiting: dict[str, list[pa.Table]] = {}
     for batch in batches:
         for name, rows in _by_topic(pa.Table.from_batches([batch]), topic):
@@ -75,7 +75,10 @@ def chunks(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[Chu
 
 
 def cut(rows: pa.Table) -> list[pa.Table]:
-    """Pieces within the limits of a call, as few as there can be; at least one, the last with all that is left."""
+    """Cut rows into at least one piece of at most `CHUNK_ROWS` rows and about `CHUNK_BYTES` bytes.
+
+    The cut assumes rows of equal size. The last piece has the remaining rows.
+    """
     pieces = []
     while len(rows) > CHUNK_ROWS or (rows.nbytes > CHUNK_BYTES and len(rows) > 1):
         size = min(CHUNK_ROWS, max(1, len(rows) * CHUNK_BYTES // max(1, rows.nbytes)), len(rows) - 1)
@@ -85,7 +88,7 @@ def cut(rows: pa.Table) -> list[pa.Table]:
 
 
 def body_of(rows: pa.Table) -> bytes:
-    """The Arrow stream of a call. A column without any value is left out."""
+    """Return the Arrow stream of a call. Columns that are entirely null are left out, except `data`."""
     known = rows.select([name for name in rows.column_names if rows[name].null_count < len(rows) or name == "data"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, known.schema) as writer:
@@ -94,7 +97,7 @@ def body_of(rows: pa.Table) -> bytes:
 
 
 def without_null(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The rows that have data, and those that have none."""
+    """Return the rows that have data, and the rows whose data is null."""
     if not rows["data"].null_count:
         return rows, rows.slice(0, 0)
     missing = pc.is_null(rows["data"])
@@ -113,7 +116,7 @@ def _by_topic(rows: pa.Table, topic: str | None) -> list[tuple[str, pa.Table]]:
 
 
 def _texts(rows: pa.Table) -> pa.Table:
-    """The columns of a record, as texts."""
+    """Return the columns of a record as text columns."""
     found: dict[str, Any] = {name: rows[name].cast(pa.string()) for name in _TEXTS if name in rows.column_names}
     if "meta" in rows.column_names:
         found["meta"] = _meta(rows["meta"])

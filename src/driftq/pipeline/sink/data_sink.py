@@ -1,13 +1,14 @@
-"""The sink: a DataFrame or a stream into topics, each micro-batch exactly once (spark.md §3).
+"""The sink: writes a DataFrame or a stream into topics, each micro-batch exactly once (spark.md §3).
 
-Spark hands a batch over at least once, in partitions that may differ from one time to the next, and names it by the
-query's id and the batch's number; both are the same after any restart from the checkpoint. Tasks stage their rows,
-`commit` on the driver publishes what the handles name, and the server knows which batch of a query it has published
-last: `pipeline/sink/staged_batch` has the protocol. `commit` may come twice, and `abort` after a commit that worked.
+Spark delivers a batch at least once, in partitions that may differ each time. It identifies the batch by the id of the
+query and the number of the batch, which are the same after any restart from the checkpoint. Tasks stage their rows,
+`commit` on the driver publishes the parts that the handles name, and the server remembers the last published batch of
+each query: `pipeline/sink/staged_batch` has the protocol. Spark may call `commit` twice, and `abort` after a commit
+that succeeded.
 
-A batch write has a writer's name of its own, drawn when it is planned, so it is written once whatever its tasks do.
-Options `writer` and `batch` give it one that lasts: the same pair is published once, so that `foreachBatch` and
-scripts that are run again write exactly once as well.
+A batch write has its own writer name, drawn at random when it is planned, so it is published once even if its tasks run
+several times. Options `writer` and `batch` set a durable identity: the same pair is published once. So `foreachBatch`
+and scripts that are run again also write exactly once.
 """
 
 import os
@@ -34,7 +35,7 @@ _ATTEMPT_BYTES = 6
 
 
 class SinkTarget(NamedTuple):
-    """Where rows go. Travels to the executors with the writer."""
+    """Destination of the rows. Sent to the executors together with the writer."""
 
     wire: Wire
     topic: str | None
@@ -43,7 +44,7 @@ class SinkTarget(NamedTuple):
 
     @staticmethod
     def of(options: Mapping[str, str], wire: Wire) -> "SinkTarget":
-        """From the options of a write, whose names are known to be right. Raises PipelineError."""
+        """Return the target for the options of a write, whose names are already checked. Raises PipelineError."""
         topic, error_topic = options.get("topic"), options.get("errorTopic")
         for name in (topic, error_topic):
             if name is not None and is_broker_topic(name):
@@ -53,11 +54,11 @@ class SinkTarget(NamedTuple):
         return SinkTarget(wire, topic, error_topic, options.get("createTopic", "true").lower() != "false")
 
     def connected(self) -> ServerStage:
-        """The server to write to."""
+        """Return the stage of the server to write to."""
         return ServerStage(self.wire, create=self.create)
 
     def staged(self, writer: str, batch: int, rows: Iterator[pa.RecordBatch]) -> "Handle":
-        """Stage the rows of the task that runs here."""
+        """Stage the rows of the task that runs in this process."""
         task = TaskContext.get()
         assert task is not None, "write runs in a task"
         attempt = int.from_bytes(os.urandom(_ATTEMPT_BYTES))
@@ -70,13 +71,13 @@ class SinkTarget(NamedTuple):
 
 @dataclass
 class Handle(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver: the rows that it has staged."""
 
     staged: StagedRows
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """The sink of a streaming query: `write` runs in tasks, the rest on the driver, each in an instance of its own."""
+    """The sink of a streaming query. `write` runs in tasks, the rest on the driver, each in its own instance."""
 
     def __init__(self, target: SinkTarget, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -94,18 +95,18 @@ class StreamSink(DataSourceStreamArrowWriter):
         return self._target.staged(query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Publish the batch, unless it has been."""
+        """Publish the batch, unless it is published already."""
         with self._target.connected() as server:
             commit(server, _handles(messages), batchId, error_topic=self._target.error_topic)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Tidy up. What is published stays: this may come after a commit that worked."""
+        """Remove staged rows. Published rows stay: Spark may call this after a commit that succeeded."""
         with self._target.connected() as server:
             abandon(server, _handles(messages))
 
 
 class BatchSink(DataSourceArrowWriter):
-    """The sink of one `df.write`. One instance, copied to tasks and driver."""
+    """The sink of one `df.write`. Spark copies the instance to tasks and to the driver."""
 
     def __init__(self, target: SinkTarget, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
         if overwrite:
@@ -119,12 +120,12 @@ class BatchSink(DataSourceArrowWriter):
         return self._target.staged(self._writer, self._batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish all of it."""
+        """Publish all staged rows of the write."""
         with self._target.connected() as server:
             commit(server, _handles(messages), self._batch, error_topic=self._target.error_topic)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Tidy up."""
+        """Remove the staged rows of the write."""
         with self._target.connected() as server:
             abandon(server, _handles(messages))
 

@@ -1,5 +1,7 @@
-"""Staged writes as calls of the server. Each may be repeated: staging replaces, and a commit that was made is answered
-as made. So the wire asks again while the server is away.
+"""Staged writes as HTTP calls to the server.
+
+Each call may be repeated: staging a chunk again replaces it, and repeating a commit returns the result of the first
+one. So the connection retries while the server is down.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ _ROUNDS = 10
 
 
 class ServerStage:
-    """A server to write to. Use it as a context."""
+    """The stage of a server, for one write. Use it as a context manager."""
 
     def __init__(self, wire: Wire, *, create: bool) -> None:
         self._wire = wire
@@ -29,7 +31,7 @@ class ServerStage:
         self._wire.close()
 
     def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
-        """Keep a chunk; the topic is made where it is not there and may be."""
+        """Store a chunk. Creates the topic if it does not exist and option `createTopic` allows it."""
         query = urlencode({**address._asdict(), "chunk": chunk})
         path = f"{self._wire.topic_path(topic, 'stage')}?{query}"
         try:
@@ -43,10 +45,11 @@ class ServerStage:
             self._wire.send(path, body)
 
     def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
-        """Publish the parts of a batch, unless it has been, and return when that is on stable storage.
+        """Publish the parts of a batch, unless it is published already, and return when it is on stable storage.
 
-        Only then may Spark note the batch as done: a `disk` topic may lose what it said yes to a moment before a
-        power failure, and with it the memory of the batch. Whoever comes back then finds the parts still there.
+        Spark may record the batch as done only then. A power failure may remove the last acknowledged writes of a
+        `disk` topic, and with them the server's memory of the batch. When the batch is repeated, its staged parts are
+        still there.
         """
         path = self._wire.topic_path(topic, "commit") + "?return_seqs=false"
         asked = {"writer": writer, "batch": batch, "parts": [part._asdict() for part in parts]}
@@ -57,11 +60,11 @@ class ServerStage:
         raise PipelineError(f"batch {batch} is in topic {topic!r} and does not come to rest; see the server's log")
 
     def drop(self, topic: str, writer: str) -> None:
-        """Let a writer's parts go."""
+        """Delete the staged parts of a writer."""
         self._wire.delete(self._wire.topic_path(topic, "stage", writer))
 
     def _is_synced(self, topic: str, seq: int) -> bool:
-        """Has it come to rest? No means that it takes long, or that a restart has lost it."""
+        """Whether the topic is synced up to `seq`. False if that takes more than 30 s or a restart lost records."""
         query = f"touch=false&wait_synced={seq}&wait_ms={_SYNC_MS}"
         found: dict[str, Any] = self._wire.get(f"{self._wire.topic_path(topic)}?{query}")
         synced = found.get("synced_seq")

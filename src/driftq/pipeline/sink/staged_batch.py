@@ -1,17 +1,17 @@
-"""A task's rows as staged parts, and the one commit that publishes those of all tasks (http-v0 §22.5).
+"""Stages the rows of tasks as parts, and publishes the parts of all tasks in one commit (http-v0 §22.5).
 
-    task     rows → chunks, staged under (writer, batch, part, attempt) → a handle of what is there
+    task     rows → chunks, staged under (writer, batch, part, attempt) → a handle that lists them
     driver   the handles of all tasks → one commit per topic, each part named → durable
 
-A writer's batch is published once, whatever is repeated: the server remembers the last batch of each writer. The
-attempt is a number that nobody else draws, so a task that runs twice, or one that a dead driver left behind, stages
-beside the other and is never named. A server that goes away is waited for: every call here may be repeated.
+A batch of a writer is published once, even if any step is repeated: the server remembers the last batch of each writer.
+The attempt is a random number. So a task that runs twice, or one of a driver that died, stages separate parts, and only
+the parts that a handle names are published. Every call may be repeated, so calls wait for a server that is down.
 
-What the server refuses is halved until the record itself is found: it fails the batch by name or goes to the error
-topic, which is one more topic of the same commit. The error topic is published first; a crash between the two is
-mended by the batch's repetition, of which only the rest is new.
+If the server refuses a chunk, it is halved until the bad record is found. That record fails the batch with a message
+that names it, or goes to the error topic, which is one more topic of the same batch. The error topic is published
+first. After a crash between the two commits, the batch is repeated, and only the missing commit has an effect.
 
-This runs in executors that may have nothing of ours installed: the standard library and pyarrow, no more.
+Executors may not have DriftQ installed, so this module uses only the standard library and pyarrow.
 """
 
 import json
@@ -27,18 +27,18 @@ from driftq.pipeline.server_connection import AnswerError
 from driftq.pipeline.sink.arrow_chunks import body_of, chunks, without_null
 
 REFUSALS = frozenset(("invalid_request", "record_too_large", "batch_too_large", "payload_too_large"))
-"""Codes that may be the fault of one record among others."""
+"""Error codes that a single record of a chunk may cause."""
 READ_ONLY = "read_only"
-"""The code of a topic that nobody may write to; where rows name their topics, it is the fault of those that name it."""
+"""Error code of a read-only topic. If rows name their topics, only the rows that name this one are refused."""
 WRITER_BYTES_MAX = 128
-"""As the server has it."""
+"""Maximum length of a writer's name in bytes; the server has the same limit."""
 _SHOWN = 120
 _KEPT = (128 << 10, 1 << 10)
-"""So much of a refused record's data is kept in the error topic; the lesser amount where that is refused too."""
+"""Characters kept of each value of a refused record in the error topic; the smaller limit if the first is refused."""
 
 
 class TaskAddress(NamedTuple):
-    """Whose rows, of which batch and task."""
+    """Identifies the rows of one attempt of a task: writer, batch, part and attempt."""
 
     writer: str
     batch: int
@@ -47,7 +47,7 @@ class TaskAddress(NamedTuple):
 
 
 class PartName(NamedTuple):
-    """A part as a commit names it."""
+    """A part as a commit names it: part, attempt and number of chunks."""
 
     part: int
     attempt: int
@@ -55,24 +55,24 @@ class PartName(NamedTuple):
 
 
 class Stage(Protocol):
-    """What is asked of the server. Each call may be repeated; a refusal is an AnswerError."""
+    """The server's operations for staged writes. Each may be repeated; a refusal raises AnswerError."""
 
     def stage(self, topic: str, address: TaskAddress, chunk: int, body: bytes) -> None:
-        """Keep a chunk."""
+        """Store a chunk; the same address and number replaces it."""
         ...
 
     def commit(self, topic: str, writer: str, batch: int, parts: Sequence[PartName]) -> None:
-        """Publish the parts of a batch, unless it has been, and return when that is on stable storage."""
+        """Publish the parts of a batch, unless it is published already, and return when it is on stable storage."""
         ...
 
     def drop(self, topic: str, writer: str) -> None:
-        """Let a writer's parts go."""
+        """Delete the staged parts of a writer."""
         ...
 
 
 @dataclass
 class StagedRows:
-    """What a task has left at the server: a handle for the driver. Chunks by topic."""
+    """The rows that a task has staged on the server, as a handle for the driver. `chunks` counts chunks by topic."""
 
     address: TaskAddress
     chunks: dict[str, int] = field(default_factory=dict)
@@ -81,14 +81,14 @@ class StagedRows:
 
 
 def check_writer(writer: str) -> str:
-    """A writer's name. Raises PipelineError."""
+    """Return the writer's name if its length is allowed. Raises PipelineError if it is not."""
     if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
         raise PipelineError(f"writer {writer[:_SHOWN]!r} has to have 1 to {WRITER_BYTES_MAX} bytes")
     return writer
 
 
 class PartWriter:
-    """Stages the rows of one task."""
+    """Stages the rows of one task, chunk by chunk."""
 
     def __init__(self, stage: Stage, address: TaskAddress, *, topic: str | None, error_topic: str | None) -> None:
         self._stage = stage
@@ -96,10 +96,10 @@ class PartWriter:
         self._error_topic = error_topic
         self._done = StagedRows(address)
         self._rows_max: int | None = None
-        """What the server takes in one call, where that was found to be less than usual."""
+        """Maximum number of rows per call, if the server turned out to take fewer than usual."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Stage all rows. Raises PipelineError, naming the record, where one is refused and may not be."""
+        """Stage all rows. Raises PipelineError, naming the record, if one is refused and there is no error topic."""
         for topic, rows in chunks(batches, self._topic):
             kept, missing = without_null(rows)
             for row in range(len(missing)):
@@ -108,7 +108,7 @@ class PartWriter:
         return self._done
 
     def _put(self, topic: str, rows: pa.Table) -> None:
-        """Stage rows; those that are refused together are halved until one is alone."""
+        """Stage rows. If the server refuses them, halve them until the refused record is alone."""
         if not len(rows):
             return
         if self._rows_max is not None and len(rows) > self._rows_max:
@@ -156,7 +156,7 @@ class PartWriter:
 
 
 def commit(stage: Stage, handles: Sequence[StagedRows], batch: int, *, error_topic: str | None) -> None:
-    """Publish a batch: in each topic everything, in the order of parts, at once. An empty batch leaves nothing."""
+    """Publish a batch: in each topic all rows at once, in the order of the parts. An empty batch publishes nothing."""
     published: list[str] = []
     for (topic, writer), parts in _parts(handles, error_topic):
         try:
@@ -167,14 +167,14 @@ def commit(stage: Stage, handles: Sequence[StagedRows], batch: int, *, error_top
 
 
 def abandon(stage: Stage, handles: Sequence[StagedRows]) -> None:
-    """Drop what waits. Never needed, for what is not named goes by itself; what is published is not touched."""
+    """Delete staged rows on the server. Optional, because unpublished parts expire; published rows are not touched."""
     for (topic, writer), _ in _parts(handles, None):
-        with suppress(PipelineError):  # why the batch failed is what the user has to hear
+        with suppress(PipelineError):  # the user must see the error of the batch, not this one
             stage.drop(topic, writer)
 
 
 def _parts(handles: Sequence[StagedRows], first: str | None) -> list[tuple[tuple[str, str], list[PartName]]]:
-    """Topic and writer to the parts there, one topic before the others."""
+    """Return the parts by topic and writer; topic `first` comes before the others."""
     found: dict[tuple[str, str], list[PartName]] = {}
     for handle in sorted(handles, key=lambda each: each.address.part):
         for topic, count in handle.chunks.items():
@@ -213,7 +213,7 @@ def _fail(topic: str, address: TaskAddress, record: dict[str, str | None], code:
 
 
 def _note(topic: str, address: TaskAddress, record: dict[str, str | None], code: str, message: str, most: int) -> bytes:
-    """A record of the error topic: what was refused, and why."""
+    """Return the body of a record for the error topic: the refused record and the reason."""
     kept = {name: value if value is None else value[:most] for name, value in record.items()}
     note = {
         "topic": topic,
@@ -222,7 +222,7 @@ def _note(topic: str, address: TaskAddress, record: dict[str, str | None], code:
         "truncated": kept != record,
         **address._asdict(),
     }
-    del note["attempt"]  # the same for a repetition
+    del note["attempt"]  # a repeated attempt must write the same record
     tag = "" if record.get("tag") is None else (record["tag"] or "")
     columns = {"data": [json.dumps(note, ensure_ascii=False)]} | (
         {"tag": [tag]} if 0 < len(tag.encode()) <= _SHOWN else {}
