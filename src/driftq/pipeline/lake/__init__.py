@@ -1,1 +1,1 @@
-"""The lake: Delta tables that hold what the jobs have made of topics."""
+"""The lake: Delta tables that the jobs write from topics."""

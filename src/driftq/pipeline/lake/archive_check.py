@@ -1,8 +1,8 @@
-"""Is an archive what its topics are? Seq by seq, on the range that both can have.
+"""Checks that an archive equals its topics, seq by seq, in the range that both have.
 
-Compared is what is live from the topic's first seq on; what retention has taken from the topic since, or takes while
-the two are compared, is the archive's alone, and no difference. Rows of an earlier topic of the same name, told apart
-by their epoch, are the archive's too.
+The check compares live records from the topic's first seq on. Records that retention has removed from the topic, also
+during the check, exist only in the archive; this is not a difference. The same is true for rows of an earlier topic of
+the same name, which have a different epoch.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _RANGES_TOLD = 5
 
 
 class TopicExtent(NamedTuple):
-    """How a topic stands. A seq behind `head` is not asked for, so a topic that grows can be compared."""
+    """Range of a topic when the check starts. Seqs above `head` are ignored, so a growing topic can be checked."""
 
     epoch: int
     earliest: int
@@ -32,19 +32,19 @@ class TopicExtent(NamedTuple):
 
 
 class Live(Protocol):
-    """What is asked of the server."""
+    """The calls to the server that the check needs."""
 
     def standing(self, topic: str) -> TopicExtent | None:
-        """How a topic stands; None if there is none of this name."""
+        """Return the range of a topic, or None if it does not exist."""
         ...
 
     def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
-        """The seqs of its records from the first to the last, page by page."""
+        """Yield the seqs of the records from `first` to `last`, page by page."""
         ...
 
 
 class ArchiveFinding(Struct, frozen=True):
-    """What came of one topic."""
+    """Result of the check for one topic."""
 
     topic: str
     verdict: Literal["equal", "differs"]
@@ -56,7 +56,7 @@ class ArchiveFinding(Struct, frozen=True):
 
 
 def verify(lake: Lake, live: Live, topics: Iterable[str] | None = None) -> list[ArchiveFinding]:
-    """Compare topics, or all that the lake has."""
+    """Compare these topics, or all topics of the lake, with the server."""
     held = _held(lake)
     owner = owner_of(lake)
     wanted = sorted({topic for topic, _ in held}) if topics is None else list(topics)
@@ -64,7 +64,7 @@ def verify(lake: Lake, live: Live, topics: Iterable[str] | None = None) -> list[
 
 
 def _held(lake: Lake) -> dict[tuple[str, int], Seqs]:
-    """The seqs of every topic and epoch; a record that cannot be read was archived too."""
+    """Return the archived seqs by topic and epoch, including records in `bad_records`."""
     held: dict[tuple[str, int], Seqs] = defaultdict(Seqs)
     for table in [*lake.archives(), lake.table("bad_records", BAD_RECORDS)]:
         _count(table, held)
@@ -90,7 +90,7 @@ def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: s
     found = Seqs()
     for page in live.seqs(topic, standing.earliest, standing.head):
         found.add(page)
-    # What retention takes while the seqs are read is missing among them, and no delete.
+    # Records that retention removes during the check are missing here, but were not deleted.
     after = live.standing(topic)
     if after is None or after.epoch != standing.epoch:
         return _other(topic, rows, "the topic was deleted while it was compared; verify again")

@@ -1,11 +1,13 @@
-"""What tasks have written becomes part of tables: one commit per table, each with the batch it belongs to.
+"""Adds files that tasks have written to the tables: one commit per table, which carries the number of the batch.
 
-Each commit moves the table's marks of the topics that it brings (`lake.marks`); what the table has is left out before.
-Records come last, so what was lost or cannot be read is noted when their mark says that a range is settled.
+Each commit moves the table's mark of each topic that it has rows of (`lake.table_progress`). Rows that the table
+already has are left out before. Records are committed last, so losses and unreadable records are stored before the mark
+shows that a range is complete.
 
-Invariant: what is told of a batch is committed in one go per table, so a table has a batch whole or not at all.
+Invariant: everything of a batch for one table is in one commit, so a table has a batch completely or not at all.
 
-Over Spark Connect this runs in the server, where it has come by value: no structs of msgspec, which do not.
+With Spark Connect this code runs in the Connect server, pickled by value. So it uses no msgspec structs, which cannot
+be pickled by value.
 """
 
 from collections import defaultdict
@@ -24,14 +26,14 @@ from driftq.pipeline.offsets import OffsetRange
 
 
 class PartReport(NamedTuple):
-    """What the tasks of a batch have told."""
+    """Reports of the tasks of a batch: files by table, and gaps."""
 
     parts: dict[str, list[ParquetPart]]
     gaps: list[ArchivedGap]
 
 
 class CommittedBatch(NamedTuple):
-    """What a batch brought."""
+    """What a batch added: rows, unreadable records and gaps."""
 
     rows: int
     bad: int
@@ -39,7 +41,7 @@ class CommittedBatch(NamedTuple):
 
 
 class CommitPlan(NamedTuple):
-    """What a batch brings to the tables, by topic."""
+    """The ranges, tables and marks of a batch, by topic."""
 
     parts: Mapping[str, OffsetRange]
     tables: Mapping[str, LakeTable]
@@ -48,7 +50,7 @@ class CommitPlan(NamedTuple):
 
 
 def plan_batch(lake: Lake, parts: Mapping[str, OffsetRange], tables: Mapping[str, LakeTable]) -> CommitPlan:
-    """What a batch that reads these ranges brings to tables that may have some of it."""
+    """Return the plan of a batch that reads these ranges, with the marks of tables that may have a part of them."""
     records: dict[str, Move] = {}
     for table, own in _by_table(tables, parts).values():
         records |= table.moves(parts[topic] for topic in own)
@@ -56,7 +58,7 @@ def plan_batch(lake: Lake, parts: Mapping[str, OffsetRange], tables: Mapping[str
 
 
 def places_of(lake: Lake, plan: CommitPlan) -> Places:
-    """The same for tasks, which have nothing but paths and numbers."""
+    """Return the plan in the form for tasks: paths and numbers only."""
     return Places(
         {topic: str(table.path) for topic, table in plan.tables.items()},
         str(_bad(lake).path),
@@ -68,7 +70,7 @@ def places_of(lake: Lake, plan: CommitPlan) -> Places:
 
 
 def read_told(lines: Iterable[str]) -> PartReport:
-    """Files by table, and gaps."""
+    """Return files by table, and gaps, from the JSON lines of the tasks."""
     parts: dict[str, list[ParquetPart]] = defaultdict(list)
     gaps: list[ArchivedGap] = []
     for line in lines:
@@ -84,7 +86,7 @@ def read_told(lines: Iterable[str]) -> PartReport:
 def commit_parts(
     lake: Lake, plan: CommitPlan, lines: Iterable[str], batch: WriterBatch, *, seen_ms: int
 ) -> CommittedBatch:
-    """Commit all that the tasks of a batch have told. What was committed before is not again."""
+    """Commit what the tasks of a batch have reported. Parts that were committed before are not committed again."""
     told = read_told(lines)
     gaps = _commit_gaps(lake, plan, told.gaps, batch, seen_ms)
     bad = told.parts.get(str(_bad(lake).path), [])
@@ -93,14 +95,14 @@ def commit_parts(
     rows = 0
     for path, (table, own) in _by_table(plan.tables, plan.parts).items():
         parts, moves = told.parts.get(path, []), [plan.records[topic] for topic in own]
-        if parts or any(move.anew for move in moves):  # a mark of an earlier life goes back though no row comes with it
+        if parts or any(move.anew for move in moves):  # a mark of an earlier incarnation moves back
             table.add([_action(part) for part in parts], batch, moves)
             rows += sum(part.rows for part in parts)
     return CommittedBatch(rows, sum(part.rows for part in bad), gaps)
 
 
 def _anew(moves: Mapping[str, Move]) -> set[str]:
-    """Topics that go on below what their tables have of them: what is bad or lost there is new, too."""
+    """Return the topics whose seqs restart below their mark. Unreadable records and losses there are new, too."""
     return {topic for topic, move in moves.items() if move.anew}
 
 
@@ -109,7 +111,7 @@ def _bad(lake: Lake) -> LakeTable:
 
 
 def _by_table(tables: Mapping[str, LakeTable], topics: Iterable[str]) -> dict[str, tuple[LakeTable, list[str]]]:
-    """Tables by their paths, each with the topics that go there."""
+    """Return the tables by path, each with the topics that it stores."""
     found: dict[str, tuple[LakeTable, list[str]]] = {}
     for topic in topics:
         table = tables[topic]
@@ -130,13 +132,13 @@ def _commit_gaps(lake: Lake, plan: CommitPlan, gaps: list[ArchivedGap], batch: W
 
 
 def _left(plan: CommitPlan, move: Move, gap: ArchivedGap) -> ArchivedGap | None:
-    """What of a gap nobody has told yet, and no query has archived before it was lost."""
+    """Return the part of a gap that is not stored yet and was not archived before the loss, or None."""
     if gap.epoch == move.epoch:
         known = max(move.cut, plan.records[gap.topic].cut)
     else:
         known = plan.tables[gap.topic].mark(gap.topic, gap.epoch)
     first = max(gap.gap_from, known + 1)
-    if gap.gap_to < gap.gap_from:  # the end of a life, wherever it was
+    if gap.gap_to < gap.gap_from:  # this gap marks the end of an incarnation, at an unknown seq
         return gap._replace(gap_from=first, gap_to=first - 1)
     return gap._replace(gap_from=first) if first <= gap.gap_to else None
 

@@ -1,15 +1,15 @@
-"""A lake: a directory of Delta tables, without a JVM.
+"""A lake: a directory of Delta tables, written without a JVM.
 
-    <lake>/topics/<topic>      records of a topic, by day          <lake>/gaps, bad_records      what archives ran into
+    <lake>/topics/<topic>      records of a topic, by day          <lake>/gaps, bad_records      problems of archives
     <lake>/tables/<name>       records of many topics, by day      <lake>/runs, steps, attempts  lineage
-    <lake>/_checkpoints/<job>  where a query stands                <lake>/rollup                 figures per minute
-    <lake>/driftq-lake.json    whose topics these are
+    <lake>/_checkpoints/<job>  the position of a query             <lake>/rollup                 figures per minute
+    <lake>/driftq-lake.json    the id of the server
 
-Exactly once: a commit carries its writer and the number of its batch in the table's transaction log. A batch that is
-not behind the writer's last one was committed before; it is answered with False and changes nothing. How far a table
-is with its topics stands there too (`lake.marks`), whoever has written them.
+Exactly once: a commit stores its writer and the number of its batch in the table's transaction log. A batch whose
+number is not above the writer's last one was committed before; the call returns False and changes nothing. The log also
+has how far the table is with each topic (`lake.table_progress`), whichever query wrote it.
 
-Invariant: a file that a crash has left behind belongs to no table, because only a commit makes it part of one.
+Invariant: a file left over from a crash is not part of any table, because only a commit adds files to a table.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -30,19 +30,19 @@ from driftq.pipeline.lake.table_progress import Move
 from driftq.pipeline.offsets import OffsetRange
 
 _TRIES = 20
-"""Commits of others that one commit may meet before it gives up."""
+"""Maximum number of concurrent commits that one commit retries after."""
 _COMPACT_EVERY = 100
 
 
 class WriterBatch(NamedTuple):
-    """Which batch of which writer a commit carries."""
+    """The writer and the batch number that a commit stores."""
 
     writer: str
     number: int
 
 
 class Lake:
-    """A directory of tables. Nothing is made before something is written."""
+    """A directory of tables. Directories are created by the first write."""
 
     def __init__(self, root: str | Path) -> None:
         if "://" in str(root):
@@ -51,30 +51,31 @@ class Lake:
             )
         self.root = Path(root).absolute()
 
-    # Where things are
+    # Paths and tables
 
     def topic(self, name: str) -> "LakeTable":
-        """The table of one topic."""
+        """Return the table of one topic."""
         return LakeTable(self.root / "topics" / directory_name(name), RECORDS, by=[DAY])
 
     def shared(self, name: str) -> "LakeTable":
-        """A table that many topics share."""
+        """Return a table that several topics share."""
         return LakeTable(self.root / "tables" / directory_name(name), RECORDS, by=[DAY])
 
     def table(self, name: str, schema: pa.Schema) -> "LakeTable":
-        """One of the tables that there are once in a lake."""
+        """Return a table that exists once per lake, such as `gaps`."""
         return LakeTable(self.root / name, schema)
 
     def archives(self) -> list["LakeTable"]:
-        """All tables of records that there are."""
+        """Return all existing tables of records."""
         found = [*sorted((self.root / "topics").glob("*")), *sorted((self.root / "tables").glob("*"))]
         tables = (LakeTable(path, RECORDS, by=[DAY]) for path in found)
         return [table for table in tables if table.exists()]
 
     def target(self, topic: str, shared: str | None) -> "LakeTable":
-        """The table that a topic goes to: its own, or the shared one of a name.
+        """Return the table that stores a topic: its own, or the shared table with this name.
 
-        Raises PipelineError if the lake has the topic in another one: whoever reads a lake finds a record once.
+        Raises PipelineError if another table of the lake already has the topic: a reader of a lake must find a record
+        once.
         """
         target = self.topic(topic) if shared is None else self.shared(shared)
         found = sorted((self.root / "tables").glob("*"))
@@ -88,12 +89,12 @@ class Lake:
         return target
 
     def checkpoint(self, name: str) -> Path:
-        """Where Spark notes how far a query is."""
+        """Return the checkpoint directory where Spark stores the position of a query."""
         return self.root / "_checkpoints" / directory_name(name)
 
 
 class LakeTable:
-    """One Delta table, made by the first commit."""
+    """One Delta table. The first commit creates it."""
 
     def __init__(self, path: Path, schema: pa.Schema, *, by: Sequence[str] = ()) -> None:
         self.path = path
@@ -101,29 +102,32 @@ class LakeTable:
         self._by = list(by)
 
     def exists(self) -> bool:
-        """Was anything committed yet?"""
+        """Whether the table was created, by a first commit."""
         return DeltaTable.is_deltatable(str(self.path))
 
     def has(self, batch: WriterBatch) -> bool:
-        """Was this batch committed?"""
+        """Whether this batch was committed."""
         return self.exists() and _committed(DeltaTable(self.path), batch)
 
     def holds(self, topic: str) -> bool:
-        """Has it ever got something of a topic?"""
+        """Whether the table has ever stored records of a topic."""
         return self.exists() and marks.holds(DeltaTable(self.path), topic)
 
     def mark(self, topic: str, epoch: int) -> int:
-        """The last seq of a topic that is settled here; 0 where nothing is."""
+        """Return the last seq of a topic that is complete in this table, or 0."""
         return marks.mark_of(DeltaTable(self.path), topic, epoch) if self.exists() else 0
 
     def moves(self, parts: Iterable[OffsetRange], anew: Collection[str] = ()) -> dict[str, Move]:
-        """What a batch that reads these ranges brings to the table, by topic; of some it is known to be all new."""
+        """Return how a batch with these ranges moves the marks of the table, by topic.
+
+        Topics in `anew` are known to restart below their mark, so all their rows are new.
+        """
         table = DeltaTable(self.path) if self.exists() else None
         found = {part: 0 if table is None else marks.mark_of(table, part.topic, part.epoch) for part in parts}
         return {part.topic: marks.move_of(part, mark, anew=part.topic in anew) for part, mark in found.items()}
 
     def add(self, files: Sequence[AddAction], batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
-        """Make files that are in the directory part of the table; False if the batch has been committed before."""
+        """Add files of the directory to the table. Returns False if the batch was committed before."""
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
             table.create_write_transaction(
@@ -133,7 +137,7 @@ class LakeTable:
         return self._commit(batch, commit, moves)
 
     def append(self, rows: pa.Table, batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
-        """Write rows; False if the batch has been committed before."""
+        """Append rows to the table. Returns False if the batch was committed before."""
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
             write_deltalake(table, rows.cast(self.schema), mode="append", commit_properties=properties)
@@ -143,9 +147,9 @@ class LakeTable:
     def upsert(
         self, rows: pa.Table, keys: Sequence[str], batch: WriterBatch | None = None, moves: Sequence[Move] = ()
     ) -> bool:
-        """Write rows in place of those with the same keys; False if the batch has been committed before.
+        """Write rows and replace those with the same keys. Returns False if the batch was committed before.
 
-        Without a batch it is done in any case: rows that do not depend on what is there may be written twice.
+        Without a batch it always writes; use that only for rows that may be written twice.
         """
 
         def commit(table: DeltaTable, properties: CommitProperties) -> None:
@@ -184,11 +188,11 @@ class LakeTable:
                 DeltaTable.create(self.path, self.schema, mode="ignore", partition_by=self._by or None)
             except (CommitFailedError, OSError):
                 if not self.exists():
-                    raise  # it was not another writer that made it first
+                    raise  # no other writer has created it first
         return DeltaTable(self.path)
 
     def dataset(self) -> ds.Dataset:
-        """What is in the table; not to be filtered by texts, for merged files cannot be: `read` can."""
+        """Return the rows as a dataset. Do not filter it by text columns, which fails for merged files: use `read`."""
         if not self.exists():
             return ds.dataset(self.schema.empty_table())
         by = pa.schema([self.schema.field(name) for name in self._by])
@@ -197,7 +201,7 @@ class LakeTable:
         )
 
     def read(self, columns: list[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
-        """Rows, or some columns of some rows."""
+        """Return the rows that match `where`, with these columns; all rows and columns by default."""
         if where is None:
             return self.dataset().to_table(columns=columns)
         pieces = (pa.Table.from_batches([batch]).filter(where) for batch in self.dataset().to_batches())
@@ -206,10 +210,10 @@ class LakeTable:
         return pa.concat_tables([empty, *(piece.select(chosen) for piece in pieces)])
 
     def files(self) -> list[str]:
-        """The Parquet files of the table, for a reader of Parquet."""
+        """Return the paths of the table's Parquet files."""
         if not self.exists():
             return []
-        # Relative, because in whole addresses what is special in the path of the lake is written otherwise.
+        # Relative paths, because absolute URLs escape special characters in the path of the lake.
         actions = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
         return [str(self.path / unquote(path)) for path in actions["path"].to_pylist()]
 

@@ -1,7 +1,7 @@
-"""`<lake>/driftq-lake.json`: which server's topics are in a lake.
+"""`<lake>/driftq-lake.json`: the id of the server whose topics are in a lake.
 
-Epochs and seqs are counters of a server, and begin again where one begins with an empty directory: two servers in one
-lake could not be told apart.
+Epochs and seqs are counters of one server, and restart if the server starts with an empty directory. So the records of
+two servers in one lake could not be distinguished.
 """
 
 import json
@@ -15,7 +15,7 @@ _NOTE = "driftq-lake.json"
 
 
 def owner_of(lake: Lake) -> str | None:
-    """The id of the server; None before anything of one was written."""
+    """Return the id of the lake's server, or None before anything was written."""
     try:
         text = (lake.root / _NOTE).read_bytes()
     except FileNotFoundError:
@@ -24,7 +24,7 @@ def owner_of(lake: Lake) -> str | None:
 
 
 def claim(lake: Lake, server_id: str | None) -> None:
-    """Make a lake that of a server, which is None where it cannot be known. Raises PipelineError if it is another's."""
+    """Assign a lake to a server; None is an unknown id. Raises PipelineError if the lake has another owner."""
     owner = owner_of(lake)
     if owner is None and server_id is not None:
         lake.root.mkdir(parents=True, exist_ok=True)
@@ -36,13 +36,13 @@ def claim(lake: Lake, server_id: str | None) -> None:
 
 
 def check_owner(lake: Lake, parts: Iterable[OffsetRange]) -> None:
-    """Before a batch is written: the server may have become another while the query ran. Raises PipelineError."""
+    """Check before a batch that the server has not been replaced while the query ran. Raises PipelineError."""
     for server_id in {part.server_id for part in parts if part.server_id}:
         claim(lake, server_id)
 
 
 def told(owner: str | None, server_id: str | None) -> str:
-    """How two ids that differ are told to people."""
+    """Return the text that explains to users that two ids differ."""
     if server_id is None:
         return f"the lake has topics of server {owner}, and this one has no topic yet that tells whether it is the same"
     return (

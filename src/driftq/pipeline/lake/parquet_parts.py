@@ -1,11 +1,11 @@
-"""Records into Parquet files, on the executor that has them; what was written is told to the driver, which commits it.
+"""Writes records to Parquet files on executors, and reports the files to the driver, which commits them.
 
-    Arrow batches → by topic and day → files of up to so many rows → one `ParquetPart` each
+    Arrow batches → by topic and day → files, written at 262,144 rows or 64 MiB → one `ParquetPart` each
 
-This code travels to executors by value, and they may have nothing but what Spark itself needs: so no more is imported.
+This code is pickled by value to executors, which may have only the packages that Spark needs. So it imports no others.
 
-Invariant: a file's name is new in every attempt of a task, so two attempts never write the same file, and nobody
-deletes one: a part that no commit names is not in any table.
+Invariant: a file's name is new in every attempt of a task, so two attempts never write the same file. No process
+deletes a file: a part that no commit names is not in any table.
 """
 
 import json
@@ -27,11 +27,11 @@ from driftq.system.entropy import SystemEntropy
 _ROWS_MAX = 262_144
 _BYTES_MAX = 64 << 20
 _BAD = ""
-"""In place of a day: the rows that cannot be read."""
+"""Used instead of a day for records that cannot be read."""
 
 
 class ParquetPart(NamedTuple):
-    """A file that waits to be committed; its path is relative to the directory of its table."""
+    """A file that waits to be committed. Its path is relative to the directory of its table."""
 
     table: str
     path: str
@@ -44,7 +44,7 @@ class ParquetPart(NamedTuple):
 
 
 class ArchivedGap(NamedTuple):
-    """A range that was lost, as a row of the source tells it."""
+    """A lost range, from a gap row of the source."""
 
     topic: str
     epoch: int
@@ -54,20 +54,20 @@ class ArchivedGap(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the rows of each topic go, and from where on they are new there. What is not named is not expected."""
+    """Where tasks write the rows of each topic, and which rows are new. Topics that are not listed are not expected."""
 
     tables: Mapping[str, str]
     bad: str
     epochs: Mapping[str, int]
     cuts: Mapping[str, int]
-    """Up to these seqs the tables have their topics."""
+    """Last seq of each topic that its table already has."""
     bad_cuts: Mapping[str, int]
     left: Mapping[str, int]
-    """The epochs of topics that were made again: what is told of their earlier life belongs to these."""
+    """Previous epoch of each topic that was created again. Gap rows for its end get this epoch."""
 
 
 class ParquetPartWriter:
-    """Takes the batches of one task. Holds so many rows at most."""
+    """Writes the batches of one task to files. Writes when it holds 262,144 rows or 64 MiB."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -78,7 +78,7 @@ class ParquetPartWriter:
         self.parts: list[ParquetPart] = []
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Put the records of a batch where they belong."""
+        """Sort the records of a batch by table and day, and write files when a limit is reached."""
         rows = pa.Table.from_batches([batch])
         for topic in pc.unique(rows["topic"]).to_pylist():
             one = rows.filter(pc.equal(rows["topic"], topic))
@@ -111,7 +111,7 @@ class ParquetPartWriter:
         self._bytes += rows.nbytes
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the held rows to files."""
         for (table, day), pieces in self._held.items():
             self.parts.append(_write(table, day, pa.concat_tables(pieces)))
         self._held.clear()
@@ -131,7 +131,7 @@ def _write(table: str, day: str, rows: pa.Table) -> ParquetPart:
 
 
 def _maps(texts: Any, decode: Callable[[str], Any]) -> Any:
-    """Meta, which comes as JSON: Spark measures a batch with a column of maps anew for every row of it."""
+    """Return `meta` as maps. It arrives as JSON text: Spark measures a batch with a map column again for every row."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), RECORDS.field("meta").type)
     maps = [None if text is None else list(decode(text).items()) for text in texts.to_pylist()]
@@ -139,7 +139,7 @@ def _maps(texts: Any, decode: Callable[[str], Any]) -> Any:
 
 
 def problem_of(topic: str, data: str | None, decode: Callable[[str], Any] = json.loads) -> str | None:
-    """Why nobody can read a record; None if all is well."""
+    """Return why a record cannot be read, or None if it can."""
     if data is None:
         return "no data"
     try:
@@ -152,7 +152,7 @@ def problem_of(topic: str, data: str | None, decode: Callable[[str], Any] = json
 
 
 def _decoder() -> Callable[[str], Any]:
-    """The quick reader of JSON where there is one. Not kept: what keeps its result does not travel by value."""
+    """Return msgspec's fast JSON decoder if it is installed. Not cached, because a cache cannot be pickled by value."""
     try:
         from msgspec.json import decode
     except ImportError:
@@ -161,7 +161,7 @@ def _decoder() -> Callable[[str], Any]:
 
 
 def write_parts(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
-    """The work of one task: rows of the source in, and one row of JSON for each file and each gap out."""
+    """Do the work of one task: take rows of the source, and yield one JSON row for each file and each gap."""
     writer = ParquetPartWriter(places)
     told: list[str] = []
     for batch in batches:

@@ -1,6 +1,6 @@
-"""Sets of seqs as ranges: what a topic holds and what a table holds, small enough to compare whatever their size.
+"""Sets of seqs stored as ranges: small enough to compare a topic with a table of any size.
 
-Invariant: ranges are in order, do not touch, and both of their ends belong to them.
+Invariant: ranges are sorted and do not touch, and both of their ends are included.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Range(NamedTuple):
-    """Seqs from the first to the last."""
+    """Seqs from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -24,7 +24,7 @@ class Range(NamedTuple):
 
 
 class Seqs:
-    """A set of seqs, and how many came more than once."""
+    """A set of seqs, and how many seqs were added more than once."""
 
     __slots__ = ("_pieces", "_ranges", "_repeated")
 
@@ -47,14 +47,14 @@ class Seqs:
 
     @property
     def repeated(self) -> int:
-        """How often a seq was added though it was there."""
+        """Number of times that a seq was added although the set had it."""
         if self._pieces:
             self._merge()
         return self._repeated
 
     @property
     def ranges(self) -> list[Range]:
-        """All of them, in order."""
+        """The ranges of the set, in ascending order."""
         if self._pieces:
             self._merge()
         return self._ranges
@@ -77,7 +77,7 @@ class Seqs:
         return iter(self.ranges)
 
     def without(self, other: "Seqs") -> "Seqs":
-        """What is here and not there."""
+        """Return the seqs of this set that are not in `other`."""
         left = Seqs()
         taken = iter([*other.ranges, Range(1 << 63, 1 << 63)])
         hole = next(taken)
@@ -97,7 +97,7 @@ class Seqs:
         return left
 
     def between(self, first: int, last: int) -> "Seqs":
-        """Those from the first to the last."""
+        """Return the seqs from `first` to `last`, both included."""
         cut = Seqs()
         cut._ranges = [
             Range(max(one.first, first), min(one.last, last))

@@ -1,4 +1,4 @@
-"""`verify.Live` on a server: how its topics stand and which seqs they have, as Arrow pages."""
+"""Implements `archive_check.Live` for a server: the ranges of its topics, and their seqs as Arrow pages."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class ServerTopics:
-    """The topics of a server."""
+    """The topics of a server, for the archive check."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
 
     def standing(self, topic: str) -> TopicExtent | None:
-        """How a topic stands; None if there is none of this name."""
+        """Return the range of a topic, or None if it does not exist."""
         try:
             found = self._client.topic(topic).segments()
         except NotFoundError:
@@ -28,12 +28,12 @@ class ServerTopics:
         return TopicExtent(found.epoch, found.earliest_seq, found.head_seq, found.server_id)
 
     def server_id(self) -> str | None:
-        """Which server it is; None as long as it has no topic, for only the manifest of a topic tells."""
+        """Return the id of the server, or None while it has no topic: only the manifest of a topic contains the id."""
         standings = (self.standing(row.topic) for row in self._client.topics())
         return next((standing.server_id for standing in standings if standing is not None), None)
 
     def seqs(self, topic: str, first: int, last: int) -> Iterator[NDArray[np.int64]]:
-        """The seqs of its records from the first to the last, page by page."""
+        """Yield the seqs of the records from `first` to `last`, page by page."""
         if last < first:
             return
         for page in self._client.topic(topic).arrow_pages(max(0, first - 1)):

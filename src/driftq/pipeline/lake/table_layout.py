@@ -1,6 +1,6 @@
-"""The columns of the archive's tables.
+"""The columns of the archive's tables, and the names of their directories.
 
-Invariant: a column once written stays, with its type and its meaning; a table may get more.
+Invariant: a column that was written once stays, with its type and meaning. A table may get more columns.
 """
 
 import re
@@ -14,7 +14,7 @@ _HEAD = 120
 
 
 def directory_name(name: str) -> str:
-    """The directory of something that is called so. The name must not be empty."""
+    """Return the directory name for a topic, table or job. The name must not be empty."""
     assert name, "a name that is empty has no directory"
     raw = name.encode()
     text = "".join(chr(byte) if _PLAIN.fullmatch(raw, at, at + 1) else f"~{byte:02x}" for at, byte in enumerate(raw))
@@ -30,7 +30,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 _META = pa.map_(_TEXT, _TEXT)
 
 DAY = "day"
-"""What tables of records are partitioned by: the UTC day of `ts`."""
+"""Partition column of tables of records: the UTC day of `ts`."""
 
 RECORDS = pa.schema(
     [
@@ -45,10 +45,10 @@ RECORDS = pa.schema(
         (DAY, pa.date32()),
     ]
 )
-"""Records as they were in their topic. `epoch` tells a topic from an earlier one of its name."""
+"""Records as they were in their topic. `epoch` distinguishes a topic from an earlier one with the same name."""
 
 BAD_RECORDS = pa.schema([*(field for field in RECORDS if field.name != DAY), pa.field("problem", _TEXT)])
-"""Records that no reader could take for what their topic promises; nothing of them is changed."""
+"""Records whose data is not what their topic promises, stored unchanged."""
 
 GAPS = pa.schema(
     [
@@ -60,4 +60,4 @@ GAPS = pa.schema(
         ("seen_ts", _TIME),
     ]
 )
-"""Ranges of seqs that were lost before the archive could read them, as the server told."""
+"""Ranges of seqs that were lost before the archive could read them, as the server reported them."""

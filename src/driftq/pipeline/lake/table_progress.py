@@ -1,15 +1,17 @@
-"""How far a table is with its topics: a mark for each life of a topic, in the table's transaction log.
+"""How far a table is with its topics: one mark per incarnation of a topic, in the table's transaction log.
 
-    driftq-seq:<epoch>:<topic>   everything up to this seq is settled in the table
+    driftq-seq:<epoch>:<topic>   everything up to this seq is complete in the table
     driftq-topic:<topic>         the epoch that was written last: the table has this topic
 
-A mark moves in the commit that brings the rows, so neither is there without the other. What is not behind the mark is
-left out of a batch, whichever query reads it.
+A mark moves in the commit that adds the rows, so neither exists without the other. Rows at or below the mark are left
+out of a batch, whichever query reads them.
 
-Invariant: a commit moves a mark from where its rows were cut. Where another query has moved it meanwhile, the commit is
-refused; where both commit at the same moment, by Delta, which lets one of two commits with the same mark pass.
+Invariant: a commit moves a mark from the position at which its rows were cut. If another query has moved the mark
+meanwhile, the commit is refused. If both commit at the same moment, Delta accepts only one of two commits with the same
+mark.
 
-Over Spark Connect this runs in the server, where it has come by value: no structs of msgspec, which do not.
+With Spark Connect this code runs in the Connect server, pickled by value. So it uses no msgspec structs, which cannot
+be pickled by value.
 """
 
 from collections.abc import Iterable
@@ -22,7 +24,7 @@ from driftq.pipeline.offsets import OffsetRange
 
 
 class Move(NamedTuple):
-    """What a batch does to the mark of a topic: it was found, rows behind `cut` are new, and it goes to `end`."""
+    """How a batch moves the mark of a topic: from `found` to `end`. Rows above `cut` are new."""
 
     topic: str
     epoch: int
@@ -32,26 +34,26 @@ class Move(NamedTuple):
 
     @property
     def anew(self) -> bool:
-        """Is the mark that was found of an earlier life?"""
+        """Whether the mark belongs to an earlier incarnation of the topic, so that all rows of the batch are new."""
         return self.cut < self.found
 
 
 def mark_of(table: DeltaTable, topic: str, epoch: int) -> int:
-    """The last seq that is settled; 0 where nothing is."""
+    """Return the last seq that is complete in the table, or 0."""
     return table.transaction_version(_seq_name(topic, epoch)) or 0
 
 
 def holds(table: DeltaTable, topic: str) -> bool:
-    """Has the table ever got something of a topic?"""
+    """Whether the table has ever stored records of a topic."""
     return table.transaction_version(_topic_name(topic)) is not None
 
 
 def move_of(part: OffsetRange, found: int, *, anew: bool = False) -> Move:
-    """What a range that a batch reads does to a mark.
+    """Return what a range that a batch reads does to a mark at `found`.
 
-    A topic that has lost its end in a crash goes on below it in the same epoch. What the mark says is of the life
-    before then, if it is not below the place where that was left, or if another mark says so: all that the batch
-    brings is new.
+    A topic that lost its tail in a crash continues below its old head in the same epoch. The mark belongs to the
+    earlier incarnation if it is not below the seq where the query stopped reading that one, or if another table shows
+    this (`anew`). Then all rows of the batch are new.
     """
     missed = part.missed
     if missed is not None and missed.epoch == part.epoch and (anew or found >= missed.seq):
@@ -60,7 +62,7 @@ def move_of(part: OffsetRange, found: int, *, anew: bool = False) -> Move:
 
 
 def transactions(moves: Iterable[Move]) -> list[Transaction]:
-    """What a commit carries."""
+    """Return the entries of the transaction log that a commit stores for these moves."""
     return [
         Transaction(name, value)
         for move in moves
@@ -72,14 +74,14 @@ def transactions(moves: Iterable[Move]) -> list[Transaction]:
 
 
 def check(table: DeltaTable, moves: Iterable[Move]) -> None:
-    """Are the marks where they were found? Raises PipelineError."""
+    """Check that the marks have not moved since they were read. Raises PipelineError."""
     for move in moves:
         if mark_of(table, move.topic, move.epoch) != move.found:
             raise collision(move.topic)
 
 
 def collision(topic: str) -> PipelineError:
-    """Two queries at once."""
+    """Return the error for two queries that write the same topic to the same table."""
     return PipelineError(
         f"another query writes topic {topic!r} into the same table at this moment, and nothing is written twice: "
         "stop one of them, and start this one again"
