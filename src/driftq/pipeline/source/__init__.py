@@ -1,1 +1,1 @@
-"""Reading topics."""
+"""Reads topics as DataFrames and streams."""

@@ -1,11 +1,12 @@
-"""Where each query stands, told to the server as a named cursor: `spark:<name or id of the query>`.
+"""Stores the position of each query on the server, as a named cursor: `spark:<name or id of the query>`.
 
-So its lag is seen where every other reader's is: in the list of cursors, in the metrics, in the console. Told after
-each batch that Spark has committed. A server that does not answer costs the visible lag and nothing else.
+So its lag is visible where that of every other reader is: in the list of cursors, in the metrics, in the console. The
+position is stored after each batch that Spark has committed. If the server does not answer, the visible lag is not
+updated; nothing else happens.
 
-Spark tells its listeners some time after a batch, from a thread of its own. A program that ends right behind its last
-batch would take the way to them with it, or, over Connect, wait for ever for a thread that nobody ends: so the end of
-the program waits until the listeners have heard what Spark still has to tell.
+Spark calls its listeners some time after a batch, from a thread of its own. If a program ends right after its last
+batch, that call would fail, or, with Connect, the program would wait forever for a thread that never ends. So the end
+of the program waits until the listeners have received the remaining events.
 """
 
 import json
@@ -39,12 +40,12 @@ _LAST_WORDS_S = 10
 
 
 def cursor_name(query_name: str | None, query_id: str) -> str:
-    """The cursor of a query, within the grammar of names."""
+    """Return the name of a query's cursor, with characters that names cannot have replaced."""
     return _ODD.sub("-", f"spark:{query_name or query_id}")[:_NAME_MAX]
 
 
 def places_in(text: object) -> Places:
-    """The places in an offset of a progress report, if it is one of ours."""
+    """Return the places in an offset of a progress report, or nothing if it is not an offset of our source."""
     try:
         offset = json.loads(text) if isinstance(text, str) else text
         return decode(offset) if isinstance(offset, Mapping) else {}
@@ -53,27 +54,29 @@ def places_in(text: object) -> Places:
 
 
 def listen(spark: "SparkSession", wire: Wire) -> None:
-    """Tell a server where the queries of a session stand, until the program ends."""
+    """Store the positions of a session's queries on a server, until the program ends."""
     spark.streams.addListener(CursorListener(wire))
-    # An `atexit` function would come too late over Connect: Python waits for all threads before, and pools of threads
-    # take no work any more. What is registered here runs before both, and there is no public way to it.
+    # With Connect, an `atexit` function would run too late: before it, Python waits for all threads, and thread pools
+    # accept no more work. This hook runs before both; there is no public function for it.
     threading._register_atexit(_hear_the_last, spark, os.getpid())  # type: ignore[attr-defined]
 
 
 def _hear_the_last(spark: Any, listening: int) -> None:
-    """At the end of the main thread; not in a process that was forked from the one that listens."""
+    """Wait for the remaining events at the end of the main thread; return at once in a forked process."""
     if os.getpid() != listening:
         return
     if not hasattr(spark, "_jsparkSession"):
         _end_of_the_bus(spark)
-    elif (context := spark.sparkContext._jsc) is not None:  # else the session was stopped, which waited for listeners
-        with suppress(Py4JError, OSError):  # a JVM that is gone, or still has something to tell after all this time
+    elif (context := spark.sparkContext._jsc) is not None:  # else the session was stopped, which waits for listeners
+        with suppress(Py4JError, OSError):  # the JVM is gone, or still has events after 10 s
             context.sc().listenerBus().waitUntilEmpty(_LAST_WORDS_S * 1000)
 
 
 def _end_of_the_bus(spark: Any) -> None:
-    """Over Connect: have the server send the events that are left and no more. `removeListener` asks for the same, but
-    keeps the lock meanwhile that delivering those events takes."""
+    """With Connect, make the Spark server send the remaining events and then end the stream of events.
+
+    `removeListener` requests the same, but meanwhile holds the lock that the delivery of these events needs.
+    """
     from pyspark.sql.connect import proto
 
     hears: threading.Thread | None = spark.streams._sqlb._execution_thread
@@ -81,28 +84,28 @@ def _end_of_the_bus(spark: Any) -> None:
         return
     command = proto.Command()
     command.streaming_query_listener_bus_command.remove_listener_bus_listener = True
-    with suppress(PySparkException):  # a server of Spark's that is gone
+    with suppress(PySparkException):  # the Spark server is gone
         spark.client.execute_command(command)
         hears.join(_LAST_WORDS_S)
 
 
 class CursorListener(StreamingQueryListener):
-    """Moves the cursors of a session's queries."""
+    """Moves the cursors of a session's queries after each batch."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._others: dict[str, Wire] = {}
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """After a batch."""
+        """Move the cursors after a batch."""
         progress = event.progress
         for source in progress.sources:
             self.tell(cursor_name(progress.name, str(progress.id)), source.endOffset, progress.batchId)
 
     def tell(self, cursor: str, offset: object, batch: int) -> None:
-        """Move a cursor to an offset; in a topic that has been made again since, there is nothing to move.
+        """Move a cursor to an offset. If the topic was created again since, the cursor does not move.
 
-        It goes back, too: a query of the same name with a new checkpoint begins anew.
+        The cursor may move back: a query of the same name with a new checkpoint starts again.
         """
         for topic, place in places_in(offset).items():
             place_now = {"seq": place.seq, "epoch": place.epoch, "rewind": True}
@@ -121,10 +124,10 @@ class CursorListener(StreamingQueryListener):
         return self._others[server]
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing yet."""
+        """Do nothing: there is no position yet."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """It stands where it stood."""
+        """Do nothing: the position has not changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Its cursor stays, and shows how far behind it falls."""
+        """Do nothing: the cursor stays and shows the growing lag."""

@@ -1,8 +1,8 @@
 """Format `driftq` for Spark: topics as tables and as streams.
 
-Spark makes a source in a process of its own, pickles it, and calls readers in two places. On the driver: `partitions`
+Spark makes a source in a separate process, pickles it, and calls readers in two places. On the driver: `partitions`
 and, for a stream, everything about offsets, in one process per query. In executors: `read`, on a copy made before the
-query ran; whatever it needs stands in the partition. The API key travels inside these pickles and nowhere else.
+query ran, so the partition must contain everything that `read` needs. The API key is in these pickles and nowhere else.
 """
 
 import logging
@@ -40,33 +40,33 @@ from driftq.pipeline.spark.worker_daemon import hush_this_process
 from driftq.pipeline.spark.worker_memory import settle
 
 GONE_S = 10.0
-"""How long a stream waits for a topic that was deleted: who makes it anew does so at once, most often."""
+"""Seconds that a stream waits for a deleted topic: most programs that create it again do so at once."""
 _SAID = float("inf")
 _ANY = (1 << 63) - 1
 _log = logging.getLogger(__name__)
 
 
 class DriftqSource(DataSource):
-    """What `format("driftq")` stands for. What a session knows is told by its JVM's environment, or by a subclass."""
+    """The format `driftq`. The environment of the JVM, or a subclass, provides the settings of the session."""
 
     session_server: ClassVar[str | None] = None
     session_key: ClassVar[str | None] = None
     may_push: ClassVar[bool] = False
-    """Does the session let readers take filters over? One that has the method fails where it does not."""
+    """Whether the session lets readers take filters. Spark fails if a reader has `pushFilters` and it does not."""
     in_place: ClassVar[bool] = True
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._latest: Places | None = None
         if str(options.get("startingSeq", options.get("startingseq", ""))).lower() == "latest":
-            # A number from here on: Spark asks for the first offset more than once.
+            # Resolved to a number once: Spark asks for the first offset more than once.
             asked = self._asked()
             with self._wire(asked) as wire:
                 self._latest = TopicListing(wire, asked).initial()
 
     @classmethod
     def name(cls) -> str:
-        """The format."""
+        """Return the name of the format."""
         return "driftq"
 
     @classmethod
@@ -80,19 +80,19 @@ class DriftqSource(DataSource):
         return Wire(asked.server, api_key_of(self.options, self.session_key))
 
     def schema(self) -> str:
-        """Every column; `.schema(…)` chooses."""
+        """Return the DDL of all columns. A user selects columns with `.schema(…)`."""
         asked = self._asked()
         return ddl(names_of(with_gaps=asked.with_gaps, with_v1=asked.with_v1))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
+        """Return the reader of a batch read."""
         asked = self._asked()
         pushes = self.may_push or os.environ.get(PUSH_VARIABLE) == "true"
         kind = FilteringReader if pushes and not asked.with_gaps else BatchReader
         return kind(asked, self._task(asked, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A stream."""
+        """Return the reader of a streaming query."""
         asked = self._asked()
         check_stream(self.options)
         own = address_of(server_of({}, self._known_server()))
@@ -100,11 +100,11 @@ class DriftqSource(DataSource):
         return StreamReader(asked, self._task(asked, schema), self._latest, "" if there == own else there)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
-        """A batch write."""
+        """Return the writer of a batch write."""
         return BatchSink(self._target(), schema, self.options, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
-        """The sink of a stream."""
+        """Return the writer of a streaming query."""
         return StreamSink(self._target(), schema, overwrite=overwrite)
 
     def _target(self) -> SinkTarget:
@@ -126,28 +126,28 @@ class DriftqSource(DataSource):
 
 
 def _read(task: Task, partition: InputPartition) -> Iterator[Any]:
-    """Spark makes a partition without a value where we have none."""
+    """Yield the rows of a partition. Spark makes a partition without a value if a read has none."""
     if partition.value is not None:
         yield from read_split(task, partition.value)
     settle()
 
 
 def _checked(asked: ReadOptions, topic: str, gaps: list[SeqGap]) -> list[SeqGap]:
-    """The gaps that become rows. Raises DataLossError where they may not be."""
+    """Return the gaps that become rows. Raises DataLossError if losses are not allowed."""
     if gaps and asked.on_data_loss == "fail":
         raise loss(topic, gaps)
     return gaps if asked.on_data_loss == "rows" else []
 
 
 class BatchReader(DataSourceReader):
-    """Reads a range of each topic, as of planning."""
+    """Reads a range of each topic, as of the time of planning."""
 
     def __init__(self, asked: ReadOptions, task: Task) -> None:
         self._asked = asked
         self._task = task
 
     def partitions(self) -> Sequence[InputPartition]:
-        """On the driver: one per split."""
+        """Return one partition per split. Called on the driver."""
         topics = TopicListing(self._task.wire, self._asked)
         found = []
         for name in topics.names():
@@ -159,7 +159,7 @@ class BatchReader(DataSourceReader):
         return [InputPartition(split) for split in found]
 
     def _narrowed(self, topics: TopicListing, manifest: TopicFiles, start: int, end: int) -> tuple[int, int]:
-        """The range without what no row can pass."""
+        """Return the range without seqs that no row can pass the filters with."""
         low, high = selection.seq_bounds(self._task.tests)
         start, end = max(start, low - 1), min(end, high)
         since, before = selection.ts_bounds(self._task.tests)
@@ -170,18 +170,19 @@ class BatchReader(DataSourceReader):
         return start, end
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In an executor."""
+        """Yield the rows of a partition. Called in an executor."""
         return _read(self._task, partition)
 
 
 class FilteringReader(BatchReader):
-    """The same, and it takes over the filters that it can apply exactly.
+    """A BatchReader that takes over the filters that it can apply exactly.
 
-    Only for sessions that ask for it: in Spark 4.3 what one query has pushed narrows every other of the same DataFrame.
+    Only for sessions that ask for it: in Spark 4.3, a filter that one query pushes down also narrows the other queries
+    of the same DataFrame.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Those that are given back are Spark's work."""
+        """Take the supported filters and yield the others, which Spark applies itself."""
         taken = []
         for each in filters:
             column = ".".join(getattr(each, "attribute", ()))
@@ -194,22 +195,22 @@ class FilteringReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow."""
+    """Reads topics as they grow, for a streaming query."""
 
     def __init__(self, asked: ReadOptions, task: Task, latest: Places | None, elsewhere: str = "") -> None:
         self._asked = asked
         self._task = task
         self._topics = TopicListing(task.wire, asked)
         self._elsewhere = elsewhere
-        """The server, where it is not the session's."""
+        """URL of the server if it is not the session's server, else empty."""
         self._initial = latest
         self._target: Places | None = None
         self._late = LateLosses()
         self._gone: dict[str, float] = {}
-        """Topics that are not there, and since when; for ever, where that has been said."""
+        """Time (monotonic, s) since when a topic is missing; infinity after its warning was logged."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The same whenever it is asked for."""
+        """Return the offset where the query starts. Every call returns the same."""
         if self._initial is None:
             self._initial = self._topics.initial()
         return self._encoded(self._initial)
@@ -218,12 +219,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.encode({name: place._replace(server=self._elsewhere) for name, place in places.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What `maxRecordsPerTrigger` says, or as many as there may be where only bytes are bounded."""
+        """Return the limit of `maxRecordsPerTrigger`; without it, no limit, or none on rows if bytes are limited."""
         most = self._asked.max_records or (_ANY if self._asked.max_bytes else None)
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there at this moment is the end of the query."""
+        """Fix the end of the query at the current heads of the topics."""
         self._target = self._heads()
 
     def _heads(self) -> Places:
@@ -231,13 +232,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {manifest.topic: TopicOffset(manifest.epoch, manifest.head, began=0) for manifest in found}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The heads, for the lag in Spark's progress."""
+        """Return the heads of the topics, for the lag in Spark's progress."""
         return self._encoded(self._heads())
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch; the start, where there is nothing new."""
+        """Return the end of the next batch, or `start` if there is nothing new."""
         places = {name: place._replace(server="") for name, place in offsets.decode(start).items()}
-        # Those that are no longer meant stay where they were left; those that are gone are missed.
+        # Topics that are no longer selected stay at their offset; deleted ones are reported as missing.
         meant = {*self._topics.names(), *filter(self._topics.fits, places)}
         known = {name: self._topics.find(name) for name in meant}
         begins: Places = {}
@@ -263,13 +264,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert manifest is not None
             head = max(begin.seq, self._head(manifest))
             if head > begin.seq or places.get(name) != begin:
-                # What is lost costs nothing: a batch goes over all of it.
+                # Lost seqs do not count against the limit: a batch includes all of them.
                 end = self._end(manifest, begin, reach(manifest, begin.seq, head, shares.get(name, 0)))
                 ends[name] = self._late.carry(name, places.get(name), end)
         return self._encoded(ends)
 
     def _miss(self, topic: str, place: TopicOffset | None) -> None:
-        """A topic is not there. Raises DataLossError where one that was read is not made again in time."""
+        """Handle a missing topic. Raises DataLossError if a topic that was read is not created again within 10 s."""
         if place is None:
             return
         now = time.monotonic()
@@ -289,7 +290,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(manifest.head, target.seq) if target is not None and target.epoch == manifest.epoch else 0
 
     def _begin(self, manifest: TopicFiles, place: TopicOffset | None) -> TopicOffset:
-        """Where the next batch begins in the life that the topic is in."""
+        """Return where the next batch starts in the current incarnation of the topic."""
         if place is None:
             begin = self._topics.begin_later(manifest)
             return TopicOffset(manifest.epoch, begin, began=begin, server_id=manifest.server_id)
@@ -300,13 +301,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return TopicOffset(manifest.epoch, 0, began=0, lost=place.lost + 1, server_id=manifest.server_id)
 
     def _waits(self, topic: str) -> bool:
-        """Is it read from a seq on that is still to come? Where that is not known, a seq that was asked for may be."""
+        """Whether the query waits for a seq above the head. If unknown, true if the options ask for a certain seq."""
         if self._topics.ahead is None:
             return not isinstance(self._asked.start, str)
         return topic in self._topics.ahead
 
     def _end(self, manifest: TopicFiles, begin: TopicOffset, end: int) -> TopicOffset:
-        """The end of a batch, with what is skipped on the way to it."""
+        """Return the end of a batch, with the number of seqs that are skipped before it."""
         skipped = 0
         if self._asked.on_data_loss == "skip":
             gaps = self._topics.gaps(manifest, begin.seq, end)
@@ -314,7 +315,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin._replace(seq=end, lost=begin.lost + skipped, server_id=manifest.server_id)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """On the driver: one per split. The same rows for the same offsets, as long as the topic has them."""
+        """Return one partition per split. Called on the driver.
+
+        Equal offsets give equal rows, as long as the topic has them.
+        """
         found: list[Split] = []
         begins, ends = (
             {name: place._replace(server="") for name, place in offsets.decode(offset).items()}
@@ -328,7 +332,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(split) for split in found]
 
     def _splits(self, part: OffsetRange) -> tuple[list[Split], int]:
-        """The tasks of a range, and how many of its seqs are gone."""
+        """Return the splits of a range, and how many of its seqs are lost."""
         manifest = self._topics.find(part.topic)
         missed = [] if part.missed is None else [recreated(part.missed)]
         if (
@@ -347,15 +351,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return splits, offsets.lost_in((gap.first, gap.last) for gap in lost)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In an executor."""
+        """Yield the rows of a partition. Called in an executor."""
         return _read(self._task, partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing: the place of a query is told by the listener, since Spark leaves out the last batch here."""
+        """Do nothing: the listener reports the position, since Spark does not call this for the last batch."""
 
     def stop(self) -> None:
-        """Let the connection go."""
+        """Close the connection to the server."""
         self._task.wire.close()
 
 
-hush_this_process()  # the modules of a source are all that Spark's planning processes load of ours
+hush_this_process()  # a source's modules are the only ones of ours that Spark's planning processes load

@@ -1,8 +1,8 @@
-"""Sealed segments read where they are, by a process that sees the server's directories.
+"""Reads sealed segment files directly, in a process that sees the server's directories.
 
-Whether it does is checked by the id file of the root, not assumed. When a file is gone, damaged, on a mount that hangs,
-or does not show what the server said at planning, the rows come from the server (`Elsewhere`), which says whether they
-are lost: a file that cannot be read here is never a gap.
+The id file of the root shows whether it does. If a file is missing, damaged, on a mount that hangs, or different from
+the server's manifest at planning, `Elsewhere` is raised and the rows come from the server. Only the server decides
+whether records are lost: a file that cannot be read here is never a gap.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ _patience = Patience()
 
 
 class Elsewhere(Exception):  # noqa: N818  # an answer, not an error
-    """These rows cannot be read here."""
+    """These rows cannot be read here; read them from the server."""
 
 
 @cache
 def sees(root: str, server_id: str) -> bool:
-    """Whether this process sees the root of that very server."""
+    """Whether this process sees the root directory of the server with this id."""
     mark = Path(root, ".driftq.id")
     try:
         return _patience.call(lambda: mark.read_text(encoding="ascii"), str(mark)).strip() == server_id
@@ -37,7 +37,7 @@ def sees(root: str, server_id: str) -> bool:
 
 
 def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
-    """Yield the base batches of a piece, in order. Raise Elsewhere, maybe after some of them."""
+    """Yield the base batches of a piece, in order. Raises Elsewhere, possibly after some of them."""
     segment = piece.segment
     root = None if segment is None else split.hot_root if segment.tier == "hot" else split.cold_root
     if segment is None or root is None or not sees(root, split.server_id):
@@ -55,7 +55,7 @@ def read(split: Split, piece: Piece, names: Sequence[str]) -> Iterator[Any]:
 
 
 def dead_seqs(path: Path, segment: PlannedSegment, earliest: int) -> list[int]:
-    """Return the deleted seqs of a cold segment. Raise Elsewhere if the file does not show what the server said."""
+    """Return the deleted seqs of a cold segment. Raises Elsewhere if the file differs from the server's manifest."""
     try:
         return SegmentFile(path, segment.live, earliest).dead_seqs()
     except (FileChangedError, *UNREADABLE) as error:
@@ -63,7 +63,7 @@ def dead_seqs(path: Path, segment: PlannedSegment, earliest: int) -> list[int]:
 
 
 def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the rows in batches of up to `BATCH_ROWS`, a size that Spark likes."""
+    """Yield the rows in batches of up to `BATCH_ROWS`, a good size for Spark."""
     waiting: list[Any] = []
     rows = 0
     for batch in batches:

@@ -1,8 +1,8 @@
-"""The columns of a read: which there are, and Arrow batches of exactly those that were asked for, as Spark wants them.
+"""The columns of a read, and Arrow batches with exactly the columns that Spark asked for.
 
-Rows come from files and from the server as *base* batches: the engine's six columns, those that somebody needs. What
-Spark gets is made of them here, so every path gives the same. Spark is strict about types: `timestamp[us, UTC]`, plain
-strings, the order and the nullability of its schema.
+Files and the server deliver rows as *base* batches: those of the engine's six columns that are needed. This module
+makes Spark's batches of them, so every way to read gives the same rows. Spark is strict about types: it wants
+`timestamp[us, UTC]`, plain strings, and the order and nullability of its schema.
 """
 
 import json
@@ -43,21 +43,21 @@ _MADE_OF = {name: name for name in _BASE} | {"partition": "tag"} | dict.fromkeys
 _MADE_OF |= dict.fromkeys(("envelope", "routing"), "data")
 _MESSAGE = ("key", "value", "envelope", "routing")
 _META = pa.map_(pa.utf8(), pa.utf8())
-_schemas: dict[tuple[str, ...], Any] = {}  # a plain dict: what `functools.cache` makes does not travel by value
+_schemas: dict[tuple[str, ...], Any] = {}  # a plain dict, because a `functools.cache` cannot be pickled by value
 
 
 def names_of(*, with_gaps: bool, with_v1: bool) -> list[str]:
-    """Every column there is."""
+    """Return the names of all columns that a read with these options has."""
     return [*RECORD, *(GAPS if with_gaps else ()), *(BROKER if with_v1 else ())]
 
 
 def ddl(names: Iterable[str]) -> str:
-    """A schema in Spark's words; a plain `timestamp` would be what the session says it is."""
+    """Return a schema as Spark DDL. It uses `timestamp_ltz`, because the session defines what `timestamp` means."""
     return ", ".join(f"{name} {_ALL[name]}{'_ltz' if _ALL[name] == 'timestamp' else ''}" for name in names)
 
 
 def check_schema(fields: Iterable[tuple[str, str]]) -> None:
-    """Refuse a schema that is no subset of ours; a field is its name and Spark's name of its type."""
+    """Raise PipelineError if a schema is not a subset of ours. A field is its name and Spark's name of its type."""
     for name, kind in fields:
         if name not in _ALL:
             raise PipelineError(f"a topic has no column {name!r}: there are {', '.join(_ALL)}")
@@ -66,7 +66,7 @@ def check_schema(fields: Iterable[tuple[str, str]]) -> None:
 
 
 def check_nulls(never: Iterable[str], *, with_gaps: bool) -> None:
-    """Refuse a schema that says that a column is never null which may be. Spark would believe it."""
+    """Raise PipelineError if a schema declares a nullable column as `not null`, which Spark would believe."""
     always = {"topic", "seq"} if with_gaps else {"topic", "seq", "ts", "data"}
     for name in never:
         if name not in always:
@@ -74,27 +74,27 @@ def check_nulls(never: Iterable[str], *, with_gaps: bool) -> None:
 
 
 def base_columns(wanted: Iterable[str], also: Iterable[str] = ()) -> list[str]:
-    """What has to be read for these columns; `seq` always, since ranges are cut by it."""
+    """Return the base columns to read for these columns. `seq` is always included, because ranges are cut by it."""
     needed = {"seq", *also} | {_MADE_OF[name] for name in wanted if name in _MADE_OF}
     return [name for name in _BASE if name in needed]
 
 
 def base_schema(names: tuple[str, ...]) -> Any:
-    """The Arrow schema of base batches."""
+    """Return the Arrow schema of base batches with these columns."""
     if names not in _schemas:
         _schemas[names] = pa.schema([pa.field(name, _BASE[name]) for name in names])
     return _schemas[names]
 
 
 class Projection:
-    """Makes Spark's batches of base batches. `schema` is the Arrow schema that Spark expects."""
+    """Converts base batches to Spark's batches. `schema` is the Arrow schema that Spark expects."""
 
     def __init__(self, schema: Any) -> None:
         self.schema = schema
         self.names: list[str] = schema.names
 
     def rows(self, topic: str, base: Any) -> Any:
-        """Records."""
+        """Return a batch of Spark for the records of a base batch."""
         count = base.num_rows
         read = {name: base.column(number) for number, name in enumerate(base.schema.names)}
         message = _message(read["data"]) if any(name in _MESSAGE for name in self.names) else {}
@@ -116,7 +116,7 @@ class Projection:
         return pa.nulls(count, self.schema.field(name).type)
 
     def gaps(self, topic: str, gaps: Sequence[SeqGap]) -> Any:
-        """Gaps as rows: `seq` is the last that is gone, what a record has besides is null."""
+        """Return gaps as rows: `seq` is the last lost seq; the other columns of a record are null."""
         known: dict[str, list[Any]] = {
             "topic": [topic] * len(gaps),
             "seq": [gap.last for gap in gaps],
@@ -141,7 +141,7 @@ def _repeated(text: str, count: int) -> Any:
 
 
 def _maps(texts: Any) -> Any:
-    """JSON objects as maps. Most records have none."""
+    """Return JSON objects as maps. Fast if all are null, as in most topics."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), _META)
     decode = _decoder()
@@ -149,17 +149,17 @@ def _maps(texts: Any) -> Any:
 
 
 def _strings(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the server itself has put there may be no text; it becomes its JSON."""
+    """Return the entries as strings. Values that the server has added may be other types; they become JSON text."""
     return [(key, value if isinstance(value, str) else _text(value)) for key, value in found.items()]
 
 
 def _text(value: object) -> str:
-    """JSON as the server writes it."""
+    """Return JSON in the form that the server writes."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _partitions(tags: Any) -> Any:
-    """A message's partition is its tag, `p<k>`; null where a record is no message."""
+    """Return the partition of each message, from its tag `p<k>`; null if a record is not a message."""
     return pa.array(
         [int(tag[1:]) if tag is not None and _is_partition(tag) else None for tag in tags.to_pylist()], pa.int32()
     )
@@ -170,7 +170,7 @@ def _is_partition(tag: str) -> bool:
 
 
 def _message(data: Any) -> dict[str, Any]:
-    """Key, value, envelope and routing of messages; the last two as JSON text. Null where a record is no message."""
+    """Return key, value, envelope and routing of messages, the last two as JSON. Null if a record is not a message."""
     decode = _decoder()
     columns: dict[str, list[str | None]] = {name: [] for name in _MESSAGE}
     for text in data.to_pylist():
@@ -187,7 +187,7 @@ def _message(data: Any) -> dict[str, Any]:
 
 
 def _decoder() -> Callable[[str], Any]:
-    """The quick JSON reader where there is one; executors may have the standard library only."""
+    """Return msgspec's fast JSON decoder if it is installed; executors may have only the standard library."""
     try:
         from msgspec.json import decode
     except ImportError:
@@ -196,7 +196,7 @@ def _decoder() -> Callable[[str], Any]:
 
 
 def as_text(rows: "DataFrame") -> "DataFrame":
-    """The same rows, with a `meta` that is a map as JSON."""
+    """Return the rows with `meta` as JSON text instead of a map."""
     from pyspark.sql import functions as f
 
     if dict(rows.dtypes).get("meta") != "map<string,string>":

@@ -1,6 +1,7 @@
-"""The options of a read, checked once: what is wrong is said when the DataFrame is made, not when it runs.
+"""Parses and checks the options of a read, so that errors appear when the DataFrame is made, not when it runs.
 
-Spark gives names in lower case. An unknown one is refused: a misspelt option that is ignored reads the wrong records.
+Spark passes names in lower case. Unknown names are refused: if a misspelt option were ignored, the query would read the
+wrong records.
 """
 
 import json
@@ -22,28 +23,28 @@ _READ = (
     *("endingTimestamp", "tag", "tagPrefix", "node", "withGaps", "splitRecords", "maxRecordsPerTrigger"),
     *("maxBytesPerTrigger", "onDataLoss"),
 )
-# Of the sink, and of Spark: a table made by SQL has one set of options for both directions.
+# Options of the sink and of Spark: a table made with SQL has one set of options for both directions.
 _OTHER = (
     *("errorTopic", "writer", "batch", "createTopic", "retryTimeoutMs"),
     *("checkpointLocation", "path", "queryName"),
 )
 _KNOWN = {name.lower(): name for name in (*_READ, *_OTHER)}
 _STORED = ("option.", "owner", "provider")
-"""What only a table in a catalog has: its options once more, and properties of its own."""
+"""Prefixes of names that only tables in a catalog have: a copy of their options, and properties of their own."""
 _LOSS = ("fail", "rows", "skip")
 _LAST_MS = (1 << 63) - 1
 _BOOLEANS = {"true": True, "false": False}
 
 Starts = str | dict[str, int]
-"""`earliest`, `latest`, or the seq of the first record wanted, by topic; `*` for those that are not named."""
+"""`earliest`, `latest`, or the first wanted seq by topic; `*` is for topics that are not named."""
 
 
 class ReadOptions(NamedTuple):
-    """What a reader was asked for."""
+    """The options of a read, parsed and checked."""
 
     server: str
     topics: tuple[str, ...]
-    """Names in the engine; empty with a pattern."""
+    """Names of topics in `/v0`. Empty if there is a pattern."""
     pattern: str | None
     start: Starts
     start_ts: int | None
@@ -54,7 +55,7 @@ class ReadOptions(NamedTuple):
     node: str | None
     with_gaps: bool
     with_v1: bool
-    """Are there columns of the broker API?"""
+    """Whether the columns of the broker API are included."""
     split_records: int
     max_records: int | None
     max_bytes: int | None
@@ -62,7 +63,7 @@ class ReadOptions(NamedTuple):
 
 
 def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptions:
-    """Options as Spark hands them over; `server` is the session's. Raises PipelineError."""
+    """Return the parsed options; `server` is the session's server. Raises PipelineError."""
     given = {name.lower(): value for name, value in options.items()}
     check_names(given)
     v1 = _api(given)
@@ -97,24 +98,24 @@ def parse(options: Mapping[str, str], *, server: str | None = None) -> ReadOptio
 
 
 def server_of(options: Mapping[str, str], session_server: str | None) -> str:
-    """The option, else the session's, else the environment's, else the default."""
+    """Return the server: of the option, else of the session, else of the environment, else the default."""
     return options.get("server") or session_server or os.environ.get("DRIFTQ_URL") or DEFAULT_SERVER
 
 
 def api_key_of(options: Mapping[str, str], session_key: str | None) -> str | None:
-    """The option, else the session's, else the environment's; without blanks around it, such as the end of a line."""
+    """Return the API key of the option, session or environment, in this order, without surrounding white space."""
     given = {name.lower(): value for name, value in options.items()}
     return (given.get("apikey") or session_key or os.environ.get("DRIFTQ_API_KEY") or "").strip() or None
 
 
 def patience_of(options: Mapping[str, str]) -> float:
-    """How many seconds a write waits for a server that is away. Raises PipelineError."""
+    """Return how many seconds a write waits for a server that is down. Raises PipelineError."""
     given = {name.lower(): value for name, value in options.items()}
     return (_count(given, "retryTimeoutMs") or PATIENCE_S * 1000) / 1000
 
 
 def check_names(options: Mapping[str, str]) -> None:
-    """Refuse an option that there is not. Raises PipelineError."""
+    """Raise PipelineError if there is an unknown option."""
     for name in map(str.lower, options):
         if name.startswith(_STORED):
             raise PipelineError(
@@ -127,7 +128,7 @@ def check_names(options: Mapping[str, str]) -> None:
 
 
 def check_stream(options: Mapping[str, str]) -> None:
-    """Refuse what only a table can have. Raises PipelineError."""
+    """Raise PipelineError if a stream has an option that only a table can have."""
     for name in map(str.lower, options):
         if name in ("endingseq", "endingtimestamp"):
             raise PipelineError(f"{_KNOWN[name]} is for tables: a stream ends when it is stopped, or with availableNow")
@@ -141,7 +142,7 @@ def _api(given: Mapping[str, str]) -> bool:
 
 
 def _topics(given: Mapping[str, str], *, v1: bool) -> tuple[tuple[str, ...], str | None]:
-    """Exactly one of the three ways to name topics."""
+    """Return topics or a pattern from exactly one of the three options that name topics."""
     named = [name for name in ("topic", "topics", "topicPattern") if given.get(name.lower())]
     if len(named) != 1:
         raise PipelineError("give exactly one of the options topic, topics (comma-separated) and topicPattern")
@@ -160,7 +161,7 @@ def _topics(given: Mapping[str, str], *, v1: bool) -> tuple[tuple[str, ...], str
 
 
 def _place(given: Mapping[str, str], name: str, default: str) -> Starts:
-    """`earliest`, `latest`, a number, or a JSON map of topic to one of these two or a number."""
+    """Parse `earliest`, `latest`, a seq, or a JSON map of topic to seq."""
     text = given.get(name.lower(), default).strip()
     if text.lower() in ("earliest", "latest"):
         return text.lower()
@@ -176,7 +177,7 @@ def _place(given: Mapping[str, str], name: str, default: str) -> Starts:
 
 
 def _of_topics(places: Starts, name: str, topics: tuple[str, ...], pattern: str | None, *, v1: bool) -> Starts:
-    """With the names that topics have in the engine. Raises PipelineError where one is not read at all."""
+    """Replace topic names by their names in `/v0`. Raises PipelineError if a topic is not part of the read."""
     if isinstance(places, str):
         return places
     found = {}
@@ -189,7 +190,7 @@ def _of_topics(places: Starts, name: str, topics: tuple[str, ...], pattern: str 
 
 
 def _stored_name(name: str, *, v1: bool) -> str:
-    """Return the name a topic has in `/v0`; with the option api=v1 the broker's own name may be given as well."""
+    """Return the name of a topic in `/v0`. With option api=v1, the broker's own name is accepted, too."""
     return broker_topic(name) if v1 and not is_broker_topic(name) else name
 
 
@@ -198,7 +199,7 @@ def _is_seq(value: object) -> bool:
 
 
 def _time(given: Mapping[str, str], name: str) -> int | None:
-    """Milliseconds, or ISO 8601; without a zone it is UTC."""
+    """Parse Unix milliseconds or ISO 8601. A time without a zone is UTC."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -211,7 +212,7 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
             f"{name} is {text!r} and must be milliseconds or a time like 2026-01-31T12:00:00Z"
         ) from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # travels by value to older Pythons too
+        moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # older Pythons, to which it is pickled, lack UTC
     return max(0, round(moment.timestamp() * 1000))
 
 

@@ -1,7 +1,7 @@
-"""Which rows of a read are wanted: by options and by the filters that Spark hands down. Exact: nobody checks again.
+"""Selects the rows of a read, by options and by filters that Spark pushes down. Exact: Spark does not check again.
 
-Bounds of `seq` become the range that is planned, bounds of `ts` become seqs by two questions to the server, and what is
-left is a mask over base columns, computed where the rows are read.
+Bounds on `seq` narrow the planned range. Bounds on `ts` become seqs through two requests to the server. The other
+conditions become a mask over base columns, computed where the rows are read.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ _SEQ_MAX = (1 << 63) - 1
 
 
 class Condition(NamedTuple):
-    """One condition on a base column; all of them must hold."""
+    """One condition on a base column. A row must satisfy all conditions."""
 
     column: str
     operator: str
@@ -31,25 +31,25 @@ class Condition(NamedTuple):
 
 
 def supported(column: str, operator: str) -> bool:
-    """Can a filter be taken over whole?"""
+    """Whether a filter can be applied completely and exactly."""
     if column in ("seq", "ts"):
         return operator in _COMPARED or operator == "IsNotNull" or (column == "seq" and operator == "In")
     return column in _TEXTS and operator in ("EqualTo", "In", "StringStartsWith", "IsNotNull", "IsNull")
 
 
 def from_options(tag: str | None, tag_prefix: str | None, node: str | None) -> tuple[Condition, ...]:
-    """The tests that options ask for."""
+    """Return the conditions that the options ask for."""
     given = (("tag", "EqualTo", tag), ("tag", "StringStartsWith", tag_prefix), ("node", "EqualTo", node))
     return tuple(Condition(column, operator, value) for column, operator, value in given if value is not None)
 
 
 def columns_of(tests: Iterable[Condition]) -> set[str]:
-    """Base columns that have to be read for them."""
+    """Return the base columns that the conditions need."""
     return {test.column for test in tests}
 
 
 def seq_bounds(tests: Iterable[Condition]) -> tuple[int, int]:
-    """The least and the greatest seq that can pass."""
+    """Return the lowest and the highest seq that can pass."""
     low, high = 0, _SEQ_MAX
     for column, operator, value in tests:
         if column != "seq":
@@ -69,7 +69,7 @@ def seq_bounds(tests: Iterable[Condition]) -> tuple[int, int]:
 
 
 def ts_bounds(tests: Iterable[Condition]) -> tuple[int | None, int | None]:
-    """From which millisecond on, and before which, rows can pass; None where nothing says so."""
+    """Return the bounds of `ts` in Unix ms: rows pass from the first on and before the second. None means no bound."""
     low: int | None = None
     high: int | None = None
     for column, operator, value in tests:
@@ -85,13 +85,13 @@ def ts_bounds(tests: Iterable[Condition]) -> tuple[int | None, int | None]:
 
 def _micros(moment: datetime) -> int:
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # travels by value to older Pythons too
+        moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # older Pythons, to which it is pickled, lack UTC
     whole = int(moment.replace(microsecond=0).timestamp())
     return whole * 1_000_000 + moment.microsecond
 
 
 def apply(tests: Iterable[Condition], base: Any) -> Any:
-    """The rows of a base batch that pass."""
+    """Return the rows of a base batch that satisfy all conditions."""
     mask = None
     for test in tests:
         passed = _passed(test, base.column(base.schema.get_field_index(test.column)))
@@ -100,7 +100,7 @@ def apply(tests: Iterable[Condition], base: Any) -> Any:
 
 
 def _passed(test: Condition, column: Any) -> Any:
-    """True where it holds; null counts as false, as in a WHERE."""
+    """Return a mask of the rows that satisfy the condition. Null counts as false, as in a SQL WHERE."""
     if test.operator == "IsNotNull":
         return column.is_valid()
     if test.operator == "IsNull":

@@ -1,8 +1,8 @@
-"""From a seq range to splits: which rows are read from which files, and which seqs are gone. Pure.
+"""Divides a range of seqs into splits: which rows are read from which files, and which seqs are lost. Pure functions.
 
-A split is a row of pieces, each in one segment or in none; a piece never runs across a hole, so what the server tells
-of losses while a piece is read is news. Gaps (evicted, expired, holes) are found here, once, and are the same whatever
-path the rows take. Deletes are no gaps: who deletes wants it so.
+A split is a sequence of pieces; each piece is in one segment file or in none. A piece never contains a hole, so a loss
+that the server reports while a piece is read is new. Gaps (evicted, expired, holes) are found here, once, and are the
+same whether rows come from files or from the server. Deleted records are not gaps, because a user deleted them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from driftq.pipeline.offsets import TopicOffset
 
 
 class PlannedSegment(NamedTuple):
-    """A sealed file of the manifest."""
+    """A sealed segment file of the manifest."""
 
     tier: str
     file: str
@@ -22,7 +22,7 @@ class PlannedSegment(NamedTuple):
 
 
 class SeqGap(NamedTuple):
-    """Seqs that are gone, and why; `at_most`: it is not known which of them had a record."""
+    """Lost seqs and the reason. With `at_most`, it is unknown which of them had a record."""
 
     first: int
     last: int
@@ -31,12 +31,12 @@ class SeqGap(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The reason as rows tell it."""
+        """The reason as it appears in gap rows."""
         return f"{self.reason}, at most" if self.at_most else self.reason
 
 
 class TopicFiles(NamedTuple):
-    """What the server says of a topic's files (http-v0 §22.2)."""
+    """The server's manifest of a topic: its range and its files (http-v0 §22.2)."""
 
     topic: str
     epoch: int
@@ -49,11 +49,11 @@ class TopicFiles(NamedTuple):
     cold_root: str | None
     segments: tuple[PlannedSegment, ...]
     record_bytes: int = 0
-    """Of a record, on the average."""
+    """Average size of a record in bytes."""
 
 
 class Piece(NamedTuple):
-    """Neighbouring seqs, and the segment that has them if there is one."""
+    """Consecutive seqs, and the segment that has them, if there is one."""
 
     first: int
     last: int
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The work of one task, small enough to be pickled for each."""
+    """The work of one task, small enough to be pickled for each task."""
 
     topic: str
     epoch: int
@@ -74,12 +74,12 @@ class Split(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Seqs in it."""
+        """Number of seqs in the split."""
         return sum(piece.last - piece.first + 1 for piece in self.pieces)
 
 
 def manifest_of(said: Mapping[str, Any]) -> TopicFiles:
-    """From the server's JSON."""
+    """Return the manifest for the server's JSON."""
     return TopicFiles(
         said["topic"],
         said["epoch"],
@@ -98,9 +98,10 @@ def manifest_of(said: Mapping[str, Any]) -> TopicFiles:
 
 
 def gaps_in(manifest: TopicFiles, start: int, end: int, evicted: str) -> list[SeqGap]:
-    """What is gone of (start, end]: below the floor first, for the reason given, then the holes.
+    """Return the lost seqs of (start, end]: first those below the floor, with reason `evicted`, then the holes.
 
-    Who stands above what was evicted is told of holes below the earliest record too: what is between was deleted.
+    A reader that starts above the evicted seqs also gets the holes below the earliest record: all other seqs there were
+    deleted.
     """
     found = []
     at = start
@@ -115,12 +116,12 @@ def gaps_in(manifest: TopicFiles, start: int, end: int, evicted: str) -> list[Se
 
 
 def recreated(missed: TopicOffset) -> SeqGap:
-    """The end of a life that the reader had not finished; nobody can tell how far it went."""
+    """Return a gap for the unread end of an earlier incarnation. It is empty, because that end is unknown."""
     return SeqGap(missed.seq + 1, missed.seq, "recreated")
 
 
 def pieces_in(manifest: TopicFiles, start: int, end: int, most: int) -> Iterator[Piece]:
-    """The rows of (start, end] that may be there, in pieces of at most so many seqs."""
+    """Yield the possibly present rows of (start, end], in pieces of at most `most` seqs."""
     at, stop = max(start + 1, manifest.earliest), min(end, manifest.head)
     edges = _edges(manifest)
     for first, last, segment in edges:
@@ -134,12 +135,12 @@ def pieces_in(manifest: TopicFiles, start: int, end: int, most: int) -> Iterator
 
 
 def present(manifest: TopicFiles, start: int, end: int) -> int:
-    """How many seqs of (start, end] are not known to be lost."""
+    """Return how many seqs of (start, end] are not known to be lost."""
     return sum(max(0, min(last, end) - max(first, start + 1) + 1) for first, last, _ in _edges(manifest))
 
 
 def reach(manifest: TopicFiles, start: int, end: int, most: int) -> int:
-    """The last seq of (start, end] up to which there are so many that are not lost, with what is lost right behind."""
+    """Return the last seq of a batch of (start, end] with `most` present seqs, plus the lost seqs right after."""
     for first, last, _ in _edges(manifest):
         begin = max(first, start + 1)
         if begin > min(last, end):
@@ -154,7 +155,7 @@ def reach(manifest: TopicFiles, start: int, end: int, most: int) -> int:
 
 
 def _edges(manifest: TopicFiles) -> list[tuple[int, int, PlannedSegment | None]]:
-    """The log from its earliest seq as ranges without holes: segments, and what is in none of them."""
+    """Return the log from its earliest seq as ranges without holes: segments, and ranges outside of segments."""
     known = sorted(manifest.segments, key=lambda segment: segment.first)
     whole: list[tuple[int, int, PlannedSegment | None]] = []
     at = manifest.earliest
@@ -185,7 +186,7 @@ def _without_holes(
 
 
 def splits_of(manifest: TopicFiles, start: int, end: int, most: int, gaps: Sequence[SeqGap]) -> list[Split]:
-    """Tasks of about `most` seqs each. The gaps go with the first, and alone if there is no row to go with."""
+    """Return splits of about `most` seqs each. The first one has the gaps, alone if there are no rows."""
     found: list[list[Piece]] = []
     size = most
     for piece in pieces_in(manifest, start, end, most):

@@ -1,8 +1,8 @@
-"""A split as rows: from files where this process sees them, from the server where it does not. Runs in executors.
+"""Reads the rows of a split in an executor: from files if this process sees them, else from the server.
 
-Pieces are read in order, and each goes on at the server behind the last row that a file has given. What the server says
-is lost while we read was not lost at planning: it is handled as the reader asked. What is skipped is logged, for Spark
-has no way from a reader's task to the progress of its query.
+Pieces are read in order. If a file fails, reading continues on the server after the last row of the file. If the server
+reports a loss during the read, it happened after planning, and is handled as `onDataLoss` asks. Skipped losses are
+logged, because a task of a reader cannot add to the progress of its query.
 """
 
 import json
@@ -25,18 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 class Task(NamedTuple):
-    """What every split of a read has in common."""
+    """The settings that all splits of a read share."""
 
     wire: Wire
     projection: Projection
     tests: tuple[Condition, ...]
     on_data_loss: str
     in_place: bool = True
-    """May files be read? Tests say no to see the other path."""
+    """Whether files may be read directly. Tests turn it off to use the server."""
 
 
 def read_split(task: Task, split: Split) -> Iterator[Any]:
-    """The rows of a split, as Spark wants them."""
+    """Yield the rows of a split in the form that Spark expects."""
     with task.wire:
         yield from _rows(task, split)
 
@@ -57,7 +57,7 @@ def _rows(task: Task, split: Split) -> Iterator[Any]:
 
 
 def _piece(task: Task, split: Split, piece: Piece, names: list[str]) -> Iterator[Any]:
-    """Base batches and news of losses."""
+    """Yield base batches, and a SeqGap for each loss found during the read."""
     at = piece.first
     files = _files() if task.in_place and piece.segment is not None else None
     if files is not None:
@@ -73,7 +73,7 @@ def _piece(task: Task, split: Split, piece: Piece, names: list[str]) -> Iterator
 
 
 def _files() -> Any:
-    """The reader of files, or None in an executor where nothing of ours is installed."""
+    """Return the reader of files, or None in an executor without DriftQ."""
     try:
         from driftq.pipeline.source import local_segments as in_place
     except ImportError:
@@ -101,7 +101,8 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
             return
         told = {key.decode(): value.decode() for key, value in stream.schema.metadata.items()}
         gap = json.loads(told["tombstone"] or "null")
-        # The server says `recreated` where the log ends before the cursor: what follows is of another life.
+        # The server reports `recreated` if the log ends before the cursor: records after that belong to another
+        # incarnation.
         if int(told["epoch"]) != split.epoch or (gap is not None and gap["reason"] == "recreated"):
             yield _lost(task, split, SeqGap(cursor + 1, last, "recreated"))
             return
@@ -116,7 +117,7 @@ def _from_server(task: Task, split: Split, first: int, last: int, names: list[st
         if told["caught_up"] == "true":
             break
     if cursor < last:
-        yield _lost(task, split, SeqGap(cursor + 1, last, "recreated"))  # the log ends before what was planned
+        yield _lost(task, split, SeqGap(cursor + 1, last, "recreated"))  # the log ends below the planned end
 
 
 def _base(batch: Any, names: list[str]) -> Any:
@@ -129,7 +130,7 @@ def _base(batch: Any, names: list[str]) -> Any:
 
 
 def _until(batch: Any, last: int) -> Any:
-    """Without what lies behind the range; seqs go up."""
+    """Return the batch without rows above `last`; seqs are ascending."""
     seqs = batch.column(0)
     count = batch.num_rows
     if not count or seqs[count - 1].as_py() <= last:
@@ -154,7 +155,7 @@ def _lost(task: Task, split: Split, gap: SeqGap) -> SeqGap:
 
 
 def loss(topic: str, gaps: list[SeqGap]) -> DataLossError:
-    """The error for records that are gone."""
+    """Return the error for records that were lost."""
     return DataLossError(
         f"{_said(topic, gaps)} before they were read: set onDataLoss=rows to get the loss as a row, "
         "or onDataLoss=skip to go on without"
@@ -162,7 +163,7 @@ def loss(topic: str, gaps: list[SeqGap]) -> DataLossError:
 
 
 def deleted(topic: str, place: TopicOffset) -> DataLossError:
-    """The error for a topic that is gone as a whole."""
+    """Return the error for a topic that was deleted."""
     return DataLossError(
         f"topic {topic!r} was deleted after seq {place.seq} was read: set onDataLoss=rows or onDataLoss=skip to go on "
         "without the rest of it, or give the query a new checkpoint"

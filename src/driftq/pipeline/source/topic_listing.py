@@ -1,4 +1,4 @@
-"""Topics as a reader sees them from the driver: which there are, their files, where reading begins and ends."""
+"""Topics as the driver sees them for a read: which exist, their files, and where reading starts and ends."""
 
 import re
 from collections.abc import Iterable
@@ -15,22 +15,22 @@ _PAGE = 1000
 
 
 class TopicListing:
-    """The topics of one read."""
+    """The topics of one read, as the options select them."""
 
     def __init__(self, wire: Wire, options: ReadOptions) -> None:
         self._wire = wire
         self._options = options
         self.ahead: set[str] | None = None
-        """Topics that a query begins above the head of, as somebody asked for; None before it is known."""
+        """Topics where the query starts above the head, as the options ask. None before `initial` has run."""
 
     def names(self) -> list[str]:
-        """Those that were named, or those that fit the pattern by now."""
+        """Return the topics that the options name, or those that match the pattern now."""
         if self._options.pattern is None:
             return list(self._options.topics)
         return [name for name in self._all() if self.fits(name)]
 
     def fits(self, topic: str) -> bool:
-        """Is it one of those that were named, or does it fit the pattern?"""
+        """Whether the options name the topic, or it matches the pattern."""
         if self._options.pattern is None:
             return topic in self._options.topics
         return re.fullmatch(self._options.pattern, topic) is not None
@@ -45,9 +45,9 @@ class TopicListing:
                 return
 
     def find(self, topic: str) -> TopicFiles | None:
-        """Its manifest, or None where there is no such topic.
+        """Return the manifest of a topic, or None if it does not exist.
 
-        Asking for its state first brings a topic that routers fill up to date.
+        The request for the topic's state comes first, because it brings a topic that routers fill up to date.
         """
         try:
             state = self._wire.get(self._wire.topic_path(topic) + "?touch=false")
@@ -59,7 +59,7 @@ class TopicListing:
             raise PipelineError(f"topic {topic!r} cannot be read: {error.said}: {error.message}") from None
 
     def get(self, topic: str) -> TopicFiles:
-        """Its manifest."""
+        """Return the manifest of a topic. Raises AbsentError if it does not exist."""
         found = self.find(topic)
         if found is None:
             raise AbsentError(
@@ -68,9 +68,10 @@ class TopicListing:
         return found
 
     def begin(self, manifest: TopicFiles) -> int:
-        """The cursor before the first record wanted.
+        """Return the cursor before the first wanted record.
 
-        `earliest` is what is retained; only who reads losses as rows is told of what was lost before.
+        `earliest` is the first retained record. A reader that gets losses as rows starts at 0 instead, so that it also
+        gets the earlier losses.
         """
         if self._options.start_ts is not None:
             return self.seek(manifest.topic, self._options.start_ts)
@@ -80,15 +81,15 @@ class TopicListing:
         return manifest.head if place == "latest" else max(0, int(place) - 1)
 
     def begin_later(self, manifest: TopicFiles) -> int:
-        """The same for a topic that a running query finds.
+        """Return the cursor before the first wanted record, for a topic that appears while the query runs.
 
-        One that comes to a pattern is new, so all that it ever had is wanted, whatever the query began with.
+        A topic that newly matches a pattern is read from its beginning, unless the options set a seq or a time.
         """
         chosen = self._options.start_ts is not None or not isinstance(self._options.start, str)
         return self.begin(manifest) if chosen or self._options.pattern is None else 0
 
     def end(self, manifest: TopicFiles) -> int:
-        """The last seq wanted."""
+        """Return the last wanted seq of the topic."""
         if self._options.end_ts is not None:
             return self.seek(manifest.topic, self._options.end_ts)
         place = _place(self._options.end, manifest.topic, "latest")
@@ -97,7 +98,7 @@ class TopicListing:
         return manifest.head if place == "latest" else min(int(place), manifest.head)
 
     def initial(self) -> dict[str, TopicOffset]:
-        """Where a new query begins."""
+        """Return the offset where a new query starts."""
         found = {}
         self.ahead = set()
         for name in self.names():
@@ -109,13 +110,13 @@ class TopicListing:
         return found
 
     def seek(self, topic: str, ts: int) -> int:
-        """The cursor before the first record of that time or later (http-v0 §22.3)."""
+        """Return the cursor before the first record with this time (Unix ms) or a later one (http-v0 §22.3)."""
         page = self._wire.post(self._wire.topic_path(topic, "diff"), {"from_ts": ts, "limit": 1})
         records: list[dict[str, Any]] = page["records"]
         return int(records[0]["$seq"]) - 1 if records else int(page["head_seq"])
 
     def gaps(self, manifest: TopicFiles, start: int, end: int) -> list[SeqGap]:
-        """What is gone of a range."""
+        """Return the lost seqs of a range."""
         reason = "cap"
         if start + 1 < manifest.evict_floor and start < end:
             page = self._wire.post(self._wire.topic_path(manifest.topic, "diff"), {"from_seq": start, "limit": 1})
