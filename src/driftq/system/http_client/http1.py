@@ -232,7 +232,7 @@ class ResponseReader:
     def room(self) -> memoryview | None:
         """Return where the rest of a large body goes, for a caller that wants all of it; None if `feed` takes it.
 
-        A caller that has put bytes there says so with `received`, and feeds nothing more of this response.
+        A caller that has put bytes there calls `received`, and feeds nothing more of this response.
         """
         if not self.head_complete or self.complete:
             return None
