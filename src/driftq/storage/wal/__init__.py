@@ -1,1 +1,1 @@
-"""The write-ahead log."""
+"""The write-ahead log (WAL): its files, the writer of each shard, and the reader that a start uses."""

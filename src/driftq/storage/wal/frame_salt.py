@@ -1,8 +1,9 @@
-"""Give frames the salt of the file they go to, without a copy of what is large or what is the writer's own.
+"""Add the salt of a WAL file to the frames that are written to it, with as few copies as possible.
 
-A log writer in a process of its own has received the frames into memory that nobody else reads: they get their salt
-there. Frames that a server handed to a thread are in its memory and in segments as well, without a salt: they are
-copied. A frame is salted once, for it is written once: what a failed write leaves is never written again.
+A log writer that is a process of its own receives the frames into memory that only it reads, so it adds the salt in
+place. A writer that is a thread shares the frames with the server's memory and with segments, which need them without a
+salt, so it copies them. A frame gets its salt once, because it is written once: the frames of a failed write are never
+written again.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,13 @@ from typing import cast
 from driftq.storage.blocks.frame import HEAD_BYTES, HEADER, SUM, add_salt
 
 _COPIED_MAX = 1 << 16
-"""Frames up to this size are copied to be given their salt. Of larger ones only the header is."""
+"""Frames of at most this many bytes are copied to add the salt. Of larger ones, only the header is copied."""
 
 
 def salted(buffers: Sequence[bytes | memoryview], salt: int) -> list[bytes]:
-    """Return what to write for some buffers of frames: the same bytes, with the salt in each header's checksum.
+    """Return the pieces to write for these buffers of frames, with the salt in the checksum of each header.
 
-    A buffer that can be written to gets the salt in place.
+    A buffer that is writable gets the salt in place.
     """
     pieces: list[bytes] = []
     small: list[bytes | memoryview] = []
@@ -45,7 +46,7 @@ def _salted_copy(buffers: Sequence[bytes | memoryview], salt: int) -> bytes:
 
 
 def _salted_views(view: memoryview, salt: int) -> list[bytes]:
-    """Return the frames of a large buffer, of which only the headers are copied."""
+    """Return the frames of a large buffer as pieces, with copies of the headers only."""
     pieces: list[bytes] = []
     place = 0
     while place < len(view):

@@ -1,25 +1,28 @@
 """Group commit of one shard: one ordered writer, one write and at most one sync per batch (http-v0 §19.3).
 
-Two halves. `Shard` lives on the loop: it counts, queues, and settles. `WalWriter` knows the file, and lives in a
-process of its own where there is one (`storage/wal/wal_process`), else on a thread. They share nothing but messages.
+There are two halves. `Shard` runs on the loop: it counts, queues and settles submissions. `WalWriter` owns the file. It
+runs in a process of its own (`storage/wal/wal_process`) or, without such a process, on a thread. The halves share
+nothing and exchange messages.
 
     submit → queued → handed over → written → synced → settled      `disk` is shown and acked when handed over
                  └──────────┴───────────┴─ failed → settled with an error
 
 Invariants
-- Submissions settle in the order in which they were queued, all their frames or none in the file.
-- A submission is handed over when the writer has it, or the kernel has it for the writer: the death of the server alone
-  does not lose it any more. Those who wait for that hear of it in their order, and before it settles.
+- Submissions settle in the order in which they were queued. Either all frames of a submission are in the file, or none.
+- A submission is handed over when the writer has it, or the kernel has it for the writer: from then on, the death of
+  the server alone does not lose it. `handed` callbacks run in the order of submissions, each before its submission
+  settles.
 - A submission that asked for a sync settles only after a sync that covers it.
-- Whoever fails when he is told skips nobody behind him.
-- A failed write fails it and everything queued behind it, for their seqs build on it. `generation` tells what was
-  queued before the loop heard of it.
-- A failed sync stops the shard, and so does a writer that is gone: nobody can say what is on disk. Only a restart ends
-  that. So it is with a committed change that could not be applied (`stop`): what is behind it is written, but settles
-  with an error, for it builds on a state that is not there.
-- A WAL file that cannot be made makes the shard full until it can: records are refused, and what uses the reserve
-  works (`storage/wal/wal_writer`). Nothing was written, so nothing is undone.
-- From a failure until a write works again the shard is `failing`: nobody may be told that it was enough to queue.
+- A callback that raises does not prevent later callbacks from running.
+- A failed write fails its submission and all that were queued after it, because their seqs build on it. `generation`
+  identifies what was queued before the loop received the failure.
+- A failed sync stops the shard, and so does the end of the writer: what is on disk is not known then. Only a restart
+  ends that. A committed change that could not be applied stops the shard too (`stop`): later submissions are written
+  but settle with an error, because they build on a state that does not exist.
+- If the next WAL file cannot be made, the shard is full until it can: records are refused, and submissions that use the
+  reserve work (`storage/wal/wal_writer`). Nothing was written, so nothing is undone.
+- From a failure until a write works again, the shard is `failing`: meanwhile a write must not be acked when it is only
+  queued.
 """
 
 from collections import deque
@@ -42,10 +45,10 @@ _RESTART = "restart the server to recover"
 
 
 class Submission:
-    """Frames that reach the file together. `done` hears None or the error, on the loop.
+    """Frames that reach the file together. `done` is called on the loop, with None or the error.
 
-    It is not `prompt` where nobody waits for that: then `done` may hear it with the next sync. `handed` is called when
-    it is handed over; or with an error if it never is, and `done` then is not.
+    With `prompt=False`, `done` may be called as late as the next sync. `handed` is called when the submission is handed
+    over. If that never happens, `handed` is called with the error instead, and `done` is not called.
     """
 
     __slots__ = (
@@ -88,23 +91,24 @@ class Submission:
         self.is_mark = is_mark
         self.shrinks = shrinks
         self.late = late
-        """Topic and stamp, where it is an Append frame that a start may read when it is ready
-        (`storage/wal/memory_spans`)."""
+        """Topic id and timestamp of an Append frame that a start may load after the server is ready
+        (`storage/wal/memory_spans`), else None.
+        """
         self.number = 0
         self.generation = 0
         self.sync_ns = 0
-        """How long its sync took."""
+        """How long the sync of this submission took, in nanoseconds."""
         self.end = 0
-        """Where it ends in the log, if it is a mark: file number << 32 | offset."""
+        """For a mark: its end in the log, as file number << 32 | offset."""
 
     @property
     def frame_count(self) -> int:
-        """How many frames."""
+        """Return the number of frames."""
         return len(self.frames)
 
 
 class Shard:
-    """The loop's half."""
+    """The half of a shard that runs on the loop."""
 
     def __init__(
         self,
@@ -117,40 +121,40 @@ class Shard:
         entropy: Entropy | None = None,
     ) -> None:
         self.counters = WalCounters()
-        """As of the last report."""
+        """Counters from the writer's last report."""
         self.submit_full = self.queue_peak = 0
         self.synced_number = 0
         """Every submission up to this number is on stable storage."""
         self.stopped: ShardStoppedError | None = None
-        """What every write is refused with once the log has stopped; only a restart ends that."""
+        """The error for every write after the log has stopped. Only a restart ends that."""
         self.on_stopped: Callable[[str], None] | None = None
-        """Is called once with the reason, on the loop, before the writes under way fail."""
+        """Called once on the loop with the reason, before the writes in flight fail."""
         self._unapplied: ShardStoppedError | None = None
         self._deserted: ShardStoppedError | None = None
-        """Is the writer gone?"""
+        """Set when the writer has ended or was given up."""
         self.hung: ThrottledError | None = None
-        """What writes are refused with while the writer does not answer."""
+        """The error for writes while the writer does not answer."""
         self._given_up = False
         self.failing: DriftQError | None = None
-        """What the newest write failed with, until one works again."""
+        """The error of the newest failed write, until a write works again."""
         self.full: DriftQError | None = None
-        """What records are refused with while there is no room for them (`storage/wal/wal_writer`); else None."""
+        """The error for records while there is no room for them (`storage/wal/wal_writer`), else None."""
         self.on_room: Callable[[], None] | None = None
-        """Called, on the loop, when `full` has begun or ended."""
+        """Called on the loop when `full` was set or cleared."""
         self.on_synced: Callable[[Shard], None] | None = None
-        """Hears, on the loop, that `synced_number` has grown, when everything that settles with it has settled."""
+        """Called on the loop after `synced_number` has grown and all submissions that this settles are settled."""
         self.on_read_only: Callable[[Shard], None] | None = None
-        """Is called on the loop when `read_only` has changed."""
+        """Called on the loop when `read_only` has changed."""
         self._was_read_only = False
         self._was_full = False
         self._runtime = runtime
         self._queued: list[Submission] = []
         self._handing: list[Submission] = []
-        """Those who wait to be handed over, and some that have been."""
+        """Submissions that wait to be handed over. Some of them may have been already."""
         self._outstanding: deque[Submission] = deque()
         self._outstanding_bytes = 0
         self.depth = 0
-        """Submissions that are queued or being written."""
+        """The number of submissions that are queued or being written."""
         self._last_number = 0
         self._generation = 0
         scribe = None if lock is None else runtime.scribe()
@@ -162,27 +166,27 @@ class Shard:
 
     @property
     def read_only(self) -> bool:
-        """Whether writes are refused because the disk is full, or because the next file cannot be made."""
+        """Whether writes are refused because the disk is full or the next file cannot be made."""
         return self.full is not None or isinstance(self.failing, DiskFullError)
 
     @property
     def synced_to(self) -> int:
-        """What a frame that is built now may say: file number << 32 | synced offset."""
+        """Return the synced end of the log for the header of a new frame: file number << 32 | offset."""
         return self._writing.synced_to
 
     @property
     def last_number(self) -> int:
-        """Number of the newest submission."""
+        """Return the number of the newest submission."""
         return self._last_number
 
     @property
     def dirty(self) -> bool:
-        """Is anything waiting for `flush`?"""
+        """Whether submissions wait for the next `flush`."""
         return bool(self._queued)
 
     @property
     def has_room(self) -> bool:
-        """Would a submission be taken?"""
+        """Whether a submission would be accepted now."""
         return (
             self.stopped is None
             and self.hung is None
@@ -192,16 +196,16 @@ class Shard:
 
     @property
     def oldest(self) -> int | None:
-        """The number of the oldest submission that the writer has not answered."""
+        """Return the number of the oldest submission that the writer has not answered."""
         return self._outstanding[0].number if self._outstanding else None
 
     @property
     def writer_pid(self) -> int | None:
-        """The process that writes; None for a thread."""
+        """Return the process id of the writer, or None if it is a thread."""
         return self._writing.pid
 
     def check_room(self) -> None:
-        """Refuse before anything is changed: a stopped shard, or a full queue."""
+        """Raise if the shard is stopped, its writer hangs, or its queue is full. Called before any state changes."""
         if self.stopped is not None:
             raise self.stopped
         if self.hung is not None:
@@ -213,20 +217,21 @@ class Shard:
             )
 
     def stop(self, why: str) -> ShardStoppedError:
-        """Stop, because a committed change could not be applied: nothing that is queued after it may be.
+        """Stop the shard because a committed change could not be applied: nothing queued after it may be applied.
 
-        Returns what its caller is answered with.
+        Returns the error for the caller of that change.
         """
         self._unapplied = self._stop(ShardStoppedError(why))
         return self._unapplied
 
     def give_up(self, why: str) -> None:
-        """Stop, because the writer does not answer. It may still write what it was sent; `close` does not wait."""
+        """Stop the shard because the writer does not answer. It may still write what it was sent; `close` does not
+        wait."""
         self._given_up = True
         self._desert(why)
 
     def submit(self, submission: Submission) -> int:
-        """Queue frames; they go to the thread with the next `flush`. Returns the submission's number."""
+        """Queue frames for the writer; the next `flush` sends them. Returns the number of the submission."""
         self._last_number += 1
         submission.number = self._last_number
         submission.generation = self._generation
@@ -240,7 +245,7 @@ class Shard:
         return submission.number
 
     def flush(self) -> None:
-        """Hand over what this loop turn has queued, all at once."""
+        """Send everything that was queued in this loop turn to the writer."""
         queued, self._queued = self._queued, []
         if queued and self._deserted is not None:
             self._runtime.soon(partial(self._fail_generation, self._deserted))
@@ -248,24 +253,27 @@ class Shard:
             self._writing.put(queued)
 
     def hand_over(self) -> None:
-        """Tell those who wait for it that the writer has what this loop turn and those before it have flushed."""
+        """Call `handed` of the waiting submissions if the writer has everything that was flushed."""
         if self._handing and not self._queued and self._deserted is None and self._writing.handed_over:
             handing, self._handing = self._handing, []
             for submission in handing:
                 self._hand(submission, None)
 
     def sync(self, done: Callable[[Submission, DriftQError | None], None] | None) -> None:
-        """Ask for a sync of everything queued so far."""
+        """Request a sync of everything queued so far."""
         self.submit(Submission((), sync=True, done=done))
 
     def look_for_room(self, *, shrink: bool = False) -> None:
-        """Have the writer see now whether there is room for the next file, or give back all space it does not use."""
+        """Make the writer check now whether there is room for the next file.
+
+        With `shrink`, it gives back all space that it does not use instead.
+        """
         if self.stopped is None:
             self.submit(Submission((), sync=False, done=None, shrinks=shrink))
             self.flush()
 
     def close(self) -> None:
-        """Write and sync what is queued, end the writer. The loop hears what is left through its callbacks."""
+        """Write and sync what is queued, and end the writer. Callbacks on the loop report the remaining results."""
         self.flush()
         if self._given_up:
             self._writing.leave()
@@ -278,7 +286,7 @@ class Shard:
                 self.stopped = error
 
     def settle(self, report: WriteReport) -> None:
-        """From the writer: how far it has come, and what went wrong."""
+        """Apply a report of the writer: settle what is written, fail what failed."""
         further = report.synced > self.synced_number
         self.synced_number = max(self.synced_number, report.synced)
         self.counters = report.counters
@@ -287,7 +295,7 @@ class Shard:
         if isinstance(error, ShardStoppedError):
             error = self._stop(error)
         outstanding = self._outstanding
-        # A mark says nothing about it: it may have been left out for lack of room.
+        # A mark does not prove that writing works again: it may have been left out for lack of room.
         if self.failing is not None and any(
             s.frames and not s.is_mark for s in outstanding if s.number <= report.written
         ):
@@ -307,7 +315,7 @@ class Shard:
         self._tell_of_room()
 
     def _tell_of_room(self) -> None:
-        """Call those who want to know that writes are refused for lack of room, or are not any more."""
+        """Call `on_read_only` and `on_room` if their state has changed."""
         if self.read_only is not self._was_read_only:
             self._was_read_only = self.read_only
             if self.on_read_only is not None:
@@ -318,16 +326,16 @@ class Shard:
                 self.on_room()
 
     def _abandoned(self) -> None:
-        """The writer is gone, and nobody can say what of the rest is on disk."""
+        """Stop the shard because the writer process has ended: what it wrote of the rest is not known."""
         self._desert("the process that writes the log has ended")
 
     def _desert(self, why: str) -> None:
-        """Expect nothing more of the writer."""
+        """Stop the shard, fail all submissions, and expect no more reports from the writer."""
         self._deserted = self.failing = self._stop(ShardStoppedError(why))
         self._fail_generation(self._deserted)
 
     def _stop(self, error: ShardStoppedError) -> ShardStoppedError:
-        """Take no more writes. Returns what the writes under way are answered with: they may be stored or not."""
+        """Refuse all later writes. Returns the error for the writes in flight, which may or may not be stored."""
         if self.stopped is None:
             self.stopped = ShardStoppedError(f"{error.message}; nothing of this write is stored; {_RESTART}")
             if self.on_stopped is not None:
@@ -335,7 +343,7 @@ class Shard:
         return ShardStoppedError(f"{error.message}; it is not known whether this write is stored; {_RESTART}")
 
     def _fail_generation(self, error: DriftQError) -> None:
-        """Nothing that was queued before the loop heard of a failure is in the file."""
+        """Fail everything that was queued before the loop received a failure: none of it is in the file."""
         failed, self._generation = self._generation, self._generation + 1
         self._queued.clear()
         while self._outstanding and self._outstanding[0].generation == failed:
@@ -348,11 +356,11 @@ class Shard:
         if submission.handed is not None:
             self._hand(submission, error)
             if error is not None:
-                return  # nobody has seen it
+                return  # it was never shown
         if submission.done is not None:
             try:
                 submission.done(submission, error)
-            except Exception as bug:  # noqa: BLE001 - the loop hears of it, and whoever comes next is answered
+            except Exception as bug:  # noqa: BLE001 - the loop raises it later; the next callbacks must run
                 self._runtime.soon(partial(_raise, bug))
 
     def _hand(self, submission: Submission, error: DriftQError | None) -> None:
@@ -360,7 +368,7 @@ class Shard:
         if handed is not None:
             try:
                 handed(submission, error)
-            except Exception as bug:  # noqa: BLE001 - the loop hears of it, and whoever comes next is answered
+            except Exception as bug:  # noqa: BLE001 - the loop raises it later; the next callbacks must run
                 self._runtime.soon(partial(_raise, bug))
 
 

@@ -1,21 +1,23 @@
-"""Stretches of a WAL file that a start may pass over: nothing but Append frames of topics in class `memory`.
+"""Spans: stretches of a WAL file that a start may skip, with only Append frames of topics in class `memory`.
 
-The log writer notes them, and writes what it has noted into the log now and then (kind SPANS): each such frame names
-all spans of its file so far. A start finds the last one from the end of the file, and so knows where to jump before it
-reads the first frame. `engine/recovery/deferred_load` reads what was passed over when the server is ready.
+The log writer notes spans, and from time to time it writes a SPANS frame into the log, which lists all spans of its
+file so far. A start finds the last such frame by a search from the end of the file. So it knows what to skip before it
+reads the first frame. `engine/recovery/deferred_load` reads the skipped frames after the server is ready.
 
-    noted: late frame after late frame → closed by any other frame → named by a SPANS frame, if it is long enough
-           a span that grows beyond 4 MiB is closed, and the next one begins
+    noted: late frame after late frame → closed by any other frame → listed in a SPANS frame, if it is long enough
+           a span that grows above 4 MiB is closed, and the next one begins
+
+A *late* frame is one that may be loaded late: an Append frame of a topic in class `memory`.
 
 Invariants
-- A span is named only as far as it was synced when the frame that names it was made. So it never hides a torn end:
-  bytes in it that are no frame are damage, and damage there costs topics of class `memory` alone.
-- Every topic with a frame in a span is in its list.
-- A SPANS frame is an aid: no sync is made for it, no caller waits for it, and one that has no room or that cannot be
-  written is left out. Without it a start reads frame by frame.
-- Frames of this kind may stand inside a span. Nothing else may but late frames.
+- A SPANS frame lists only bytes that were synced when the frame was made. So a span never hides a torn end: bytes in it
+  that are not a frame are damage, and that damage affects only topics of class `memory`.
+- Every topic with a frame in a span is in the list of the span.
+- A SPANS frame is optional. No sync is made for it, no caller waits for it, and it is left out if there is no room for
+  it or it cannot be written. Without it, a start reads frame by frame.
+- A span contains late frames and SPANS frames, and no others.
 
-The body is msgpack: a list of [start, end, highest stamp, [topic ids]]. `docs/formats/wal.md`.
+The body is msgpack: a list of [start, end, highest timestamp, [topic ids]]. See `docs/formats/wal.md`.
 """
 
 from struct import Struct as Layoutter
@@ -25,23 +27,23 @@ from msgspec import DecodeError, Struct, msgpack
 from driftq.storage.blocks.frame import Frame, Kind, control_body, read_frame
 
 SPAN_BYTES_MAX = 4 << 20
-"""A start reads a span as a whole: a few milliseconds."""
+"""A longer span is closed. A start reads a span in one piece, and 4 MiB take a few milliseconds."""
 SPAN_BYTES_MIN = 4 << 10
-"""What is shorter is read as quickly as it is named."""
+"""A shorter span is not listed: reading its frames takes no longer than skipping it."""
 TOPICS_MAX = 64
-"""A span of more topics is closed."""
+"""A span with this many topics is closed."""
 NAMED_BYTES = 256 << 10
-"""After so many synced bytes of spans they are named again: what is not named yet is read frame by frame."""
+"""A new SPANS frame is written after this many more synced bytes of spans. Later ones are read frame by frame."""
 _TRIES = 8
 _WINDOW = 1 << 18
-"""So many bytes are searched at a time: they are in the processor's cache when they are."""
+"""Bytes per search step: few enough for the processor's cache."""
 _KIND_AT = 8
 _PATTERN = Layoutter("<HHIQQ").pack(Kind.SPANS, 0, 0, 0, 0)
-"""What stands behind magic and length of every SPANS frame."""
+"""The bytes after magic and length of every SPANS frame."""
 
 
 class Span(Struct, array_like=True, forbid_unknown_fields=True):
-    """One stretch: bytes [start, end) of the file, the highest stamp in it, and the topics."""
+    """Bytes [start, end) of a WAL file, the highest timestamp in them, and the ids of their topics."""
 
     start: int
     end: int
@@ -54,17 +56,17 @@ _decode = msgpack.Decoder(list[Span]).decode
 
 
 class SpanNotes:
-    """What the writer notes of the current file."""
+    """The spans of the file that the writer is writing."""
 
     def __init__(self) -> None:
         self._closed: list[Span] = []
         self._open: Span | None = None
         self._topics: set[int] = set()
         self._named = 0
-        """Bytes of spans that the newest SPANS frame names."""
+        """Bytes of spans that the newest SPANS frame lists."""
 
     def late(self, start: int, end: int, topic_id: int, ts: int) -> None:
-        """Note a frame of a topic of class `memory`."""
+        """Note a frame of a topic of class `memory`, at bytes [start, end)."""
         span = self._open
         if span is None or span.end != start or span.end - span.start >= SPAN_BYTES_MAX:
             self.other()
@@ -79,20 +81,20 @@ class SpanNotes:
                 self.other()
 
     def other(self) -> None:
-        """Note that another frame comes: the span ends."""
+        """Note a frame of another kind: it ends the open span."""
         span, self._open = self._open, None
         if span is not None and span.end - span.start >= SPAN_BYTES_MIN:
             self._closed.append(span)
 
     def named(self, start: int, end: int) -> None:
-        """Note where a SPANS frame stands: it does not end a span."""
+        """Note a SPANS frame at bytes [start, end): it becomes part of the open span."""
         if self._open is not None and self._open.end == start:
             self._open.end = end
 
     def body(self, synced: int, *, at_end: bool = False) -> bytes | None:
-        """Return the body of a SPANS frame, or None where it would name too little that the last one does not.
+        """Return the body of a SPANS frame, or None if it would add too little to the last one.
 
-        `at_end`: no other frame follows, so that nothing is too little.
+        `at_end`: no other frame follows, so any addition is enough.
         """
         spans = [*self._closed, *([] if self._open is None else [self._open])]
         known = [span for span in spans if span.end <= synced and span.end - span.start >= SPAN_BYTES_MIN]
@@ -104,9 +106,10 @@ class SpanNotes:
 
 
 def find_spans(content: bytes, salt: int, start: int = 0) -> list[Span]:
-    """Return the spans of a file as the last SPANS frame in `content` names them, in their order; else none.
+    """Return the spans that the last SPANS frame in `content` lists, in ascending order. Returns [] if there is none.
 
-    `content` is the file from byte `start` on. `salt` is that of the file: only the log writer can have made the frame.
+    `content` is the file from byte `start` on. `salt` is the salt of the file: it proves that the log writer made the
+    frame.
     """
     end = len(content)
     for _ in range(_TRIES):
@@ -121,9 +124,9 @@ def find_spans(content: bytes, salt: int, start: int = 0) -> list[Span]:
 
 
 def _last(content: bytes, end: int) -> int:
-    """Return the last place of the pattern before `end`, or -1.
+    """Return the last position of the pattern before `end`, or -1.
 
-    `content` may be a memory map, whose own search takes many times longer than copies do.
+    `content` may be a memory map, whose own search takes many times longer than copying it in pieces.
     """
     while end >= len(_PATTERN):
         start = max(0, end - _WINDOW)

@@ -1,8 +1,8 @@
-"""The shards of one run: a topic's frames all go to one of them, chosen by its id.
+"""The shards of one run: all frames of a topic go to one shard, which the topic id selects.
 
-A run's first file number is above every number in every shard directory, so that replay by file number is the original
-order whatever the shard counts were. It is not below that at which the newest checkpoint lets replay begin (`least`):
-a checkpoint on a full disk may have been followed by no file at all.
+The first file number of a run is above every number in every shard directory. So a replay by file number is in the
+original order, even if earlier runs had other shard counts. The number is also not below `least`, where the newest
+checkpoint lets replay begin: after a checkpoint on a full disk there may be no file at all.
 """
 
 from collections.abc import Sequence
@@ -51,21 +51,21 @@ class Shards:
         self.all: Sequence[Shard] = shards
 
     def of(self, topic_id: int) -> Shard:
-        """The shard of a topic."""
+        """Return the shard of a topic."""
         return self.all[topic_id % len(self.all)]
 
     def flush(self) -> None:
-        """Hand over what this loop turn has queued."""
+        """Send everything that was queued in this loop turn to the writers."""
         for shard in self.all:
             if shard.dirty:
                 shard.flush()
 
     def hand_over(self) -> None:
-        """Tell those who wait for it that the writers have what was flushed."""
+        """Call the `handed` callbacks of all shards whose writers have everything that was flushed."""
         for shard in self.all:
             shard.hand_over()
 
     def close(self) -> None:
-        """Write, sync and end every shard."""
+        """Write and sync what every shard has queued, and end the writers."""
         for shard in self.all:
             shard.close()

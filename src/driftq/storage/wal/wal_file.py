@@ -1,23 +1,24 @@
-"""WAL files of one shard directory: made ahead of their use, filled with zeros, never used twice.
+"""The WAL files of one shard directory: made before they are needed, filled with zeros, never used twice.
 
 States of a file: absent → made (zeros, entry durable) → current → full (synced, never written again) → trimmed.
-Invariant: before the first frame goes into a file, its directory entry is durable. `file_bytes` are the bytes of frames
-that it has room for, besides its head (`storage/wal/wal_head`), rounded up to whole pages. A thread makes the next file
-while the current one fills; the writer makes it if it comes first, and the other of the two waits. A file that the
-writer has taken is never made again: the thread may come late, and find it full of frames.
+Invariant: before the first frame goes into a file, its directory entry is durable. `file_bytes` is the room for frames,
+without the head (`storage/wal/wal_head`), rounded up to whole pages. A thread makes the next file while the current one
+fills. If the writer needs the file first, the writer makes it; a lock lets only one of them work at a time. A file that
+the writer has taken is never made again: a thread that comes late would overwrite frames.
 
-The last part of every file is kept for frames that must work on a full disk (`reserve_of`); `storage/wal/wal_writer`
-says when others may have it. Where there is no room for a whole file, a small one (`take_small`) is all reserve.
+The last part of every file is reserved for frames that must work on a full disk (`reserve_of`).
+`storage/wal/wal_writer` defines when other frames may use it. If there is no room for a whole file, `take_small` makes
+a small one, which is all reserve.
 
-Each directory also keeps one small file of zeros for a disk without a free byte, the reserve file:
+Each directory also has one small file of zeros for a disk without a free byte, the reserve file:
 
     absent → kept (zeros and entry durable) → taken: renamed to the next WAL file → kept again when there is room
 
-- Only the log uses it. It becomes a WAL file without being given back in between, so nothing else, neither in this
-  server nor in another program, can take its space.
-- It survives a stop, a kill and a power loss. A start that finds none, or one that is too short, makes it before
-  anything else of the new run takes space.
-- Under its own name it is never written to: what is taken is zeros.
+- Only the log uses it. It becomes a WAL file by a rename and is not freed in between, so neither this server nor
+  another program can take its space.
+- It survives a stop, a kill and a power loss. A start that finds no such file, or one that is too short, makes it
+  before the new run uses any other space.
+- It is never written to under its own name, so a file that is taken contains only zeros.
 """
 
 import os
@@ -40,22 +41,23 @@ _PAGE = 4096
 
 
 def _round(size: int) -> int:
-    """Return a size in whole pages: a file of another size, and with more than its frames, has lost its end."""
+    """Return a size rounded up to whole pages. A file that is not a multiple of a page and has bytes after its frames
+    was cut."""
     return -(-size // _PAGE) * _PAGE
 
 
 def margin_of(size: int) -> int:
-    """Return how many bytes a whole file of this size leaves free: segments and checkpoints need them to catch up."""
+    """Return the bytes that must stay free when a file of this size is made: segments and checkpoints need them."""
     return min(size // _MARGIN_SHARE, _MARGIN_BYTES_MAX)
 
 
 def reserve_of(size: int) -> int:
-    """Return how many bytes at the end of a file of this size are kept for frames that must work on a full disk."""
+    """Return the bytes at the end of a file of this size that are reserved for frames that must work on a full disk."""
     return min(size // _RESERVE_SHARE, _RESERVE_BYTES_MAX)
 
 
 class WalFile:
-    """One made file and how far it is written."""
+    """One WAL file, and the end of its frames."""
 
     __slots__ = ("end", "file", "number", "open_to", "size")
 
@@ -65,16 +67,16 @@ class WalFile:
         self.size = size
         self.end = 0
         self.open_to = size - reserve
-        """Up to here every frame may go; the rest is the reserve."""
+        """All frames may be written up to this offset. The rest is the reserve."""
 
     @property
     def is_small(self) -> bool:
-        """Whether it is all reserve."""
+        """Whether the whole file is reserve."""
         return self.open_to <= HEAD_BYTES
 
 
 class WalFiles:
-    """Makes the numbered files of one directory."""
+    """Makes the numbered WAL files of one directory."""
 
     def __init__(self, layout: Layout, name: str, file_bytes: int, *, keeps_reserve: bool = False) -> None:
         assert file_bytes <= WAL_FILE_BYTES_MAX, "an offset in a file has 32 bits"
@@ -90,22 +92,22 @@ class WalFiles:
         self._taken = 0
 
     def make_directory(self) -> None:
-        """The shard's directory, durable; one that was there has been made durable by recovery."""
+        """Make the shard's directory and its entry durable. Recovery has done so for a directory that exists."""
         if self.name and self._disk.mkdir(self._layout.wal_dir(self.name)):
             self._disk.sync_dir(self._layout.wal_dir(""), Site.WAL_DIR)
 
     def keep_reserve(self) -> None:
-        """Make the reserve file, where there is none and there is room for it."""
+        """Make the reserve file if it is missing or too short, and there is room for it."""
         if self.keeps_reserve:
             with self._lock, suppress(OSError):
                 self._keep_reserve()
 
     def is_ready(self, number: int) -> bool:
-        """Whether a file is made and not taken yet. Answers at once, also while the other thread makes one."""
+        """Whether a file is made and not taken yet. Never waits, even while the other thread makes a file."""
         return number in self._ready
 
     def prepare(self, number: int) -> OSError | None:
-        """Make a file ahead of its use. Returns why that was not possible."""
+        """Make a file before it is needed. Returns the error if that fails."""
         self.keep_reserve()
         with self._lock:
             if number in self._ready or number <= self._taken:
@@ -118,9 +120,10 @@ class WalFiles:
             return None
 
     def take(self, number: int, size: int) -> WalFile:
-        """The made file of this number, for the writer, with room for so many bytes of frames before its reserve.
+        """Return the file of this number for the writer, with room for `size` bytes of frames before its reserve.
 
-        Raises OSError when it cannot be made. One that is made and too small stays made where it cannot be extended.
+        Raises OSError if it cannot be made. If the file exists, is too small and cannot be extended, it is kept as it
+        is.
         """
         reserve = reserve_of(self.file_bytes)
         with self._lock:
@@ -135,10 +138,10 @@ class WalFiles:
             return ready
 
     def take_small(self, number: int, size: int, *, at_any_price: bool = False) -> WalFile:
-        """A file of this number that is all reserve: small, with room for so many bytes of frames. Raises OSError.
+        """Return a small file of this number that is all reserve, with room for `size` bytes of frames. Raises OSError.
 
-        The last resort where there is no room for a whole file. One that was made meanwhile is taken instead.
-        `at_any_price`: if none can be made, the reserve file becomes this one.
+        This is the last resort if there is no room for a whole file. If a whole one was made meanwhile, it is returned
+        instead. `at_any_price`: if no file can be made, the reserve file becomes this one.
         """
         with self._lock:
             ready = self._ready.pop(number, None)
@@ -151,7 +154,8 @@ class WalFiles:
             return ready
 
     def shrink(self, current: WalFile | None, number: int) -> None:
-        """Give back the file of this number, made and not taken, and what the current one has behind its reserve."""
+        """Remove the file of this number if it is not taken, and cut off what the current file has after its reserve.
+        Remove the file of this number if it is not taken, and cut off what the current file has after its reserve."""
         with self._lock:
             ready = self._ready.pop(number, None)
             if ready is not None:
@@ -168,7 +172,7 @@ class WalFiles:
         current.open_to = min(current.open_to, current.end)
 
     def close(self) -> None:
-        """Remove what was made and never used. What cannot be removed is zeros, as a crash would have left it."""
+        """Remove the files that were never used. One that cannot be removed contains zeros, as after a crash."""
         with self._lock:
             for number, ready in self._ready.items():
                 ready.file.close()
@@ -189,7 +193,7 @@ class WalFiles:
             return reserve or self._make_small(number, max(size, small // _SMALLER_SHARE))
 
     def _take_reserve(self, number: int, size: int) -> WalFile | None:
-        """Give the reserve file the name of a WAL file. None where there is none, or too small a one."""
+        """Rename the reserve file to a WAL file. Returns None if there is no reserve file or it is too small."""
         path = self._layout.wal_reserve_path(self.name)
         if not self._disk.exists(path):
             return None
@@ -213,13 +217,13 @@ class WalFiles:
         file = self._disk.open(path) if there else self._disk.create(path)
         try:
             found = file.size()
-            if found < size or not self._reserve_is_durable:  # the process before may have died before its sync
+            if found < size or not self._reserve_is_durable:  # the previous process may have died before its sync
                 write_zeros(file, found, size)
                 file.sync(Site.WAL_RESERVE)
                 self._disk.sync_dir(self._layout.wal_dir(self.name), Site.WAL_DIR)
                 self._reserve_is_durable = True
         except OSError:
-            self._disk.unlink(path)  # a part of one would take space, and the next try must sync all of it
+            self._disk.unlink(path)  # an incomplete file would use space, and the next try must sync all of it
             raise
         finally:
             file.close()
@@ -228,11 +232,11 @@ class WalFiles:
         return self._make(number, _round(size), _round(size))
 
     def _make(self, number: int, size: int, reserve: int, margin: int = 0) -> WalFile:
-        """Make a file with room for so many bytes of frames; the last `reserve` of them are not for all."""
+        """Make a file with room for `size` bytes of frames. The last `reserve` bytes are not for all frames."""
         size += HEAD_BYTES
         directory, path = self._layout.wal_dir(self.name), self._layout.wal_path(self.name, number)
-        # To find out by filling the disk would take the last bytes from those who write segments meanwhile. What is so
-        # small that it needs no margin is tried: a privileged user may have more than the file system tells.
+        # Filling the disk to find out would take the last free bytes from the segment writers. A file that needs no
+        # margin is small and is simply tried: a privileged user may have more space than the file system reports.
         if margin and self._disk.free_bytes(directory) < size + margin:
             raise OSError(ENOSPC, os.strerror(ENOSPC), path)
         file = self._disk.create(path)

@@ -1,13 +1,13 @@
-"""A shard's writer in a process of its own: parcels over, reports back.
+"""The writer of a shard in a process of its own: it receives parcels and sends reports.
 
-A message to it is the parcels of one loop turn: what each is, and all their frames as one body. It answers at once
-where somebody waits, else with what it has to say anyway: behind the next sync, or so many bytes. It rests for a moment
-behind what nobody waits for, and is woken for whoever does.
+One message to the writer has the parcels of one loop turn: their descriptions, and all their frames as one body. The
+writer answers at once if a caller waits. Otherwise it reports with the next sync, or after 256 KiB or 512 frames. After
+parcels that no caller waits for, it pauses for up to 0.5 ms, and an urgent message wakes it.
 
-A server that stops says so with a message without parcels. Of a server that died the writer writes what it was sent,
-syncs it, says at the end of the log that it is complete (kind DRAINED), and ends. The server shows and acks a `disk`
-write only when the line has taken its whole message, so nothing that anybody saw is missing then
-(`docs/decisions/0018-a-drained-log-has-no-hole.md`). A message that was sent in part is nothing.
+A server that stops sends a message without parcels. If the server dies, the writer writes and syncs everything that it
+was sent, marks the log as complete with a last frame (kind DRAINED), and ends. The server shows and acks a `disk` write
+only when the socket has taken its whole message, so the log then contains everything that a caller saw
+(`docs/decisions/0018-a-drained-log-has-no-hole.md`). A message that was sent in part is ignored.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +28,15 @@ from driftq.system.runtime import Handle, SerialWorker, ThreadWorker
 from driftq.system.writer_process import Answers, Desk, Scribe, WriterMessage
 
 _TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
-"""So much is written before it is told of although nobody waits for it: what is under way counts against the queue."""
+"""A report is sent after this many bytes or frames even if no caller waits: unreported writes count against the queue.
+A report is sent after this many bytes or frames even if no caller waits: unreported writes count against the queue."""
 
 _REST_S = 0.0005
-"""What nobody waits for may collect so long: a loop that wakes its writer in every turn has less time for the rest."""
+"""Pause in seconds after writes that no caller waits for. A loop that wakes its writer in every turn has less time."""
 
 
 class _Begin(Struct, array_like=True):
-    """Where the shard's files are."""
+    """First message to the writer: the files of the shard."""
 
     data_dir: str
     name: str
@@ -45,7 +46,7 @@ class _Begin(Struct, array_like=True):
 
 
 class _Parcel(Struct, array_like=True, gc=False):
-    """A submission without its frames, and with them on the other side."""
+    """A submission as it is sent, without its frames. The writer fills them in from the body of the message."""
 
     number: int
     generation: int
@@ -66,7 +67,7 @@ _report = Decoder(WriteReport).decode
 
 
 class WalScribe:
-    """The loop's side."""
+    """The server's side of a writer process."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class WalScribe:
         self._settle = settle
         self._last: WriteReport | None = None
         self.synced_to = 0
-        """As the last report says."""
+        """Synced end of the log, from the last report."""
         scribe.sent = sent
         begin = _Begin(files.data_dir, files.name, files.file_bytes, head, files.keeps_reserve)
         scribe.begin(f"{__name__}:{write_log.__name__}", _encode(begin), lock, self._hear, gone)
@@ -94,7 +95,7 @@ class WalScribe:
         self._settle(self._last)
 
     def put(self, batch: Sequence[Parcel]) -> None:
-        """One message, however many submissions."""
+        """Send all submissions of the batch as one message."""
         parcels = [
             _Parcel(
                 s.number,
@@ -114,23 +115,23 @@ class WalScribe:
         self._scribe.send(_encode(parcels), frames, urgent=any(map(_is_urgent, batch)))
 
     def leave(self) -> None:
-        """Expect nothing more of it; it writes what it was sent, if it ever can."""
+        """Stop waiting for the writer. It writes what it was sent, if it can."""
         self._scribe.leave()
 
     @property
     def handed_over(self) -> bool:
-        """Whether the line has taken everything that was put."""
+        """Whether the socket has taken everything that was put."""
         return not self._scribe.has_unsent
 
     def close(self) -> WriteReport | None:
-        """Have it write and sync what it has, and end."""
+        """Make the writer write and sync what it has, and end. Returns its last report."""
         self._scribe.send(_encode(()), ())
         self._scribe.close()
         return self._last
 
 
 class LogWork:
-    """The work of a writer: messages in, reports out where they are worth one."""
+    """The work of a writer process: takes messages, and sends a report when one is needed."""
 
     def __init__(
         self,
@@ -149,23 +150,24 @@ class LogWork:
         files = WalFiles(layout, begin.name, begin.file_bytes, keeps_reserve=begin.keeps_reserve)
         self._writer = WalWriter(clock, files, begin.head, self._tell, make_worker, entropy)
         self.may_rest = False
-        """Does nobody wait for what was written last?"""
+        """Whether no caller waits for the last writes."""
         self._left = False
-        """Whether the server has said that it stops."""
+        """Whether the server has announced that it stops."""
 
     def take(self, messages: list[WriterMessage]) -> float | None:
-        """Write what came; in how many seconds there is something to do although nothing comes."""
+        """Write these messages. Returns the seconds until the writer has work even without a message, or None."""
         jobs = [_unpacked(message) for message in messages]
         self._left = not jobs[-1] if jobs else self._left
         self.may_rest = not any(_is_urgent(parcel) for job in jobs for parcel in job)
         return self._writer.handle(jobs)
 
     def close(self) -> None:
-        """Sync what is written, and say so: to the server, or if that died, to the next one."""
+        """Sync what is written and send the last report. If the server died, mark the log as complete for the next
+        start."""
         self._tell(self._writer.close(drained=not self._left))
 
     def _tell(self, report: WriteReport) -> None:
-        """What somebody waits for, and something now and then."""
+        """Send a report if a caller waits for it, or if much was written since the last one."""
         counters = report.counters
         many = counters.bytes - self._told_bytes > _TOLD_BYTES or counters.frames - self._told_frames > _TOLD_FRAMES
         if report.prompt or many:
@@ -174,7 +176,7 @@ class LogWork:
 
 
 def write_log(desk: Desk, head: bytes) -> None:
-    """The life of a writer: in its own process, until its server has left."""
+    """Run a log writer in its own process until the server has ended."""
     work = LogWork(desk, OsDisk(), SystemClock(), head, ThreadWorker, SystemEntropy())
     wait_s: float | None = None
     while (messages := desk.receive(wait_s)) is not None:
@@ -186,12 +188,12 @@ def write_log(desk: Desk, head: bytes) -> None:
 
 
 def _is_urgent(parcel: Parcel) -> bool:
-    """Does anybody wait for it?"""
+    """Whether a caller waits for this parcel."""
     return parcel.sync or parcel.prompt
 
 
 def _unpacked(message: WriterMessage) -> list[_Parcel]:
-    """The parcels of one turn, each with its part of the body."""
+    """Return the parcels of one message, each with its part of the body."""
     parcels, place = _parcels(message.head), 0
     for parcel in parcels:
         if parcel.size:

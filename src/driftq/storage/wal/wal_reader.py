@@ -1,11 +1,11 @@
-"""Walk the frames of one WAL file and tell a torn tail from a damaged middle (http-v0 §19.2).
+"""Walk the frames of one WAL file, and distinguish a torn tail from damage in the middle (http-v0 §19.2).
 
-At the first bytes that are no frame there are two explanations. If they had been synced once, they are *damage*: what
-follows is kept. If not, the log ends there, whatever stands behind: an unsynced tail may come back torn or in pieces.
-The proof that they had been synced is a later frame of this file whose `synced_to` reaches beyond them, or a later file
-of the same run, which begins only when this one is synced to its end.
+The first bytes that are not a frame have one of two causes. If they had been synced, they are *damage*: what follows is
+kept. If not, the log ends there, whatever bytes follow: an unsynced tail may come back torn or in pieces. The bytes are
+known to have been synced if a later frame of this file has a `synced_to` above them, or if there is a later file of the
+same run, because that begins only when this one is synced to its end.
 
-Verdicts are values: a `Frame`, a `Damage`, and at last `end` and `torn`. A frame of a newer version raises.
+Results are values: a `Frame`, a `Damage`, and finally `end` and `torn`. A frame of a newer version raises.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _ZEROS = bytes(1 << 20)
 
 
 class Damage(NamedTuple):
-    """Bytes that had been synced and are no frame. `header` tells whose they were, where it can be believed."""
+    """Bytes that had been synced and are not a frame. `header` is their frame header if its checksum is right."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class Damage(NamedTuple):
 
 
 def is_zero(buffer: bytes, place: int) -> bool:
-    """Is there nothing but zeros from here on? Nearly every file ends so."""
+    """Whether all bytes from `place` on are zeros. Nearly every file ends like this."""
     size = len(buffer)
     while place < size and buffer[place : place + len(_ZEROS)] == _ZEROS[: size - place]:
         place += len(_ZEROS)
@@ -38,7 +38,7 @@ def is_zero(buffer: bytes, place: int) -> bool:
 
 
 def scan_of(buffer: bytes, number: int, head: WalHead | None, start: int = 0, *, synced_end: int = 0) -> "WalScan":
-    """Return a walk over file `number`, from its first frame or from `start`, with the salt that its head names."""
+    """Return a walk over file `number`, from its first frame or from `start`, with the salt of its head."""
     if head is None:
         return WalScan(buffer, number, start, synced_end=synced_end)
     scan = WalScan(buffer, number, max(start, head.frames_at), synced_end=synced_end, salt=head.salt)
@@ -47,7 +47,7 @@ def scan_of(buffer: bytes, number: int, head: WalHead | None, start: int = 0, *,
 
 
 class WalScan:
-    """One walk over one file's bytes, from `start`."""
+    """One walk over the bytes of a WAL file, from `start`."""
 
     def __init__(self, buffer: bytes, number: int, start: int = 0, *, synced_end: int = 0, salt: int = 0) -> None:
         self._buffer = buffer
@@ -56,19 +56,19 @@ class WalScan:
         self._synced = synced_end
         self._looked_ahead = False
         self.written_by = ""
-        """The version of DriftQ that wrote the file, if it says so."""
+        """The DriftQ version that wrote the file, or "" if unknown."""
         self._next = start
-        """Where the frame behind the last one that was given out begins."""
+        """Offset of the frame after the last one that the walk yielded."""
         self.end = start
-        """Where the log ends, once the walk is over."""
+        """After the walk: the offset at which the log ends."""
         self.spans: list[Span] = []
-        """Stretches that are given out whole, in their order."""
+        """Spans to yield in one piece, in ascending order."""
         self.torn = False
-        """Are there bytes behind the end that once were meant to be more?"""
+        """After the walk: whether the bytes after `end` are an incomplete write."""
 
     @property
     def proven(self) -> int:
-        """Up to where the file is known to have been synced."""
+        """Return the offset up to which the file is known to have been synced."""
         return self._synced
 
     def __iter__(self) -> Iterator[Frame | Damage]:
@@ -77,7 +77,8 @@ class WalScan:
             yield found
 
     def walk(self) -> Iterator[Frame | Damage | Span]:
-        """Yield what there is, up to the end of the log; a span in place of its frames where `spans` has one."""
+        """Yield frames and damage up to the end of the log. Where `spans` has a span, yield it instead of its frames.
+        Yield frames and damage up to the end of the log. Where `spans` has a span, yield it instead of its frames."""
         buffer, size, place = self._buffer, len(self._buffer), self.end
         number, known, salt = self._number, 0, self.salt
         spans = iter(self.spans)
@@ -118,11 +119,11 @@ class WalScan:
             place = region.end
 
     def walk_into(self, span: Span) -> None:
-        """Have the frames of the span that was just given out, one by one, all the same."""
+        """Make the walk yield the frames of the span that it just yielded."""
         self._next = span.start
 
     def singles(self, topic_id: int, seq: int, *, rows_max: int, bytes_max: int) -> SingleRecordRun | None:
-        """During the walk: the run of one-record frames behind the last frame, which the walk then passes over."""
+        """During the walk: return the run of one-record frames after the last frame, and move the walk past it."""
         run = read_run(
             self._buffer,
             self._next,
@@ -139,21 +140,21 @@ class WalScan:
         return run
 
     def _damage(self, place: int, header: Frame | None) -> Damage | None:
-        """The damaged region at `place`, or None when the log ends there."""
+        """Return the damaged region at `place`, or None if the log ends there."""
         self._look_ahead(place)
         if header is not None and header.end <= max(self._synced, 0):
             return Damage(place, header.end, header)
         if place >= self._synced:
             return None
         following = next(self._frames_behind(place), None)
-        # A tail that is torn may follow at once: it begins where the synced bytes end.
+        # A torn tail may follow directly: it begins where the synced bytes end.
         end = self._synced if following is None else min(following.start, self._synced)
-        # Nor is what a span covers damaged because of what is before it.
+        # A damaged region also ends where the next span begins.
         end = min([end, *(span.start for span in self.spans if span.start > place)])
         return Damage(place, end, None)
 
     def _look_ahead(self, place: int) -> None:
-        """Collect what every later frame of this file says about how far it was synced."""
+        """Collect from every later frame of this file how far the file was synced."""
         if self._looked_ahead:
             return
         self._looked_ahead = True
@@ -162,7 +163,7 @@ class WalScan:
                 self._synced = max(self._synced, frame.synced_to & _OFFSET)
 
     def _frames_behind(self, place: int) -> Iterator[Frame]:
-        """Valid frames behind a bad place, found by their magic."""
+        """Yield the valid frames after a bad place, found by their magic."""
         buffer, size = self._buffer, len(self._buffer)
         place += 8
         while (place := buffer.find(MAGIC, place)) >= 0:

@@ -1,4 +1,4 @@
-"""What a start does to the WAL files that it reads: nothing that it showed may get lost, and no space is wasted."""
+"""WAL files at a start: read them, make what was replayed durable, and free unused space."""
 
 from driftq.storage.wal.memory_spans import Span, find_spans
 from driftq.storage.wal.wal_head import WalHead
@@ -7,21 +7,21 @@ from driftq.system.machine import zeros
 
 _PAGE = 4096
 _WINDOW = 1 << 20
-"""Spans are named so often that a log which ends with them has a frame that does in its last bytes."""
+"""SPANS frames are frequent: a log that ends with spans has one within this many bytes of its end."""
 
 
 class LogBytes:
     """The bytes of a WAL file that a start reads.
 
-    Spans that the last pages of the file name are left out: there are zeros in their place until somebody fills one in.
+    The spans that are listed near the end of the file are not read: `content` has zeros there until `fill` reads one.
     """
 
     def __init__(
         self, disk: Disk, path: str, synced_end: int, head: WalHead | None, *, search_all: bool = False
     ) -> None:
-        """Read all of it, or up to the end that a later file of the same run knows of. Raises OSError.
+        """Read the file, up to `synced_end` if a later file of the same run gave it. Raises OSError.
 
-        `search_all`: spans are worth a search of the whole file for a frame that names them.
+        `search_all`: search the whole file for a SPANS frame if there is none near its end.
         """
         self._disk = disk
         self._path = path
@@ -45,7 +45,7 @@ class LogBytes:
     _whole = False
 
     def fill(self, span: Span) -> None:
-        """Read a span after all. Raises OSError."""
+        """Read a span that was left out. Raises OSError."""
         if self._whole:
             return
         file = self._disk.open(self._path)
@@ -56,7 +56,7 @@ class LogBytes:
 
 
 def _whole(file: File, size: int) -> bytes:
-    """Return the first `size` bytes of a file, fewer where it is shorter."""
+    """Return the first `size` bytes of a file, or fewer if it is shorter."""
     if not size:
         return b""
     content = zeros(size, all_used=True)
@@ -71,9 +71,9 @@ def _between(spans: list[Span], size: int) -> list[tuple[int, int]]:
 
 
 def _spans_at_end(file: File, size: int, salt: int) -> list[Span]:
-    """Return the spans that a frame near the end of the file names; none where none is found there.
+    """Return the spans that a frame near the end of the file lists, or [] if none is found there.
 
-    A file whose process died ends with zeros, page after page; where the zeros begin is found by halving.
+    The file of a process that died ends with pages of zeros. A binary search finds where they begin.
     """
     low, high = 0, -(-size // _PAGE)
     if high and any(file.pread(_PAGE, (high - 1) * _PAGE)):
@@ -90,7 +90,7 @@ def _spans_at_end(file: File, size: int, salt: int) -> list[Span]:
 
 
 def cut_file(disk: Disk, path: str, end: int) -> None:
-    """Give back what a file has behind its frames: nothing is written to it any more, and the disk may be full."""
+    """Cut off what a file has after its frames: it is never written again, and the disk may be full."""
     file = disk.open(path)
     try:
         if file.size() > end:
@@ -100,11 +100,11 @@ def cut_file(disk: Disk, path: str, end: int) -> None:
 
 
 def make_durable(disk: Disk, path: str, end: int, unproven: bytes) -> None:
-    """Sync a file whose last bytes, `unproven`, are not known to be durable, and cut off what is behind `end`.
+    """Sync a file whose last bytes, `unproven`, may not be durable, and cut off everything after `end`.
 
-    What was replayed is shown from now on, so it must not get lost; what was torn off must not come back. The end is
-    written again: if a sync of it failed in the process before, these pages count as clean, and another sync would
-    leave them where they are, in memory.
+    Replayed records are shown from now on, so they must not get lost; a torn tail must not come back. The last bytes
+    are written again: if the previous process failed to sync them, the kernel considers their pages clean, and another
+    sync would leave them in memory only.
     """
     file = disk.open(path)
     try:

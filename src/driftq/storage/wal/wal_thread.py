@@ -1,4 +1,4 @@
-"""The way from a shard to its writer, and the writer that is a thread of this process."""
+"""The interface of a shard to its writer, and the writer that is a thread of this process."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,25 +14,25 @@ from driftq.system.runtime import Runtime, SerialWorker
 
 
 class Writing(Protocol):
-    """The way to the writer."""
+    """The interface of a shard to its writer."""
 
     @property
     def synced_to(self) -> int:
-        """A place in the log up to which everything is known to be on stable storage."""
+        """Return a place in the log up to which everything is on stable storage."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """The process that writes; None for a thread."""
+        """Return the process id of the writer, or None if it is a thread."""
         ...
 
     @property
     def handed_over(self) -> bool:
-        """Whether the death of this process alone would lose nothing of what was put."""
+        """Whether everything that was put survives the death of this process."""
         ...
 
     def put(self, batch: Sequence[Parcel]) -> None:
-        """Have it written."""
+        """Queue a batch for the writer."""
         ...
 
     def leave(self) -> None:
@@ -40,12 +40,12 @@ class Writing(Protocol):
         ...
 
     def close(self) -> WriteReport | None:
-        """Write and sync what is queued, and end. The last word, if there is one."""
+        """Write and sync what is queued, and end. Returns the last report, if there is one."""
         ...
 
 
 class WriterThread:
-    """A writer on a thread."""
+    """A writer that runs on a thread of this process."""
 
     pid = None
 
@@ -65,22 +65,22 @@ class WriterThread:
 
     @property
     def synced_to(self) -> int:
-        """As the thread has it."""
+        """Return the synced end of the log, as the thread has it."""
         return self._writer.synced_to
 
     @property
     def handed_over(self) -> bool:
-        """True: the thread has it. It dies with the process, so a start after that proves nothing."""
+        """Return True: the thread has everything. It dies with the process, so the next start cannot rely on it."""
         return True
 
     def put(self, batch: Sequence[Parcel]) -> None:
-        """One put, however many submissions."""
+        """Pass all submissions of the batch to the thread at once."""
         self._worker.put(batch)
 
     def leave(self) -> None:
-        """Leave the thread where it is: it ends with the process."""
+        """Leave the thread running: it ends with the process."""
 
     def close(self) -> WriteReport:
-        """End the thread. The loop hears what is left through its callbacks."""
+        """End the thread. Callbacks on the loop report the remaining results."""
         self._worker.close()
         return self._writer.close()

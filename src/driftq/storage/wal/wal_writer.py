@@ -1,32 +1,32 @@
-"""The writing half of a shard's group commit: it knows the file. It lives on a thread, or in a process of its own.
+"""The half of a shard's group commit that owns the file. It runs on a thread or in a process of its own.
 
-    queued → written → synced         what `storage/wal/group_commit` tells the callers; reports say how far it has come
+    queued → written → synced         reports to `storage/wal/group_commit` have the numbers reached
         └────────┴─ failed
 
-    roomy ⇄ full                      whether there is room for records; `WriteReport.full` says why there is none
+    roomy ⇄ full                      whether there is room for records; `WriteReport.full` has the reason if not
 
 Invariants
-- A parcel is in one file as a whole, or not at all; parcels are written in their order.
-- `synced` grows behind a sync alone, and never beyond what had been written when the sync began.
-- A failed write leaves zeros where its bytes were, before anything else is written. What was queued before the loop
-  heard of the failure (its `generation` tells) is passed over: its seqs build on what is not there.
-- A failed sync stops the shard, and so does a failed write that cannot be undone; only a restart ends that.
+- A parcel is in one file as a whole, or not at all. Parcels are written in their order.
+- `synced` grows only after a sync, and never above what had been written when the sync began.
+- A failed write leaves zeros in place of its bytes, before anything else is written. Parcels that were queued before
+  the loop received the failure (see their `generation`) are skipped: their seqs build on the failed ones.
+- A failed sync stops the shard, and so does a failed write that cannot be undone. Only a restart ends that.
 - The log of a run ends with a frame of kind DRAINED only if every parcel that was handed over in the run is before it
-  and synced. A run in which a write or a sync failed has none, nor has one whose writer died.
-- Reports are cumulative: of two, the later one says all that the earlier did, but for a failure.
+  and synced. A run in which a write or a sync failed has no such frame, nor has a run whose writer died.
+- Reports are cumulative: a later report contains everything of an earlier one, except for a failure.
 
 A full disk (decision 20). Parcels that make room, or that must work without it, may use the reserve at the end of each
-file (`Parcel.uses_reserve`): deletes, topic deletes and updates, acks, marks of checkpoints. Others may only where the
-next file is made already, for then its reserve takes over.
-- So there is always either a file that is made and unused, or the reserve of the current one, less what went into it.
-- The writer is full from when a parcel that may not use the reserve does not fit and no next file can be made, until
-  the next file is made. It tries once a second, and whenever it is asked to (a parcel without frames and without sync).
-- Told to shrink, because a checkpoint has no room, it gives back the next file and what the current one has behind its
-  reserve, and is full.
-- A parcel that uses the reserve and does not fit gets a small file, which is all reserve. Where that cannot be made,
-  the reserve file becomes it (`storage/wal/wal_file`). Only where that is used up too, it fails.
-- The mark of a checkpoint never fails for lack of room: it is left out, and its place is told. On a full disk it goes
-  to a small file of its own where one can be made, so that the checkpoint makes all larger ones superfluous.
+file (`Parcel.uses_reserve`): deletes, topic deletes and updates, acks, marks of checkpoints. Other parcels may use it
+only if the next file is already made, because then the reserve of that file replaces it.
+- So there is always a file that is made and unused, or the reserve of the current file, less what was written to it.
+- The writer becomes full when a parcel that may not use the reserve does not fit and no next file can be made. It is
+  full until the next file is made. It tries once a second, and when asked to (by a parcel without frames and sync).
+- When asked to shrink, because a checkpoint has no room, it gives back the next file and what the current file has
+  after its reserve, and becomes full.
+- A parcel that uses the reserve and does not fit gets a small file, which is all reserve. If that cannot be made, the
+  reserve file is used instead (`storage/wal/wal_file`). The parcel fails only if that is used up too.
+- The mark of a checkpoint never fails for lack of room: it is left out, and its place is reported. On a full disk it
+  goes to a small file of its own if one can be made, so that the checkpoint makes all larger files removable.
 """
 
 import os
@@ -52,11 +52,12 @@ from driftq.system.runtime import Handle, SerialWorker
 # long: the states of one file, which make sense only side by side
 
 SYNC_DELAY_MS = 10
-"""What no caller waits for is synced so long after the sync before it."""
+"""Writes that no caller waits for are synced this many ms after the previous sync."""
 SYNC_GATHER_MS = 1
-"""Behind a rest of that length, so long after it was written: what else is about to come shares the sync."""
+"""Writes are synced no earlier than this many ms after the first of them, so that writes close together share a sync.
+Writes are synced no earlier than this many ms after the first of them, so that writes close together share a sync."""
 ROOM_RETRY_MS = 1000
-"""While there is no room for the next file, it is tried again after so long."""
+"""While there is no room for the next file, the writer tries again after this many ms."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
@@ -70,7 +71,7 @@ def _refusal(error: OSError) -> InternalError:
 
 
 class WalWriter:
-    """The file, and what of it is safe."""
+    """Writes the WAL files of one shard, and knows how much of them is synced."""
 
     def __init__(
         self,
@@ -83,18 +84,18 @@ class WalWriter:
     ) -> None:
         self.counters = WalCounters()
         self.synced_to = 0
-        """A place up to which everything is on stable storage. Read from anywhere."""
+        """Synced end of the log. Other threads may read it."""
         self._clock = clock
         self._files = files
         self._tell = tell
         self._head = head
         self._entropy = entropy
         self._salt = 0
-        """That of the current file."""
+        """Salt of the current file."""
         self._number = head.run
         self._current: WalFile | None = None
         self._due_ns: int | None = None
-        """When the bytes that no sync has covered are to have theirs; None without such bytes."""
+        """When to sync the unsynced bytes, in monotonic nanoseconds; None if all bytes are synced."""
         self._synced_ns = clock.monotonic_ns() - SYNC_DELAY_MS * _NS_PER_MS
         self._took_ns = 0
         self._written = 0
@@ -104,16 +105,16 @@ class WalWriter:
         self._stopped: ShardStoppedError | None = None
         self._full: InternalError | None = None
         self._spans = SpanNotes()
-        """Of the current file."""
+        """Spans of the current file."""
         self._retry_ns = 0
-        """When to try again to make the next file, while the writer is full."""
+        """When to try again to make the next file, while the writer is full; in monotonic nanoseconds."""
         self._preparer: SerialWorker[int] = make_worker(f"driftq-wal-prepare-{head.shard}", self._prepare)
         self._asked_for = self._number
         self._preparer.put(self._number)
 
     def handle(self, jobs: Sequence[Sequence[Parcel]]) -> float | None:
-        """Write a batch, sync it if it must be, and say when to come back for the timer sync."""
-        # What was queued before the loop heard of a failure has been failed there already.
+        """Write a batch and sync it if required. Returns the seconds until the next timer, or None."""
+        # The loop has already failed what was queued before it received a failure.
         batch = [parcel for job in jobs for parcel in job if parcel.generation > self._failed_generation]
         before = (self._written, self._synced)
         full_before = self._full
@@ -133,7 +134,7 @@ class WalWriter:
                 self._look_for_room(asked=any(not parcel.frames and not parcel.sync for parcel in batch))
         except DriftQError as failure:
             error = failure
-        except Exception as bug:  # noqa: BLE001 - whatever it is, nobody may be told that his write is safe
+        except Exception as bug:  # noqa: BLE001 - after any error, no write may be reported as safe
             error = self._stopped = ShardStoppedError(f"the writer of the log failed: {bug!r}")
             self._due_ns = None
         if error is not None:
@@ -148,9 +149,10 @@ class WalWriter:
         return max(min(due) - self._clock.monotonic_ns(), 0) / _NS_PER_S if due else None
 
     def close(self, *, drained: bool = False) -> WriteReport:
-        """A last sync, then the file goes. Called when nothing more will come.
+        """Make a last sync and close the file. Called when no more parcels will come.
 
-        `drained`: the server died, and all that it handed over is written. The log then ends with a frame that says so.
+        `drained`: the server died, and everything that it handed over is written. The log then ends with a DRAINED
+        frame.
         """
         failure = None
         try:
@@ -165,16 +167,16 @@ class WalWriter:
         self._files.close()
         if self._current is not None:
             if self._stopped is None:
-                with suppress(OSError):  # what is left of it is zeros, and only takes space
+                with suppress(OSError):  # the rest is zeros and only takes space
                     self._current.file.truncate(self._current.end)
             self._current.file.close()
         self._files.keep_reserve()
         return self._report(self._synced, self._failed_generation, failure)
 
     def _write_drained(self) -> None:
-        """Say at the end of the log that nothing is missing in it, unless something is.
+        """Mark the end of the log as complete with a DRAINED frame, unless a write of this run failed.
 
-        All before it is synced by now. The frame itself is not: the start that believes it makes it durable.
+        Everything before the frame is synced by now. The frame itself is not: the start that finds it makes it durable.
         """
         if self._stopped is not None or self._failed_generation >= 0:
             return
@@ -209,9 +211,9 @@ class WalWriter:
             self._files.prepare(number)
 
     def _settled_by(self, batch: Sequence[Parcel], written_before: int) -> int:
-        """With an error under way: up to which number parcels have all they asked for.
+        """Return the number up to which parcels have all they asked for, after an error in this batch.
 
-        Those of batches before have: it may be that nobody was told, for nobody waited.
+        Parcels of earlier batches have, even if no report was sent because no caller waited.
         """
         settled = max(self._synced, written_before)
         for parcel in batch:
@@ -221,7 +223,7 @@ class WalWriter:
         return settled
 
     def _write(self, batch: Sequence[Parcel]) -> None:
-        """Write everything, from file to file where one is full."""
+        """Write all parcels, and begin the next file when one is full."""
         if self._stopped is not None:
             raise self._stopped
         chunk: list[Parcel] = []
@@ -240,7 +242,7 @@ class WalWriter:
         self._put(chunk)
 
     def _fits(self, parcel: Parcel, size: int) -> bool:
-        """Whether a parcel may go into the current file, behind `size` bytes of others."""
+        """Whether a parcel may go into the current file, after `size` bytes of others."""
         current = self._current
         if not parcel.frames:
             return True
@@ -250,11 +252,12 @@ class WalWriter:
         return current.end + size + parcel.size <= limit
 
     def _frees(self, current: WalFile) -> bool:
-        """Whether it is worth beginning a small file only so that the current one can be removed."""
+        """Whether a small file is worth starting only to make the current one removable."""
         return not current.is_small or current.end > current.size // 2
 
     def _make_room(self, parcel: Parcel) -> bool:
-        """Begin the next file for a parcel; a small one as the last resort. Returns whether it can be written now.
+        """Begin the next file for a parcel, or a small file as the last resort. Returns whether the parcel can be
+        written.
 
         Raises DiskFullError or ShardReadOnlyError.
         """
@@ -286,9 +289,10 @@ class WalWriter:
         self._retry_ns = self._clock.monotonic_ns() + ROOM_RETRY_MS * _NS_PER_MS
 
     def _look_for_room(self, *, asked: bool) -> None:
-        """Try again to make the next file, where it is time to or somebody asks. At the very start: is there any room?
+        """Try again to make the next file, if it is time or the server asks. Before the first write, check for room.
 
-        Where there is none for the first file of a run, begin a small one at once, before others take what is left.
+        If there is no room for the first file of a run, begin a small one at once, before others take the remaining
+        space.
         """
         if self._stopped is not None or not (asked or self._full is not None):
             return
@@ -303,20 +307,20 @@ class WalWriter:
                     self._rotate(0, small=True)
 
     def _shrink(self) -> None:
-        """Give back all space that is not used, but for the reserve. The writer is full from then on."""
+        """Give back all unused space except for the reserve. The writer is full from then on."""
         self._files.shrink(self._current, self._number)
         self._asked_for = self._number
         self._is_full(_refusal(OSError(ENOSPC, os.strerror(ENOSPC))))
 
     def _place(self, parcel: Parcel) -> None:
-        """Tell where a mark would be that has no room: behind everything there is."""
+        """Report the place of a mark that has no room: the end of the log."""
         current = self._current
         self._written = parcel.number
         place = self._number << PLACE_BITS if current is None else current.number << PLACE_BITS | current.end
         self._ends[parcel.number] = place
 
     def _put(self, chunk: list[Parcel]) -> None:
-        """One write of some parcels at the end of the current file."""
+        """Write parcels to the end of the current file, in one write."""
         if not chunk:
             return
         frames = [frame for parcel in chunk for frame in parcel.frames]
@@ -353,9 +357,9 @@ class WalWriter:
             self._preparer.put(self._number)
 
     def _name_spans(self, *, at_end: bool = False) -> None:
-        """Write down which stretches of the file a start may pass over, if there are enough new ones. Never fails.
+        """Write a SPANS frame, if there are enough new spans. Never fails.
 
-        Only right after a sync: all before the frame is synced then, and so is what it names.
+        Does so only right after a sync, so that everything before the frame, and all spans in it, are synced.
         """
         current = self._current
         if current is None or self._due_ns is not None or self._stopped is not None or self._full is not None:
@@ -375,7 +379,7 @@ class WalWriter:
             self._spans.named(start, end)
 
     def _undo(self, current: WalFile, start: int, end: int) -> None:
-        """Make the bytes of a failed write zeros again, or cut them off: no later sync may persist them."""
+        """Overwrite the bytes of a failed write with zeros, or cut them off: no later sync may make them durable."""
         self._note_dirty()
         try:
             write_zeros(current.file, start, min(end, current.size))
@@ -388,7 +392,7 @@ class WalWriter:
                 self._stop(f"a failed write could not be undone: {error.strerror}", error)
 
     def _rotate(self, size: int, *, small: bool = False, at_any_price: bool = False) -> None:
-        """Finish the current file and begin the next, large enough for `size` more bytes."""
+        """Finish the current file and begin the next one, with room for `size` bytes."""
         current = self._current
         salt = self._entropy.token(SALT_BYTES)
         head = structs.replace(self._head, salt=salt)
@@ -414,12 +418,12 @@ class WalWriter:
         self._salt = int.from_bytes(salt, "little")
         self._spans = SpanNotes()
         self._number += 1
-        # Without its head nothing in the file could be read, so the head is durable before anything follows it.
+        # Nothing in a file can be read without its head, so the head is durable before anything follows it.
         self.counters.note_sync(self._sync_file(following, Site.WAL_HEAD))
         self.synced_to = following.number << PLACE_BITS | following.end
 
     def _note_dirty(self) -> None:
-        """The current file has something that no sync has covered."""
+        """Set the time of the next timer sync, unless it is set: the current file has unsynced bytes."""
         if self._due_ns is None:
             now = self._clock.monotonic_ns()
             self._due_ns = max(now + SYNC_GATHER_MS * _NS_PER_MS, self._synced_ns + SYNC_DELAY_MS * _NS_PER_MS)

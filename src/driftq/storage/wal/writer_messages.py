@@ -1,6 +1,6 @@
-"""What the two halves of a shard's group commit say to each other: parcels to the writer, reports back.
+"""Messages between the two halves of a shard's group commit: parcels to the writer, reports back.
 
-Reports are cumulative: of two, the later one says all that the earlier did, but for a failure.
+Reports are cumulative: a later report contains everything of an earlier one, except for a failure.
 """
 
 from bisect import bisect_left
@@ -12,75 +12,77 @@ from msgspec import Struct, field
 from driftq.errors import DiskFullError, DriftQError, InternalError, ShardReadOnlyError, ShardStoppedError
 
 SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
-"""Between which durations syncs are counted."""
+"""Upper bounds of the histogram of sync durations, in microseconds."""
 _NS_PER_US = 1000
 
 
 class Parcel(Protocol):
-    """Frames that reach the file together."""
+    """Frames that are written to the log together."""
 
     @property
     def frames(self) -> Sequence[bytes]:
-        """The frames, or what stands in for several of them."""
+        """Return the frames; one buffer may contain several of them."""
         ...
 
     @property
     def frame_count(self) -> int:
-        """How many frames they are."""
+        """Return the number of frames."""
         ...
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Return the total size of the frames in bytes."""
         ...
 
     @property
     def number(self) -> int:
-        """In the order of parcels."""
+        """Return the number of the parcel; numbers ascend in queue order."""
         ...
 
     @property
     def generation(self) -> int:
-        """How many failures the loop had heard of when it was queued."""
+        """Return the number of failures that the loop had received when the parcel was queued."""
         ...
 
     @property
     def sync(self) -> bool:
-        """Whether a caller waits for a sync that covers it."""
+        """Whether a caller waits for a sync that covers the parcel."""
         ...
 
     @property
     def prompt(self) -> bool:
-        """Whether a caller waits until it is written."""
+        """Whether a caller waits until the parcel is written."""
         ...
 
     @property
     def uses_reserve(self) -> bool:
-        """Whether it may go into the part of a file that is kept for a full disk."""
+        """Whether the parcel may use the part of a file that is reserved for a full disk."""
         ...
 
     @property
     def late(self) -> "tuple[int, int] | None":
-        """Topic and stamp, where it is an Append frame that a start may read when it is ready
-        (`storage/wal/memory_spans`)."""
+        """Return topic id and timestamp of an Append frame that a start may load after the server is ready.
+
+        See `storage/wal/memory_spans`. Returns None for other parcels.
+        """
         ...
 
     @property
     def shrinks(self) -> bool:
-        """Whether the writer is to give back all space that it does not use; such a parcel has no frames."""
+        """Whether the writer must give back all space that it does not use. Such a parcel has no frames."""
         ...
 
     @property
     def is_mark(self) -> bool:
-        """Whether it is the mark of a checkpoint: where it ends is told, and somebody waits for its sync.
+        """Whether the parcel is the mark of a checkpoint: its end is reported, and a caller waits for its sync.
 
-        Of one without room only the place is told.
+        If there is no room for a mark, only its place is reported.
         """
         ...
 
 
 class WalCounters(Struct, array_like=True):
-    """What the metrics show of one shard's file."""
+    """Counters of one shard's writer, for the metrics."""
 
     frames: int = 0
     batches: int = 0
@@ -89,28 +91,28 @@ class WalCounters(Struct, array_like=True):
     syncs: int = 0
     sync_ns: int = 0
     sync_counts: list[int] = field(default_factory=lambda: [0] * (len(SYNC_BOUNDS_US) + 1))
-    """How many syncs took up to each bound, and more than the last."""
+    """Number of syncs per bucket of `SYNC_BOUNDS_US`; the last bucket has those above all bounds."""
 
     def note_sync(self, took_ns: int) -> None:
-        """A sync has ended."""
+        """Count a sync that took this many nanoseconds."""
         self.syncs += 1
         self.sync_ns += took_ns
         self.sync_counts[bisect_left(SYNC_BOUNDS_US, took_ns / _NS_PER_US)] += 1
 
 
 class Failure(Struct, frozen=True, array_like=True):
-    """An error that can be sent."""
+    """An error in a form that can be sent between processes."""
 
     kind: str
     message: str
 
     @staticmethod
     def of(error: DriftQError) -> "Failure":
-        """What is to be told of it."""
+        """Return the error's class name and message."""
         return Failure(type(error).__name__, error.message)
 
     def error(self) -> DriftQError:
-        """The error again."""
+        """Return the error that this failure describes."""
         return _ERRORS.get(self.kind, InternalError)(self.message)
 
 
@@ -120,23 +122,23 @@ _ERRORS: dict[str, type[InternalError]] = {
 
 
 class WriteReport(Struct, frozen=True, array_like=True):
-    """How far the writer has come, and what went wrong."""
+    """The progress of the writer, and its last failure."""
 
     written: int
-    """Parcels up to this number have all they asked for."""
+    """All requests of the parcels up to this number are fulfilled: written, and synced if they asked for it."""
     synced: int
     """Parcels up to this number are on stable storage."""
     synced_to: int
-    """The same as a place in the log: what a frame that is built now may say."""
+    """Synced end of the log as file number << 32 | offset, for the header of new frames."""
     sync_ns: int
-    """How long the newest sync took."""
+    """How long the newest sync took, in nanoseconds."""
     counters: WalCounters
     prompt: bool = True
     """Whether a caller waits for this report."""
     failure: Failure | None = None
     generation: int = 0
-    """Of the newest parcel that a failure has met."""
+    """Generation of the newest parcel that the failure affects."""
     ends: dict[int, int] = {}
-    """Where parcels end whose place was asked for, by their number."""
+    """End in the log of each mark, by parcel number."""
     full: Failure | None = None
-    """Why there is no room for records; None where there is."""
+    """Why there is no room for records; None if there is room."""
