@@ -1,1 +1,1 @@
-"""Bytes on disk: frames, WAL, segments, checkpoints. Numbers and bytes only; what a topic means is the engine's."""
+"""Bytes on disk: frames, WAL, segments, checkpoints. Only numbers and bytes; the engine defines what a topic means."""

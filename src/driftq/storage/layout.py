@@ -1,4 +1,4 @@
-"""Where things stand in a data directory. Every path is made here, from numbers; no user's name becomes a part of one.
+"""The paths in a data directory. Every path is made here, from numbers; names that users choose are never part of one.
 
 <data>/.driftq.lock                               exclusive advisory lock, "pid=<n>\\n"
 <data>/meta/snapshot-<id:016>.bin                 checkpoints
@@ -27,7 +27,7 @@ _TOPIC = re.compile(r"[0-9A-F]{8,}")
 
 
 def make_directory(disk: Disk, path: str) -> None:
-    """Make a directory and what is above it; its name is durable before anything can be put into it."""
+    """Make a directory and its parents. Each name is durable before anything is put into it."""
     if disk.exists(path):
         return
     parent = posixpath.dirname(path.rstrip("/")) or "."
@@ -42,7 +42,7 @@ def _number(pattern: re.Pattern[str], name: str) -> int | None:
 
 
 def segment_file(topic_id: int, first_seq: int, suffix: str) -> str:
-    """One file of a segment, from the root of its tier."""
+    """Return the path of a segment file, relative to the root of its tier."""
     return f"topics/{topic_id:08X}/seg-{first_seq:016}.{suffix}"
 
 
@@ -57,90 +57,92 @@ class Layout:
         self.cold = cold
 
     def prepare(self) -> None:
-        """Make the directories that every server has, and their entries durable.
+        """Make the directories that every server has, and make their entries durable.
 
-        Synced even when they are there: the process that made them may have died before it could.
+        Existing ones are synced too: the process that made them may have died before its sync.
         """
         for name in ("meta", "wal", "topics"):
             self.disk.mkdir(f"{self.data}/{name}")
         self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
 
     def prepare_stage(self) -> None:
-        """Make the directory of staged parts, durably. Recovery comes first: a start that it refuses makes none."""
+        """Make the directory of staged parts durable. Called after recovery, so that a refused start does not make it.
+        Make the directory of staged parts durable. Called after recovery, so that a refused start does not make it."""
         self.disk.mkdir(self.stage_dir)
         self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
 
     def prepare_cold(self) -> None:
-        """Make the cold directory and what it has, durably. From then on it `has_cold`, so recovery comes first."""
+        """Make the cold directory and its `topics` durable. `has_cold` is true from then on, so recovery comes first.
+        Make the cold directory and its `topics` durable. `has_cold` is true from then on, so recovery comes first."""
         assert self.cold is not None
         make_directory(self.disk, self.cold)
         self.disk.mkdir(self.topics_dir(cold=True))
         self.disk.sync_dir(self.cold, Site.LAYOUT_DIR)
 
     def has_cold(self) -> bool:
-        """Is the cold directory there, and one that a server has had? Where it is not mounted it is not."""
+        """Whether the cold directory exists and a server has used it. False if it is not mounted."""
         return self.cold is not None and self.disk.exists(self.topics_dir(cold=True))
 
     @property
     def lock_path(self) -> str:
-        """The lock file."""
+        """Return the path of the lock file."""
         return f"{self.data}/.driftq.lock"
 
     @property
     def ballast_path(self) -> str:
-        """The file that only takes space."""
+        """Return the path of the file that only takes space."""
         return f"{self.data}/.driftq.reserve"
 
     @property
     def meta_dir(self) -> str:
-        """Where checkpoints stand."""
+        """Return the directory of the checkpoints."""
         return f"{self.data}/meta"
 
     def snapshot_path(self, number: int) -> str:
-        """One checkpoint."""
+        """Return the path of one checkpoint."""
         return f"{self.data}/meta/snapshot-{number:016}.bin"
 
     def snapshots(self) -> list[int]:
-        """Numbers of the finished checkpoints, oldest first."""
+        """Return the numbers of the finished checkpoints, oldest first."""
         found = (_number(_SNAPSHOT, name) for name in self.disk.names(self.meta_dir))
         return sorted(number for number in found if number is not None)
 
     @property
     def stage_dir(self) -> str:
-        """Where staged parts stand."""
+        """Return the directory of the staged parts."""
         return f"{self.data}/stage"
 
     def stage_path(self, number: int) -> str:
-        """One staged part."""
+        """Return the path of one staged part."""
         return f"{self.stage_dir}/part-{number:016}.bin"
 
     def stage_files(self) -> list[int]:
-        """Numbers of the staged parts, oldest first."""
+        """Return the numbers of the staged parts, oldest first."""
         found = (_number(_PART, name) for name in self.disk.names(self.stage_dir))
         return sorted(number for number in found if number is not None)
 
     def shard_name(self, shard: int, shards: int) -> str:
-        """The name of a shard's directory below `wal/`; empty for the only one."""
+        """Return the name of a shard's directory below `wal/`; "" if there is only one shard."""
         return "" if shards == 1 else f"shard-{shard:02}"
 
     def wal_dir(self, name: str) -> str:
-        """A shard's directory."""
+        """Return the directory of a shard."""
         return f"{self.data}/wal/{name}" if name else f"{self.data}/wal"
 
     def wal_path(self, name: str, number: int) -> str:
-        """One WAL file."""
+        """Return the path of one WAL file."""
         return f"{self.wal_dir(name)}/wal-{number:016}.log"
 
     def wal_reserve_path(self, name: str) -> str:
-        """The file of zeros that becomes a WAL file where no other can be made."""
+        """Return the path of the file of zeros that becomes a WAL file if no other can be made."""
         return f"{self.wal_dir(name)}/.driftq.reserve"
 
     def wal_dirs(self) -> list[str]:
-        """The names of every shard directory there is, the flat one first."""
+        """Return the names of all existing shard directories. The first is "", for `wal/` itself."""
         return ["", *(n for n in self.disk.names(f"{self.data}/wal") if _SHARD.fullmatch(n))]
 
     def wal_files(self) -> list[tuple[int, str]]:
-        """Every WAL file as (number, directory name), in the order of replay."""
+        """Return every WAL file as (number, directory name), in the order of replay."""
         return sorted(
             (number, name)
             for name in self.wal_dirs()
@@ -149,33 +151,33 @@ class Layout:
         )
 
     def topics_dir(self, *, cold: bool) -> str:
-        """Where the directories of topics stand."""
+        """Return the parent of the topics' directories."""
         root = self.cold if cold else self.data
         assert root is not None
         return f"{root}/topics"
 
     def lost(self) -> "Layout":
-        """Return where files of segments that were given up are kept, in the same places below `lost/`."""
+        """Return the layout of `lost/`, which has the files of segments that were given up, under the same names."""
         return Layout(self.disk, f"{self.data}/lost", None if self.cold is None else f"{self.cold}/lost")
 
     def topic_dir(self, topic_id: int, *, cold: bool) -> str:
-        """One topic's directory."""
+        """Return the directory of one topic."""
         return f"{self.topics_dir(cold=cold)}/{topic_id:08X}"
 
     def segment_path(self, topic_id: int, first_seq: int, suffix: str) -> str:
-        """One file of a segment; the suffix tells the tier."""
+        """Return the path of a segment file. The suffix determines the tier."""
         root = self.cold if suffix in COLD_SUFFIXES else self.data
         return f"{root}/{segment_file(topic_id, first_seq, suffix)}"
 
     def topic_ids(self, *, cold: bool) -> list[int]:
-        """Every topic that has a directory."""
+        """Return the ids of all topics that have a directory."""
         if cold and self.cold is None:
             return []
         names = self.disk.names(self.topics_dir(cold=cold))
         return [int(name, 16) for name in names if _TOPIC.fullmatch(name)]
 
     def segment_files(self, topic_id: int, *, cold: bool) -> dict[int, set[str]]:
-        """First seq to the suffixes that are there, of this tier only: both may stand in one directory."""
+        """Return the existing suffixes by first seq, of this tier only: both tiers may share one directory."""
         found: dict[int, set[str]] = {}
         if cold and self.cold is None:
             return found

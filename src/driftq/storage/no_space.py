@@ -1,7 +1,7 @@
-"""A write that the operating system refuses for lack of space, and the error that callers get.
+"""Writes that the operating system refuses for lack of space, and the error that callers get.
 
-ENOSPC and EDQUOT are the only two: the disk is full, or the quota of the user, group or directory is. The same call
-works again once there is room. Every other failed write is an `InternalError` (http-v0 §19.3).
+Only ENOSPC and EDQUOT count: the disk is full, or the quota of the user, group or directory is. The same call works
+again once there is room. Every other failed write is an `InternalError` (http-v0 §19.3).
 """
 
 from errno import EDQUOT, ENOSPC
@@ -13,7 +13,7 @@ MAKE_ROOM = (
     "reads and deletes work; to make room delete topics, delete the oldest records of large topics with `before_seq`,"
     " or lower their caps"
 )
-"""Which calls free space, for a caller who can make them."""
+"""The calls that free space, for a caller who can make them."""
 
 
 def is_no_space(error: BaseException | None) -> bool:
@@ -22,7 +22,7 @@ def is_no_space(error: BaseException | None) -> bool:
 
 
 def write_error(what: str, error: OSError) -> InternalError:
-    """Return the error for a caller whose write failed; `what` names it, as in "the log could not be written"."""
+    """Return the error for a caller whose write failed. `what` describes it, as in "the log could not be written"."""
     if is_no_space(error):
         return DiskFullError(f"{what}: {error.strerror}; {MAKE_ROOM}")
     return InternalError(f"{what}: {error.strerror}")

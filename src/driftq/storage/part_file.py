@@ -1,10 +1,11 @@
 """A staged part on disk: `stage/part-<n:016>.bin`, two frames back to back (docs/formats/stage.md).
 
-    head    a control frame of kind 82, whose body says whose part this is, how large, and when it was staged
+    head    a control frame of kind 82, whose body has the part's address, its size, and when it was staged
     rows    an Append frame of the part's records; its seq means nothing yet
 
-The file's name is a number that grows: of two files of one address the higher one counts. A file is whole when it is as
-long as its head says and both frames check out; one that is not was never acknowledged, or is damaged. It is no part.
+The number in the file name grows: of two files with one address, the one with the higher number is used. A file is
+complete if it is as long as its head states and both frames are valid. An incomplete file was never acknowledged, or is
+damaged. It is not a part.
 """
 
 from typing import NamedTuple
@@ -17,12 +18,12 @@ from driftq.storage.blocks.rows import Rows
 from driftq.system.disk import Disk, read_file
 
 KIND = 82
-"""Never in a WAL."""
+"""Frames of this kind are never in a WAL."""
 _HEAD_BYTES_MAX = 4096
 
 
 class PartHead(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The body of the head."""
+    """Address, size and time of a staged part."""
 
     writer: str
     batch: int
@@ -33,18 +34,18 @@ class PartHead(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     records: int
     payload: int
     rows_bytes: int = 0
-    """Length of the frame behind the head."""
+    """Length of the frame after the head."""
 
 
 class FoundPart(NamedTuple):
-    """A part as a start finds it."""
+    """A part that a start found on disk."""
 
     topic_id: int
     head: PartHead
 
 
 def encode_part(topic_id: int, head: PartHead, rows: Rows) -> list[bytes]:
-    """The bytes of a part; `rows_bytes` of the head is filled in."""
+    """Return the bytes of a part, with `rows_bytes` of the head filled in."""
     frame = encode_block(rows, topic_id=topic_id, first_seq=1, ts=head.staged_ts)
     filled = PartHead(
         head.writer,
@@ -61,7 +62,7 @@ def encode_part(topic_id: int, head: PartHead, rows: Rows) -> list[bytes]:
 
 
 def read_head(disk: Disk, path: str) -> FoundPart | None:
-    """Whose part a file is; None when it is not whole."""
+    """Return topic and head of a part, or None if the file is not complete."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -77,7 +78,7 @@ def read_head(disk: Disk, path: str) -> FoundPart | None:
 
 
 def read_rows(disk: Disk, path: str) -> Rows | None:
-    """The records of a part; None when it is not whole."""
+    """Return the records of a part, or None if the file is not complete."""
     try:
         content = read_file(disk, path)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""The one way for other programs to read segment files: rows as Arrow batches, deleted rows left out.
+"""The only way for other programs to read segment files: rows as Arrow batches, without deleted rows.
 
 The server sets delete flags in sealed files some time after the delete. So a caller passes how many live rows the
-server counted, and a file that shows another number raises FileChangedError: its rows must come from the server. Every
-frame is verified as the server does; a damaged one raises one of `UNREADABLE`.
+server counted. A file with another number raises FileChangedError: its rows must come from the server. Every frame is
+verified as in the server; a damaged one raises one of `UNREADABLE`.
 
-The columns of a hot segment are not copied: batches refer to the mapped file, which is unmapped when the last of them
-is gone. Sealed files change in nothing but delete flags, and those are copied.
+The columns of a hot segment are not copied: batches refer to the mapped file, which is unmapped with the last of them.
+Only the delete flags of a sealed file can change, and those are copied.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _DEAD = bytes(1 if value == DELETED else 0 for value in range(256))
 
 
 class FileChangedError(Exception):
-    """The file does not show what the server said about it."""
+    """The file does not have the rows that the server reported for it."""
 
 
 class SegmentFile:

@@ -1,12 +1,12 @@
-"""`.driftq.id`: which server's files these are (http-v0 §22.2).
+"""`.driftq.id`: a file that identifies the server to which a directory belongs (http-v0 §22.2).
 
-Made once, out of randomness, and the same in every root of a server: a reader that sees a root from another host checks
-it before it reads in place. The data directory's decides. The cold root, which others may have mounted, is written to
-only when somebody is about to be told of it.
+The id is random and made once. It is the same in every root of a server: a program that sees a root from another host
+checks it before it reads files there. The id in the data directory decides. The cold root, which other hosts may have
+mounted, gets the file only when a client is about to receive its path.
 
 The same file in `<cold>/topics` is the mark of the cold tier, written before its first segment. While the server runs,
-a tier without it is another file system than the one the server uses: no checksum in it proves anything, nothing is
-written to it, and nothing in it is removed. A cold directory with the mark of another server refuses the start.
+a tier without the mark is another file system than the one the server uses: no checksum in it proves anything, nothing
+is written to it, and nothing in it is removed. A cold directory with the mark of another server refuses the start.
 """
 
 import re
@@ -23,7 +23,7 @@ _ID = re.compile(rb"[0-9a-f]{32}\n")
 
 
 def settle_server_id(layout: Layout, entropy: Entropy) -> str:
-    """The id of this server, on stable storage in its data directory. Raises OSError."""
+    """Return the id of this server; make it if needed. It is then on stable storage. Raises OSError."""
     disk = layout.disk
     found = _read(disk, layout.data)
     if found is None:
@@ -33,32 +33,33 @@ def settle_server_id(layout: Layout, entropy: Entropy) -> str:
 
 
 def mark_cold_root(layout: Layout, server_id: str) -> None:
-    """Have the cold root, if there is one, say whose it is, on stable storage. Raises OSError."""
+    """Write the server id to the cold root, if there is one, and make it durable. Raises OSError."""
     content = server_id.encode() + b"\n"
     if layout.cold is not None and _read(layout.disk, layout.cold) != content:
         _write(layout.disk, layout.cold, content)
 
 
 def mark_cold_tier(layout: Layout) -> None:
-    """Put this server's mark beside the topics of the cold tier, on stable storage. Raises OSError."""
+    """Write the server id next to the topics of the cold tier, and make it durable. Raises OSError."""
     content = _read(layout.disk, layout.data)
     if content is not None and not carries_mark(layout):
         _write(layout.disk, layout.topics_dir(cold=True), content)
 
 
 def adopt_cold_tier(layout: Layout) -> None:
-    """Mark a cold tier that has segments and no mark, once recovery has found there what it needs. Raises OSError."""
+    """Mark a cold tier that has segments and no mark, after recovery has found all that it needs there. Raises OSError.
+    Mark a cold tier that has segments and no mark, after recovery has found all that it needs there. Raises OSError."""
     if layout.cold is not None and layout.topic_ids(cold=True):
         mark_cold_tier(layout)
 
 
 def carries_mark(layout: Layout) -> bool:
-    """Whether the cold tier carries the mark of this server: only then do its files mean anything. Raises OSError."""
+    """Whether the cold tier has the mark of this server: only then can its files be trusted. Raises OSError."""
     return _read(layout.disk, layout.topics_dir(cold=True)) == _read(layout.disk, layout.data)
 
 
 def is_of_another(layout: Layout) -> bool:
-    """Whether the cold directory carries the mark of another server. Raises OSError."""
+    """Whether the cold directory has the mark of another server. Raises OSError."""
     if layout.cold is None:
         return False
     found = {_read(layout.disk, layout.cold), _read(layout.disk, layout.topics_dir(cold=True))}
@@ -66,7 +67,7 @@ def is_of_another(layout: Layout) -> bool:
 
 
 def check_cold_root(layout: Layout) -> None:
-    """Refuse a cold root that carries the mark of another server. Raises UnrecoverableError and OSError."""
+    """Refuse a cold root that has the mark of another server. Raises UnrecoverableError and OSError."""
     if is_of_another(layout):
         raise UnrecoverableError(
             f"{layout.cold} is the cold directory of another server, by its file .driftq.id;"
@@ -75,7 +76,7 @@ def check_cold_root(layout: Layout) -> None:
 
 
 class ColdMark:
-    """`mark_cold_root` once in the life of a server, on a thread."""
+    """Runs `mark_cold_root` on a thread, once per run of the server."""
 
     def __init__(self, runtime: Runtime, layout: Layout) -> None:
         self._runtime = runtime
@@ -83,7 +84,7 @@ class ColdMark:
         self._made: Pending[None] | None = None
 
     def made(self, server_id: str) -> Pending[None]:
-        """Settled when it is there; what failed is tried again by the next who asks."""
+        """Return a Pending that settles when the cold root is marked. After a failure, the next call tries again."""
         if self._made is None:
             made = self._made = Pending()
             worker: SerialWorker[str] = self._runtime.worker("driftq-id", lambda ids: self._mark(ids[-1], made))
@@ -108,7 +109,7 @@ class ColdMark:
 
 
 def _read(disk: Disk, root: str) -> bytes | None:
-    """What a root says, if that is an id."""
+    """Return the content of a root's id file, or None if it is missing or is not an id."""
     try:
         content = read_file(disk, f"{root}/.driftq.id")
     except FileNotFoundError:

@@ -1,14 +1,14 @@
-"""The snapshot file: what a checkpoint writes and a start reads (http-v0 §19.5). `docs/formats/snapshot.md`.
+"""The snapshot file, which a checkpoint writes and a start reads (http-v0 §19.5). See `docs/formats/snapshot.md`.
 
     0   4  magic "SNP1"         4   4  version
     8   8  body length          16  8  XXH3-64 of the body
     24  …  body: msgpack, `Snapshot`
 
-In every version to come the body is a map with the key `written_by`, so that an older version can name the one to
-start. From version 2 on the checksum is seeded with the version: a damaged version is damage, not a newer file.
+In every future version the body is a map with the key `written_by`, so that an older version can name the version to
+start. From version 2 on, the checksum is seeded with the version: a damaged version number is damage, not a newer file.
 
-Written to a temporary name, synced, renamed, the directory synced, read back and verified, and only then is anything
-older removed: a crash at any step leaves exactly one usable state, never zero when one existed.
+A snapshot is written to a temporary name, synced, renamed, its directory synced, read back and verified. Only then is
+anything older removed. So a crash at any step leaves exactly one usable state, never zero if one existed.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,18 @@ MAGIC = b"SNP1"
 VERSION = 2
 _HEADER = Layoutter("<4sIQQ")
 _PIECE_BYTES = 8 << 20
-"""So much is read back at a time."""
+"""Bytes that are read back at a time."""
 
 
 class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where replay begins in each shard directory, and the named sections of those who have state."""
+    """Where replay begins in each shard directory, and the named sections of the parts of the server that have state.
+    Where replay begins in each shard directory, and the named sections of the parts of the server that have state."""
 
     positions: dict[str, tuple[int, int]]
     sections: dict[str, bytes]
     topics: list[bytes]
     written_by: str = __version__
-    """The version of DriftQ that wrote it; version 1 does not say."""
+    """The DriftQ version that wrote the file; "" for a file of version 1."""
 
 
 _encoder = msgpack.Encoder()
@@ -45,18 +46,18 @@ _decoder = msgpack.Decoder(Snapshot)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Return the whole file."""
+    """Return the content of the file."""
     return b"".join(snapshot_parts(snapshot))
 
 
 def snapshot_parts(snapshot: Snapshot) -> tuple[bytes, bytes]:
-    """Return the header and the body of the file, which may be too large to be copied once more."""
+    """Return header and body of the file. They are separate because the body may be too large to copy."""
     body = _encoder.encode(snapshot)
     return _HEADER.pack(MAGIC, VERSION, len(body), xxh3_64_intdigest(body, VERSION)), body
 
 
 def decode_snapshot(content: bytes) -> Snapshot | None:
-    """Return what a file says, or None if it is damaged or unfinished. Raise NewerFormatError."""
+    """Return the content of a file, or None if it is damaged or incomplete. Raises NewerFormatError."""
     if len(content) < _HEADER.size:
         return None
     magic, version, size, checksum = _HEADER.unpack_from(content)
@@ -73,12 +74,12 @@ def decode_snapshot(content: bytes) -> Snapshot | None:
 
 
 def body_of(content: bytes) -> bytes:
-    """Return the body of a file, whether or not its checksum fits: for whoever looks for what is left of one."""
+    """Return the body of a file without checking it, to salvage what is left of a damaged one."""
     return content[_HEADER.size :]
 
 
 class _Signed(Struct):
-    """What can be read of a checkpoint of any version."""
+    """The field that can be read from a checkpoint of any version."""
 
     written_by: str = ""
 
@@ -91,7 +92,7 @@ def _written_by(body: bytes) -> str:
 
 
 def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
-    """Write one, make it durable and read it back. Raises OSError; then nothing older has been touched."""
+    """Write a snapshot, make it durable and read it back. Raises OSError; then nothing older was changed."""
     path = layout.snapshot_path(number)
     file = layout.disk.create(f"{path}.tmp")
     try:
@@ -100,7 +101,7 @@ def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
     except OSError:
         file.close()
         with suppress(OSError):
-            layout.disk.unlink(f"{path}.tmp")  # a part of one would take space that the next may need
+            layout.disk.unlink(f"{path}.tmp")  # an incomplete file would take space that the next may need
         raise
     file.close()
     layout.disk.rename(f"{path}.tmp", path)
@@ -110,7 +111,7 @@ def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
 
 
 def _reads_back(layout: Layout, path: str, parts: Sequence[bytes]) -> bool:
-    """Whether a file has these parts, one after the other, and nothing else."""
+    """Whether a file has these parts back to back, and nothing else."""
     file = layout.disk.open(path)
     try:
         place = 0
@@ -127,7 +128,7 @@ def _reads_back(layout: Layout, path: str, parts: Sequence[bytes]) -> bool:
 
 
 def remove_older(layout: Layout, number: int) -> None:
-    """Remove every other finished or unfinished snapshot."""
+    """Remove all other snapshots, complete or not."""
     keep = layout.snapshot_path(number)
     for name in layout.disk.names(layout.meta_dir):
         path = f"{layout.meta_dir}/{name}"
@@ -136,9 +137,9 @@ def remove_older(layout: Layout, number: int) -> None:
 
 
 def newest_snapshot(layout: Layout) -> tuple[int, Snapshot | None, list[str]]:
-    """Number and content of the newest valid one (0 and None for none), and the paths passed over on the way.
+    """Return number and content of the newest valid snapshot, and the paths of newer invalid ones.
 
-    Raise NewerFormatError.
+    Returns 0 and None if there is none. Raises NewerFormatError.
     """
     refused: list[str] = []
     for number in reversed(layout.snapshots()):

@@ -1,9 +1,10 @@
-"""A file that does nothing but take space, so that there is some to give back: a checkpoint must work on a full disk.
+"""A file that only takes space. It is removed when a checkpoint has no room, because checkpoints must work on a full
+disk.
 
     absent → kept (zeros) → released: removed, because a checkpoint had no room → kept again when there is room
 
-It is synced, so that a start after a power loss has it too. A start that finds none makes one, and one that is too
-short is extended.
+The file is synced, so that it exists after a power loss too. A start makes it if it is missing, and extends it if it is
+too short.
 """
 
 from contextlib import suppress
@@ -15,7 +16,7 @@ _LEFT_FREE = 64 * 1024
 
 
 class Ballast:
-    """The file of one data directory. Its methods wait for the disk: they are for a thread."""
+    """The space reserve of one data directory. Its methods wait for the disk: they are for a thread."""
 
     def __init__(self, layout: Layout, size: int) -> None:
         self._disk = layout.disk
@@ -25,10 +26,10 @@ class Ballast:
         self._size = 0
 
     def keep(self, size: int) -> bool:
-        """Have the file be at least this large, and as large as was asked for at the start. Returns whether it is.
+        """Make the file as large as `size` and the size given at the start. Returns whether it is.
 
-        Where there is less room it is as large as may be: a quarter of that size, and room for a small WAL file, stays
-        free.
+        If there is too little room, the file is smaller: a quarter of the wanted size, at least 64 KiB for a small WAL
+        file, stays free.
         """
         size = max(size, self._least)
         if not self._least or self._size >= size:
@@ -57,7 +58,7 @@ class Ballast:
                 file.truncate(found)
 
     def release(self) -> bool:
-        """Give its space back. Returns whether there was any."""
+        """Remove the file to free its space. Returns whether there was one."""
         self._size = 0
         if not self._disk.exists(self._path):
             return False

@@ -1,1 +1,1 @@
-"""Records in frames."""
+"""Records as columns, and the checksummed frames that contain them."""

@@ -1,11 +1,11 @@
-"""The records of one Append frame, as columns: build one, wrap one, read ranges of its rows.
+"""The records of one Append frame, as columns: build a block, wrap a frame, read ranges of its rows.
 
-A block is its frame's bytes and a handful of numbers; wrapping copies nothing. Rows are counted from 0 and row `i` has
-seq `first_seq + i`. Every reader, live or recovering, in memory or from a segment, goes through `Block`, or through
-`OpenBlock` for the rows that have not become a block yet; both answer the same questions (`RowSource`).
+A block is the bytes of its frame and a few numbers; wrapping a frame copies nothing. Rows are counted from 0, and row
+`i` has seq `first_seq + i`. Every reader, live or in recovery, in memory or from a segment, uses `Block`, or
+`OpenBlock` for the rows that are not a block yet. Both have the same interface (`RowSource`).
 
-Each column of texts is Arrow's layout inside the frame (`storage/blocks/frame_columns`), so
-`storage/blocks/block_arrow` wraps it as it stands.
+Each column of texts has Arrow's layout inside the frame (`storage/blocks/frame_columns`), so
+`storage/blocks/block_arrow` can wrap it without a copy.
 """
 
 from array import array
@@ -36,56 +36,56 @@ from driftq.storage.blocks.rows import Rows, Texts, is_plain, spread
 _PAD = [bytes(size) for size in range(8)]
 _APPEND = int(Kind.APPEND)
 _LARGE_BYTES = 8192
-"""From so many bytes on a copy costs more than to go through the pieces."""
+"""From this size on, one more copy costs more than handling the pieces separately."""
 _OFFSET = Struct("<i").unpack_from
 
 
 class RowSource(Protocol):
-    """Rows that can be read: a block, or the open block. Ranges are [first, last) in rows."""
+    """Rows that can be read: a block, or the open block. Ranges are rows [first, last)."""
 
     first_seq: int
     count: int
 
     @property
     def plain(self) -> bool:
-        """No tag or node needs escaping in JSON."""
+        """Whether no tag or node needs escaping in JSON."""
         ...
 
     @property
     def batch_node(self) -> bytes | None:
-        """The node of every row, when they share one."""
+        """Return the node of every row, if they share one, else None."""
         ...
 
     def data(self, first: int, last: int) -> list[bytes]:
-        """The payloads."""
+        """Return the payloads of rows [first, last)."""
         ...
 
     def tags(self, first: int, last: int) -> list[bytes | None] | None:
-        """The tags, or None when no row has one."""
+        """Return the tags, or None if no row has one."""
         ...
 
     def nodes(self, first: int, last: int) -> list[bytes | None] | None:
-        """The nodes of their own, or None when no row has one."""
+        """Return the nodes of single rows, or None if no row has one."""
         ...
 
     def metas(self, first: int, last: int) -> list[bytes | None] | None:
-        """The metas, or None when no row has one."""
+        """Return the metas, or None if no row has one."""
         ...
 
     def times(self, first: int, last: int) -> int | list[int]:
-        """Commit times, which never go down: one number when they are all the same."""
+        """Return the commit times, which never decrease, or one number if they are all equal."""
         ...
 
     def weights(self, first: int, last: int) -> Sequence[int]:
-        """Running totals of payload bytes from some base, one more than there are rows."""
+        """Return running totals of payload bytes, not necessarily from 0; one more than there are rows."""
         ...
 
     def weight(self, first: int, last: int) -> int:
-        """Payload bytes of some rows."""
+        """Return the payload bytes of rows [first, last)."""
         ...
 
     def tag_bytes(self) -> bytes:
-        """All tags back to back, for a search that rules blocks out."""
+        """Return all tags back to back, for a search that excludes whole blocks."""
         ...
 
 
@@ -101,7 +101,7 @@ def encode_block(
     writer: bytes | None = None,
     flags: bytes = b"",
 ) -> bytes:
-    """The Append frame of these rows. `times` is given when their commit times differ."""
+    """Return the Append frame of these rows. `times` is given if their commit times differ."""
     assert rows.node is None or rows.batch_node is None, "a row has one node"
     bits = 0
     plain = True
@@ -157,23 +157,23 @@ def _nullable(texts: Texts) -> bytes:
 
 
 def slices(buffer: bytes, base: int, offsets: Sequence[int]) -> list[bytes]:
-    """The values between neighbouring offsets, counted from `base` of the buffer."""
+    """Return the values between neighbouring offsets, counted from `base` of the buffer."""
     if len(offsets) == 2:
         return [buffer[base + offsets[0] : base + offsets[1]]]
-    reader = BytesIO(buffer)  # shares the bytes, and a read is half the price of a slice
+    reader = BytesIO(buffer)  # shares the bytes, and a read takes half the time of a slice
     reader.seek(base + offsets[0])
     return list(map(reader.read, map(sub, offsets[1:], offsets)))
 
 
 def masked(values: list[bytes], valid: bytes, first: int) -> list[bytes | None]:
-    """The values with None where the bitmap says that there is none; `first` is the row of the first value."""
+    """Return the values, with None where the bitmap has no bit. `first` is the row of the first value."""
     skip = first & 7
     present = spread(valid[first >> 3 : (first + len(values) + 7) >> 3], skip + len(values))
     return [value if here else None for value, here in zip(values, present[skip:], strict=True)]
 
 
 class Block:
-    """A wrapped Append frame. Immutable; its delete flags are copied from the frame, not followed."""
+    """A wrapped Append frame. Immutable; its delete flags are those of the frame when it was read."""
 
     __slots__ = ("__weakref__", "_at", "bits", "count", "first_seq", "frame", "ts")
 
@@ -184,7 +184,7 @@ class Block:
 
     @staticmethod
     def read(buffer: bytes, header: Frame) -> "Block | Bad":
-        """Wrap an accepted Append frame, or say why its columns make no sense."""
+        """Wrap an accepted Append frame, or return why its columns are invalid."""
         buffer = without_salt(buffer, header)
         at = find_columns(buffer, header.bits, header.count)
         if at is None:
@@ -193,7 +193,7 @@ class Block:
 
     @staticmethod
     def of(frame: bytes) -> "Block":
-        """Wrap a frame that this process has just encoded: nothing is verified."""
+        """Wrap a frame that this process has just encoded, without verifying it."""
         _, _, kind, bits, count, topic_id, seq, ts, synced_to = HEADER.unpack_from(frame)
         header = Frame(kind, bits, count, topic_id, seq, ts, synced_to, 0, len(frame))
         present, unpack, cursor = shape_of(bits)
@@ -205,49 +205,50 @@ class Block:
 
     @property
     def last_seq(self) -> int:
-        """Seq of the last row."""
+        """Return the seq of the last row."""
         return self.first_seq + self.count - 1
 
     @property
     def last_ts(self) -> int:
-        """Commit time of the last row."""
+        """Return the commit time of the last row."""
         times = self.times(self.count - 1, self.count)
         return times if isinstance(times, int) else times[0]
 
     @property
     def plain(self) -> bool:
-        """No tag or node needs escaping in JSON."""
+        """Whether no tag or node needs escaping in JSON."""
         return bool(self.bits & PLAIN)
 
     @property
     def batch_node(self) -> bytes | None:
-        """The node of every row, when they share one."""
+        """Return the node of every row, if they share one, else None."""
         return self._bytes(BATCH_NODE)
 
     @property
     def key(self) -> bytes | None:
-        """The idempotency key of the write."""
+        """Return the idempotency key of the write."""
         return self._bytes(KEY)
 
     @property
     def writer(self) -> bytes | None:
-        """Who staged the write, and which batch."""
+        """Return the writer and batch of a staged write."""
         return self._bytes(WRITER)
 
     @property
     def flags(self) -> bytes:
-        """The delete flags as the frame has them."""
+        """Return the delete flags of the frame."""
         return self.frame[len(self.frame) - self.count :]
 
     def without_flags(self) -> "Block":
-        """The same with every row live: the WAL deletes by frames, and what stands in its flags is an accident."""
+        """Return this block with every row live. In the WAL, deletes are frames, and flag bytes there have no meaning.
+        Return this block with every row live. In the WAL, deletes are frames, and flag bytes there have no meaning."""
         if not self.flags.strip(b"\0"):
             return self
         return Block.of(self.frame[: len(self.frame) - self.count] + bytes(self.count))
 
     @property
     def payload_bytes(self) -> int:
-        """Data plus meta, as the contract counts."""
+        """Return the bytes of data and meta, as the contract counts them."""
         start, size = self._at[DATA]
         total = start + size - self._text_base(DATA)
         if self.bits & META:
@@ -256,23 +257,23 @@ class Block:
         return total
 
     def data(self, first: int, last: int) -> list[bytes]:
-        """The payloads."""
+        """Return the payloads of rows [first, last)."""
         return slices(self.frame, self._text_base(DATA), self._offsets(DATA, first, last))
 
     def tags(self, first: int, last: int) -> list[bytes | None] | None:
-        """The tags, or None when no row has one."""
+        """Return the tags, or None if no row has one."""
         return self._texts(TAG, first, last)
 
     def nodes(self, first: int, last: int) -> list[bytes | None] | None:
-        """The nodes of their own, or None when no row has one."""
+        """Return the nodes of single rows, or None if no row has one."""
         return self._texts(NODE, first, last)
 
     def metas(self, first: int, last: int) -> list[bytes | None] | None:
-        """The metas, or None when no row has one."""
+        """Return the metas, or None if no row has one."""
         return self._texts(META, first, last)
 
     def times(self, first: int, last: int) -> int | list[int]:
-        """Commit times: one number when they are all the same."""
+        """Return the commit times, or one number if they are all equal."""
         if not self.bits & TS:
             return self.ts
         start, _ = self._at[TS]
@@ -280,14 +281,14 @@ class Block:
         return times[0] if times and times[0] == times[-1] else times.tolist()
 
     def weights(self, first: int, last: int) -> Sequence[int]:
-        """Running totals of payload bytes from some base."""
+        """Return running totals of payload bytes, not necessarily from 0."""
         totals = self._offsets(DATA, first, last)
         if self.bits & META:
             return list(map(add, totals, self._offsets(META, first, last)))
         return totals
 
     def weight(self, first: int, last: int) -> int:
-        """Payload bytes of some rows."""
+        """Return the payload bytes of rows [first, last)."""
         size = self._text_bytes(DATA, first, last)
         return size + self._text_bytes(META, first, last) if self.bits & META else size
 
@@ -297,14 +298,14 @@ class Block:
         return int(end - begin)
 
     def tag_bytes(self) -> bytes:
-        """All tags back to back, for a search that rules blocks out."""
+        """Return all tags back to back, for a search that excludes whole blocks."""
         if not self.bits & TAG:
             return b""
         start, size = self._at[TAG]
         return self.frame[self._text_base(TAG) : start + size]
 
     def rows(self) -> Rows:
-        """The same rows as a value of their own, for gathering."""
+        """Return a copy of the rows as columns of their own."""
         return Rows(
             self._copy(DATA),
             tag=self._copy(TAG) if self.bits & TAG else None,
@@ -314,7 +315,7 @@ class Block:
         )
 
     def span(self, bit: int) -> tuple[int, int]:
-        """Where a column stands in the frame: start and size. Data has bit 0."""
+        """Return start and size of a column in the frame. Data has bit 0."""
         return self._at[bit]
 
     def _copy(self, bit: int) -> Texts:
@@ -358,6 +359,6 @@ class Block:
 
 
 def all_set(valid: bytes, count: int) -> bool:
-    """Does the bitmap say that every row has a value?"""
+    """Whether the bitmap has a bit for every row."""
     whole, rest = divmod(count, 8)
     return valid.count(255, 0, whole) == whole and (not rest or valid[whole] & ((1 << rest) - 1) == (1 << rest) - 1)

@@ -1,15 +1,15 @@
-"""Blocks as Arrow: the columns of a frame wrapped where they stand, and rows in the six columns that the world sees.
+"""Blocks as Arrow: the columns of a frame wrapped in place, and rows with the six columns that clients see.
 
-The columns of an Append frame are laid out as Arrow lays them out (`storage/blocks/frame_columns`), so wrapping one is
-naming three slices of the frame: no byte is copied, and the frame lives as long as any array over it does. Bytes are
-not checked to be UTF-8 again, ingest has done that.
+The columns of an Append frame have Arrow's layout (`storage/blocks/frame_columns`), so an array over one consists of
+three slices of the frame: no byte is copied, and the frame lives as long as any array over it. The bytes are not
+checked to be UTF-8 again: the decoder of the write has done that.
 
     seq  uint64 not null          ts    timestamp[ms, UTC] not null          node  utf8
     tag  utf8                     meta  utf8                                 data  utf8 not null
 
-pyarrow ships no types and takes long to import: it is imported by the first call, and what leaves here is typed by the
-protocols below. Small arrays and scalars are made over bytes, never of Python values: for those pyarrow looks whether
-they are from pandas, and imports all of that first, half a second and 50 MiB, where it is installed.
+pyarrow has no type hints and is slow to import. So the first call imports it, and the protocols below describe the
+results. Small arrays and scalars are made from bytes, never from Python values: for those, pyarrow checks whether they
+are from pandas and, if it is installed, imports all of it first, which takes half a second and 50 MiB.
 """
 
 from array import array
@@ -24,76 +24,76 @@ _TEXTS = (("tag", TAG), ("node", NODE), ("meta", META), ("data", DATA))
 
 
 class Buffer(Protocol):
-    """A `pyarrow.Buffer`: bytes that somebody keeps alive."""
+    """The parts of a `pyarrow.Buffer` that are used here."""
 
     @property
     def address(self) -> int:
-        """Where its first byte is in memory."""
+        """Return the memory address of the first byte."""
         ...
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Return the size in bytes."""
         ...
 
     def to_pybytes(self) -> bytes:
-        """A copy."""
+        """Return a copy of the bytes."""
         ...
 
 
 class Array(Protocol):
-    """A `pyarrow.Array`: one column."""
+    """The parts of a `pyarrow.Array`, one column, that are used here."""
 
     @property
     def null_count(self) -> int:
-        """Rows without a value."""
+        """Return the number of rows without a value."""
         ...
 
     @property
     def offset(self) -> int:
-        """The row of its buffers that is its first."""
+        """Return the index of the first row in the buffers."""
         ...
 
     def __len__(self) -> int: ...
 
     def buffers(self) -> list[Buffer | None]:
-        """Validity, offsets and bytes of a column of texts; validity and numbers of a column of numbers."""
+        """Return validity, offsets and bytes of a column of texts, or validity and numbers of a column of numbers."""
         ...
 
     def to_pylist(self) -> list[object]:
-        """Its values as Python objects."""
+        """Return the values as Python objects."""
         ...
 
 
 class ArrowBatch(Protocol):
-    """A `pyarrow.RecordBatch`: equally long columns under a schema."""
+    """The parts of a `pyarrow.RecordBatch`, equally long columns under a schema, that are used here."""
 
     @property
     def num_rows(self) -> int:
-        """Its rows."""
+        """Return the number of rows."""
         ...
 
     def slice(self, offset: int = 0, length: int | None = None) -> "ArrowBatch":
-        """Some of its rows, without a copy."""
+        """Return a range of rows without a copy."""
         ...
 
     def column(self, i: int) -> Array:
-        """One column."""
+        """Return one column by its index."""
         ...
 
 
 class Schema(Protocol):
-    """A `pyarrow.Schema`."""
+    """The parts of a `pyarrow.Schema` that are used here."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The columns."""
+        """Return the names of the columns."""
         ...
 
 
 @cache
 def record_schema() -> Schema:
-    """The columns of records wherever they leave as Arrow or Parquet."""
+    """Return the columns of records wherever they leave the server as Arrow or Parquet."""
     import pyarrow as pa
 
     schema: Schema = pa.schema(
@@ -110,7 +110,7 @@ def record_schema() -> Schema:
 
 
 def block_arrays(block: Block) -> dict[str, Array]:
-    """The columns that the block has (of `ts`, `tag`, `node`, `meta`, `data`), over the frame's own memory."""
+    """Return the columns that the block has (of `ts`, `tag`, `node`, `meta`, `data`), over the memory of the frame."""
     import pyarrow as pa
 
     frame, count = pa.py_buffer(block.frame), block.count
@@ -135,7 +135,7 @@ def block_arrays(block: Block) -> dict[str, Array]:
 
 
 def binary_scalar(value: bytes) -> Any:
-    """One value for Arrow's kernels."""
+    """Return one value for Arrow's kernels."""
     import pyarrow as pa
 
     ends = array("i", (0, len(value)))
@@ -143,9 +143,9 @@ def binary_scalar(value: bytes) -> Any:
 
 
 def block_batch(block: Block, without: Container[str] = ()) -> ArrowBatch:
-    """All rows of a block under `record_schema`. Columns that the block has are not copied.
+    """Return all rows of a block under `record_schema`. Columns that the block has are not copied.
 
-    Those of `without` are left empty.
+    Columns in `without` are left empty.
     """
     import pyarrow as pa
 
@@ -167,7 +167,7 @@ def block_batch(block: Block, without: Container[str] = ()) -> ArrowBatch:
 
 
 def picked(batch: ArrowBatch, rows: Sequence[int]) -> ArrowBatch:
-    """Some rows of a batch; without a copy where they are one behind the other."""
+    """Return some rows of a batch, without a copy if they are consecutive."""
     import pyarrow as pa
 
     if isinstance(rows, range):
@@ -178,7 +178,7 @@ def picked(batch: ArrowBatch, rows: Sequence[int]) -> ArrowBatch:
 
 
 def joined(batches: Sequence[ArrowBatch]) -> ArrowBatch:
-    """The rows of several batches, in one."""
+    """Return the rows of several batches as one batch."""
     import pyarrow as pa
 
     found: ArrowBatch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -189,7 +189,8 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def stream_pieces(batches: Sequence[ArrowBatch], facts: Mapping[str, str]) -> list[bytes]:
-    """One IPC stream of batches under `record_schema`, the facts in its metadata: in pieces, to be sent as they are."""
+    """Return one IPC stream of batches under `record_schema`, with the facts in its metadata, in pieces to send in
+    order."""
     schema = record_schema().with_metadata(dict(facts))  # type: ignore[attr-defined]
     messages = [schema.serialize(), *(batch.serialize() for batch in batches)]  # type: ignore[attr-defined]
     pieces: list[Any] = [memoryview(message) for message in messages]

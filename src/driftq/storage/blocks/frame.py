@@ -1,7 +1,7 @@
-"""The frame: one checksummed unit in a WAL or segment file. `docs/formats/frame.md` draws the bytes.
+"""The frame: one checksummed unit in a WAL or segment file. `docs/formats/frame.md` shows the bytes.
 
     0   4  magic "DQF", version
-    4   4  frame_len: bytes behind this field, flags included
+    4   4  frame_len: bytes after this field, flags included
     8   2  kind                 10  2  column bits          12  4  count n
     16  8  topic_id             24  8  first_seq (Append) or op (control)
     32  8  ts                   40  8  synced_to: file number << 32 | offset
@@ -10,18 +10,18 @@
         8  XXH3-64 of everything from 56 up to here, seeded with the header's checksum, without the salt
         n  delete flags: 0xD5 = deleted, anything else = live; outside the checksum, inside frame_len
 
-The seed ties the columns to their header: the header of one frame before the columns of another, as two writes to one
-place may leave them, is no frame. The whole frame is a multiple of 8. `synced_to` names the file it speaks of,
-because a frame may be queued while one file is written and land in the next.
+The seed ties the columns to their header: the header of one frame before the columns of another, which two writes to
+one place may leave, is not a frame. The size of a frame is a multiple of 8. `synced_to` contains the number of the file
+that it refers to, because a frame may be queued while one file is written and be written to the next.
 
 The salt (`storage/wal/wal_head`) makes the stored checksum of a header a number that only the server can compute. Bytes
 that a client put into a tag are therefore never a frame of the log, whatever a crash leaves around them. A frame is
 built, kept in memory and written to segments without a salt; the log writer adds it (`add_salt`), and `Block.read`
 removes it again.
 
-`read_frame` accepts a frame or says what is wrong with it; it never raises on any bytes and never reads outside them.
-Invariant: what it accepts is what some `encode_*` call produced, flags aside. It vouches for the header, the bounds and
-the checksums, and for the body of a control frame; `Block.read` looks at the columns of an Append frame.
+`read_frame` accepts a frame or returns what is wrong with it. It never raises on any bytes and never reads outside
+them. Invariant: a frame that it accepts was made by some `encode_*` call, flags aside. It checks the header, the bounds
+and the checksums, and the body of a control frame; `Block.read` checks the columns of an Append frame.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,12 @@ FRAME_BYTES_MIN = HEAD_BYTES + 8 + 8
 DELETED = 0xD5
 NO_COLUMNS = 0
 _COPIED_MAX = 8192
-"""From this size on a view is cheaper than a copy."""
+"""From this size on, a view is cheaper than a copy."""
 
 
 class Kind(IntEnum):
-    """What a frame is about. Numbers are for ever; features own the ranges `docs/formats/frame.md` gives them."""
+    """The kind of a frame. Numbers are never reused; features own the ranges that `docs/formats/frame.md` gives them.
+    The kind of a frame. Numbers are never reused; features own the ranges that `docs/formats/frame.md` gives them."""
 
     APPEND = 1
     TOPIC = 2
@@ -66,7 +67,7 @@ class Kind(IntEnum):
 
 
 class Bits(IntEnum):
-    """Which columns an Append frame has, in their order; `data` is always there and always last."""
+    """The columns of an Append frame, in their order. `data` is always present and always last."""
 
     TS = 1
     TAG = 2
@@ -79,7 +80,7 @@ class Bits(IntEnum):
 
 
 class Frame(NamedTuple):
-    """The header of an accepted frame and where it stands in its buffer."""
+    """The header of an accepted frame, and its position in the buffer."""
 
     kind: int
     bits: int
@@ -91,18 +92,19 @@ class Frame(NamedTuple):
     start: int
     end: int
     salt: int = 0
-    """What the stored checksum of the header is combined with; 0 outside the WAL."""
+    """The salt in the stored checksum of the header; 0 outside the WAL."""
 
 
 class Bad(NamedTuple):
-    """Why a frame was not accepted. `header` is set when the header's own checksum held, so that it can be believed."""
+    """Why a frame was not accepted. `header` is set if the header's own checksum is right, so that it can be trusted.
+    Why a frame was not accepted. `header` is set if the header's own checksum is right, so that it can be trusted."""
 
     why: str
     header: Frame | None = None
 
 
 class NewerVersion(NamedTuple):
-    """A frame of a version this code does not know, with a header that checks out."""
+    """A frame of a version this code does not know, with a valid header checksum."""
 
     version: int
 
@@ -121,9 +123,9 @@ def encode_frame(
     flags: bytes = b"",
     magic: bytes = MAGIC,
 ) -> bytes:
-    """Lay out the columns, each padded to 8, and checksum them. `flags`, where given, has a byte per record.
+    """Return a frame of these columns, each padded to 8, with its checksums. `flags`, if given, has a byte per record.
 
-    `pieces` are those of one more column, a large one, which is copied only once.
+    `pieces` together are one more column. It is a large one, and joining it here saves a copy.
     """
     sizes = list(map(len, columns))
     if pieces:
@@ -162,19 +164,19 @@ _PADS = [bytes(size) for size in range(8)]
 
 @cache
 def _directory(columns: int) -> Struct:
-    """A u32 for each column, padded to 8."""
+    """Return the layout of the directory: a u32 for each column, padded to 8."""
     return Struct(f"<{columns}I{columns % 2 * 4}x")
 
 
 def encode_control(
     kind: int, body: bytes, *, topic_id: int, op: int, ts: int, synced_to: int = 0, magic: bytes = MAGIC
 ) -> bytes:
-    """A control frame: the same header, one body column."""
+    """Return a control frame: the same header, with one column for the body."""
     return encode_frame(kind, [body], topic_id=topic_id, seq=op, ts=ts, synced_to=synced_to, magic=magic)
 
 
 def control_body(buffer: bytes, frame: Frame) -> bytes:
-    """The body of an accepted control frame."""
+    """Return the body of an accepted control frame."""
     start = frame.start + HEAD_BYTES
     (size,) = LENGTH.unpack_from(buffer, start)
     return buffer[start + 8 : start + 8 + size]
@@ -183,9 +185,9 @@ def control_body(buffer: bytes, frame: Frame) -> bytes:
 def read_frame(
     buffer: bytes, start: int, end: int, salt: int = 0, *, version: bytes = MAGIC
 ) -> Frame | Bad | NewerVersion:
-    """Return the frame at `start` of a buffer whose valid bytes end at `end`.
+    """Return the frame at `start` of a buffer whose valid bytes end at `end`, or why it is not one.
 
-    `salt` is that of the file. `version` is the magic to accept; only the head of a WAL file has another than `MAGIC`.
+    `salt` is the salt of the file. `version` is the magic to accept: `MAGIC`, except for the head of a WAL file.
     """
     if end - start < FRAME_BYTES_MIN:
         return _SHORT

@@ -1,11 +1,11 @@
-"""The columns of an Append frame: which there are, where each stands, and whether they are what a frame may hold.
+"""The columns of an Append frame: which ones it has, where they are, and whether they are valid.
 
     directory   u32 length of each present column, padded to 8
     columns     in the order of `ORDER`, `data` last; each begins at a multiple of 8
     texts       [validity bitmap, padded][n + 1 int32 offsets, padded][bytes]; `data` has no bitmap
 
-Invariant: what `find_columns` accepts fills its frame exactly and can be read without another look: offsets begin at 0,
-never go down and end where the column does. Never raises, whatever the bytes.
+Invariant: columns that `find_columns` accepts fill their frame exactly and can be read without another check: offsets
+begin at 0, never decrease and end where the column does. It never raises, whatever the bytes.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from struct import Struct
 from driftq.storage.blocks.frame import HEAD_BYTES, Bits, Frame
 
 DATA = 0
-# Plain numbers: looking a member up in its enum takes longer than most of what is done with it here.
+# Plain integers: a lookup of an enum member takes longer than most of the work here.
 TS, TAG, NODE, BATCH_NODE = int(Bits.TS), int(Bits.TAG), int(Bits.NODE), int(Bits.BATCH_NODE)
 META, KEY, WRITER, PLAIN = int(Bits.META), int(Bits.KEY), int(Bits.WRITER), int(Bits.PLAIN)
 
 Spans = dict[int, tuple[int, int]]
-"""Column bit to start and size, counted from the frame's first byte."""
+"""Start and size of each column by its bit, counted from the frame's first byte."""
 
 
 def up8(size: int) -> int:
-    """The next multiple of 8."""
+    """Return the next multiple of 8."""
     return (size + 7) & ~7
 
 
@@ -37,13 +37,14 @@ _ENDS = Struct("<ii").unpack_from
 
 @cache
 def shape_of(bits: int) -> tuple[tuple[int, ...], Callable[[bytes, int], tuple[int, ...]], int]:
-    """For these column bits: the columns in their order, how their directory is read, and where the first one is."""
+    """Return, for these column bits: the columns in order, the function that reads their directory, and the first
+    offset."""
     present = (*(bit for bit in ORDER if bits & bit), DATA)
     return present, Struct(f"<{len(present)}I").unpack_from, HEAD_BYTES + up8(4 * len(present))
 
 
 def find_columns(frame: bytes, bits: int, count: int) -> Spans | None:
-    """Where each column stands, or None when they do not fill the frame exactly or contradict themselves."""
+    """Return the position of each column, or None if the columns are invalid or do not fill the frame exactly."""
     if bits & ~_KNOWN or bits & _TWO_NODES == _TWO_NODES or count == 0:
         return None
     present, unpack, cursor = shape_of(bits)
@@ -65,7 +66,7 @@ def find_columns(frame: bytes, bits: int, count: int) -> Spans | None:
 
 
 def _sound(frame: bytes, start: int, size: int, count: int, *, nullable: bool) -> bool:
-    """Are the offsets of a text column monotonic, and do they end where the column does?"""
+    """Whether the offsets of a text column never decrease, and end where the column does."""
     skip = up8((count + 7) >> 3) if nullable else 0
     text = size - skip - up8(4 * (count + 1))
     if text < 0:
@@ -73,8 +74,9 @@ def _sound(frame: bytes, start: int, size: int, count: int, *, nullable: bool) -
     offsets = start + skip
     if count == 1:
         return _ENDS(frame, offsets) == (0, text)
-    # All offsets as one number of 32-bit lanes, and the same moved on by one: with the top bit of every lane set before
-    # the subtraction no lane borrows from the next, and the bit is still there exactly where no offset goes down.
+    # All offsets as one integer with 32 bits each, and the same shifted by one offset. With the top bit of each 32 bits
+    # set before the subtraction, no offset borrows from the next, and the bit is still set exactly where no offset
+    # decreases.
     lanes = int.from_bytes(frame[offsets : offsets + 4 * count + 4], "little")
     tops, mask = _lanes(count)
     later = lanes >> 32
@@ -88,14 +90,14 @@ def _sound(frame: bytes, start: int, size: int, count: int, *, nullable: bool) -
 
 @lru_cache(maxsize=8)
 def _lanes(count: int) -> tuple[int, int]:
-    """The top bit of each of so many lanes, and all their bits."""
+    """Return an integer with the top bit of each of `count` 32-bit offsets, and one with all their bits."""
     return int.from_bytes(b"\0\0\0\x80" * count, "little"), (1 << 32 * count) - 1
 
 
 def read_one(buffer: bytes, header: Frame) -> tuple[bytes, bytes | None] | None:
-    """Data and tag of an accepted Append frame of one record that has no more than these: replay's short cut.
+    """Return data and tag of an accepted Append frame of one record without other columns: a short path for replay.
 
-    None for every other frame, sound or not: `Block.read` takes those and says what is wrong with them.
+    Returns None for every other frame, valid or not: `Block.read` handles those and reports what is wrong with them.
     """
     _, bits, count, _, _, _, _, start, end, _ = header
     length = end - start

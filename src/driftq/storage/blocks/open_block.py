@@ -1,7 +1,7 @@
 """The open block: the newest rows of a topic, still growing, not yet a block.
 
-Small writes gather here so that what memory and segments hold is blocks of up to 1024 rows and not frames of one. It
-answers the same questions as a `Block`. Invariant: a column that exists has an entry for every row.
+Small writes are gathered here, so that memory and segments hold blocks of up to 1024 rows instead of frames of one. It
+has the same interface as a `Block`. Invariant: a column that exists has an entry for every row.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from driftq.storage.blocks.rows import Rows, Texts, bitmap, is_plain, shifted, s
 
 
 class _Column:
-    """A growing column of texts. `present` has a byte per row once some row has no value."""
+    """A growing column of texts. Once some row has no value, `present` has a byte per row."""
 
     __slots__ = ("data", "offsets", "present")
 
@@ -23,7 +23,7 @@ class _Column:
         self.present: bytearray | None = bytearray(missing) if missing else None
 
     def extend(self, texts: Texts) -> None:
-        """More rows."""
+        """Add the rows of another column."""
         offsets = texts.offsets
         if texts.valid is not None:
             self._spell_out().extend(spread(texts.valid, len(offsets) - 1))
@@ -37,30 +37,30 @@ class _Column:
             self.offsets.frombytes(shifted(offsets, base))
 
     def append(self, value: bytes) -> None:
-        """One more row."""
+        """Add one row with a value."""
         self.data += value
         self.offsets.append(len(self.data))
         if self.present is not None:
             self.present.append(1)
 
     def skip(self, rows: int) -> None:
-        """More rows, none with a value."""
+        """Add rows without a value."""
         self._spell_out().extend(bytes(rows))
         self.offsets.extend([len(self.data)] * rows)
 
     def frozen(self) -> Texts:
-        """The column as a value."""
+        """Return an immutable copy of the column."""
         valid = None if self.present is None else bitmap(self.present)
         return Texts(bytes(self.data), self.offsets[:], valid)
 
     def values(self, first: int, last: int) -> list[bytes]:
-        """The texts of a range, empty where there is none."""
+        """Return the texts of rows [first, last); empty for rows without a value."""
         offsets = self.offsets[first : last + 1].tolist()
         base = offsets[0]
         return slices(bytes(self.data[base : offsets[-1]]), -base, offsets)
 
     def optional(self, first: int, last: int) -> list[bytes | None]:
-        """The texts of a range, None where there is none."""
+        """Return the texts of rows [first, last); None for rows without a value."""
         values = self.values(first, last)
         if self.present is None:
             return values  # type: ignore[return-value]
@@ -73,7 +73,7 @@ class _Column:
 
 
 class OpenBlock:
-    """Rows from `first_seq` on. `ts` is that of the first row; rows of one write share theirs."""
+    """Rows from `first_seq` on, each with its commit time."""
 
     __slots__ = ("_data", "_meta", "_node", "_plain", "_tag", "_times", "count", "first_seq", "payload_bytes")
 
@@ -89,7 +89,7 @@ class OpenBlock:
         self._plain = True
 
     def extend(self, rows: Rows, ts: int, times: "array[int] | None" = None) -> None:
-        """The rows of one write, behind those that are here. `times` is given where theirs differ."""
+        """Add the rows of one write after the others. `times` is given if their commit times differ."""
         count = rows.count
         self._data.extend(rows.data)
         if self._tag is not None or rows.tag is not None:
@@ -111,7 +111,10 @@ class OpenBlock:
         self.payload_bytes += rows.payload_bytes
 
     def append(self, data: bytes, tag: bytes | None, ts: int) -> None:
-        """One row with no more than these, as replay reads them (`columns.read_one`): what `extend` does, for less."""
+        """Add one row that has only data and perhaps a tag, as replay reads it (`frame_columns.read_one`).
+
+        Does the same as `extend`, but faster.
+        """
         column = self._data
         column.data += data
         column.offsets.append(len(column.data))
@@ -131,7 +134,7 @@ class OpenBlock:
         self.payload_bytes += len(data)
 
     def _grown(self, column: _Column | None, texts: Texts | None, count: int) -> _Column:
-        """A column with the next rows; one that begins has none of the rows before."""
+        """Return a column with the next rows added. A new column has no values for the earlier rows."""
         if column is None:
             column = _Column(self.count)
         if texts is None:
@@ -142,63 +145,63 @@ class OpenBlock:
 
     @property
     def ts(self) -> int:
-        """Commit time of the first row."""
+        """Return the commit time of the first row."""
         return self._times[0]
 
     @property
     def last_ts(self) -> int:
-        """Commit time of the last row."""
+        """Return the commit time of the last row."""
         return self._times[-1]
 
     @property
     def plain(self) -> bool:
-        """No tag or node needs escaping in JSON."""
+        """Whether no tag or node needs escaping in JSON."""
         return self._plain
 
     @property
     def batch_node(self) -> bytes | None:
-        """Rows of many writes share nothing."""
+        """Return None: rows of several writes do not share a node."""
         return None
 
     def data(self, first: int, last: int) -> list[bytes]:
-        """The payloads."""
+        """Return the payloads of rows [first, last)."""
         return self._data.values(first, last)
 
     def tags(self, first: int, last: int) -> list[bytes | None] | None:
-        """The tags, or None when no row has one."""
+        """Return the tags, or None if no row has one."""
         return None if self._tag is None else self._tag.optional(first, last)
 
     def nodes(self, first: int, last: int) -> list[bytes | None] | None:
-        """The nodes, or None when no row has one."""
+        """Return the nodes, or None if no row has one."""
         return None if self._node is None else self._node.optional(first, last)
 
     def metas(self, first: int, last: int) -> list[bytes | None] | None:
-        """The metas, or None when no row has one."""
+        """Return the metas, or None if no row has one."""
         return None if self._meta is None else self._meta.optional(first, last)
 
     def times(self, first: int, last: int) -> int | list[int]:
-        """Commit times: one number when they are all the same."""
+        """Return the commit times, or one number if they are all equal."""
         times = self._times[first:last]
         return times[0] if times and times[0] == times[-1] else times.tolist()
 
     def weights(self, first: int, last: int) -> Sequence[int]:
-        """Running totals of payload bytes from some base."""
+        """Return running totals of payload bytes, not necessarily from 0."""
         totals = self._data.offsets[first : last + 1].tolist()
         if self._meta is None:
             return totals
         return list(map(add, totals, self._meta.offsets[first : last + 1]))
 
     def weight(self, first: int, last: int) -> int:
-        """Payload bytes of some rows."""
+        """Return the payload bytes of rows [first, last)."""
         size = self._data.offsets[last] - self._data.offsets[first]
         return size if self._meta is None else size + self._meta.offsets[last] - self._meta.offsets[first]
 
     def tag_bytes(self) -> bytes:
-        """All tags back to back, for a search that rules blocks out."""
+        """Return all tags back to back, for a search that excludes whole blocks."""
         return b"" if self._tag is None else bytes(self._tag.data)
 
     def rows(self) -> Rows:
-        """All rows as a value."""
+        """Return an immutable copy of all rows."""
         return Rows(
             self._data.frozen(),
             tag=None if self._tag is None else self._tag.frozen(),
@@ -207,7 +210,7 @@ class OpenBlock:
         )
 
     def encode(self, topic_id: int, flags: bytes = b"") -> bytes:
-        """The block frame of all rows; it has a column of times only where they differ."""
+        """Return the Append frame of all rows. It has a column of times only if they differ."""
         same = self._times[0] == self._times[-1]
         return encode_block(
             self.rows(),

@@ -1,8 +1,8 @@
-"""The records of one write, as columns: what ingest makes, what frames and blocks hold, what readers splice.
+"""The records of one write, as columns. Request bodies are decoded to them, frames and blocks contain them.
 
-A column of texts is Arrow's layout: `offsets` has one entry more than there are rows, row `i` is
-`data[offsets[i]:offsets[i + 1]]`, and `valid` is a bitmap (bit `i % 8` of byte `i // 8`, 1 = present) or None when
-every row has a value. An absent value is an empty range. Nothing here is per record but the numbers in `offsets`.
+A column of texts has Arrow's layout: `offsets` has one entry more than there are rows, row `i` is
+`data[offsets[i]:offsets[i + 1]]`, and `valid` is a bitmap (bit `i % 8` of byte `i // 8`, 1 = present) or None if every
+row has a value. An absent value is an empty range. Only the numbers in `offsets` exist once per record.
 """
 
 from array import array
@@ -20,19 +20,19 @@ _ESCAPED = bytes(range(32)) + b'"\\'
 
 
 def is_plain(text: bytes) -> bool:
-    """True when nothing in it needs escaping inside a JSON string."""
+    """Whether the text needs no escaping inside a JSON string."""
     return len(text.translate(None, _ESCAPED)) == len(text)
 
 
 def offsets_of(lengths: Iterable[int]) -> "array[int]":
-    """Arrow offsets for values of these lengths."""
-    # Packed at once: an array that is filled number by number takes twice as long.
+    """Return Arrow offsets for values of these lengths."""
+    # Packed in one call: filling an array number by number takes twice as long.
     totals = [0, *accumulate(lengths)]
     return array("i", _packer(len(totals))(*totals))
 
 
 def sized_offsets(sizes: Sequence[int]) -> "array[int]":
-    """The same, at a tenth of the price where all are of one length, as ids and what machines write often are."""
+    """Return Arrow offsets for values of these sizes, in a tenth of the time if all are equal, as for generated ids."""
     rows = len(sizes)
     size = sizes[0]
     if size == sizes[-1] == sizes[rows >> 1] and sizes.count(size) == rows:
@@ -53,9 +53,10 @@ def _packer(count: int) -> Callable[..., bytes]:
 
 
 def shifted(offsets: "array[int]", base: int) -> bytes:
-    """Offsets but the first, each larger by `base`, as bytes of int32.
+    """Return the offsets except the first, each larger by `base`, as bytes of int32.
 
-    One addition of long integers, each offset a digit of 32 bits that cannot carry, instead of one per row.
+    Uses one addition of long integers, in which each offset is a digit of 32 bits that cannot carry, instead of one
+    addition per row.
     """
     rows = len(offsets) - 1
     ones = _ONES.get(rows)
@@ -77,15 +78,17 @@ class Texts:
 
     def __init__(self, data: bytes, offsets: "array[int]", valid: bytes | None = None) -> None:
         self.pieces = [data]
-        """The values back to back, as they came together: a frame is put together of them without another copy."""
+        """The values back to back, in the pieces in which they came: a frame is assembled from them without another
+        copy."""
         self.valid = valid
         self._offsets: array[int] | None = offsets
         self._sizes: list[int] | None = None
 
     @staticmethod
     def sized(data: bytes, sizes: list[int], valid: bytes | None = None) -> "Texts":
-        """A column of values of these lengths. Its offsets are made when they are asked for: for several columns that
-        are joined first, once."""
+        """Return a column of values of these lengths. Its offsets are made on first use, so that columns that are
+        joined first need them only once.
+        """
         made = Texts.__new__(Texts)
         made.pieces = [data]
         made.valid = valid
@@ -95,14 +98,14 @@ class Texts:
 
     @property
     def data(self) -> bytes:
-        """The values back to back."""
+        """Return the values back to back."""
         if len(self.pieces) != 1:
             self.pieces = [b"".join(self.pieces)]
         return self.pieces[0]
 
     @property
     def offsets(self) -> "array[int]":
-        """Where each value begins, and behind the last one where it ends."""
+        """Return the start of each value, and the end of the last one."""
         if self._offsets is None:
             assert self._sizes is not None
             self._offsets = sized_offsets(self._sizes) if len(self._sizes) > 1 else offsets_of(self._sizes)
@@ -110,22 +113,22 @@ class Texts:
 
     @property
     def count(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return len(self._sizes) if self._sizes is not None else len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> bytes | None:
-        """One value, or None when the row has none."""
+        """Return one value, or None if the row has none."""
         if self.valid is not None and not self.valid[row >> 3] >> (row & 7) & 1:
             return None
         return self.data[self.offsets[row] : self.offsets[row + 1]]
 
     def plain(self) -> bool:
-        """True when no value needs escaping inside a JSON string."""
+        """Whether no value needs escaping inside a JSON string."""
         return is_plain(self.data)
 
     @staticmethod
     def joined(columns: Sequence["Texts"]) -> "Texts":
-        """One column of several, one behind the other."""
+        """Return one column with the rows of several, in order."""
         valid = None
         if any(column.valid is not None for column in columns):
             valid = bitmap(b"".join([column.present() for column in columns]))
@@ -142,12 +145,12 @@ class Texts:
         return Texts(b"".join([column.data for column in columns]), offsets, valid)
 
     def present(self) -> bytes:
-        """For each row a byte: 1 when it has a value."""
+        """Return a byte for each row: 1 if it has a value."""
         return b"\x01" * self.count if self.valid is None else spread(self.valid, self.count)
 
     @staticmethod
     def of(values: Sequence[bytes | None]) -> "Texts":
-        """A column of these values."""
+        """Return a column of these values."""
         if None not in values:
             return Texts(b"".join(values), offsets_of(map(len, values)))  # type: ignore[arg-type]
         present = [value or b"" for value in values]
@@ -155,7 +158,7 @@ class Texts:
 
 
 def bitmap(present: Iterable[int]) -> bytes:
-    """Arrow's validity bitmap, out of a 0 or 1 per row: least significant bit first."""
+    """Return Arrow's validity bitmap, made from a 0 or 1 per row: least significant bit first."""
     digits = bytes(present).translate(_TO_DIGITS)[::-1]
     return int(digits or b"0", 2).to_bytes((len(digits) + 7) >> 3, "little")
 
@@ -164,7 +167,7 @@ _TO_DIGITS = bytes(48 + (value & 1) for value in range(256))
 
 
 def spread(valid: bytes, rows: int) -> bytes:
-    """A validity bitmap as one byte per row: 1 = present."""
+    """Return a validity bitmap as one byte per row: 1 = present."""
     return b"".join(map(_EIGHT.__getitem__, valid))[:rows]
 
 
@@ -172,7 +175,8 @@ _EIGHT = [bytes(value >> bit & 1 for bit in range(8)) for value in range(256)]
 
 
 class Row(Struct, frozen=True, gc=False):
-    """A write of one record that has no more than data and perhaps a tag: columns are made of many of them at once."""
+    """A write of one record with data and perhaps a tag, and nothing else. Columns are made from many of them at once.
+    A write of one record with data and perhaps a tag, and nothing else. Columns are made from many of them at once."""
 
     data: bytes
     tag: bytes | None
@@ -181,12 +185,12 @@ class Row(Struct, frozen=True, gc=False):
     batch_node: None = None
 
     def rows(self) -> "Rows":
-        """The same as columns."""
+        """Return the record as columns."""
         return Rows.of([self])
 
 
 class Rows:
-    """The records of one write. `payload_bytes` is the contract's byte accounting: data plus meta."""
+    """The records of one write. `payload_bytes` counts bytes as the contract does: data plus meta."""
 
     __slots__ = ("batch_node", "count", "data", "meta", "node", "payload_bytes", "tag")
 
@@ -212,12 +216,12 @@ class Rows:
 
     @property
     def has_no_more_than_tags(self) -> bool:
-        """Data, perhaps a tag, and nothing else."""
+        """Whether the rows have only data and perhaps tags."""
         return self.meta is None and self.node is None and self.batch_node is None
 
     @staticmethod
     def of(singles: Sequence[Row]) -> "Rows":
-        """The columns of so many single records."""
+        """Return the columns of these single records."""
         datas = [row.data for row in singles]
         tags = [row.tag for row in singles]
         tag = None
@@ -230,7 +234,7 @@ class Rows:
 
     @staticmethod
     def joined(several: Sequence["Rows | Row"]) -> "Rows":
-        """The rows of several writes, one behind the other. A node that a write's rows share becomes each row's own."""
+        """Return the rows of several writes, in order. A node that the rows of a write share becomes each row's own."""
         kinds = set(map(type, several))
         if kinds == {Row}:
             return Rows.of(cast("Sequence[Row]", several))
@@ -257,7 +261,7 @@ class Rows:
 
 
 def _joined(columns: Sequence[Texts | None], counts: Sequence[int]) -> Texts | None:
-    """One column of several that may be absent."""
+    """Return one column made from several, some of which may be absent."""
     if all(column is None for column in columns):
         return None
     return Texts.joined(

@@ -1,8 +1,8 @@
-"""Runs of Append frames of one record each: what a replay of millions of small writes spends its time on.
+"""Runs of Append frames of one record each. A replay of millions of small writes spends most of its time on them.
 
-A run is of one topic, its seqs follow each other, and each frame has data, perhaps a tag, and no more. Such a frame is
-read by one `unpack` and two checksums, with no object of its own. Invariant: what is taken here is what `read_frame`
-and `columns.read_one` accept; the first frame that is anything else ends the run, and they say what it is.
+All frames of a run belong to one topic and have consecutive seqs. Each has data, perhaps a tag, and nothing else. One
+`unpack` and two checksums read such a frame, without an object for it. Invariant: frames that are accepted here are
+accepted by `read_frame` and `frame_columns.read_one` too. The first other frame ends the run, and is left to them.
 """
 
 from array import array
@@ -16,18 +16,18 @@ from driftq.storage.blocks.frame_columns import PLAIN, TAG
 from driftq.storage.blocks.rows import Rows, Texts
 
 _APPEND = int(Kind.APPEND)
-# A header, its checksum, the directory, and what stands where either shape of frame has its first offsets.
+# A header, its checksum, the directory, and the bytes at which both shapes of frame have their first offsets.
 _START = Struct("<4sIHHIQQQQQIIiiii")
 _ENDS = Struct("<ii")
 _HEADER_BYTES = HEADER.size
 _FIRST = HEAD_BYTES + 8
 _AROUND = _FIRST + 7 + 8 + 1
-"""All of a frame but its columns: header, directory, padding, checksum, flag."""
+"""Bytes of a frame without its columns: header, directory, padding, checksum, flag."""
 _BEHIND = 8 + 1
 
 
 class SingleRecordRun(NamedTuple):
-    """The records of a run, with their commit times, where it ends, and the farthest `synced_to` for its file."""
+    """The records of a run with their commit times, its end, and the highest `synced_to` for its file."""
 
     rows: Rows
     times: "array[int]"
@@ -35,11 +35,14 @@ class SingleRecordRun(NamedTuple):
     synced_to: int
 
 
-def read_run(  # noqa: C901, PLR0912, PLR0915 - a call per frame is what it saves
+def read_run(  # noqa: C901, PLR0912, PLR0915 - one function, because it saves a call per frame
     buffer: bytes, place: int, *, number: int, topic_id: int, seq: int, rows_max: int, bytes_max: int, salt: int = 0
 ) -> SingleRecordRun | None:
-    """The run at `place` of WAL file `number`, from this seq on: no more rows, and no more payload but for the last."""
-    # Everything in local names, and every check in the order of what fails most: it is run once per record.
+    """Return the run at `place` of WAL file `number`, from `seq` on, or None if there is none.
+
+    The run has at most `rows_max` rows. It ends with the row that reaches `bytes_max` of payload.
+    """
+    # Local names, and the checks that fail most often first: this runs once per record.
     unpack, unpack_ends, unpack_sum, digest = _START.unpack_from, _ENDS.unpack_from, SUM.unpack_from, xxh3_64_intdigest
     size_of_file = len(buffer)
     last_place = size_of_file - _START.size
@@ -56,7 +59,7 @@ def read_run(  # noqa: C901, PLR0912, PLR0915 - a call per frame is what it save
         end = place + 8 + length
         tag = None
         if bits & ~PLAIN == TAG:
-            # Lengths of tag and data; the tag's validity and padding, its two offsets; then the tag.
+            # Lengths of tag and data; the tag's validity and padding; its two offsets; then the tag.
             at = place + _FIRST + ((one + 7) & ~7)
             size = two
             if c or d < 0 or d != one - 16 or end - at != ((size + 7) & ~7) + _AROUND - _FIRST:

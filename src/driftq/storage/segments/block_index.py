@@ -1,9 +1,9 @@
-"""The index of a segment: one entry per block, seven numbers each, in one flat array and, on disk, in `.idx`.
+"""The index of a segment: one entry of seven numbers per block, in one flat array and, on disk, in `.idx`.
 
     first_seq, count, file offset, frame length, first ts, last ts, payload bytes        u64 each, little-endian
 
 `.idx` file: magic "DQI" + version, u32 number of entries, XXH3-64 of the entries, the entries. Finding a seq is one
-bisection over blocks plus arithmetic. `docs/formats/segment.md`.
+bisection over blocks plus arithmetic. See `docs/formats/segment.md`.
 """
 
 import sys
@@ -34,45 +34,46 @@ class BlockIndex:
     def add(
         self, *, first_seq: int, count: int, offset: int, length: int, first_ts: int, last_ts: int, payload: int
     ) -> None:
-        """One more block, behind the others."""
+        """Add a block after the others."""
         self.cells.extend((first_seq, count, offset, length, first_ts, last_ts, payload))
 
     def first_seq(self, block: int) -> int:
-        """Seq of its first record."""
+        """Return the seq of the block's first record."""
         return self.cells[STRIDE * block]
 
     def count(self, block: int) -> int:
-        """Its records."""
+        """Return the number of records in the block."""
         return self.cells[STRIDE * block + 1]
 
     def end_seq(self, block: int) -> int:
-        """One more than the seq of its last record."""
+        """Return the seq of the block's last record, plus one."""
         cell = STRIDE * block
         return self.cells[cell] + self.cells[cell + 1]
 
     def place(self, block: int) -> tuple[int, int]:
-        """Offset and length of its frame in the file."""
+        """Return offset and length of the block's frame in the file."""
         cell = STRIDE * block
         return self.cells[cell + 2], self.cells[cell + 3]
 
     def first_ts(self, block: int) -> int:
-        """Commit time of its first record."""
+        """Return the commit time of the block's first record."""
         return self.cells[STRIDE * block + 4]
 
     def last_ts(self, block: int) -> int:
-        """Commit time of its last record."""
+        """Return the commit time of the block's last record."""
         return self.cells[STRIDE * block + 5]
 
     def payload(self, block: int) -> int:
-        """Its payload bytes, deleted records included."""
+        """Return the block's payload bytes, deleted records included."""
         return self.cells[STRIDE * block + 6]
 
     def head(self, blocks: int) -> bytes:
-        """The entries of the first blocks, as bytes."""
+        """Return the entries of the first `blocks` blocks, as bytes."""
         return self.cells[: STRIDE * blocks].tobytes()
 
     def at_or_after(self, seq: int) -> int:
-        """The block that holds a seq, or the first one behind it; the number of blocks when there is none."""
+        """Return the block that contains a seq, or the first block after it, or the number of blocks if there is none.
+        Return the block that contains a seq, or the first block after it, or the number of blocks if there is none."""
         cells = self.cells
         block = bisect_right(range(len(cells) // STRIDE), seq, key=lambda i: cells[STRIDE * i]) - 1
         if block >= 0 and seq < self.end_seq(block):
@@ -81,13 +82,13 @@ class BlockIndex:
 
 
 def encode_index(index: BlockIndex) -> bytes:
-    """The `.idx` file."""
+    """Return the content of the `.idx` file."""
     entries = index.cells.tobytes()
     return _HEADER.pack(MAGIC, len(index), xxh3_64_intdigest(entries)) + entries
 
 
 def decode_index(content: bytes) -> BlockIndex | None:
-    """From an `.idx` file, or None when it is damaged."""
+    """Return the index in the content of an `.idx` file, or None if it is damaged."""
     if len(content) < _HEADER.size:
         return None
     magic, count, checksum = _HEADER.unpack_from(content)

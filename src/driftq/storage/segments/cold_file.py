@@ -1,24 +1,24 @@
-"""A cold segment: a sealed segment as one Parquet file that anybody can read, and the delete flags beside it.
+"""A cold segment: a sealed segment as one Parquet file that any program can read, and a file with its delete flags.
 
 `.parquet` has the columns of `storage.blocks.block_arrow.record_schema`, zstd pages, no dictionaries, row groups of up
-to 16 384 rows or 8 MiB. A row group ends where seqs jump, so each is contiguous and comes back as one `Block`. The
-footer's key-value metadata says whose records these are and, per row group, what an index needs and a checksum of its
-bytes:
+to 16 384 rows or 8 MiB. A row group ends where seqs jump, so each is contiguous and is read back as one `Block`. The
+footer's key-value metadata names the topic of the records and, per row group, has what an index needs and a checksum of
+its bytes:
 
     driftq.format "2"      driftq.topic_id      driftq.first_seq      driftq.groups: JSON, one array per row group
-    [first_seq, count, first_ts, last_ts, payload bytes, first byte, byte behind the last, XXH3-64 of these bytes]
+    [first_seq, count, first_ts, last_ts, payload bytes, first byte, byte after the last, XXH3-64 of these bytes]
     driftq.tags: JSON, the tags of each row group (`storage/segments/tag_codes`); files of format 1 do not have it
 
-`.del`, one flag byte per row in the order of the file, by the rule of frames (0xD5 = deleted, anything else = live):
+`.del` has one flag byte per row in the order of the file, as in frames (0xD5 = deleted, anything else = live):
 
     0   4  magic "DQD", version     4   4  count n
     8   8  XXH3-64 of the Parquet footer: the file's last footer_len + 8 bytes
     16  8  XXH3-64 of bytes 0..16
     24  n  flags, outside any checksum: deleting row r is a write of one byte at 24 + r
 
-Invariant: nothing reaches the Parquet decoder that a checksum has not vouched for. The chain is `.del` header, footer,
-row groups. What does not check out is `ColdDamagedError`; what the disk fails to read stays an `OSError`; a newer
-version is neither. `docs/formats/cold.md`.
+Invariant: the Parquet decoder gets only bytes whose checksum is right. The chain is `.del` header, footer, row groups.
+A wrong checksum raises `ColdDamagedError`, a failed read stays an `OSError`, and a newer version raises
+`NewerFormatError`. See `docs/formats/cold.md`.
 """
 
 import errno
@@ -41,7 +41,7 @@ from driftq.storage.format_version import newer
 from driftq.storage.segments.tag_codes import TagCodes, decode_codes, tag_codes
 from driftq.system.disk import Disk, File
 
-# long: one format, written and read and salvaged, to be read beside its page
+# long: one format, written, read and salvaged, to be read next to its page
 
 GROUP_ROWS_MAX = 16_384
 GROUP_BYTES_MAX = 8 << 20
@@ -55,16 +55,16 @@ _SUM = Layoutter("<Q")
 _PARQUET_MAGIC = b"PAR1"
 _TAIL = Layoutter("<I4s")
 _TAIL_GUESS = 64 << 10
-"""One read of so many bytes finds nearly every footer."""
+"""One read of this many bytes finds nearly every footer."""
 _WITHOUT_SEQ = ["ts", "node", "tag", "meta", "data"]
 
 
 class ColdDamagedError(Exception):
-    """A cold segment that does not check out. It is reported and isolated, never served."""
+    """A cold segment is damaged. It is reported and isolated; its rows are never returned."""
 
 
 class RowGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One row group: contiguous seqs, as an index of blocks would name them, and where its bytes are."""
+    """One row group: contiguous seqs with the fields of a block index, and the position of its bytes."""
 
     first_seq: int
     count: int
@@ -77,7 +77,7 @@ class RowGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class _Metadata(Protocol):
-    """A `pyarrow.parquet.FileMetaData`."""
+    """The parts of a `pyarrow.parquet.FileMetaData` that are used here."""
 
     @property
     def metadata(self) -> dict[bytes, bytes] | None: ...
@@ -90,9 +90,9 @@ _groups = json.Decoder(list[RowGroup], strict=True)
 
 
 def encode_parquet(blocks: Sequence[Block], *, topic_id: int, version: int = FORMAT) -> bytes:
-    """Return the `.parquet` file of a segment's blocks, in order of their seqs. Takes long, mostly without the GIL.
+    """Return the `.parquet` file of a segment's blocks, in order of their seqs. Slow, but mostly without the GIL.
 
-    `version` is another than today's only where a file is compared with what an earlier version wrote.
+    `version` differs from the current one only to compare with a file of an earlier version.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -127,7 +127,7 @@ def encode_parquet(blocks: Sequence[Block], *, topic_id: int, version: int = FOR
 
 
 class _Piece:
-    """Some rows of a block, on their way into a row group."""
+    """Rows of a block that go into one row group."""
 
     __slots__ = ("block", "first", "last", "payload_bytes")
 
@@ -138,21 +138,21 @@ class _Piece:
         self.payload_bytes = payload_bytes
 
     def batch(self) -> ArrowBatch:
-        """These rows as Arrow."""
+        """Return these rows as an Arrow batch."""
         return block_batch(self.block).slice(self.first, self.last - self.first)
 
     def tags(self) -> Sequence[bytes | None]:
-        """The tags of these rows."""
+        """Return the tags of these rows."""
         return self.block.tags(self.first, self.last) or [None] * (self.last - self.first)
 
     def ts(self, row: int) -> int:
-        """The commit time of a row."""
+        """Return the commit time of a row."""
         times = self.block.times(row, row + 1)
         return times if isinstance(times, int) else times[0]
 
 
 def _plan(blocks: Sequence[Block]) -> list[list[_Piece]]:
-    """Which rows go into which row group. A group may be over its bytes by the last record in it."""
+    """Assign rows to row groups. The last record of a group may exceed the group's limit of bytes."""
     groups: list[list[_Piece]] = []
     rows = payload = next_seq = 0
     for block in blocks:
@@ -174,7 +174,7 @@ def _plan(blocks: Sequence[Block]) -> list[list[_Piece]]:
 
 
 def _group(pieces: Sequence[_Piece], sink: BytesIO, start: int) -> RowGroup:
-    """What the footer says about the row group that was just written."""
+    """Return the footer's entry for the row group that was just written."""
     begin, end = pieces[0], pieces[-1]
     with sink.getbuffer() as written:
         checksum = xxh3_64_intdigest(written[start:])
@@ -191,13 +191,13 @@ def _group(pieces: Sequence[_Piece], sink: BytesIO, start: int) -> RowGroup:
 
 
 def encode_del(flags: bytes, parquet: bytes) -> bytes:
-    """The `.del` file that belongs to this `.parquet` file."""
+    """Return the `.del` file that belongs to this `.parquet` file."""
     header = _DEL.pack(DEL_MAGIC, len(flags), xxh3_64_intdigest(parquet[-_footer_bytes(parquet) :]))
     return b"".join((header, _SUM.pack(xxh3_64_intdigest(header)), flags))
 
 
 def _named_footer(content: bytes) -> int | None:
-    """The checksum of the footer that a `.del` belongs to, or None for a damaged header."""
+    """Return the checksum of the footer that a `.del` belongs to, or None if its header is damaged."""
     if len(content) < DEL_HEADER_BYTES:
         return None
     magic, _, footer_sum = _DEL.unpack_from(content)
@@ -207,7 +207,7 @@ def _named_footer(content: bytes) -> int | None:
 
 
 def _decode_del(content: bytes) -> tuple[int, bytes] | None:
-    """The footer's checksum and the flags, or None for anything damaged."""
+    """Return the footer's checksum and the flags, or None if anything is damaged. Raises NewerFormatError."""
     footer_sum = _named_footer(content)
     if footer_sum is None:
         return None
@@ -219,7 +219,7 @@ def _decode_del(content: bytes) -> tuple[int, bytes] | None:
 
 
 def _footer_bytes(tail: bytes) -> int:
-    """Size of the footer with its length and magic, out of a file's last bytes."""
+    """Return the size of the footer with its length and magic, from a file's last bytes."""
     if len(tail) < _TAIL.size:
         raise ColdDamagedError("a cold segment is too short to be one")
     size, magic = _TAIL.unpack_from(tail, len(tail) - _TAIL.size)
@@ -249,8 +249,8 @@ class ColdFile:
     def open(disk: Disk, path: str, del_content: bytes) -> "ColdFile | None":
         """Open a pair: the path of its `.parquet`, the content of its `.del`.
 
-        None when `.del` is damaged or belongs to other Parquet bytes; which of the two is wrong nobody can tell. Raises
-        ColdDamagedError when the Parquet file has no footer, NewerFormatError, and OSError.
+        Returns None if `.del` is damaged or belongs to other Parquet bytes: which of the two files is wrong is not
+        known. Raises ColdDamagedError if the footer is damaged, NewerFormatError, and OSError.
         """
         file = disk.open(path)
         try:
@@ -265,12 +265,12 @@ class ColdFile:
 
     @staticmethod
     def open_alone(disk: Disk, path: str, del_content: bytes, others: Iterable[bytes] = ()) -> "ColdFile":
-        """Open a `.parquet` that no `.del` vouches for, to save what can be read of it.
+        """Open a `.parquet` without a matching `.del`, to save what can be read of it.
 
-        The flags are those of the `.del` that names this footer, its own or one of `others`. Else its own count if they
-        are as many as the records and its header is damaged, or names the footer that these records would have. Flags
-        of another file never do: then every record is live. Row groups still answer for themselves. Raises
-        ColdDamagedError, NewerFormatError and OSError.
+        The flags come from the `.del` that has the checksum of this footer: its own or one of `others`. Otherwise its
+        own flags are used if there is one per record and its header is damaged or has the checksum of the footer that
+        these records would get. Flags of another file are never used: then every record is live. Row groups are still
+        checked when they are read. Raises ColdDamagedError, NewerFormatError and OSError.
         """
         file = disk.open(path)
         try:
@@ -291,7 +291,7 @@ class ColdFile:
         return ColdFile(disk, path, size, metadata, flags)
 
     def _footer_of_records(self) -> int | None:
-        """The checksum of the footer that a file of these records gets; None where some of them cannot be read."""
+        """Return the checksum of the footer that a file of these records gets, or None if some cannot be read."""
         try:
             blocks = [self.read_group(number) for number in range(len(self.groups))]
         except (ColdDamagedError, OSError):
@@ -301,21 +301,21 @@ class ColdFile:
 
     @property
     def first_seq(self) -> int:
-        """Seq of the first record."""
+        """Return the seq of the first record."""
         return self.groups[0].first_seq
 
     def flags(self) -> bytes:
-        """The delete flags of all rows as `.del` had them when it was opened."""
+        """Return the delete flags of all rows as they were when the segment was opened."""
         return self._flags
 
     def tag_codes(self) -> list[TagCodes | None]:
-        """Return the tags of each row group as the footer has them; None for a group of which it has none."""
+        """Return the tags of each row group from the footer; None for a group that has none there."""
         content = (self._metadata.metadata or {}).get(b"driftq.tags")
         found = None if content is None else decode_codes(content)
         return found if found is not None and len(found) == len(self.groups) else [None] * len(self.groups)
 
     def read_group(self, number: int) -> Block:
-        """The rows of one group as a block. May wait for the device. Raises ColdDamagedError or OSError."""
+        """Return the rows of one group as a block. May wait for the device. Raises ColdDamagedError or OSError."""
         group = self.groups[number]
         file = self._disk.open(self._path)
         try:
@@ -344,7 +344,7 @@ class ColdFile:
 
 
 def _read_footer(file: File, size: int) -> bytes:
-    """The footer with its length and magic."""
+    """Return the footer with its length and magic."""
     tail = file.pread(min(size, _TAIL_GUESS), max(0, size - _TAIL_GUESS))
     wanted = _footer_bytes(tail)
     if wanted > size:
@@ -357,7 +357,7 @@ def _read_footer(file: File, size: int) -> bytes:
 
 
 def _described(metadata: _Metadata) -> tuple[int, list[RowGroup]]:
-    """Topic id and row groups, from the key-value metadata."""
+    """Return topic id and row groups from the key-value metadata."""
     said = metadata.metadata or {}
     try:
         version = int(said[b"driftq.format"])
@@ -373,7 +373,7 @@ def _described(metadata: _Metadata) -> tuple[int, list[RowGroup]]:
 
 
 def _parse_footer(footer: bytes) -> _Metadata:
-    """A checked footer, parsed."""
+    """Parse a footer whose checksum was verified. Raises ColdDamagedError and OSError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -387,12 +387,12 @@ def _parse_footer(footer: bytes) -> _Metadata:
 
 
 def _decode_group(metadata: _Metadata, number: int, content: bytes, start: int, size: int) -> dict[str, Array]:
-    """The columns of one row group out of its checked bytes."""
+    """Return the columns of one row group from its verified bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # The decoder counts from the file's first byte. What nobody touches of so large a buffer takes no memory.
+        # The decoder counts from the file's first byte. Pages of the buffer that are never touched take no memory.
         whole = pa.allocate_buffer(size)
         memoryview(whole).cast("B")[start : start + len(content)] = content
         file = pq.ParquetFile(pa.BufferReader(whole), metadata=metadata, pre_buffer=False)
@@ -405,7 +405,7 @@ def _decode_group(metadata: _Metadata, number: int, content: bytes, start: int, 
 
 
 def _one_chunk(chunks: list[Array]) -> Array:
-    """A column that may have come in parts."""
+    """Return a column in one chunk."""
     import pyarrow as pa
 
     array: Array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
@@ -414,7 +414,7 @@ def _one_chunk(chunks: list[Array]) -> Array:
 
 
 def _texts(column: Array) -> Texts | None:
-    """A column of texts as blocks hold it, or None when no row has a value."""
+    """Return a column of texts in the form of a block, or None if no row has a value."""
     count = len(column)
     if column.null_count == count:
         return None
@@ -428,14 +428,14 @@ def _texts(column: Array) -> Texts | None:
 
 
 def _times(column: Array) -> "array[int]":
-    """A column of times."""
+    """Return a column of times as an array of milliseconds."""
     numbers = column.buffers()[1]
     assert numbers is not None
     return array("q", numbers.to_pybytes()[: 8 * len(column)])
 
 
 def _nodes(node: Texts | None) -> tuple[Texts | None, bytes | None]:
-    """The column of nodes, or the one node that all rows share."""
+    """Return the column of nodes, or the one node that all rows share."""
     if node is None or node.valid is not None:
         return node, None
     first = node[0]

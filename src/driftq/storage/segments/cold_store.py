@@ -1,12 +1,12 @@
-"""The files of cold segments, one Parquet file and its `.del` each, asked for as if they were hot: row groups are
+"""The files of cold segments: a Parquet file and its `.del` each. The interface is that of hot segments: row groups are
 blocks.
 
-In the index of a cold segment a block's offset is the number of its row group. Crash order of `write`: both files
-synced, then their directory; the caller removes the hot copy only behind that, and while both exist the hot one
-counts.
+In the index of a cold segment, the offset of a block is the number of its row group. Crash order of `write`: both files
+are synced, then their directory. The caller removes the hot copy only after that, and while both copies exist the hot
+one is used.
 
-A checksum that does not fit is proof of damage only in a directory that carries the mark of this server
-(`storage.server_id`); in any other, and for every failed call, the segment is unavailable: `OSError`.
+A wrong checksum is proof of damage only in a directory that carries the mark of this server (`storage.server_id`). In
+any other directory, and after every failed call, the segment is unavailable: `OSError`.
 """
 
 import errno
@@ -28,35 +28,35 @@ _OPENED_MAX = 64
 
 
 class ColdStore:
-    """All cold segments below a cold directory. Safe to call from any thread."""
+    """All cold segments of a cold directory. Safe to call from any thread."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._disk = layout.disk
         self._opened: dict[tuple[int, int], ColdFile] = {}
         self._durable_dirs: set[int] = set()
-        """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
+        """Topics whose directory is known to be durable. Used only by the writing thread."""
         self._lock = threading.Lock()
         self._used = False
-        """Has it been read from, or written to, in this run?"""
+        """Whether the directory was read from or written to in this run."""
 
     @property
     def path(self) -> str:
-        """The cold directory."""
+        """Return the path of the cold directory."""
         assert self._layout.cold is not None
         return self._layout.cold
 
     def is_there(self) -> bool:
-        """Has a server ever used this directory? An empty one, or a mount point without its mount, none has."""
+        """Whether a server has used this directory. False for an empty one, and for a mount point without its mount."""
         return self._layout.has_cold()
 
     def write(self, topic_id: int, first_seq: int, blocks: Sequence[Block], flags: bytes) -> BlockIndex:
-        """Make a durable cold copy; an earlier attempt is overwritten. Returns its index."""
+        """Make a durable cold copy, and overwrite that of an earlier attempt. Returns its index."""
         self._claim_tier()
         parquet = encode_parquet(blocks, topic_id=topic_id)
         self._disk.mkdir(self._layout.topic_dir(topic_id, cold=True))
         if topic_id not in self._durable_dirs:
-            # Not only when it is new: who made it may have died, or failed, before the sync.
+            # Also for an existing directory: the process that made it may have died or failed before the sync.
             self._disk.sync_dir(self._layout.topics_dir(cold=True), Site.COLD_TOPIC_DIR)
             self._durable_dirs.add(topic_id)
         contents = (("parquet", parquet, Site.COLD_PARQUET), ("del", encode_del(flags, parquet), Site.COLD_DEL))
@@ -75,7 +75,7 @@ class ColdStore:
         return index
 
     def read_index(self, topic_id: int, first_seq: int) -> BlockIndex | None:
-        """Return the index of a cold pair, or None when it is damaged. Raises OSError when it is unavailable."""
+        """Return the index of a cold pair, or None if it is damaged. Raises OSError if it is unavailable."""
         try:
             opened = self._open(topic_id, first_seq)
         except BlockDamagedError:
@@ -94,7 +94,7 @@ class ColdStore:
         return index
 
     def read_block(self, topic_id: int, first_seq: int, index: BlockIndex, block: int) -> Block:
-        """The rows of one row group. Raises OSError or BlockDamagedError."""
+        """Return the rows of one row group. Raises OSError or BlockDamagedError."""
         number, _ = index.place(block)
         try:
             return self._open(topic_id, first_seq).read_group(number)
@@ -102,11 +102,11 @@ class ColdStore:
             raise self._damaged(str(error)) from error
 
     def read_tags(self, topic_id: int, first_seq: int) -> list[TagCodes | None]:
-        """Return the tags of each row group, where the footer has them. Raises OSError or BlockDamagedError."""
+        """Return the tags of each row group that has them in the footer. Raises OSError or BlockDamagedError."""
         return self._open(topic_id, first_seq).tag_codes()
 
     def read_flags(self, topic_id: int, first_seq: int, index: BlockIndex) -> list[bytes]:
-        """The delete flags of every row group."""
+        """Return the delete flags of every row group."""
         flags = self._open(topic_id, first_seq).flags()
         found = []
         start = 0
@@ -125,10 +125,10 @@ class ColdStore:
             file.sync(Site.COLD_FLAG)
         finally:
             file.close()
-            self._forget(topic_id, first_seq)  # it was opened with the flags of before
+            self._forget(topic_id, first_seq)  # it was opened with the old flags
 
     def drop(self, topic_id: int, first_seq: int) -> None:
-        """Remove a cold segment, its flags first: what is left by a crash is a lone part."""
+        """Remove a cold segment, its flags first: a crash in between leaves a file that is not a segment."""
         self._forget(topic_id, first_seq)
         for suffix in ("del", "parquet"):
             self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
@@ -155,12 +155,13 @@ class ColdStore:
         return opened
 
     def _damaged(self, why: str) -> BlockDamagedError:
-        """Return the proof of damage. Raises OSError where this is not the cold directory of this server."""
+        """Return the error for damage. Raises OSError if this is not the cold directory of this server."""
         self._check_mark()
         return BlockDamagedError(why)
 
     def _claim_tier(self) -> None:
-        """Mark a tier that has no segment yet; one that lost its mark while it was in use is another file system."""
+        """Mark a tier that has no segment yet. A tier that lost its mark while in use is another file system: raise
+        OSError."""
         if not self._used and not self._layout.topic_ids(cold=True):
             mark_cold_tier(self._layout)
         self._check_mark()

@@ -1,8 +1,9 @@
-"""The files of hot segments: write blocks, seal, read a block, flip a flag, drop. Blocking calls, for threads and
-starts.
+"""The files of hot segments: write blocks, seal, read a block, set delete flags, remove. The calls block: they are for
+threads and starts.
 
-A segment is a pair: `.data`, frames back to back, durable before `.idx` is; a lone part is no segment. `.tags` is an
-aid that can always be made again. Sealed data never changes but for its delete flags (http-v0 §19.6).
+A segment is a pair of files: `.data`, with frames back to back, is durable before `.idx` is. One file without the other
+is not a segment. `.tags` can always be made again from `.data`. Sealed data never changes, except for its delete flags
+(http-v0 §19.6).
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,45 +23,45 @@ _OPEN_FILES_MAX = 256
 
 
 class BlockDamagedError(Exception):
-    """A file is there and a frame in it does not check out: the only proof that records are lost.
+    """A file exists and one of its frames is damaged: the only proof that records are lost.
 
-    An `OSError` is never one, whatever its errno: a missing file may be a missing mount, and EIO a path that fails
-    over. What an `OSError` hides may be readable a moment later.
+    An `OSError` is never such a proof, whatever its errno: a missing file may be a missing mount, and EIO a path that
+    fails over. The bytes that an `OSError` hides may be readable a moment later.
     """
 
 
 class Seal(NamedTuple):
-    """What makes a pair of the data of a segment."""
+    """The index and tags that turn the data of a segment into a sealed segment."""
 
     topic_id: int
     first_seq: int
-    index: BlockIndex  # type: ignore[assignment]  # hides tuple.index, which nobody asks a seal for
+    index: BlockIndex  # type: ignore[assignment]  # hides tuple.index, which is not used
     tags: bytes
 
 
 class SegmentStore:
-    """All hot segments below a data directory."""
+    """All hot segments of a data directory."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._disk = layout.disk
         self._open: dict[tuple[int, int], File] = {}
         self._durable_dirs: set[int] = set()
-        """Topics whose directory this process knows to be durable. Only the thread that writes uses it."""
+        """Topics whose directory is known to be durable. Used only by the writing thread."""
         self._unsynced: set[tuple[int, int]] = set()
-        """Segments whose data a sync failed to make durable. Looked at from anywhere, like the next."""
+        """Segments whose data a sync failed to make durable. Read by any thread, like `_syncing`."""
         self._syncing: set[tuple[int, int]] = set()
-        """Those whose data is being synced."""
+        """Segments whose data is being synced."""
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]]) -> None:
-        """Put frames, given with their offsets, one behind the other, into the active segment's file."""
+        """Write frames, given with their offsets and back to back, to the file of the active segment."""
         file = self._open_for_writing(topic_id, first_seq, fresh=frames[0][0] == 0)
         try:
             write_fully(file, [frame for _, frame in frames], frames[0][0])
         except OSError as error:
             if is_no_space(error):
                 with suppress(OSError):
-                    file.truncate(frames[0][0])  # a part of them is of no use, and takes the last space there is
+                    file.truncate(frames[0][0])  # part of the frames is useless, and takes the last free space
             raise
         finally:
             file.close()
@@ -71,22 +72,24 @@ class SegmentStore:
             return self._disk.open(path)
         self._disk.mkdir(self._layout.topic_dir(topic_id, cold=False))
         if topic_id not in self._durable_dirs:
-            # Not only when it is new: who made it may have died, or failed, before the sync.
+            # Also for an existing directory: the process that made it may have died or failed before the sync.
             self._disk.sync_dir(self._layout.topics_dir(cold=False), Site.SEGMENT_TOPIC_DIR)
             self._durable_dirs.add(topic_id)
         return self._disk.create(path)
 
     def sync_data(self, topic_id: int, sizes: Sequence[tuple[int, int]]) -> None:
-        """Make the frames in the first bytes of some segments durable, so many of each, and the files' own entries.
+        """Make the first bytes of some segments durable, and their directory entries. `sizes` has (first seq, bytes)
+        pairs.
 
-        Raises OSError, or BlockDamagedError where an earlier sync failed and the frames are not to be had any more.
+        Raises OSError, or BlockDamagedError if an earlier sync failed and the frames cannot be read any more.
         """
         for first_seq, size in sizes:
             self._sync_data(topic_id, first_seq, size, check=True)
         self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
 
     def _sync_data(self, topic_id: int, first_seq: int, size: int, *, check: bool) -> None:
-        """A sync that makes up for one that failed: what that left counts as clean, and no sync would write it."""
+        """Sync the data of a segment. After a failed sync, write it again first: the kernel considers its pages clean.
+        Sync the data of a segment. After a failed sync, write it again first: the kernel considers its pages clean."""
         key = (topic_id, first_seq)
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         try:
@@ -101,7 +104,10 @@ class SegmentStore:
             file.close()
 
     def _sync(self, file: File, key: tuple[int, int], site: Site) -> None:
-        """There is no moment at which a sync has failed and nobody could know of it."""
+        """Sync a file of a segment, so that a failure is visible to other threads at every moment.
+
+        The segment is marked as syncing before the call, and as unsynced before that mark is removed.
+        """
         self._syncing.add(key)
         try:
             file.sync(site)
@@ -112,28 +118,29 @@ class SegmentStore:
             self._syncing.discard(key)
 
     def doubt(self, topic_id: int, first_seq: int) -> None:
-        """Another process may have met a failed sync of its data."""
+        """Note that another process may have failed to sync the data of this segment."""
         self._unsynced.add((topic_id, first_seq))
 
     def is_doubtful(self, topic_id: int, first_seq: int) -> bool:
-        """Has a sync of its data failed? What was written may then have left memory without reaching the device."""
+        """Whether a sync of the data has failed. What was written may then be gone from memory without being on the
+        device."""
         return (topic_id, first_seq) in self._unsynced
 
     def may_be_doubtful(self, topic_id: int, first_seq: int) -> bool:
-        """Has one, or may one that is under way?"""
+        """Whether a sync of the data has failed, or one that is in progress may fail."""
         key = (topic_id, first_seq)
-        return key in self._syncing or key in self._unsynced  # in this order: a failure is noted before it is over
+        return key in self._syncing or key in self._unsynced  # in this order: a failure is noted before the sync ends
 
     def seal(self, seals: Sequence[Seal]) -> None:
-        """Durable data, then a durable `.idx`: each pair is a segment from here on.
+        """Make the data durable, then `.idx`: from here on, each pair is a segment.
 
-        Of one that `is_doubtful` the caller has just read the blocks that matter; they are not checked here again.
+        If a segment `is_doubtful`, the caller has just read the blocks that matter, so they are not checked here again.
         """
         for seal in seals:
             self._sync_data(seal.topic_id, seal.first_seq, sum(seal.index.place(len(seal.index) - 1)), check=False)
         for seal in seals:
-            # A file of its own, because no sync protects it: tags of an earlier seal, before a crash took some of those
-            # records, could come back in the place of these.
+            # `.tags` is removed and made as a new file, because no sync protects it: after a crash that took some
+            # records, the tags of an earlier seal could reappear in an overwritten file.
             self._disk.unlink(self._layout.segment_path(seal.topic_id, seal.first_seq, "tags"))
             self._put(seal.topic_id, seal.first_seq, "tags", seal.tags).close()
             self._put(seal.topic_id, seal.first_seq, "idx", encode_index(seal.index)).close()
@@ -156,9 +163,9 @@ class SegmentStore:
         return file
 
     def mend(self, topic_id: int, first_seq: int, index: BlockIndex) -> None:
-        """Write `.idx` and `.tags` of a sealed segment again, where they are missing or do not check out.
+        """Write `.idx` and `.tags` of a sealed segment again if they are missing or damaged.
 
-        Raises OSError and BlockDamagedError; then the files are as they were.
+        Raises OSError and BlockDamagedError; the files are then unchanged.
         """
         if self.read_index(topic_id, first_seq) is None:
             self._replace(topic_id, first_seq, "idx", encode_index(index))
@@ -168,9 +175,9 @@ class SegmentStore:
             self._replace(topic_id, first_seq, "tags", TagIndex.build(tag_rows(blocks, first_seq)).encode())
 
     def cut(self, topic_id: int, first_seq: int, size: int) -> None:
-        """Remove what the run before left of a segment that is not sealed, behind its first `size` bytes.
+        """Remove what the previous run left of an unsealed segment after its first `size` bytes.
 
-        Its records come again from the log, in other blocks perhaps. The next seal replaces an old `.idx`.
+        Its records come again from the log, perhaps in other blocks. The next seal replaces an old `.idx`.
         """
         for suffix in ("tags",) if size else ("idx", "tags", "data"):
             self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
@@ -193,20 +200,20 @@ class SegmentStore:
         try:
             for place in places:
                 write_fully(file, [_FLAG], place)
-            # Where it fails the flags are written again by whoever tries again; blocks at the end of an active segment
-            # would not be.
+            # If the sync fails, the next attempt writes the flags again, but not the blocks at the end of an active
+            # segment. So the failure is noted for the segment.
             self._sync(file, (topic_id, first_seq), Site.SEGMENT_FLAG)
         finally:
             file.close()
 
     def drop(self, topic_id: int, first_seq: int) -> None:
-        """Remove a segment, its index first: what is left by a crash is a lone part."""
+        """Remove a segment, its index first: a crash in between leaves a file that is not a segment."""
         self._unsynced.discard((topic_id, first_seq))
         for suffix in ("idx", "tags", "data"):
             self._disk.unlink(self._layout.segment_path(topic_id, first_seq, suffix))
 
     def read_block(self, topic_id: int, first_seq: int, index: BlockIndex, block: int) -> Block:
-        """One block, verified. May wait for the device. Raises OSError or BlockDamagedError."""
+        """Return one block, verified. May wait for the device. Raises OSError or BlockDamagedError."""
         offset, length = index.place(block)
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         try:
@@ -216,13 +223,13 @@ class SegmentStore:
         return verified(content, index.first_seq(block), index.count(block))
 
     def read_block_nowait(self, topic_id: int, first_seq: int, index: BlockIndex, block: int) -> Block | None:
-        """The same from memory, on the loop: None when it would have to wait."""
+        """Return one block from memory, on the loop, or None if the read would have to wait."""
         offset, length = index.place(block)
         content = self._reader(topic_id, first_seq).pread_nowait(length, offset)
         return None if content is None else verified(content, index.first_seq(block), index.count(block))
 
     def _reader(self, topic_id: int, first_seq: int) -> File:
-        """A cached handle; only the loop reads through it, and only the loop closes it."""
+        """Return a cached file handle. Only the loop reads through it and closes it."""
         key = (topic_id, first_seq)
         file = self._open.pop(key, None)
         if file is None:
@@ -234,28 +241,28 @@ class SegmentStore:
         return file
 
     def forget(self, topic_id: int, first_seq: int) -> None:
-        """Close the cached handle of a segment that goes away. On the loop."""
+        """Close the cached handle of a segment that is being removed. Runs on the loop."""
         file = self._open.pop((topic_id, first_seq), None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
-        """Close every cached handle."""
+        """Close all cached file handles."""
         for file in self._open.values():
             file.close()
         self._open.clear()
 
     def read_index(self, topic_id: int, first_seq: int) -> BlockIndex | None:
-        """The index of a sealed pair, or None when it is no pair or its index is damaged."""
+        """Return the index of a sealed pair, or None if a file is missing or the index is damaged."""
         paths = [self._layout.segment_path(topic_id, first_seq, suffix) for suffix in ("data", "idx")]
         if not all(map(self._disk.exists, paths)):
             return None
         return decode_index(read_file(self._disk, paths[1]))
 
     def scan_index(self, topic_id: int, first_seq: int, end_seq: int) -> BlockIndex | None:
-        """Return the index made again from the data, or None when a frame below `end_seq` is not sound.
+        """Return an index made from the data, or None if a frame below `end_seq` is damaged or the file is missing.
 
-        None as well when there is no such file. Raises OSError when the file cannot be read.
+        Raises OSError if the file cannot be read.
         """
         try:
             content = read_file(self._disk, self._layout.segment_path(topic_id, first_seq, "data"))
@@ -283,7 +290,7 @@ class SegmentStore:
         return index
 
     def holds(self, topic_id: int, first_seq: int, size: int) -> bool:
-        """Is there a data file of at least this size? Raises OSError when nobody can tell."""
+        """Whether there is a data file of at least this size. Raises OSError if that cannot be determined."""
         try:
             file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         except FileNotFoundError:
@@ -294,14 +301,14 @@ class SegmentStore:
             file.close()
 
     def read_tags(self, topic_id: int, first_seq: int) -> bytes | None:
-        """The content of `.tags`, if it is there."""
+        """Return the content of `.tags`, or None if it cannot be read."""
         try:
             return read_file(self._disk, self._layout.segment_path(topic_id, first_seq, "tags"))
         except OSError:
             return None
 
     def read_flags(self, topic_id: int, first_seq: int, index: BlockIndex) -> list[bytes]:
-        """The delete flags of every block as the file has them: one short read each."""
+        """Return the delete flags of every block as they are in the file, with one short read per block."""
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         try:
             found = []
@@ -315,7 +322,7 @@ class SegmentStore:
 
 
 def _check_frames(content: bytes, size: int) -> None:
-    """Are these sound frames, back to back, and so many bytes of them?"""
+    """Raise BlockDamagedError unless `content` has `size` bytes of valid frames, back to back."""
     place = 0
     while place < size:
         header = read_frame(content, place, len(content))
@@ -325,7 +332,7 @@ def _check_frames(content: bytes, size: int) -> None:
 
 
 def verified(content: bytes, first_seq: int, count: int) -> Block:
-    """The block of a frame that checks out and stands where its index says."""
+    """Return the block of a frame that is valid and is the one that its index describes. Raises BlockDamagedError."""
     header = read_frame(content, 0, len(content))
     if not isinstance(header, Frame):
         why = getattr(header, "why", "it is of another version")

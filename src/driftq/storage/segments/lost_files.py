@@ -1,11 +1,11 @@
-"""The files of segments that were given up, kept in `lost/` for whoever wants to look into them or save something.
+"""The files of segments that were given up. They are kept in `lost/`, so that an operator can inspect or salvage them.
 
 A segment is given up when all its records are holes or deleted, and at least one hole is damage. Its files move from
 `topics/` to `lost/` in the same root. They stay until the topic is deleted or retention has passed their records.
 
-Crash order of a move: second names, durable, then the first names go. So a file is found under at least one of them
-after every crash, and a move that is cut short is repeated by the next start. On a file system without hard links a
-rename takes their place; there a power loss may take a file.
+Crash order of a move: make the new names as hard links, make them durable, then remove the old names. So after every
+crash a file has at least one of its names, and the next start repeats an incomplete move. On a file system without hard
+links a rename is used instead; there, a power loss may lose a file.
 """
 
 import errno
@@ -18,21 +18,21 @@ _NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 
 
 class LostFiles:
-    """What is in `lost/`, in both roots. Blocking calls, for threads and starts."""
+    """The files in `lost/`, in both roots. The calls block: they are for threads and starts."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._lost = layout.lost()
         self._disk = layout.disk
         self.segments: dict[int, dict[int, int]] = {}
-        """How many files there are, by topic id and first seq. Written by one thread, read by any."""
+        """Number of files by topic id and first seq. Written by one thread, read by any."""
 
     def count(self) -> int:
         """Return how many files are in `lost/`."""
         return sum(sum(files.values()) for files in list(self.segments.values()))
 
     def look(self) -> None:
-        """Find what is there. Raises OSError."""
+        """Count the files that are there. Raises OSError."""
         self.segments = {}
         for cold in self._tiers():
             for topic_id in self._lost.topic_ids(cold=cold):
@@ -56,7 +56,7 @@ class LostFiles:
         return (False,) if self._layout.cold is None else (False, True)
 
     def _make_directory(self, topic_id: int, *, cold: bool) -> None:
-        """Make the directory, durably, also when it is there: who made it may have died before the sync."""
+        """Make the directory durable, even if it exists: the process that made it may have died before the sync."""
         root = self._layout.cold if cold else self._layout.data
         lost = self._lost.cold if cold else self._lost.data
         assert root is not None
@@ -73,7 +73,7 @@ class LostFiles:
             try:
                 self._disk.link(old, new)
             except FileExistsError:
-                pass  # a move that was cut short
+                pass  # left by an incomplete move
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
@@ -90,7 +90,7 @@ class LostFiles:
         self.segments.get(topic_id, {}).pop(first_seq, None)
 
     def drop_topic(self, topic_id: int) -> None:
-        """Remove everything of a deleted topic."""
+        """Remove all lost files of a deleted topic."""
         for cold in self._tiers():
             self._disk.remove_tree(self._lost.topic_dir(topic_id, cold=cold))
         self.segments.pop(topic_id, None)

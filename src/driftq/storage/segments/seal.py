@@ -1,4 +1,4 @@
-"""What a seal is: tag indexes of some segments, then all durable pairs.
+"""Sealing: build the tag indexes of some segments, then make all pairs durable.
 
 A damaged block fails the seal of its own segment only; an I/O error fails the batch.
 """
@@ -18,15 +18,15 @@ class UnsealedSegment(NamedTuple):
 
     topic_id: int
     first_seq: int
-    index: BlockIndex  # type: ignore[assignment]  # hides tuple.index, which nobody asks a segment for
+    index: BlockIndex  # type: ignore[assignment]  # hides tuple.index, which is not used
     blocks: Callable[[], Sequence[Block]]
-    """Those of its blocks that are to be found by tag. Raises BlockDamagedError or OSError."""
+    """Return the blocks whose tags go into the index. Raises BlockDamagedError or OSError."""
 
 
 def seal(
     store: SegmentStore, segments: Sequence[UnsealedSegment], *, hurry: bool
 ) -> list[TagIndex | BlockDamagedError]:
-    """Seal them; of each its tag index, or why it is not sealed. Raises OSError."""
+    """Seal segments. Returns for each its tag index, or the damage that prevented it. Raises OSError."""
     found: list[TagIndex | BlockDamagedError] = []
     for segment in segments:
         try:

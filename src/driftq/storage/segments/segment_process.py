@@ -1,14 +1,16 @@
-"""Segment files written and sealed by a process of its own: blocks over, tag indexes back.
+"""A process that writes and seals segment files: it receives blocks and returns tag indexes.
 
-Two threads there, as in a server without it: one writes blocks and never waits for the device, the other seals. So
-blocks of one segment are written in the order in which they were sent, and seals are done in theirs; a seal is sent
-when its blocks are known to be written. `after` comes behind all that was sent before it.
+It has two threads, like a server without such a process: one writes blocks and never waits for the device, the other
+seals. So the blocks of a segment are written in the order in which they were sent, and seals are made in their own
+order. A seal is sent only when its blocks are known to be written. `after` reports when everything sent before it is
+done.
 
 Invariants
-- It does the good way alone. What it failed at is the server's to do from then on, for who has seen a failed sync must
-  know of it: the kernel tells of one once.
-- A server that left without a word has no use for what is queued: its log has it all. It ends behind what it is doing.
-- When it is gone, everything under way has failed.
+- The process never handles a failure. From then on the server does that work itself, because a failed sync must be
+  remembered: the kernel reports it only once.
+- If the server ends without a FINISH order, its queued orders are dropped, because the log has all their records. The
+  process ends after the orders in progress.
+- When the process has ended, all unanswered orders have failed.
 """
 
 import os
@@ -38,7 +40,7 @@ Wrote = Callable[[None, Exception | None], None]
 
 
 class ScribeError(OSError):
-    """What an order failed with, and which of its segments nobody can say of what the device has."""
+    """The error of an order. `doubtful` has the indexes of its segments whose state on the device is not known."""
 
     def __init__(self, number: int, why: str, doubtful: Sequence[int]) -> None:
         super().__init__(number, why)
@@ -56,9 +58,9 @@ class _Segment(Struct, array_like=True):
     topic_id: int
     first_seq: int
     parts: list[int]
-    """Of a write the sizes of the frames, of a seal the numbers of the blocks to be found by tag."""
+    """For a write: the sizes of the frames. For a seal: the numbers of the blocks whose tags go into the index."""
     place: int
-    """Of a write where its first frame goes, of a seal how many bytes of the body are its index."""
+    """For a write: the offset of its first frame. For a seal: the size of its index in the body, in bytes."""
 
 
 class _Order(Struct, array_like=True):
@@ -71,16 +73,16 @@ class _Order(Struct, array_like=True):
 class _Answer(Struct, array_like=True):
     number: int
     failed: int = 0
-    """The error of the system, if there was one."""
+    """The errno, or 0 for success."""
     why: str = ""
     doubtful: list[int] = []
-    """With an error: of which segments a sync has failed, by their places in the order."""
+    """After an error: the indexes of the order's segments whose sync has failed."""
     sealed: list[int | str] = []
-    """Of each segment how many bytes of the body are its tag index, or what is damaged."""
+    """For each segment: the size of its tag index in the body, or a description of the damage."""
 
 
 _Waiting = tuple[Callable[[list[Sealed], ScribeError | None], None], int]
-"""Who hears what became of an order, and how many segments it is about."""
+"""The callback of an order, and the number of its segments."""
 
 _encode = Encoder().encode
 _order = Decoder(_Order).decode
@@ -88,12 +90,12 @@ _answer = Decoder(_Answer).decode
 
 
 class SegmentScribe:
-    """The loop's side. Everybody hears what became of his order, on the loop."""
+    """The server's side of the segment process. All callbacks run on the loop."""
 
     def __init__(self, scribe: Scribe, lock: Lock, data_dir: str) -> None:
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
-        """Is called on the loop when the process has ended before `close`, and its orders have failed."""
+        """Called on the loop if the process ends before `close`, after its orders have failed."""
         self._closing = False
         self.pid = scribe.pid
         self._scribe = scribe
@@ -103,20 +105,20 @@ class SegmentScribe:
 
     @property
     def jobs(self) -> int:
-        """Orders that have not been answered yet."""
+        """Return the number of orders without an answer."""
         return len(self._waiting)
 
     @property
     def oldest(self) -> int | None:
-        """The number of the oldest order that has not been answered yet."""
+        """Return the number of the oldest order without an answer."""
         return next(iter(self._waiting), None)
 
     def kill(self) -> None:
-        """End a process that does not answer. Its orders fail when it is gone."""
+        """Kill a process that does not answer. Its orders fail when it has ended."""
         self._scribe.kill()
 
     def write(self, topic_id: int, first_seq: int, frames: Sequence[tuple[int, bytes]], done: Wrote) -> None:
-        """`SegmentStore.write`."""
+        """Order `SegmentStore.write`; `done` gets the error, or None."""
         contents = [frame for _, frame in frames]
         segment = _Segment(topic_id, first_seq, list(map(len, contents)), frames[0][0])
         self._send(_Kind.WRITE, [segment], contents, lambda _, error: done(None, error))
@@ -128,8 +130,9 @@ class SegmentScribe:
         *,
         hurry: bool,
     ) -> None:
-        """`storage.segments.seal.seal`, of segments given with their index and the numbers of the blocks to be
-        found."""
+        """Order `storage.segments.seal.seal`, of segments given as (topic id, first seq, index, numbers of the blocks
+        to index by tag).
+        """
         indexes = [encode_index(index) for _, _, index, _ in segments]
         orders = [
             _Segment(topic_id, first_seq, numbers, len(content))
@@ -138,11 +141,11 @@ class SegmentScribe:
         self._send(_Kind.SEAL, orders, indexes, done, hurry=hurry)
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call back when everything that was ordered before has been done."""
+        """Call `done` when everything that was ordered before is finished."""
         self._send(_Kind.AFTER, [], [], lambda _, __: done())
 
     def close(self) -> None:
-        """Have it finish what it was told, and end."""
+        """Make the process finish its orders and end."""
         self._closing = True
         if not self.gone:
             self._scribe.send(_encode(_Order(_Kind.FINISH, 0, [])), [])
@@ -191,7 +194,7 @@ class SegmentScribe:
 
 
 class SegmentWork:
-    """The scribe's side: orders in, answers out."""
+    """The work of the segment process: takes orders, sends answers."""
 
     def __init__(
         self,
@@ -209,7 +212,7 @@ class SegmentWork:
         self.finished = False
 
     def take(self, message: WriterMessage) -> None:
-        """Have it done in its turn; or do all that is left, where the server says that it goes."""
+        """Queue an order on its thread. FINISH completes all queued orders instead."""
         order, body = _order(message.head), bytes(message.body)
         if order.kind == _Kind.FINISH:
             self._writes.close()
@@ -229,7 +232,7 @@ class SegmentWork:
             answer.sealed, body = work()
         except OSError as error:
             answer.failed, answer.why = error.errno or EIO, error.strerror or str(error)
-        except Exception as bug:  # noqa: BLE001 - the thread goes on, and the loop hears of it
+        except Exception as bug:  # noqa: BLE001 - the thread must continue; the answer reports the error
             answer.failed, answer.why = EIO, repr(bug)
         if answer.failed:
             answer.doubtful = [
@@ -240,7 +243,7 @@ class SegmentWork:
         self._answers.send(_encode(answer), body)
 
     def _write(self, segment: _Segment, body: bytes) -> tuple[list[int | str], bytes]:
-        # The frames stand one behind the other in the file as they do here: one write is as good as one for each.
+        # The frames are back to back in the file as they are here, so one write is enough for all.
         self._store.write(segment.topic_id, segment.first_seq, [(segment.place, body)])
         return [], b""
 
@@ -263,8 +266,8 @@ class SegmentWork:
 
 
 def keep_segments(desk: Desk, head: bytes) -> None:
-    """The life of the process, until its server has left."""
-    # What is made for a seal is not needed by the next one, and the memory is the server's to use.
+    """Run the segment process until the server has ended."""
+    # The memory of one seal is not reused by the next, so it is returned to the system.
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     work = SegmentWork(desk, OsDisk(), head, ThreadWorker, give_freed_memory_back)
     while not work.finished and (messages := desk.receive(None)) is not None:

@@ -1,9 +1,9 @@
-"""The tags of a row group of a cold segment, for a footer: each tag once, and a number per row.
+"""The tags of a row group of a cold segment, for its footer: each tag once, and a number per row.
 
     [[tag or null, ...], base64 of zlib of the numbers, u8 each, or u16 where there are more than 256 tags]
 
-Row `r` has the tag at the place of its number; null stands for rows without a tag. A group whose tags take more than
-16 KiB once each has no such entry (null): whoever wants its tags reads its rows. `docs/formats/cold.md`.
+The number of row `r` is the index of its tag in the list; null is for rows without a tag. A group whose distinct tags
+take more than 16 KiB has no such entry (null): its tags must be read from its rows. See `docs/formats/cold.md`.
 """
 
 import zlib
@@ -14,21 +14,24 @@ from typing import TypeAlias
 from msgspec import DecodeError, Struct, json
 
 Column: TypeAlias = "bytearray | array[int]"
-"""A number per row: one byte each, or two."""
+"""A number per row, of one byte or of two."""
 _TAG_BYTES_MAX = 16 << 10
 _TAG_COST = 4
-"""What a tag takes in JSON beside its own bytes, at least."""
+"""Bytes that a tag takes in JSON in addition to its own, at least."""
 _NARROW_MAX = 256
 
 
 class TagCodes(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The tags of one row group."""
+    """The tags of one row group, in the form of the footer."""
 
     tags: list[str | None]
     packed: bytes
 
     def numbered(self, count: int, numbers: Mapping[bytes, int], *, wide: bool) -> "Column | None":
-        """Return for each of `count` rows what `numbers` has for its tag; None where it has nothing for some tag."""
+        """Return the number in `numbers` of each row's tag, for `count` rows.
+
+        Returns None if a row has no tag or a tag that is not in `numbers`, or if the entry is damaged.
+        """
         known = [numbers.get(b"" if tag is None else tag.encode(), -1) for tag in self.tags]
         if -1 in known or None in self.tags:
             return None
@@ -49,7 +52,7 @@ _decoder = json.Decoder(list[TagCodes | None])
 
 
 def tag_codes(tags: Iterable[bytes | None]) -> TagCodes | None:
-    """Return the tags of the rows of a group, or None where they take too much room."""
+    """Return the tags of the rows of a group, or None if they take more than 16 KiB."""
     places: dict[bytes | None, int] = {}
     codes: list[int] = []
     size = 0
@@ -66,7 +69,7 @@ def tag_codes(tags: Iterable[bytes | None]) -> TagCodes | None:
 
 
 def decode_codes(content: bytes) -> list[TagCodes | None] | None:
-    """Return the entries of a footer, or None where they cannot be read."""
+    """Return the entries of a footer, or None if they cannot be read."""
     try:
         return _decoder.decode(content)
     except DecodeError:

@@ -1,8 +1,9 @@
-"""The tag index of a sealed segment: its row numbers sorted by tag, and enough of each tag to bisect for it.
+"""The tag index of a sealed segment: its row numbers sorted by tag, and enough of each tag for a binary search.
 
-Row `r` is the record of seq `segment.first_seq + r`. All tags of a segment share a prefix, often a long one; of what
-follows it, 8 bytes are kept per tag as a big-endian number, so that the order of the numbers is the order of the bytes.
-That is 10 bytes per tag (12 above 65 536 rows), and answers most questions for certain; what it cannot decide it says.
+Row `r` is the record of seq `segment.first_seq + r`. All tags of a segment share a prefix, often a long one. Of the
+bytes after it, 8 are kept per tag as a big-endian number, so that the order of the numbers is the order of the bytes.
+That is 10 bytes per tag (12 above 65 536 rows). It answers most questions with certainty; where it cannot, the answer
+is marked as uncertain.
 
     0   4  magic "DQT", version
     4   4  zeros
@@ -11,8 +12,8 @@ That is 10 bytes per tag (12 above 65 536 rows), and answers most questions for 
     24  4  prefix length      28  4  length of the first tag      32  4  length of the last tag      36  4  zeros
     40  8n keys               then the rows, n times u16 or u32, then the first tag and the last tag
 
-Entries are sorted by tag, then by row. `.tags` is an aid that can always be made again from `.data`: what is damaged is
-as good as absent, and no sync protects it. `docs/formats/tags.md`.
+Entries are sorted by tag, then by row. `.tags` can always be made again from `.data`, so a damaged file counts as
+absent, and no sync protects it. See `docs/formats/tags.md`.
 """
 
 import sys
@@ -34,16 +35,16 @@ _HEADER = Struct("<IIIII4x")
 _KEYS_AT = _PREAMBLE.size + _HEADER.size
 KEY_BYTES = 8
 LONG = 1
-"""Some tag is longer than prefix and key, so that an equal key is no proof of an equal tag."""
+"""At least one tag is longer than prefix and key, so an equal key does not prove an equal tag."""
 AMBIGUOUS = 2
-"""Some tag's part in the key ends with a zero byte, which padding cannot be told from."""
+"""The part of some tag in the key ends with a zero byte, which looks like padding."""
 WIDE = 4
 _KNOWN = LONG | AMBIGUOUS | WIDE
 NARROW_ROWS = 1 << 16
 
 
 class Candidates(NamedTuple):
-    """Rows that may match, in the order of their tags. When not `certain`, the caller compares the tags themselves."""
+    """Rows that may match, in the order of their tags. If not `certain`, the caller must compare the tags."""
 
     rows: Sequence[int]
     certain: bool
@@ -53,7 +54,7 @@ _NONE = Candidates((), certain=True)
 
 
 def tag_rows(sources: Iterable[RowSource], first_seq: int) -> Iterator[tuple[bytes, int]]:
-    """Every tag with its row number, counted from the segment's first seq."""
+    """Yield every tag with its row number, counted from the segment's first seq."""
     for source in sources:
         tags = source.tags(0, source.count)
         if tags is not None:
@@ -61,7 +62,7 @@ def tag_rows(sources: Iterable[RowSource], first_seq: int) -> Iterator[tuple[byt
 
 
 class TagIndex:
-    """The sorted rows of one segment. Immutable."""
+    """The rows of one segment, sorted by tag. Immutable."""
 
     __slots__ = ("_bits", "_keys", "_prefix", "_rows", "first", "last")
 
@@ -72,16 +73,16 @@ class TagIndex:
         self._rows = rows
         self._bits = bits
         self.first, self.last = ends
-        """The smallest tag and the largest."""
+        """The smallest tag and the largest tag."""
         self._prefix = self.first[:prefix]
 
     @staticmethod
     def build(tags: Iterable[tuple[bytes, int]]) -> "TagIndex":
-        """Sort tags given with their row numbers. For a thread: 10 000 take a few milliseconds."""
+        """Sort tags, given with their row numbers. For a thread: 10 000 tags take a few milliseconds."""
         entries = sorted(tags, key=itemgetter(1))
         if not entries:
             return TagIndex(array("Q"), array("H"), 0, (b"", b""), 0)
-        # As Latin-1 a text compares like its bytes, and faster than they do. Equal ones stay in order of their rows.
+        # Latin-1 text compares like its bytes, and faster. The sort is stable: rows with equal tags stay in order.
         texts = [tag.decode("latin-1") for tag, _ in entries]
         order = sorted(range(len(entries)), key=texts.__getitem__)
         names = [entries[place][0] for place in order]
@@ -98,12 +99,12 @@ class TagIndex:
             bits |= AMBIGUOUS
         if len(packed) != KEY_BYTES * len(parts):
             packed = b"".join([part.ljust(KEY_BYTES, b"\0") for part in parts])
-        keys = array("Q", packed)[:]  # made of bytes it has room to spare, its copy has not
+        keys = array("Q", packed)[:]  # the copy has no spare room, unlike an array made from bytes
         keys.byteswap()
         return TagIndex(keys, array("I" if bits & WIDE else "H", rows), bits, (first, last), prefix)
 
     def encode(self) -> bytes:
-        """The `.tags` file."""
+        """Return the content of the `.tags` file."""
         body = b"".join(
             (
                 _HEADER.pack(len(self._keys), self._bits, len(self._prefix), len(self.first), len(self.last)),
@@ -117,7 +118,7 @@ class TagIndex:
 
     @staticmethod
     def decode(content: bytes) -> "TagIndex | None":
-        """From a `.tags` file, or None when it is damaged or of another version."""
+        """Return the index in the content of a `.tags` file, or None if it is damaged or of another version."""
         if len(content) < _KEYS_AT:
             return None
         magic, checksum = _PREAMBLE.unpack_from(content)
@@ -138,20 +139,20 @@ class TagIndex:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, about."""
+        """Return the approximate size in memory, in bytes."""
         held = (self._keys, self._rows, self.first, self.last, self._prefix)
         return sys.getsizeof(self) + sum(map(sys.getsizeof, held))
 
     def may_match_exact(self, tag: bytes) -> bool:
-        """False when no row can have this tag: the cheap first question."""
+        """Return False if no row can have this tag. Cheaper than `exact`."""
         return self.first <= tag <= self.last and bool(self._keys)
 
     def may_match_prefix(self, prefix: bytes) -> bool:
-        """False when no row's tag can begin so."""
+        """Return False if no row's tag can begin with `prefix`. Cheaper than `prefix()`."""
         return self.first[: len(prefix)] <= prefix <= self.last and bool(self._keys)
 
     def exact(self, tag: bytes) -> Candidates:
-        """The rows with this tag, ascending when certain."""
+        """Return the rows with this tag, in ascending order if certain."""
         if not self.first <= tag <= self.last or not tag.startswith(self._prefix):
             return _NONE
         part = tag[len(self._prefix) :]
@@ -166,15 +167,16 @@ class TagIndex:
         start = bisect_left(keys, key)
         if start == len(keys) or keys[start] != key:
             return _NONE
-        # A full key without padding in it proves all of a tag that is not longer; a shorter one proves that nothing
-        # follows, unless what looks like padding may be zeros of a tag's own.
+        # A full key without padding proves the whole tag if no tag is longer. A shorter key proves that nothing follows
+        # it, unless the padding may be zero bytes of a tag.
         doubt = self._bits & LONG or padded if size >= KEY_BYTES else self._bits & AMBIGUOUS
         return Candidates(self._rows[start : bisect_right(keys, key, start)], not doubt)
 
     def numbered(self, size: int, numbers: Mapping[bytes, int], *, wide: bool) -> "tuple[Column, int] | None":
-        """Return for each of `size` rows what `numbers` has for its tag, 0 for rows without one, and how many have one.
+        """Return the number in `numbers` of each row's tag, for `size` rows, and how many rows have a tag.
 
-        None where some row has another tag, or where the index alone does not prove the tag of a row.
+        Rows without a tag get 0. Returns None if a row has a tag that is not in `numbers`, or if the index alone does
+        not prove the tag of a row.
         """
         column: Column = array("H", bytes(2 * size)) if wide else bytearray(size)
         left = len(self._keys)
@@ -189,7 +191,7 @@ class TagIndex:
         return None if left else (column, len(self._keys))
 
     def prefix(self, prefix: bytes) -> Candidates:
-        """The rows whose tag begins so, in the order of their tags."""
+        """Return the rows whose tag begins with `prefix`, in the order of their tags."""
         if not self.may_match_prefix(prefix):
             return _NONE
         common = self._prefix
@@ -205,12 +207,12 @@ class TagIndex:
         high = int.from_bytes(part[:KEY_BYTES].ljust(KEY_BYTES, b"\xff"), "big")
         start = bisect_left(self._keys, low)
         found = self._rows[start : bisect_right(self._keys, high, start)]
-        # A part that ends with a zero byte matches the padding of a tag that is shorter than it, too.
+        # A prefix that ends with a zero byte also matches the padding of a shorter tag.
         return Candidates(found, not (size > KEY_BYTES or part.endswith(b"\0"))) if found else _NONE
 
 
 def common_prefix(first: bytes, last: bytes) -> int:
-    """Length of the prefix that two tags, and so all between them, share."""
+    """Return the length of the prefix that two tags, and so all tags between them, share."""
     if first == last:
         return len(first)
     shorter = min(len(first), len(last))

@@ -1,8 +1,8 @@
-"""Sort the tags of a sealed segment where the interpreter's lock is not held, so that sealing costs appends nothing.
+"""Sort the tags of a sealed segment without holding the interpreter's lock, so that sealing does not delay appends.
 
-The same index as `TagIndex.build` makes, by Arrow's kernels over the blocks' own columns. Segments with holes inside,
-or without tags, take the plain way. So does one that nobody is in a hurry for while Arrow is not loaded: to load it
-takes the interpreter's lock for as long as to sort some thirty segments plainly.
+The result is the index that `TagIndex.build` makes, computed by Arrow's kernels from the columns of the blocks.
+Segments with holes inside or without tags use `TagIndex.build` itself. So does a seal without `hurry` while Arrow is
+not loaded: loading Arrow holds the interpreter's lock as long as sorting about thirty segments with `TagIndex.build`.
 """
 
 import sys
@@ -24,7 +24,7 @@ from driftq.storage.segments.tag_index import (
 
 
 def index_blocks(blocks: Sequence[Block], first_seq: int, *, hurry: bool = True) -> TagIndex:
-    """The tag index of a segment's blocks; `hurry` where many more are about to come. For a thread."""
+    """Return the tag index of a segment's blocks. For a thread. `hurry`: many more segments are about to come."""
     tagged = [block for block in blocks if block.tag_bytes()]
     contiguous = sum(block.count for block in blocks) == blocks[-1].last_seq + 1 - first_seq
     worth_it = hurry or "pyarrow.compute" in sys.modules
@@ -43,7 +43,7 @@ def index_blocks(blocks: Sequence[Block], first_seq: int, *, hurry: bool = True)
     prefix = common_prefix(first, last)
     end = prefix + KEY_BYTES
     parts = pc.binary_slice(names, prefix, end)
-    # Bytes are padded as if they were ASCII: the kernel looks at none of them.
+    # The ASCII kernel pads any bytes, because it does not look at them.
     padded = pc.ascii_rpad(parts.view(pa.utf8()), KEY_BYTES, padding="\0")
     keys = array("Q", padded.buffers()[2].to_pybytes()[: 8 * len(names)])
     keys.byteswap()
