@@ -1,4 +1,4 @@
-"""The outside world as protocols, and the real thing behind each: time, disk, entropy, loop and threads.
+"""The outside world as protocols, each with its real implementation: time, disk, randomness, event loop and threads.
 
-No other package touches any of them, so a whole server can be run, crashed and replayed from a seed.
+No other package uses them directly, so a test can run a whole server, crash it, and repeat the run from a seed.
 """

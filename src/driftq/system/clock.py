@@ -1,8 +1,8 @@
-"""Time, as one seam: three clocks of the machine, each for one purpose.
+"""Time: three clocks of the machine, each for one purpose.
 
-wall       the time of day. It may step in either direction. For stamps, deadlines that a client names, and display.
-steady     counts every millisecond once, also while the machine is suspended, and never steps. For durations.
-monotonic  the clock of the event loop; it may stop while the machine is suspended. For figures of one request.
+wall       the time of day. It may step in either direction. For timestamps, deadlines from clients, and display. steady
+counts every millisecond once, also while the machine is suspended, and never steps. For durations. monotonic  the clock
+of the event loop; it may stop while the machine is suspended. For figures of one request.
 """
 
 import time
@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the product may ask about time."""
+    """The clocks that the product may use."""
 
     def wall_ms(self) -> int:
         """Return milliseconds since the epoch. May step in either direction."""
         ...
 
     def wall_ns(self) -> int:
-        """Return nanoseconds since the epoch, of the same clock."""
+        """Return nanoseconds since the epoch, of the wall clock."""
         ...
 
     def steady_ns(self) -> int:
@@ -33,7 +33,7 @@ _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     __slots__ = ()
 
@@ -45,5 +45,5 @@ class SystemClock:
     monotonic_ns = staticmethod(time.monotonic_ns)
 
     def steady_ns(self) -> int:
-        """Return nanoseconds since the boot; suspends count where the machine has a clock that counts them."""
+        """Return nanoseconds since the boot. Suspends count if the machine has a clock that counts them."""
         return time.clock_gettime_ns(_STEADY)

@@ -1,14 +1,14 @@
-"""The disk, as one seam: files, directories, and the calls that make them durable.
+"""The disk: files, directories, and the calls that make them durable.
 
-What a `Disk` promises is what a POSIX file system promises and no more:
+A `Disk` promises what a POSIX file system promises, and no more:
 - a write is *pending* until a `sync` of its file returns; a crash may keep, drop or tear pending writes in any order;
 - a directory entry (create, rename, unlink, mkdir) is *pending* until a `sync_dir` of its directory returns;
 - within one process a read sees every write that has returned.
 
-Every sync names its `Site`. The simulated disk can ignore one site per run, which is how the tests show that no sync
-is there for decoration. `docs/guarantees.md` lists what each site protects.
+Every sync names its `Site`. The simulated disk can ignore one site per run; so the tests show that every sync is
+needed. `docs/guarantees.md` lists what each site protects.
 
-Paths are strings with `/`; they are made by `storage.layout` from numbers, never from a user's name.
+Paths are strings with `/`; `storage.layout` makes them from numbers, never from names that users choose.
 """
 
 import ctypes
@@ -24,13 +24,13 @@ from driftq.system.lock import Lock, OsLock, take_lock
 _IOV_MAX = 1024
 _WRITE_AND_WAIT = 7
 _sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
-"""Linux only; elsewhere the first sync of a new WAL file takes longer, and that is all."""
+"""Exists on Linux only. Without it, the first sync of a new WAL file takes longer; nothing else changes."""
 _NOT_WRITTEN = frozenset((errno.EIO, errno.ENOSPC, errno.EDQUOT))
 _ZEROS = bytes(1 << 20)
 
 
 class Site(StrEnum):
-    """Every place that syncs, by name."""
+    """The names of all places that sync."""
 
     LAYOUT_DIR = "layout.dir"
     WAL_DIR = "wal.dir"
@@ -64,22 +64,23 @@ class Site(StrEnum):
 
 
 class File(Protocol):
-    """One open file. Reads and writes carry their offset; there is no position to share or lose."""
+    """One open file. Reads and writes take an offset, so there is no shared position."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes from `offset`; fewer only at the end of the file. May block."""
+        """Return up to `size` bytes from `offset`; fewer only at the end of the file. May block."""
         ...
 
     def pread_into(self, view: memoryview, offset: int) -> int:
-        """Read into a view, from its start; returns how many bytes, fewer than it has only at the end of the file."""
+        """Fill a view from its start, and return the number of bytes; fewer than its size only at the end of the file.
+        Fill a view from its start, and return the number of bytes; fewer than its size only at the end of the file."""
         ...
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
-        """The same without waiting for the device: None when the bytes are not all in memory."""
+        """Return the bytes without waiting for the device, or None if they are not all in memory."""
         ...
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
-        """Write the buffers one behind the other; returns how many bytes were taken, which may be fewer."""
+        """Write the buffers back to back, and return the number of bytes written, which may be fewer."""
         ...
 
     def sync(self, site: Site) -> None:
@@ -87,62 +88,62 @@ class File(Protocol):
         ...
 
     def write_out(self) -> None:
-        """Have the kernel write what is pending now, so that a later sync has less to do. Promises nothing.
+        """Make the kernel write pending bytes now, so that a later sync has less to do. Promises no durability.
 
-        Raises OSError when the device did not take it: the kernel says so once, and no later sync would.
+        Raises OSError if the device did not take them: the kernel reports that once, and no later sync would.
         """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut or extend (with zeros) to `size`."""
+        """Cut the file to `size` bytes, or extend it with zeros."""
         ...
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         ...
 
     def close(self) -> None:
-        """Give the handle back. Says nothing about durability."""
+        """Close the file. Promises nothing about durability."""
         ...
 
 
 class Disk(Protocol):
-    """A file system."""
+    """A file system, as the server uses it."""
 
     def open(self, path: str) -> File:
         """Open for reading and writing. Raises FileNotFoundError."""
         ...
 
     def create(self, path: str) -> File:
-        """Create, or cut an existing file to nothing, and open it."""
+        """Create a file, or cut an existing one to 0 bytes, and open it."""
         ...
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Return the sorted names in a directory; empty if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Is there a file or directory of this name?"""
+        """Whether there is a file or directory of this name."""
         ...
 
     def mkdir(self, path: str) -> bool:
-        """Make one directory whose parent exists; False when it was there already."""
+        """Make one directory whose parent exists. Returns False if it exists already."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file, replacing what `new` named, in one step."""
+        """Rename a file in one step, and replace the file that had the name `new`."""
         ...
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name, which nothing has yet. Not every file system can."""
+        """Give a file a second name, which must be unused. Not every file system supports this."""
         ...
 
     def unlink(self, path: str) -> None:
-        """Remove a file; a missing one is no error."""
+        """Remove a file; a missing file is not an error."""
         ...
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory and all below it; a missing one is no error."""
+        """Remove a directory with everything in it; a missing one is not an error."""
         ...
 
     def sync_dir(self, directory: str, site: Site) -> None:
@@ -150,19 +151,19 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, directory: str) -> int:
-        """Return how many bytes new files below a directory may take, as far as the file system tells.
+        """Return the bytes that new files in a directory may use, as far as the file system reports it.
 
-        A quota is not in it, and others may be quicker: a write can fail for lack of space all the same.
+        Quotas are not included, and other programs may use the space first: a write can still fail for lack of space.
         """
         ...
 
     def lock(self, path: str, content: bytes) -> Lock:
-        """Take an exclusive lock without waiting, or raise LockHeldError. The file then holds `content`."""
+        """Take an exclusive lock without waiting, or raise LockHeldError. The file then contains `content`."""
         ...
 
 
 def write_fully(file: File, buffers: Sequence[bytes], offset: int) -> int:
-    """Write all buffers, however short the single writes are; returns the offset behind the last byte."""
+    """Write all buffers, repeating short writes. Returns the offset after the last byte."""
     left = [buffer for buffer in buffers if buffer]
     while left:
         taken = file.pwritev(left[:_IOV_MAX], offset)
@@ -180,13 +181,13 @@ def write_fully(file: File, buffers: Sequence[bytes], offset: int) -> int:
 
 
 def write_zeros(file: File, start: int, end: int) -> None:
-    """Fill a range with zeros."""
+    """Fill the range [start, end) with zeros."""
     while start < end:
         start = write_fully(file, [_ZEROS[: end - start]], start)
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """A whole file. Raises FileNotFoundError."""
+    """Return the content of a file. Raises FileNotFoundError."""
     file = disk.open(path)
     try:
         return file.pread(file.size(), 0)
@@ -195,7 +196,7 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 class OsFile:
-    """A file descriptor."""
+    """A file of the operating system."""
 
     __slots__ = ("_fd",)
 
@@ -203,7 +204,7 @@ class OsFile:
         self._fd = fd
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read, however many calls it takes."""
+        """Read until `size` bytes or the end of the file, in as many calls as needed."""
         first = os.pread(self._fd, size, offset)
         if len(first) == size or not first:
             return first
@@ -218,7 +219,7 @@ class OsFile:
         return b"".join(parts)
 
     def pread_into(self, view: memoryview, offset: int) -> int:
-        """Read, however many calls it takes."""
+        """Read until the view is full or the file ends, in as many calls as needed."""
         got = 0
         while got < len(view):
             more = os.preadv(self._fd, [view[got:]], offset + got)
@@ -228,7 +229,7 @@ class OsFile:
         return got
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
-        """Read what is in the page cache, or nothing."""
+        """Return the bytes if all are in the page cache, else None."""
         buffer = bytearray(size)
         try:
             got = os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
@@ -239,63 +240,63 @@ class OsFile:
         return bytes(buffer) if got == size else None
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
-        """One pwritev call."""
+        """Make one pwritev system call."""
         return os.pwritev(self._fd, buffers, offset)
 
     def sync(self, site: Site) -> None:
-        """One fdatasync call; the site is for the simulated disk."""
+        """Make one fdatasync system call; the site is for the simulated disk."""
         os.fdatasync(self._fd)
 
     def write_out(self) -> None:
-        """Wait for the pages of this file to be written, without a flush of the device or of the journal."""
+        """Wait until the pages of this file are written, without a flush of the device or the journal."""
         if _sync_file_range is None:
             return
         if _sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_AND_WAIT) < 0:
             code = ctypes.get_errno()
-            if code in _NOT_WRITTEN:  # others say that there is no such call here
+            if code in _NOT_WRITTEN:  # other errors mean that the call is not available here
                 raise OSError(code, os.strerror(code))
 
     def truncate(self, size: int) -> None:
-        """One ftruncate call."""
+        """Make one ftruncate system call."""
         os.ftruncate(self._fd, size)
 
     def size(self) -> int:
-        """Length by fstat."""
+        """Return the length that fstat reports."""
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """Close once; a second call does nothing."""
+        """Close the descriptor; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class OsDisk:
-    """The operating system's file system."""
+    """The file system of the operating system."""
 
     __slots__ = ()
 
     def open(self, path: str) -> OsFile:
-        """Open an existing file."""
+        """Open an existing file for reading and writing."""
         return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def create(self, path: str) -> OsFile:
-        """Create or cut."""
+        """Create a file, or cut an existing one to 0 bytes."""
         return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
 
     def names(self, directory: str) -> list[str]:
-        """Sorted listing."""
+        """Return the sorted names in a directory."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 
     def exists(self, path: str) -> bool:
-        """By lstat."""
+        """Whether lstat finds a file or directory."""
         return os.path.lexists(path)
 
     def mkdir(self, path: str) -> bool:
-        """Make one directory."""
+        """Make one directory whose parent exists."""
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -303,26 +304,26 @@ class OsDisk:
         return True
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic replace."""
+        """Rename a file, and replace an existing one atomically."""
         os.replace(old, new)
 
     def link(self, old: str, new: str) -> None:
-        """A hard link."""
+        """Make a hard link to a file."""
         os.link(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a file."""
+        """Remove a file; a missing file is not an error."""
         try:
             os.unlink(path)
         except FileNotFoundError:
             return
 
     def remove_tree(self, directory: str) -> None:
-        """Remove all below a directory, and it."""
+        """Remove a directory with everything in it."""
         shutil.rmtree(directory, ignore_errors=True)
 
     def sync_dir(self, directory: str, site: Site) -> None:
-        """Fsync of the directory; the site is for the simulated disk."""
+        """Sync the directory with fsync; the site is for the simulated disk."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -330,10 +331,10 @@ class OsDisk:
             os.close(fd)
 
     def free_bytes(self, directory: str) -> int:
-        """By statvfs: what a user without privileges may take."""
+        """Return the bytes that a user without privileges may use, from statvfs."""
         found = os.statvfs(directory)
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str, content: bytes) -> OsLock:
-        """An flock."""
+        """Take an exclusive lock with flock."""
         return take_lock(path, content)

@@ -1,22 +1,22 @@
-"""Randomness, as one seam: identifiers and nothing else."""
+"""Random bytes for identifiers, and for nothing else."""
 
 import os
 from typing import Protocol
 
 
 class Entropy(Protocol):
-    """Where random bytes come from."""
+    """A source of random bytes."""
 
     def token(self, size: int) -> bytes:
-        """So many unpredictable bytes."""
+        """Return `size` bytes that cannot be predicted."""
         ...
 
 
 class SystemEntropy:
-    """The operating system's generator."""
+    """The random generator of the operating system."""
 
     __slots__ = ()
 
     def token(self, size: int) -> bytes:
-        """So many bytes from the kernel."""
+        """Return `size` bytes from the kernel."""
         return os.urandom(size)

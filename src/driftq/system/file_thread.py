@@ -1,4 +1,4 @@
-"""A thread for blocking file work, with answers on the loop."""
+"""A thread for blocking file work that reports its results on the loop."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,17 +10,17 @@ Work = Callable[[], None]
 
 
 class FileThread:
-    """One thread for blocking file work, answers on the loop."""
+    """One thread that runs file work in order and reports each result on the loop."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
         self.jobs = 0
-        """Jobs that have not answered yet."""
+        """The number of jobs without a result."""
         self._answered = 0
         self._worker: SerialWorker[Work] = runtime.worker(name, self._handle)
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
-        """Run `work` on the thread; `done` hears its value or its error on the loop."""
+        """Run `work` on the thread, then call `done` with its value or its error on the loop."""
         self.jobs += 1
 
         def answer(value: T | None, error: Exception | None) -> None:
@@ -31,7 +31,7 @@ class FileThread:
         def run() -> None:
             try:
                 value = work()
-            except Exception as failure:  # noqa: BLE001 - the thread goes on, and the loop hears of it
+            except Exception as failure:  # noqa: BLE001 - the thread must continue; the loop gets the error
                 error = failure
                 self._runtime.from_thread(lambda: answer(None, error))
             else:
@@ -41,11 +41,11 @@ class FileThread:
 
     @property
     def oldest(self) -> int | None:
-        """The number of the oldest job that has not been answered yet."""
+        """Return the number of the oldest job without a result."""
         return self._answered + 1 if self.jobs else None
 
     def close(self) -> None:
-        """Finish what is queued."""
+        """Finish the queued jobs, then end the thread."""
         self._worker.close()
 
     def _handle(self, jobs: list[Work]) -> None:

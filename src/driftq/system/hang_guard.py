@@ -1,14 +1,16 @@
-"""Calls that may never return, such as a read from a network file system whose server is away: bounded waiting.
+"""Bounded waiting for calls that may never return, such as a read from a network file system whose server is away.
 
-A call runs on a thread of its own and its caller waits for a limited time. A call that is not back by then is *stuck*:
-its caller gets `TimeoutError` (ETIMEDOUT, an `OSError`), and its thread stays with it until it returns, however long.
+A call runs on a thread of its own, and its caller waits for a limited time. A call that has not returned by then is
+*stuck*: its caller gets `TimeoutError` (ETIMEDOUT, an `OSError`), and its thread waits until the call returns, however
+long that takes.
 
-While a call is stuck the others are refused at once, so that a file system that hangs costs one wait and not one per
-call. Every `patience_s` one call is let through to find out whether it still hangs, up to `STUCK_MAX` threads.
+While a call is stuck, other calls are refused at once, so that a file system that hangs costs one wait and not one per
+call. Every `patience_s` seconds one call is let through to find out whether the file system still hangs, with up to
+`STUCK_MAX` stuck threads.
 
 Invariants
-- While a call that changes something is stuck, no other such call begins: what it does late happens before them.
-- What a stuck call returns late is closed if it can be, and else dropped.
+- While a call that changes something is stuck, no other such call begins: its late effect happens before theirs.
+- The value that a stuck call returns late is closed if it has a `close` method, and then dropped.
 """
 
 import errno
@@ -29,7 +31,7 @@ _IDLE_MAX = 8
 
 
 class _Call(Generic[T]):
-    """One call on its way."""
+    """One call, with its result when it has returned."""
 
     def __init__(self, work: Callable[[], T], *, changes: bool) -> None:
         self.work = work
@@ -50,21 +52,21 @@ class Patience:
         self._stuck = 0
         self._stuck_changes = 0
         self._tried_s = 0.0
-        """When the last call got stuck, or was let through."""
+        """When the last call got stuck or was let through, in monotonic seconds."""
         self._hurried: int | None = None
         self._hurry_s = patience_s
 
     def hurry(self, patience_s: float) -> None:
-        """From now on calls of this thread wait no longer than this, and not at all while another call is stuck."""
+        """Limit the calls of this thread to `patience_s` seconds, and refuse them while another call is stuck."""
         self._hurried, self._hurry_s = threading.get_ident(), patience_s
 
     @property
     def stuck(self) -> int:
-        """How many calls have not returned in time."""
+        """Return the number of calls that have not returned in time."""
         return self._stuck
 
     def call(self, work: Callable[[], T], path: str, *, changes: bool = False) -> T:
-        """Return what `work` returns, or raise what it raises. Raises TimeoutError, with the path, when it hangs."""
+        """Return what `work` returns, or raise what it raises. Raises TimeoutError with the path if it hangs."""
         hurried = threading.get_ident() == self._hurried
         call: _Call[object] = _Call(work, changes=changes)
         with self._lock:
@@ -85,7 +87,7 @@ class Patience:
         return call.value  # type: ignore[return-value]
 
     def leave(self, work: Callable[[], None]) -> None:
-        """Have something done that nobody waits for, whether or not other calls are stuck."""
+        """Run `work` without waiting for it, whether or not other calls are stuck."""
         with self._lock:
             worker = self._idle.pop() if self._idle else self._start()
         worker.put(_Call(work, changes=False))
@@ -111,7 +113,7 @@ class Patience:
             call = calls.get()
             try:
                 call.value = call.work()
-            except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits
+            except BaseException as error:  # noqa: BLE001  # the caller gets it
                 call.error = error
             with self._lock:
                 call.over.set()
@@ -139,7 +141,7 @@ def _hangs(path: str) -> OSError:
 
 
 class PatientDisk:
-    """A disk, and the root below which nobody waits for ever."""
+    """A disk on which calls below one root have a time limit."""
 
     def __init__(self, disk: Disk, root: str, patience: Patience) -> None:
         self._disk = disk
@@ -152,30 +154,30 @@ class PatientDisk:
         return work()
 
     def open(self, path: str) -> File:
-        """Open an existing file."""
+        """Open an existing file for reading and writing."""
         return self._file(path, self._call(path, lambda: self._disk.open(path)))
 
     def create(self, path: str) -> File:
-        """Create or cut a file."""
+        """Create a file, or cut an existing one to 0 bytes."""
         return self._file(path, self._call(path, lambda: self._disk.create(path), changes=True))
 
     def _file(self, path: str, file: File) -> File:
         return PatientFile(file, path, self._patience) if path.startswith(f"{self._root}/") else file
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory."""
+        """Return the names in a directory."""
         return self._call(directory, lambda: self._disk.names(directory))
 
     def exists(self, path: str) -> bool:
-        """Is there a file or directory of this name? Raises OSError when it hangs."""
+        """Whether there is a file or directory of this name. Raises OSError if the call hangs."""
         return self._call(path, lambda: self._disk.exists(path))
 
     def mkdir(self, path: str) -> bool:
-        """Make one directory."""
+        """Make one directory whose parent exists."""
         return self._call(path, lambda: self._disk.mkdir(path), changes=True)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file."""
+        """Rename a file, and replace an existing one."""
         self._call(old, lambda: self._disk.rename(old, new), changes=True)
 
     def link(self, old: str, new: str) -> None:
@@ -183,11 +185,11 @@ class PatientDisk:
         self._call(old, lambda: self._disk.link(old, new), changes=True)
 
     def unlink(self, path: str) -> None:
-        """Remove a file."""
+        """Remove a file; a missing file is not an error."""
         self._call(path, lambda: self._disk.unlink(path), changes=True)
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory and all below it."""
+        """Remove a directory with everything in it."""
         self._call(directory, lambda: self._disk.remove_tree(directory), changes=True)
 
     def sync_dir(self, directory: str, site: Site) -> None:
@@ -199,12 +201,12 @@ class PatientDisk:
         return self._call(directory, lambda: self._disk.free_bytes(directory))
 
     def lock(self, path: str, content: bytes) -> Lock:
-        """Take an exclusive lock."""
+        """Take an exclusive lock, without a time limit."""
         return self._disk.lock(path, content)
 
 
 class PatientFile:
-    """A file below that root."""
+    """A file on which every call has a time limit."""
 
     def __init__(self, file: File, path: str, patience: Patience) -> None:
         self._file = file
@@ -212,21 +214,21 @@ class PatientFile:
         self._patience = patience
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read."""
+        """Read up to `size` bytes from `offset`."""
         return self._patience.call(lambda: self._file.pread(size, offset), self._path)
 
     def pread_into(self, view: memoryview, offset: int) -> int:
-        """Read. A read that was given up may still fill a buffer of its own, not the caller's."""
+        """Read into a view. A read that was given up can only write to its own buffer, not to the caller's."""
         content = self.pread(len(view), offset)
         view[: len(content)] = content
         return len(content)
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
-        """Return None: nobody can tell whether a read here would wait."""
+        """Return None: whether a read would wait is not known here."""
         return None
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
-        """Write."""
+        """Write the buffers at `offset`, and return the number of bytes written."""
         return self._patience.call(lambda: self._file.pwritev(buffers, offset), self._path, changes=True)
 
     def sync(self, site: Site) -> None:
@@ -234,17 +236,17 @@ class PatientFile:
         self._patience.call(lambda: self._file.sync(site), self._path, changes=True)
 
     def write_out(self) -> None:
-        """Have what is pending written."""
+        """Make the kernel write what is pending."""
         self._patience.call(self._file.write_out, self._path, changes=True)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend."""
+        """Cut or extend the file to `size` bytes."""
         self._patience.call(lambda: self._file.truncate(size), self._path, changes=True)
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         return self._patience.call(self._file.size, self._path)
 
     def close(self) -> None:
-        """Give the handle back, on another thread: that may hang too."""
+        """Close the file on another thread, because that may hang too."""
         self._patience.leave(self._file.close)

@@ -1,7 +1,8 @@
-"""The lock of a directory: one owner, and those who write for it.
+"""The lock of a directory: it has one owner, and the processes that write for the owner hold it too.
 
-An advisory lock on an open file, which other processes may hold with its owner (`fileno`). It is free when the last of
-them has let go, so whoever finds it held for an owner that is gone waits for those who are still writing.
+It is an advisory lock on an open file; other processes hold it through the owner's descriptor (`fileno`). It is free
+when the last of them has closed the descriptor. So a start that finds the lock held for a dead owner waits for the
+processes that are still writing.
 """
 
 import errno
@@ -12,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 ORPHANS_S = 20.0
-"""So long the processes of a server that is gone have to end, which takes them a sync or two."""
+"""Time in seconds for the writer processes of a dead server to end. They need one or two syncs."""
 _ORPHANS_POLL_S = 0.01
 
 
@@ -21,14 +22,14 @@ class LockHeldError(OSError):
 
 
 class Lock(Protocol):
-    """A held lock; it dies with the process at the latest."""
+    """A held lock. It is released at the latest when the process ends."""
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock, unless other processes still hold it."""
         ...
 
     def fileno(self) -> int:
-        """A handle that another process can hold it by."""
+        """Return the descriptor through which another process can hold the lock."""
         ...
 
 
@@ -46,19 +47,19 @@ class OsLock:
         _held.add(_identity(fd))
 
     def release(self) -> None:
-        """Close the descriptor, and the lock with it, where no other process has it too."""
+        """Close the descriptor. This releases the lock, unless another process has the descriptor too."""
         if self._fd >= 0:
             _held.discard(_identity(self._fd))
             os.close(self._fd)
             self._fd = -1
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor of the lock file."""
         return self._fd
 
 
 def take_lock(path: str, content: bytes) -> OsLock:
-    """Take the lock, or raise LockHeldError. One whose owner is gone is waited for."""
+    """Take the lock, or raise LockHeldError. If the owner is dead, wait for its writer processes first."""
     wait_for_orphans(path)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -69,7 +70,7 @@ def take_lock(path: str, content: bytes) -> OsLock:
             raise LockHeldError(error.errno, "the lock is held", path) from None
         raise
     try:
-        # In this order: a disk that is full has no room for a block that was just given back.
+        # Write first: on a full disk, a block that the truncation frees may not be available for the write.
         os.pwrite(fd, content, 0)
         os.ftruncate(fd, len(content))
     except OSError:
@@ -79,15 +80,15 @@ def take_lock(path: str, content: bytes) -> OsLock:
 
 
 def wait_for_orphans(path: str) -> bool:
-    """Wait up to 20 s while a lock is held for a process that is gone, by those that write for it.
+    """Wait up to 20 s while the writer processes of a dead owner hold the lock.
 
-    Return False if they still hold it then. A lock that another server holds is not waited for. This function blocks,
-    so a server calls it before it has a loop.
+    Returns False if they still hold it then. Does not wait for a lock that a running server holds. This function
+    blocks, so a server calls it before it has a loop.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return True  # whoever takes the lock is told why
+        return True  # `take_lock` reports the error
     try:
         until = time.monotonic() + ORPHANS_S
         while time.monotonic() < until:
@@ -123,10 +124,10 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _owner_lives(content: bytes) -> bool:
-    """Whether the process runs that a lock file names. One that cannot be examined counts as running.
+    """Whether the process named in a lock file runs. A process that cannot be examined counts as running.
 
-    This process does not: it is starting, so the file is from an earlier one with the same id. In a container every
-    server has the id 1.
+    This process does not count: it is starting, so the file is from an earlier process with the same id. In a container
+    every server has the id 1.
     """
     name, _, number = content.strip().partition(b"=")
     if name != b"pid" or not number.isdigit() or not int(number):

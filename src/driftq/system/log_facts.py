@@ -1,7 +1,7 @@
 """Facts of a log line that programs read: `_log.info("ready", extra=facts(topics=3))`.
 
-A formatter (`driftq.cli.server.log_lines`) finds them in the record under `FACTS` and prints them beside the message.
-Secrets, payloads and query strings are never facts: a log is read by more people than the data is.
+A formatter (`driftq.cli.server.log_lines`) finds them in the record under `FACTS` and prints them next to the message.
+Secrets, payloads and query strings are never facts: more people read a log than the data.
 """
 
 from collections.abc import Mapping

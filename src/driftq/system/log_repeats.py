@@ -1,7 +1,7 @@
-"""Log lines that would come in crowds: a few at once, then one per minute with a count.
+"""Log lines that may repeat often: a few at once, then one per minute with a count.
 
-Each reason has a window of a minute, which its first event opens. Up to `most` events of a window are logged when they
-happen. The others are held back; when the window ends, one line has their count and the facts of the last of them,
+Each reason has a window of one minute, which its first event opens. Up to `most` events of a window are logged when
+they happen. The others are held back; when the window ends, one line has their count and the facts of the last of them,
 and the next window begins with that line. A window without events held back closes the reason.
 """
 
@@ -14,7 +14,7 @@ from driftq.system.runtime import Runtime, Timer
 
 WINDOW_MS = 60_000
 REASONS_MAX = 256
-"""Reasons above this number share one window: what a peer sends cannot fill the memory."""
+"""Reasons above this number share one window, so that a peer cannot fill the memory."""
 _OTHER = "other"
 
 
@@ -28,7 +28,7 @@ class _Window(Struct):
 
 
 class Repeats:
-    """The windows of one logger. Lives on the loop."""
+    """The windows of one logger. Used on the loop only."""
 
     def __init__(self, runtime: Runtime, log: logging.Logger) -> None:
         self._runtime = runtime

@@ -1,8 +1,8 @@
-"""Coroutines of others, as one seam: they run on a thread with an event loop of their own.
+"""A thread with its own event loop, for coroutines of foreign code.
 
-Code we did not write may block, or never end. On a thread of its own it holds up nobody but others of its kind, and the
-loop that owns the state hears of it only when it has an answer. Whatever it raises is its answer, also what would end a
-thread of ours: the thread ends when it is closed, and not before.
+Code that is not ours may block or never end. On its own thread it delays only other code of its kind, and the loop that
+owns the state is called only when there is a result. Every exception is a result, even one that would end a thread of
+ours: the thread ends when it is closed, and not before.
 """
 
 import asyncio
@@ -17,23 +17,26 @@ from driftq.system.runtime import Runtime
 _log = logging.getLogger(__name__)
 
 Ended = Callable[[object, BaseException | None], None]
-"""Told what a coroutine returned, or what it raised."""
+"""Called with the value that a coroutine returned, or with the exception that it raised."""
 
 
 class Coroutines(Protocol):
-    """Where they run."""
+    """Runs coroutines and reports their results."""
 
     def start(self, make: Callable[[], Coroutine[Any, Any, object]], ended: Ended) -> Callable[[], None]:
-        """Make and run one; `ended` is called on the loop. The answer cancels it, after which nobody may be told."""
+        """Make and run a coroutine; `ended` is called on the loop.
+
+        Returns a function that cancels it. After that, `ended` may never be called.
+        """
         ...
 
     def close(self) -> None:
-        """Cancel all."""
+        """Cancel all coroutines, and end."""
         ...
 
 
 class LoopThread:
-    """A thread with an event loop."""
+    """A thread with an event loop of its own."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
@@ -43,12 +46,12 @@ class LoopThread:
         self._thread.start()
 
     def start(self, make: Callable[[], Coroutine[Any, Any, object]], ended: Ended) -> Callable[[], None]:
-        """Run one on the thread."""
+        """Run a coroutine on the thread."""
 
         async def whole() -> None:
             try:
                 value = await make()
-            except BaseException as error:  # whatever others raise is their answer
+            except BaseException as error:  # every exception of foreign code is a result
                 if _is_cancelled():
                     raise
                 failure = error
@@ -64,7 +67,7 @@ class LoopThread:
         return cancel
 
     def close(self) -> None:
-        """End the thread, unless something on it blocks: then it ends with the process."""
+        """End the thread, unless a coroutine blocks it: then it ends with the process."""
         self._closed = True
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -83,14 +86,14 @@ class LoopThread:
 
     @staticmethod
     def _go_on(step: Callable[[], object]) -> None:
-        """Let the loop run, and outlive what it raises: SystemExit of a task ends it, whoever made the task."""
+        """Run the loop and survive what it raises: SystemExit of any task ends a loop."""
         try:
             step()
-        except BaseException:  # noqa: BLE001  # it is theirs, and the thread is ours
+        except BaseException:  # noqa: BLE001  # the exception is foreign, and this thread must continue
             _log.exception("code of others has stopped its event loop, which goes on")
 
 
 def _is_cancelled() -> bool:
-    """Is the running task called off by us? One that raises CancelledError by itself is not."""
+    """Whether `cancel` was called for the running task. False if the task raises CancelledError by itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

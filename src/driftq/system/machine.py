@@ -1,4 +1,4 @@
-"""The process's memory: the allocator and the collector of cycles, as one seam."""
+"""The machine: boot id, open handles, memory of the process, and room on a file system."""
 
 import ctypes
 import gc
@@ -16,7 +16,7 @@ _PATH = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id(path: Path = _PATH) -> bytes:
-    """Return the 16 bytes that Linux made up for this boot, or `UNKNOWN_BOOT`."""
+    """Return the 16 random bytes that Linux chose for this boot, or `UNKNOWN_BOOT`."""
     try:
         return UUID(path.read_text(encoding="ascii").strip()).bytes
     except (OSError, ValueError):
@@ -27,7 +27,7 @@ _OPEN = ("/proc/self/fd", "/dev/fd")
 
 
 def count_handles() -> int:
-    """Return how many handles are open; 0 where the system does not say."""
+    """Return the number of open file handles, or 0 if the system does not provide it."""
     for directory in _OPEN:
         try:
             return len(os.listdir(directory))
@@ -37,7 +37,7 @@ def count_handles() -> int:
 
 
 _YOUNG_MAX = 10_000
-"""So many new objects before the collector looks for cycles among them; Python's own 700 are a few requests."""
+"""The collector looks for cycles after this many new objects. Python's default of 700 is a few requests."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
@@ -45,9 +45,9 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 def keep_freed_memory() -> bool:
     """Ask the C library to keep freed memory for the next block instead of returning it to the kernel.
 
-    Blocks are 100 KiB and more, made and freed thousands of times a second. Left to itself glibc gives such memory
-    back at once and faults it in again page by page, which costs ten times what building the block does
-    (`docs/benchmarks.md`). Returns whether the library understood; another one is left as it is.
+    Blocks are 100 KiB and more, made and freed thousands of times a second. By default, glibc returns such memory at
+    once and faults it in again page by page, which costs ten times as much as building the block
+    (`docs/benchmarks.md`). Returns whether the library accepted the settings; other libraries are left as they are.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -59,7 +59,8 @@ def keep_freed_memory() -> bool:
 
 
 def give_freed_memory_back() -> bool:
-    """Return what was kept to the kernel, for quiet times: it takes some milliseconds. False if nothing was."""
+    """Return freed memory to the kernel. Takes some milliseconds, so it is for quiet times. False if none was returned.
+    Return freed memory to the kernel. Takes some milliseconds, so it is for quiet times. False if none was returned."""
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (OSError, AttributeError):
@@ -67,37 +68,37 @@ def give_freed_memory_back() -> bool:
 
 
 def collect_seldom() -> None:
-    """Look for cycles less often: nearly all that a request makes is freed when it is answered."""
+    """Look for cycles less often: nearly all objects of a request are freed when it is answered."""
     gc.set_threshold(_YOUNG_MAX, *gc.get_threshold()[1:])
 
 
 def keep_for_good() -> None:
-    """What is there now stays: never look for cycles in it again. A full look over it would stop the loop for long."""
+    """Exclude all existing objects from the search for cycles: a full search of them would stop the loop for long."""
     gc.freeze()
 
 
 def zeros(size: int, *, all_used: bool = False) -> bytes:
-    """Return so many zero bytes, at least one, to read from and to fill in through a `memoryview`.
+    """Return `size` zero bytes, at least one, that can be filled in through a `memoryview`.
 
-    Pages that nobody fills in take no memory. `all_used`: all of it will be filled in, so the kernel may give memory by
-    2 MiB instead of page by page, which takes a quarter of the time.
+    Pages that are never filled in take no memory. `all_used`: all of it will be filled in, so the kernel may provide
+    memory in steps of 2 MiB instead of page by page, which takes a quarter of the time.
     """
     room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if all_used and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without large pages gives small ones
+        with suppress(OSError):  # a kernel without large pages provides small ones
             room.madvise(mmap.MADV_HUGEPAGE)
     return cast("bytes", room)
 
 
 class DiskUsage(NamedTuple):
-    """Bytes of a file system."""
+    """Free and total bytes of a file system."""
 
     free: int
-    """What a user without privileges may take."""
+    """Bytes that a user without privileges may use."""
     total: int
 
 
 def space_at(path: str) -> DiskUsage:
-    """Return the room of the file system that a path is on. Raises OSError."""
+    """Return the free and total bytes of the file system of a path. Raises OSError."""
     found = os.statvfs(path)
     return DiskUsage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)

@@ -1,15 +1,15 @@
-"""Loop and threads, as one seam.
+"""Event loop and threads.
 
 One loop owns all state: every callback given to `soon`, `later` and `from_thread` runs on it, one at a time, to its
-end. A `SerialWorker` is one thread with an ordered queue of jobs for blocking I/O. It hands its whole queue to one
-`handle` call, so that work which piled up while the device was busy is done together, and answers through
+end. A `SerialWorker` is one thread with an ordered queue of jobs for blocking I/O. It passes its whole queue to one
+`handle` call, so that work that piled up while the device was busy is done together. It reports results through
 `from_thread`.
 
 A `Pending` can be awaited in a coroutine that `run` steps through: no event loop takes part, so the same code runs on
 the real loop and on a simulated one.
 
-`AsyncioRuntime` is the real one. `driftq.testing.ManualRuntime` runs the same code without threads, in an order that
-a seed decides.
+`AsyncioRuntime` is the real runtime. `driftq.testing.ManualRuntime` runs the same code without threads, in an order
+that a seed decides.
 """
 
 import asyncio
@@ -27,38 +27,38 @@ Job_contra = TypeVar("Job_contra", contravariant=True)
 T = TypeVar("T")
 
 Handle = Callable[[list[Job]], float | None]
-"""Takes all jobs that are waiting. Returns after how many seconds it wants to be called again with none, or None."""
+"""Takes all waiting jobs. Returns the seconds after which it wants to be called again without a job, or None."""
 
 
 class Timer(Protocol):
     """A callback that has not run yet."""
 
     def cancel(self) -> None:
-        """It never runs."""
+        """Cancel the callback: it never runs."""
         ...
 
 
 class SerialWorker(Protocol[Job_contra]):
-    """One thread, in order."""
+    """One thread that does its jobs in order."""
 
     def put(self, job: Job_contra) -> None:
         """Queue a job. Never blocks."""
         ...
 
     def close(self) -> None:
-        """Do what is queued, then end. Blocks until the thread is gone."""
+        """Finish the queued jobs, then end. Blocks until the thread has ended."""
         ...
 
 
 class Runtime(Protocol):
-    """What the engine asks of the process it lives in."""
+    """The interface of the engine to the process that it runs in."""
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Run on the loop once the running callback and those before it are through."""
+        """Run on the loop, after the running callback and those queued before this one."""
         ...
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """Run on the loop after a while."""
+        """Run on the loop after at least `delay_ms` milliseconds."""
         ...
 
     def from_thread(self, callback: Callable[[], None]) -> None:
@@ -70,12 +70,12 @@ class Runtime(Protocol):
         ...
 
     def scribe(self) -> Scribe | None:
-        """A process that waits to be told what to do; None where there is none left, and a worker has to do."""
+        """Return a writer process that has no work yet, or None if there is none: then a worker does the work."""
         ...
 
 
 class Pending(Struct, Generic[T], eq=False):
-    """The answer of an operation that may still be waiting for its commit. Settled once, on the loop."""
+    """The result of an operation that may still wait for its commit. Settled once, on the loop."""
 
     settled: bool = False
     error: BaseException | None = None
@@ -83,7 +83,7 @@ class Pending(Struct, Generic[T], eq=False):
     _then: "Callable[[Pending[T]], None] | None" = None
 
     def resolve(self, value: T) -> None:
-        """It worked."""
+        """Settle with a value, and run the callbacks."""
         assert not self.settled
         self.settled = True
         self._value = value
@@ -93,7 +93,7 @@ class Pending(Struct, Generic[T], eq=False):
             then(self)
 
     def fail(self, error: BaseException) -> None:
-        """It did not."""
+        """Settle with an error, and run the callbacks."""
         assert not self.settled
         self.settled = True
         self.error = error
@@ -103,7 +103,7 @@ class Pending(Struct, Generic[T], eq=False):
             then(self)
 
     def then(self, callback: "Callable[[Pending[T]], None]") -> None:
-        """Call back when settled: at once if it is."""
+        """Call `callback` when settled; at once if it is already."""
         if self.settled:
             callback(self)
         elif self._then is None:
@@ -115,11 +115,11 @@ class Pending(Struct, Generic[T], eq=False):
 
     @property
     def awaited(self) -> bool:
-        """Whether a callback waits for it to be settled."""
+        """Whether a callback waits for the result."""
         return self._then is not None
 
     def result(self) -> T:
-        """The value of a settled operation, or its error raised."""
+        """Return the value of a settled operation, or raise its error."""
         assert self.settled, "asked for the result of an operation that is under way"
         if self.error is not None:
             raise self.error
@@ -132,7 +132,7 @@ class Pending(Struct, Generic[T], eq=False):
 
 
 class _Several(Generic[T]):
-    """Callbacks of a `Pending` for which more than one waits, as few do: in the order they came."""
+    """The callbacks of a `Pending` that has several, in the order in which they were added."""
 
     __slots__ = ("callbacks",)
 
@@ -145,7 +145,7 @@ class _Several(Generic[T]):
 
 
 def run(steps: "Coroutine[Pending[Any], None, T]") -> Pending[T]:
-    """Step through a coroutine that awaits nothing but `Pending`s. It has begun, and maybe ended, on return."""
+    """Step through a coroutine that awaits only `Pending`s. On return it has begun, and may have ended."""
     answer: Pending[T] = Pending()
 
     def step(_: "Pending[Any] | None" = None) -> None:
@@ -153,7 +153,7 @@ def run(steps: "Coroutine[Pending[Any], None, T]") -> Pending[T]:
             waiting = steps.send(None)
         except StopIteration as end:
             answer.resolve(end.value)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001  # the caller gets it through `answer`
             answer.fail(error)
         else:
             waiting.then(step)
@@ -163,7 +163,7 @@ def run(steps: "Coroutine[Pending[Any], None, T]") -> Pending[T]:
 
 
 def each(items: Iterable[T], step: Callable[[T], None]) -> None:
-    """Let every one have its turn, whatever becomes of the others. What some raise is raised behind the last one."""
+    """Call `step` for every item, even after one fails. Raises all errors as one ExceptionGroup at the end."""
     failures: list[Exception] = []
     for item in items:
         try:
@@ -184,7 +184,7 @@ class ThreadWorker(Generic[Job]):
         self._thread.start()
 
     def put(self, job: Job) -> None:
-        """Queue a job."""
+        """Queue a job for the thread."""
         self._jobs.put(job)
 
     def close(self) -> None:
@@ -205,29 +205,29 @@ class ThreadWorker(Generic[Job]):
                 closing = True
             except queue.Empty:
                 pass
-            job = None  # or what the last one holds would stay in memory until the next one comes
+            job = None  # otherwise the objects of the last job would stay in memory until the next one
             if jobs or not closing:
                 delay = self._handle(jobs)
 
 
 class AsyncioRuntime:
-    """The running asyncio loop, real threads, and the processes that were forked before both."""
+    """The running asyncio loop, real threads, and the writer processes that were forked before both."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, scribes: Sequence[ScribeProcess] = ()) -> None:
         self._loop = loop
         self._scribes = list(scribes)
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Next turn."""
+        """Run in the next turn of the loop."""
         self._loop.call_soon(callback)
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         """Call back after at least `delay_ms` milliseconds."""
-        # uvloop counts whole milliseconds from the one that has begun, so its timers end up to 1 ms early.
+        # uvloop counts whole milliseconds from the start of the current one, so its timers fire up to 1 ms early.
         return self._loop.call_later((delay_ms + 1) / 1000 if delay_ms else 0, callback)
 
     def from_thread(self, callback: Callable[[], None]) -> None:
-        """Next turn, from anywhere. A loop that is gone has nobody left to tell."""
+        """Run in the next turn of the loop; may be called from any thread. Does nothing if the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
@@ -235,11 +235,11 @@ class AsyncioRuntime:
                 raise
 
     def worker(self, name: str, handle: Handle[Job]) -> ThreadWorker[Job]:
-        """A thread."""
+        """Start a thread that calls `handle`."""
         return ThreadWorker(name, handle)
 
     def scribe(self) -> Scribe | None:
-        """One of those that were forked before the loop was there."""
+        """Return a running writer process that was forked before the loop existed, or None."""
         while self._scribes:
             scribe = self._scribes.pop()
             if scribe.alive:
@@ -248,7 +248,7 @@ class AsyncioRuntime:
         return None
 
     def future(self, pending: Pending[T]) -> asyncio.Future[T]:
-        """The same answer as something to await."""
+        """Return a future with the same result."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def settle(done: Pending[T]) -> None:

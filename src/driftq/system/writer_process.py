@@ -1,22 +1,24 @@
-"""Processes that write for the server, each with an interpreter of its own.
+"""Writer processes (scribes): they write files for the server, each with an interpreter of its own.
 
-A thread that writes has to have the interpreter's lock before and behind every call, and a busy loop has it nearly
-always: the thread starves, and the loop pays for waking it in vain. A scribe shares nothing but messages.
+A thread that writes needs the interpreter's lock before and after every call, and a busy loop holds it nearly always:
+the thread starves, and the loop loses time with waking it. A writer process shares nothing with the server and
+exchanges messages with it over a socket, called the line.
 
-    forked → begun (what it is to do, and the lock of the directory) → at work → left by the server → gone
+    forked → begun (has its task, and the lock of the directory) → working → closed by the server → ended
 
 Invariants
-- A scribe is forked before the server has a loop or a thread, and does nothing before it is told what.
-- Messages come whole and in their order, either way. What a server that died had sent in part is nothing.
-- It has the lock of the data directory for as long as it lives: nobody opens the directory while it may still write.
-- It ends when the server's end of the line is closed, by `close` or because the server is gone, and behind all that
-  it was told before. Signals to the whole group are the server's to answer.
-- One that ends by itself is told of, once (`gone`), also where `kill` ended it.
-- One that does not answer is the server's to judge (`engine/writer_watch`): `kill` ends it, `leave` expects nothing
-  more of it and lets it finish what it was sent, if it ever can.
+- A writer process is forked before the server has a loop or a thread, and does nothing before `begin`.
+- Messages arrive complete and in order, in both directions. A message that a dead server had sent in part is ignored.
+- The process holds the lock of the data directory as long as it lives: no other server opens the directory while it may
+  still write.
+- It ends when the server's end of the line is closed, by `close` or because the server died, after it has handled all
+  messages sent before. It ignores signals to the whole process group: the server handles them.
+- If it ends by itself, or by `kill`, the server's `gone` callback is called once.
+- If it does not answer, the server decides (`engine/writer_watch`): `kill` ends it; `leave` stops waiting for it and
+  lets it finish what it was sent, if it can.
 
-To wake a process costs as much as half a request. So a scribe may rest where nobody waits for what it was sent last
-(`Desk.rest`); an urgent message rings a bell then, which nothing else does.
+Waking a process costs as much as half a request. So a writer process may pause (`Desk.rest`) if no caller waits for the
+last messages. An urgent message then wakes it with a byte on a second socket, called the bell.
 """
 
 import asyncio
@@ -37,32 +39,32 @@ from typing import NamedTuple, Protocol
 from driftq.system.lock import Lock
 from driftq.system.log_facts import facts
 
-# long: the two ends of one line, which have to agree
+# long: the two ends of one connection, which have to agree
 
 _LENGTHS = Struct("<II")
-"""Of a message: its head, and its body."""
+"""Lengths of a message's head and of its body."""
 _BUFFER_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _SEND_BUFFER_BYTES = 1 << 20
 _IOV_MAX = 1024
 _BELL_BYTES = 4096
 _SELECT_MAX = 1024
-"""Handles from here on are none that `select` can take."""
+"""`select` cannot wait for handles from this number on."""
 _NAME_MAX = 15
-"""What Linux shows of the name of a process."""
+"""Linux shows this many characters of a process name."""
 
 _log = logging.getLogger(__name__)
 
 
 class WriterMessage(NamedTuple):
-    """What goes over the line."""
+    """One message between the server and a writer process."""
 
     head: bytes
     body: memoryview
 
 
 class _Messages:
-    """Bytes of one direction, cut into messages."""
+    """The received bytes of one direction, split into messages."""
 
     def __init__(self, received: bytes = b"") -> None:
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -70,13 +72,13 @@ class _Messages:
         self._start, self._end = 0, len(received)
 
     def read(self, line: socket.socket) -> int:
-        """Take in what has come; 0 at the end. Bodies that were handed out before are no more."""
+        """Read what has arrived; 0 means the end. Bodies that were returned before become invalid."""
         kept = self._end - self._start
         size = _BUFFER_BYTES
         if kept >= _LENGTHS.size:
             size = max(size, _LENGTHS.size + sum(_LENGTHS.unpack_from(self._buffer, self._start)))
         if self._start or size != len(self._buffer):
-            # Only then: a message that is larger than one read would be moved with every one of them.
+            # Only if needed: a message larger than one read would be moved with every read.
             buffer = self._buffer if size == len(self._buffer) else bytearray(size)
             buffer[:kept] = self._buffer[self._start : self._end]
             self._buffer = buffer
@@ -87,14 +89,14 @@ class _Messages:
         return got
 
     def spent(self) -> bool:
-        """Let go of the room for a large message that has been used. Was there any?"""
+        """Free the buffer of a large message that has been used. Returns whether there was one."""
         large = len(self._buffer) > _BUFFER_BYTES and self._start == self._end
         if large:
             self._buffer, self._start, self._end = bytearray(_BUFFER_BYTES), 0, 0
         return large
 
     def whole(self) -> list[WriterMessage]:
-        """Those that are there from the first to the last byte."""
+        """Return the messages that have arrived completely."""
         found: list[WriterMessage] = []
         view = memoryview(self._buffer)
         while self._end - self._start >= _LENGTHS.size:
@@ -108,15 +110,15 @@ class _Messages:
 
 
 class Answers(Protocol):
-    """The way back to the server."""
+    """The connection from a writer process back to the server."""
 
     def send(self, head: bytes, body: bytes = b"") -> None:
-        """Tell it something."""
+        """Send a message to the server."""
         ...
 
 
 class Desk:
-    """The scribe's end of the line. Blocking."""
+    """The writer process's end of the line. Its calls block."""
 
     def __init__(self, line: socket.socket, bell: socket.socket, received: bytes) -> None:
         self._line = line
@@ -128,9 +130,10 @@ class Desk:
         self._sending = threading.Lock()
 
     def receive(self, wait_s: float | None) -> list[WriterMessage] | None:
-        """All that has come: at least one message, or none when time is up; None when there will be no more.
+        """Return all messages that have arrived: at least one, [] after `wait_s` seconds, or None when the line is
+        closed.
 
-        Their bodies can be used until the next call.
+        Their bodies are valid until the next call.
         """
         self._messages.spent()
         while not (found := self._messages.whole()):
@@ -144,14 +147,14 @@ class Desk:
         return found
 
     def rest(self, rest_s: float) -> None:
-        """Let messages collect, until one is urgent."""
+        """Pause for up to `rest_s` seconds, so that messages collect, or until an urgent one arrives."""
         if self._bell.fileno() < _SELECT_MAX:
-            select.select([self._bell], [], [], rest_s)  # which knows less than a millisecond, as `poll` does not
+            select.select([self._bell], [], [], rest_s)  # unlike `poll`, it can wait for less than a millisecond
         with suppress(OSError):
             self._bell.recv(_BELL_BYTES)
 
     def send(self, head: bytes, body: bytes = b"") -> None:
-        """Tell the server something; one that is gone hears nothing."""
+        """Send a message to the server. A dead server is ignored."""
         with self._sending, suppress(OSError):
             self._line.sendall(_LENGTHS.pack(len(head), len(body)) + head + body)
 
@@ -160,43 +163,43 @@ class Scribe(Protocol):
     """The server's end of the line."""
 
     sent: Callable[[], None]
-    """Is called, on the loop, when the line has taken what it did not take at once."""
+    """Called on the loop when the socket has taken messages that it did not take at once."""
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """Return the id of the process."""
         ...
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the line has not taken all of what was sent."""
+        """Whether some sent bytes are not in the socket yet."""
         ...
 
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
-        """Have it do `module:function`, called with its desk and `head`. Bodies are good within `hear` alone."""
+        """Make the process call `module:function` with its desk and `head`. `hear` must not keep a body."""
         ...
 
     def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
-        """A message whose body are these buffers, one behind the other. Never waits."""
+        """Send a message whose body is these buffers back to back. Never waits."""
         ...
 
     def kill(self) -> None:
-        """End it at once. `gone` is called when it has ended, which takes until its system calls return."""
+        """Kill the process. `gone` is called when it has ended, which takes until its system calls return."""
         ...
 
     def leave(self) -> None:
-        """Close the line and wait for nothing. A later `close` does not wait either."""
+        """Close the line without waiting. A later `close` does not wait either."""
         ...
 
     def close(self) -> None:
-        """Send what is left, hear what it has to say, and wait until it is gone."""
+        """Send what is left, receive the last messages, and wait until the process has ended."""
         ...
 
 
 class ScribeProcess:
-    """A process."""
+    """The server's end of a forked writer process."""
 
     def __init__(self, pid: int, line: socket.socket, bell: socket.socket) -> None:
         self.pid = pid
@@ -204,7 +207,7 @@ class ScribeProcess:
         self._bell = bell
         bell.setblocking(False)
         self._may_rest = False
-        """Did nobody wait for the message before this one?"""
+        """Whether no caller waited for the previous message."""
         self._messages = _Messages()
         self._unsent: deque[memoryview] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -215,13 +218,13 @@ class ScribeProcess:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the kernel has not taken all of what was sent. What it has taken reaches the process."""
+        """Whether the kernel has not taken all sent bytes. The process gets those that it has taken."""
         return bool(self._unsent)
 
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
-        """Tell it what to do, and hand it the lock."""
+        """Send the process its task and the lock."""
         assert self._loop is not None, "a scribe is to be had from a runtime"
         self._hear, self._gone = hear, gone
         name = work.encode()
@@ -232,22 +235,22 @@ class ScribeProcess:
 
     @property
     def alive(self) -> bool:
-        """Does it still run? One that was never told what to do has nothing to say when it ends."""
+        """Whether the process still runs. One without a task ends without a message."""
         with suppress(ChildProcessError):
             return os.waitpid(self.pid, os.WNOHANG)[0] == 0
         return False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop that it is heard on."""
+        """Set the loop that receives its messages."""
         self._loop = loop
 
     def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
-        """What the line does not take at once is kept until it does."""
+        """Send a message; keep what the socket does not take at once until it does."""
         if self._over:
             return
         self._post(head, buffers)
         if urgent and self._may_rest:
-            with suppress(OSError):  # the bell is full of rings, or nobody is there to hear it
+            with suppress(OSError):  # the bell's buffer is full, or the process has ended
                 self._bell.send(b"!")
         self._may_rest = not urgent
 
@@ -270,7 +273,7 @@ class ScribeProcess:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            return 0  # it is gone, and its end of the line tells so
+            return 0  # the process has ended; the end of the line reports it
 
     def _writable(self) -> None:
         unsent = self._unsent
@@ -289,7 +292,7 @@ class ScribeProcess:
             self._gone()
 
     def _take_in(self) -> bool:
-        """Hear what has come; False when nothing more will."""
+        """Receive what has arrived. Returns False if nothing more will arrive."""
         try:
             got = self._messages.read(self._line)
         except (BlockingIOError, InterruptedError):
@@ -299,14 +302,14 @@ class ScribeProcess:
         for message in self._messages.whole():
             try:
                 self._hear(message)
-            except Exception as bug:  # noqa: BLE001 - the loop is told of it, and of the next message whoever waits for it
+            except Exception as bug:  # noqa: BLE001 - the loop raises it later; the next messages must be handled
                 assert self._loop is not None
                 self._loop.call_soon(_raise, bug)
         self._messages.spent()
         return got > 0
 
     def _end(self) -> None:
-        """Take the line off the loop."""
+        """Remove the line from the loop."""
         self._over = True
         if self._loop is not None and self._line.fileno() >= 0:
             self._loop.remove_reader(self._line)
@@ -314,19 +317,19 @@ class ScribeProcess:
         self._unsent.clear()
 
     def kill(self) -> None:
-        """Send SIGKILL. The process is not waited for before `close`, so its id is not another's meanwhile."""
+        """Send SIGKILL. The process is not reaped before `close`, so its id cannot be reused meanwhile."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
     def leave(self) -> None:
-        """Close the line: the process gets what is in it, and then the end."""
+        """Close the line. The process gets everything that was sent, then the end."""
         self._left = True
         self._end()
         self._line.close()
         self._bell.close()
 
     def close(self) -> None:
-        """Blocks until the process is gone."""
+        """Block until the process has ended."""
         if self._left:
             return
         unsent = list(self._unsent)
@@ -355,7 +358,7 @@ class ScribeProcess:
                 except BlockingIOError:
                     continue
                 except OSError:
-                    unsent.clear()  # it is gone, and its end of the line tells so
+                    unsent.clear()  # the process has ended; the end of the line reports it
                 if not unsent:
                     ready.modify(self._line, select.POLLIN)
                     self._leave()
@@ -372,9 +375,9 @@ def _raise(error: Exception) -> None:
 
 
 def fork_scribes(count: int) -> list[ScribeProcess]:
-    """So many processes that wait to be told what to do. To be called before there is a loop or a thread.
+    """Fork `count` processes that wait for a task. Call it before there is a loop or a thread.
 
-    Where the system allows no more processes there are fewer, and threads do the rest.
+    If the system allows no more processes, there are fewer, and threads do the rest of the work.
     """
     scribes: list[ScribeProcess] = []
     ours: list[socket.socket] = []
@@ -402,7 +405,7 @@ def fork_scribes(count: int) -> list[ScribeProcess]:
 
 
 def _live(line: socket.socket, bell: socket.socket) -> None:
-    """The life of a scribe; does not return."""
+    """Run a writer process. Does not return."""
     code = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -412,7 +415,7 @@ def _live(line: socket.socket, bell: socket.socket) -> None:
         os.dup2(nothing, 1)
         _work(line, bell)
         code = 0
-    except BaseException:  # noqa: BLE001 - whatever it is, this process ends here, and its server hears that it did
+    except BaseException:  # noqa: BLE001 - after any error this process ends, and the server notices
         _log.critical("a writer process failed", exc_info=True, extra=facts(pid=os.getpid()))
     finally:
         sys.stderr.flush()
@@ -420,7 +423,7 @@ def _live(line: socket.socket, bell: socket.socket) -> None:
 
 
 def _process_name(work: str) -> str:
-    """Return the name of a process with this work, as the documentation has it."""
+    """Return the process name for this task, as the documentation has it."""
     return f"driftq-{work.partition(':')[2].replace('_', '-')}"
 
 
@@ -429,7 +432,7 @@ def _work(line: socket.socket, bell: socket.socket) -> None:
     desk = Desk(line, bell, received)
     first = desk.receive(None)
     if not first:
-        return  # the server has ended before it began
+        return  # the server ended before it gave a task
     work, head = first[0].head.decode(), bytes(first[0].body)
     module, _, function = work.partition(":")
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:

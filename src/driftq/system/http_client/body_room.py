@@ -5,12 +5,12 @@ from contextlib import suppress
 
 
 def body_room(length: int) -> memoryview:
-    """Return so many bytes, at least one, to write to. They take no memory before something is written.
+    """Return `length` writable bytes, at least one. A page takes no memory before something is written to it.
 
-    The kernel may give the memory by 2 MiB instead of page by page, which takes a quarter of the time.
+    The kernel may provide the memory in steps of 2 MiB instead of page by page, which takes a quarter of the time.
     """
     room = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without large pages gives small ones
+        with suppress(OSError):  # a kernel without large pages provides small ones
             room.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(room)

@@ -1,4 +1,4 @@
-"""Blocking connections to a server: by TCP or a Unix socket, through a proxy and TLS where there are."""
+"""Blocking connections to a server: by TCP or a Unix socket, through a proxy and with TLS if configured."""
 
 import socket
 import time
@@ -9,7 +9,7 @@ CONNECT_S_MAX = 10.0
 
 
 def connected(endpoint: Endpoint, deadline: float) -> socket.socket:
-    """Return a socket that is connected to the server, through a proxy and TLS if there are. Raises HttpError."""
+    """Return a socket that is connected to the server, through a proxy and with TLS if configured. Raises HttpError."""
     deadline = min(deadline, time.monotonic() + CONNECT_S_MAX)
     raw: socket.socket | None = None
     try:
@@ -24,7 +24,7 @@ def connected(endpoint: Endpoint, deadline: float) -> socket.socket:
         if raw is not None:
             raw.close()
         raise HttpError(f"{endpoint.name} cannot be reached: {reason_of(error)}", sent=False) from error
-    except HttpError as error:  # what the proxy says is not HTTP
+    except HttpError as error:  # the answer of the proxy is not HTTP
         if raw is not None:
             raw.close()
         raise HttpError(f"{endpoint.name} cannot be reached: {error}", sent=False) from error
@@ -46,7 +46,7 @@ def _dialled(endpoint: Endpoint, deadline: float) -> socket.socket:
     for number, (family, kind, protocol, _, address) in enumerate(found):
         made = socket.socket(family, kind, protocol)
         try:
-            # An address that does not answer leaves time for those after it.
+            # An address that does not answer leaves time for the next ones.
             made.settimeout(_left(deadline) / (len(found) - number))
             made.connect(address)
         except OSError as error:
@@ -68,7 +68,7 @@ def _open_tunnel(raw: socket.socket, tunnel: bytes, deadline: float) -> None:
     raw.sendall(tunnel)
     while not reader.complete:
         raw.settimeout(_left(deadline))
-        # One byte at a time: what follows the head belongs to TLS.
+        # One byte at a time: the bytes after the head belong to TLS.
         data = raw.recv(1)
         if not data:
             raise OSError("the proxy closed the connection")
@@ -85,7 +85,7 @@ def _left(deadline: float) -> float:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the words for why something failed."""
+    """Return a text with the reason of an error."""
     if isinstance(error, TimeoutError):
         return "timed out"
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)) or type(error).__name__

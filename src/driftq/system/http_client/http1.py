@@ -3,19 +3,19 @@
 A connection carries one exchange at a time. The states of a `ResponseReader`:
 
     idle → head → body → complete → idle (the next request on the same connection)
-                   ├──→ until the end of the connection, if the response names no length
-                   └──→ large → complete, if who reads takes bytes straight into the memory of the body (`room`)
+                   ├──→ until the end of the connection, if the response has no length
+                   └──→ large → complete, if the caller receives bytes directly into the memory of the body (`room`)
 
 Invariants
-- Interim responses (1xx) are passed over; `101 Switching Protocols` is an error, because no request asks for it.
-- A connection may carry another request only if the response was complete, had a length of its own, did not ask to
-  close, and nothing came after it. Everything else would let one answer be taken for another.
+- Interim responses (1xx) are skipped; `101 Switching Protocols` is an error, because no request asks for it.
+- A connection may carry another request only if the response was complete, had a length, did not ask to close, and
+  nothing came after it. Otherwise one answer could be mistaken for another.
 - A head is at most 64 KiB. A response that ends early, or breaks a rule of HTTP, is an `HttpError`, not a short answer.
 - A response that comes in one piece, with the head that a DriftQ server gives a success, is read by one regular
   expression. It matches nothing that the parser would read in another way; everything else goes to the parser.
-- A body of 4 MiB or more whose length is known is received where it stays. What comes after it is not read with it, so
-  that it is still in the connection, which is then not used again (`is_alive` of the connections). The parser, which
-  has not seen the end of that body, is not used again either.
+- A body of 4 MiB or more whose length is known is received directly into its final memory. Bytes after it are not read
+  with it, so they are still in the connection, which is then not used again (`is_alive` of the connections). The
+  parser, which has not seen the end of that body, is not used again either.
 """
 
 import re
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 HEAD_BYTES_MAX = 64 << 10
 LARGE_BYTES_MIN, LARGE_BYTES_MAX = 4 << 20, 256 << 20
-"""A body of this length is received where it stays. No server makes a client set aside more than that at once."""
+"""A body in this range of lengths is received directly into its final memory. The upper limit bounds what a server can
+make a client allocate at once."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[!-~]+")
@@ -46,11 +47,11 @@ _PLAIN = re.compile(
     rb"(?:x-request-id: ([!-~]+)\r\ncontent-length: ([0-9]{1,15})"
     rb"|content-length: ([0-9]{1,15})\r\nx-request-id: ([!-~]+))\r\n\r\n"
 )
-"""The head of nearly all answers: a success with a length, and a connection that goes on. Servers use both orders."""
+"""The head of nearly all answers: a success with a length, on a connection that stays open. Servers use both orders."""
 
 
 class HttpError(Exception):
-    """An exchange that gave no whole response. `sent` is False if the server cannot have seen the request."""
+    """An exchange without a complete response. `sent` is False if the server cannot have seen the request."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -58,7 +59,7 @@ class HttpError(Exception):
 
 
 class Endpoint(NamedTuple):
-    """Where a server is and how to get there: by TCP, by a Unix socket, or through a proxy that speaks HTTP."""
+    """The address of a server and how to reach it: by TCP, by a Unix socket, or through an HTTP proxy."""
 
     host: str
     port: int
@@ -71,7 +72,7 @@ class Endpoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what to call it in a message."""
+        """Return the name of the server for messages."""
         return self.unix_path or f"{self.host} port {self.port}"
 
     @property
@@ -80,7 +81,7 @@ class Endpoint(NamedTuple):
         return (self.host, self.port) if self.proxy is None else (self.proxy.host, self.proxy.port)
 
     def tunnel(self) -> bytes | None:
-        """Return the request that makes a proxy connect to the server; None if none is needed."""
+        """Return the request that makes a proxy connect to the server, or None if it is not needed."""
         if self.proxy is None or self.tls is None:
             return None
         place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -90,7 +91,7 @@ class Endpoint(NamedTuple):
 
 
 class Proxy(NamedTuple):
-    """A proxy, and the headers that it wants."""
+    """A proxy, and the headers to send to it."""
 
     host: str
     port: int
@@ -101,13 +102,13 @@ class Proxy(NamedTuple):
 
 
 class RequestHead:
-    """Makes the heads of requests to one server. Raises ValueError for a header that could not be sent as it is."""
+    """Makes the heads of requests to one server. Raises ValueError for a header that cannot be sent."""
 
     def __init__(self, host: str, headers: Mapping[str, str], prefix: str = "") -> None:
         self._prefix = prefix
         self._fixed = _fields((("host", host), *headers.items()))
         self._known: dict[tuple[object, ...], bytes] = {}
-        """All but the lines about the body, by what they are made of."""
+        """Heads without the lines about the body, by the values that they are made of."""
 
     def request(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | Body | None
@@ -172,7 +173,7 @@ class ResponseReader:
         self.expect("GET")
 
     def expect(self, method: str) -> None:
-        """Begin with the response to a new request. To CONNECT a response has no body, as to HEAD."""
+        """Prepare for the response to a new request. A response to CONNECT has no body, like one to HEAD."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.head_complete = False
@@ -185,14 +186,14 @@ class ResponseReader:
         self._body: list[bytes] = []
         self._large: memoryview | None = None
         self._received = 0
-        """How many bytes of a large body are there."""
+        """Number of received bytes of a large body."""
         self._head_bytes = 0
         self._length_known = False
         self._surplus = False
         self._keep_alive = False
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the connection. Raises HttpError for what is not a response."""
+        """Process bytes from the connection. Raises HttpError for bytes that are not a response."""
         if self._untouched:
             self._untouched = False
             if not self._is_head and self._feed_whole(data):
@@ -209,7 +210,7 @@ class ResponseReader:
                 raise HttpError(f"the head of the response is longer than {HEAD_BYTES_MAX} bytes", sent=True)
 
     def _feed_whole(self, data: bytes) -> bool:
-        """Take a whole response with the usual head; return False, having done nothing, for any other."""
+        """Process a complete response with the usual head. Returns False, and changes nothing, for any other."""
         head = _PLAIN.match(data)
         if head is None:
             return False
@@ -230,7 +231,8 @@ class ResponseReader:
         return True
 
     def room(self) -> memoryview | None:
-        """Return where the rest of a large body goes, for a caller that wants all of it; None if `feed` takes it.
+        """Return the memory for the rest of a large body, for a caller that wants all of it; None if `feed` must take
+        it.
 
         A caller that has put bytes there calls `received`, and feeds nothing more of this response.
         """
@@ -248,7 +250,7 @@ class ResponseReader:
         return self._large[self._received :]
 
     def _large_length(self) -> int:
-        """Return the length of the body if it is large, known and not here yet; else 0."""
+        """Return the length of the body if it is large, known and incomplete, else 0."""
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or len(length) > len(str(LARGE_BYTES_MAX)):
             return 0
@@ -258,7 +260,7 @@ class ResponseReader:
         return size if self.buffered < size else 0
 
     def received(self, size: int) -> None:
-        """Take note that so many bytes, at least one, were put into `room`."""
+        """Note that `size` bytes, at least one, were put into `room`."""
         assert self._large is not None, "room was asked for"
         self._received += size
         if self._received == len(self._large):
@@ -267,7 +269,7 @@ class ResponseReader:
             self._parser = HttpResponseParser(self)
 
     def end(self) -> None:
-        """Take note that the connection has ended. Raises HttpError if a part of the response is missing."""
+        """Note that the connection has ended. Raises HttpError if a part of the response is missing."""
         if self.complete:
             return
         if not self.head_complete:
@@ -290,12 +292,12 @@ class ResponseReader:
 
     @property
     def buffered(self) -> int:
-        """Return how many bytes of the body wait to be taken."""
+        """Return the number of bytes of the body that wait to be taken."""
         return sum(map(len, self._body))
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection may carry another request: the response was whole, and all of it was taken."""
+        """Whether the connection may carry another request: the response was complete, and all of it was taken."""
         return (
             self.complete
             and self._keep_alive
@@ -306,15 +308,15 @@ class ResponseReader:
             and self._large is None
         )
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
-        """Refuse a second response to one request."""
+        """Note a second response to one request: the connection is then not used again."""
         if self.complete:
             self._surplus = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header of the head; those of a trailer are dropped."""
+        """Store a header of the head; headers of a trailer are dropped."""
         if self.head_complete:
             return
         key = name.decode("latin-1").lower()
@@ -322,7 +324,7 @@ class ResponseReader:
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:
-        """Decide what kind of response this is."""
+        """Store the status, and decide whether the response has a body."""
         if self._surplus:
             return
         status = self._parser.get_status_code()
@@ -341,7 +343,7 @@ class ResponseReader:
             self.complete = True
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body."""
+        """Store a part of the body."""
         if not self._surplus and not self._is_head:
             self._body.append(body)
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 exchanges on the running asyncio loop.
 
-A pool keeps connections that are idle, the one used last on top, and hands one out in constant time. It belongs to the
-loop it is first used on; on another loop it begins without connections. Every wait has a deadline in the time of the
+A pool keeps idle connections, the last used one on top, and returns one in constant time. It belongs to the loop on
+which it is first used; on another loop it begins without connections. Every wait has a deadline in the time of the
 loop. A task that is cancelled during an exchange closes its connection, because the next request on it would get the
 rest of this answer. A forked child forgets the connections of its parent.
 
@@ -22,10 +22,10 @@ from driftq.system.http_client.http_blocking import CONTINUE_S_MAX, IDLE_S, Repl
 from driftq.system.http_client.request_body import Body
 
 _BUFFERED_BYTES_MAX = 256 << 10
-"""Of a body that is pulled: with more than this waiting, the connection is not read."""
+"""While more bytes than this of a pulled body wait, the connection is not read."""
 _READ_BYTES = 64 << 10
 _LONG_READ_BYTES = 256 << 10
-"""Of an answer that fills the smaller buffer."""
+"""Size of the buffer after an answer has filled the smaller one."""
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
@@ -38,24 +38,24 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._poll: select.poll | None = None
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._in_room = False
-        """Whether the bytes that come go into the memory of a large body."""
+        """Whether incoming bytes go directly into the memory of a large body."""
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        """Fires at the deadline or before it. It stays when a wait ends, so that not every wait costs a timer."""
+        """Fires at the deadline or before it. It is kept when a wait ends, so that not every wait costs a timer."""
         self._whole = True
-        """Whether the task waits for all of the response, or for any more of it."""
+        """Whether the task waits for the complete response, or for any more of it."""
         self._error: HttpError | None = None
         self._is_cut = False
-        """Whether the last request was not sent to its end."""
+        """Whether the last request was not sent completely."""
         self._reading_paused = self._writing_paused = False
         self._idle = True
         self.idle_since = 0.0
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Store the transport, and prepare to poll its socket."""
         self._transport = cast("asyncio.Transport", transport)
         connected = transport.get_extra_info("socket")
         if connected is not None:
@@ -63,13 +63,13 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._poll.register(connected.fileno(), select.POLLIN)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go: into the memory of a large body that the task waits for, if there is one."""
+        """Return the buffer for the next bytes: the memory of a large body that the task waits for, if there is one."""
         room = self._reader.room() if self._whole and not self._idle else None
         self._in_room = room is not None
         return self._buffer if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take bytes, and wake the task if they are what it waits for."""
+        """Process bytes, and wake the task if they are what it waits for."""
         if self._idle:
             self.abort()
             return
@@ -92,16 +92,16 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._open_transport().pause_reading()
 
     def pause_writing(self) -> None:
-        """Send no more for now."""
+        """Stop sending until `resume_writing` is called."""
         self._writing_paused = True
 
     def resume_writing(self) -> None:
-        """Go on with sending."""
+        """Continue sending, and wake the task."""
         self._writing_paused = False
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note of the end."""
+        """Wake the task, with an error if the response is incomplete."""
         if self._idle:
             return
         if exc is not None:
@@ -116,17 +116,17 @@ class AsyncConnection(asyncio.BufferedProtocol):
         else:
             self._wake()
 
-    # What a task calls
+    # Called by tasks
 
     def is_alive(self, now: float) -> bool:
-        """Whether another request may be sent: an idle connection on which something arrives is one that ends."""
+        """Whether another request may be sent. If something arrives on an idle connection, the connection is ending."""
         if now - self.idle_since >= IDLE_S or self._open_transport().is_closing():
             return False
-        # The loop may not have seen yet what is there.
+        # The loop may not have seen yet what has arrived.
         return self._poll is None or not self._poll.poll(0)
 
     async def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
-        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
+        """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
         reader = self._reader
         if isinstance(body, Body):
             await self.begin(method, head, body, deadline)
@@ -150,7 +150,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         return self._reader.status, self._reader.headers
 
     async def pull(self, deadline: float) -> bytes:
-        """Return the next bytes of the body, none at its end. Raises HttpError."""
+        """Return the next bytes of the body, b"" at its end. Raises HttpError."""
         reader = self._reader
         while not (chunk := bytes(reader.take())) and not reader.complete:
             await self._wait(deadline)
@@ -170,17 +170,17 @@ class AsyncConnection(asyncio.BufferedProtocol):
         )
 
     def start_over(self) -> None:
-        """Expect responses of the server, after that of a proxy."""
+        """Expect responses of the server, after the response of a proxy."""
         self._reader = ResponseReader()
         self.rest()
 
     def rest(self) -> None:
-        """Be idle: whatever comes now ends the connection."""
+        """Become idle: anything that arrives now ends the connection."""
         self._idle = True
         self.idle_since = self._loop.time()
 
     def abort(self) -> None:
-        """Close at once, without waiting for what is not sent yet."""
+        """Close at once, without sending what is queued."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -188,7 +188,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def interrupt(self) -> None:
-        """End what a task waits for on this connection."""
+        """Fail what a task waits for on this connection."""
         self._fail(HttpError("the client was closed", sent=True))
 
     def _send(self, method: str, request: bytes, *, whole: bool) -> None:
@@ -197,7 +197,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._open_transport().write(request)
 
     async def _send_pieces(self, method: str, head: bytes, body: Body, deadline: float) -> None:
-        """Send a request with a body in pieces, until its end or until the server has answered.
+        """Send a request with a body in pieces, to its end or until the server has answered.
 
         Raises HttpError, and what the pieces raise.
         """
@@ -223,7 +223,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             raise HttpError("the request could not be sent in time", sent=True) from error
 
     async def _continued(self, deadline: float) -> None:
-        """Wait until the server asks for the body or has answered, for a second."""
+        """Wait up to 1 s until the server asks for the body or has answered."""
         limit = asyncio.timeout(CONTINUE_S_MAX)
         try:
             async with limit:
@@ -311,14 +311,15 @@ class AsyncPool:
             return
         connection.rest()
         self._idle.append(connection)
-        # Those used longest ago are at the bottom. At most one is added and this looks at two: so all that expire go.
+        # The least recently used are at the bottom. Each call adds at most one and checks two, so all expired ones are
+        # closed.
         for _ in range(2):
             if connection.idle_since - self._idle[0].idle_since < IDLE_S:
                 return
             self._idle.popleft().abort()
 
     async def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
-        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
+        """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
         connection = await self.take(deadline)
         try:
             return await connection.exchange(method, head, body, deadline)
@@ -335,7 +336,7 @@ class AsyncPool:
         self._idle.clear()
 
     def forget(self) -> None:
-        """Begin without connections, and without a word to the server or the loop: both are the parent's."""
+        """Begin without connections. They are not closed: they and their loop belong to the parent."""
         self._loop, self._idle, self._busy = None, deque(), set()
 
 
@@ -351,7 +352,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 async def _connected(endpoint: Endpoint, loop: asyncio.AbstractEventLoop, deadline: float) -> AsyncConnection:
-    """Return a new connection, through a proxy and TLS if there are. Raises HttpError."""
+    """Return a new connection, through a proxy and with TLS if configured. Raises HttpError."""
     connection = AsyncConnection(loop)
     try:
         async with asyncio.timeout_at(min(deadline, loop.time() + CONNECT_S_MAX)):

@@ -1,12 +1,10 @@
 """HTTP/1.1 exchanges on blocking sockets, for any number of threads.
 
-A pool keeps connections that are idle, the one used last on top, and hands one out in constant time. A connection that
-was idle for 30 s, or that the server has closed, is not used again. Every wait has a deadline, so that a call takes no
-longer than its caller allows, however slowly bytes come. `BlockingPool.close` ends exchanges that other threads wait
-for.
+A pool keeps idle connections, the last used one on top, and returns one in constant time. A connection that was idle
+for 30 s, or that the server has closed, is not used again. Every wait has a deadline, so that a call takes no longer
+than its caller allows, however slowly bytes come. `BlockingPool.close` ends exchanges that other threads wait for.
 
-A fork leaves the child with copies of the parent's connections, on which both would talk at once, so the child forgets
-them.
+After a fork, the child has copies of the parent's connections, on which both would send. So the child forgets them.
 """
 
 import os
@@ -28,24 +26,24 @@ if TYPE_CHECKING:
 
 IDLE_S = 30.0
 CONTINUE_S_MAX = 1.0
-"""How long a request that expects `100 Continue` waits for it before it sends its body."""
+"""How long a request that expects `100 Continue` waits for it before it sends its body, in seconds."""
 
 now = time.monotonic
 """The clock of deadlines, in seconds."""
 
 _READ_BYTES = 64 << 10
-"""What is read at once: a larger buffer is new memory for each read, whose pages cost more than the read."""
+"""Bytes per read. A larger buffer is new memory for each read, whose pages cost more than the read."""
 _LONG_READ_BYTES = 1 << 20
-"""Of an answer that fills the smaller one."""
+"""Bytes per read after an answer has filled the smaller buffer."""
 _SHORT_BYTES_MAX = 64 << 10
 """A body up to this size is sent together with its head."""
 _BLOCK_BYTES = 256 << 10
-"""A longer one is sent in blocks of this size, and stops if the server answers meanwhile."""
+"""A longer body is sent in blocks of this size, and stops if the server answers meanwhile."""
 _SLACK_S = 0.05
-"""The timeout of a socket is set again only if it is wrong by more than this: setting it costs a system call."""
+"""The timeout of a socket is set again only if it is wrong by more than this many seconds: that costs a system call."""
 
 Reply = tuple[int, dict[str, str], bytes | memoryview]
-"""A whole response: its status, its headers with names in lower case, and its body, a view if that is large."""
+"""A complete response: its status, its headers with names in lower case, and its body, a view if that is large."""
 
 
 class BlockingConnection:
@@ -56,7 +54,7 @@ class BlockingConnection:
         self._timeout = -1.0
         self._read_bytes = _READ_BYTES
         self._is_cut = False
-        """Whether the last request was not sent to its end."""
+        """Whether the last request was not sent completely."""
         self.idle_since = 0.0
         self._socket = connected(endpoint, deadline)
         self._tls = cast("ssl.SSLSocket", self._socket) if endpoint.tls is not None else None
@@ -64,13 +62,13 @@ class BlockingConnection:
         self._poll.register(self._socket, select.POLLIN)
 
     def is_alive(self, moment: float) -> bool:
-        """Whether another request may be sent: an idle connection on which something arrives is one that ends."""
+        """Whether another request may be sent. If something arrives on an idle connection, the connection is ending."""
         if moment - self.idle_since >= IDLE_S or self._poll.poll(0):
             return False
         return self._tls is None or not self._tls.pending()
 
     def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
-        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
+        """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
         status, headers = self.begin(method, head, body, deadline)
         reader = self._reader
         while not reader.complete:
@@ -96,7 +94,7 @@ class BlockingConnection:
             else:
                 self._send_pieces(head, body, deadline)
         except _UnsentError as error:
-            # A server may answer and hang up before it has read the whole request: its answer counts.
+            # A server may answer and close the connection before it has read the whole request: its answer counts.
             unsent = error
         while not reader.head_complete:
             try:
@@ -106,7 +104,7 @@ class BlockingConnection:
         return reader.status, reader.headers
 
     def pull(self, deadline: float) -> bytes:
-        """Return the next bytes of the body, none at its end. Raises HttpError."""
+        """Return the next bytes of the body, b"" at its end. Raises HttpError."""
         reader = self._reader
         while not (chunk := bytes(reader.take())) and not reader.complete:
             self._receive(deadline)
@@ -118,17 +116,17 @@ class BlockingConnection:
         return self._reader.reusable and not self._is_cut
 
     def interrupt(self) -> None:
-        """End what another thread waits for on this connection."""
+        """Fail what another thread waits for on this connection."""
         with suppress(OSError):
             # Not the method of an SSLSocket, which changes state that the reading thread uses.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket of the connection."""
         self._socket.close()
 
     def __del__(self) -> None:
-        # A client that is dropped without `close` ends its connections as one that was closed does.
+        # A client that is dropped without `close` closes its connections too.
         if "_socket" in self.__dict__:
             self._socket.close()
 
@@ -143,7 +141,7 @@ class BlockingConnection:
             raise _UnsentError(f"the request could not be sent: {reason_of(error)}", sent=True) from error
 
     def _send_pieces(self, head: bytes, body: bytes | Body, deadline: float) -> None:
-        """Send a request with a long body, until its end or until the server has answered.
+        """Send a request with a long body, to its end or until the server has answered.
 
         Raises HttpError, and what the pieces raise.
         """
@@ -162,7 +160,7 @@ class BlockingConnection:
         self._is_cut = False
 
     def _send_unless_answered(self, block: bytes | memoryview, deadline: float) -> bool:
-        """Send bytes; return False if the server has answered before all of them were taken. Raises HttpError."""
+        """Send bytes. Returns False if the server has answered before all of them were taken. Raises HttpError."""
         rest = memoryview(block)
         while rest:
             if self._is_answered(deadline):
@@ -175,8 +173,8 @@ class BlockingConnection:
         return True
 
     def _send_tls(self, tls: "ssl.SSLSocket", rest: memoryview, deadline: float) -> int:
-        """Send some bytes, or wait until that may work; return how many were taken."""
-        import ssl  # only those who use TLS pay for it
+        """Send some bytes, or wait until that may work. Returns how many were taken."""
+        import ssl  # imported only if TLS is used
 
         tls.settimeout(0)
         self._timeout = 0.0
@@ -189,7 +187,7 @@ class BlockingConnection:
         return 0
 
     def _is_continued(self, deadline: float) -> bool:
-        """Wait until the server asks for the body, or for a second; return False if it has answered instead."""
+        """Wait until the server asks for the body, at most 1 s. Returns False if it has answered instead."""
         reader, until = self._reader, min(deadline, now() + CONTINUE_S_MAX)
         while not reader.continued and not reader.head_complete and now() < until:
             if self._poll.poll(max(0.0, until - now()) * 1000):
@@ -197,7 +195,7 @@ class BlockingConnection:
         return not reader.head_complete
 
     def _is_answered(self, deadline: float) -> bool:
-        """Wait until more can be sent; return True if the server has answered before that."""
+        """Wait until more can be sent. Returns True if the server has answered before that."""
         if self._tls is not None:
             return self._is_answered_tls(self._tls)
         while self._ready(select.POLLIN | select.POLLOUT, deadline) & ~select.POLLOUT:
@@ -207,7 +205,7 @@ class BlockingConnection:
         return False
 
     def _ready(self, events: int, deadline: float) -> int:
-        """Wait until one of these events is there and return those that are. Raises HttpError."""
+        """Wait for one of these events and return those that occurred. Raises HttpError."""
         both = select.poll()
         both.register(self._socket, events)
         found = both.poll(max(0.0, deadline - now()) * 1000)
@@ -216,8 +214,8 @@ class BlockingConnection:
         return found[0][1]
 
     def _is_answered_tls(self, tls: "ssl.SSLSocket") -> bool:
-        """Whether an answer is there. TLS may have to read before it can write, so this does not wait."""
-        import ssl  # only those who use TLS pay for it
+        """Whether an answer has arrived. Does not wait, because TLS may have to read before it can write."""
+        import ssl  # imported only if TLS is used
 
         reader = self._reader
         while not reader.head_complete and (tls.pending() or self._poll.poll(0)):
@@ -226,7 +224,7 @@ class BlockingConnection:
             try:
                 data = tls.recv(_READ_BYTES)
             except ssl.SSLWantReadError:
-                return False  # not a part of an answer
+                return False  # it was not a part of an answer
             except OSError as error:
                 raise HttpError(f"the connection broke: {reason_of(error)}", sent=True) from error
             self._take(data)
@@ -266,7 +264,7 @@ class BlockingConnection:
             self._reader.end()
 
     def _wait_until(self, deadline: float, *, sent: bool) -> None:
-        """Let the next operation of the socket wait until the deadline. Raises HttpError when that has passed."""
+        """Let the next socket operation wait until the deadline. Raises HttpError if that has passed."""
         left = deadline - now()
         if left <= 0:
             raise HttpError("the server did not answer in time", sent=sent)
@@ -276,11 +274,11 @@ class BlockingConnection:
 
 
 class _UnsentError(HttpError):
-    """The connection has not taken the whole request; an answer may be there."""
+    """The connection has not taken the whole request; an answer may have arrived."""
 
 
 def _blocks(head: bytes, pieces: Iterable[bytes]) -> Iterator[bytes | memoryview]:
-    """Yield what goes out with one send each; the first block has the head in it."""
+    """Yield the blocks to send, one send each; the first block includes the head."""
     for piece in pieces:
         view = memoryview(piece)
         for at in range(0, len(view), _BLOCK_BYTES):
@@ -292,7 +290,7 @@ def _blocks(head: bytes, pieces: Iterable[bytes]) -> Iterator[bytes | memoryview
 
 
 def expects_continue(head: bytes) -> bool:
-    """Whether the head of a request asks the server to say that it wants the body."""
+    """Whether the head of a request asks the server to confirm that it wants the body."""
     return b"\r\nexpect: 100-continue\r\n" in head.lower()
 
 
@@ -323,7 +321,7 @@ class BlockingPool:
                 break
             connection.close()
         self._busy.add(connection)
-        if self._is_closed():  # by another thread, since the first look
+        if self._is_closed():  # by another thread, since the first check
             connection.interrupt()
         return connection
 
@@ -344,7 +342,7 @@ class BlockingPool:
             self._close_idle()
 
     def _expire(self, moment: float) -> None:
-        """Close connections that were idle for too long, from the bottom, where those used longest ago are."""
+        """Close connections that were idle for too long, from the bottom, where the least recently used are."""
         self._expiry_at = moment + IDLE_S
         while self._idle:
             try:
@@ -358,7 +356,7 @@ class BlockingPool:
             oldest.close()
 
     def exchange(self, method: str, head: bytes, body: bytes | Body | None, deadline: float) -> Reply:
-        """Send a request and return the whole response. Raises HttpError, and what the pieces of a body raise."""
+        """Send a request and return the complete response. Raises HttpError, and what the pieces of a body raise."""
         connection = self.take(deadline)
         try:
             return connection.exchange(method, head, body, deadline)
@@ -373,7 +371,7 @@ class BlockingPool:
         self._close_idle()
 
     def forget(self) -> None:
-        """Close this process's copies of all connections, without a word to the server: they belong to the parent."""
+        """Close this process's copies of all connections without shutting them down: they belong to the parent."""
         for connection in self._busy:
             connection.close()
         self._busy = set()

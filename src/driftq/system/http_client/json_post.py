@@ -1,4 +1,4 @@
-"""One HTTP/1.1 POST of JSON, on connections that are kept: what a webhook needs, and no more.
+"""One HTTP/1.1 POST of JSON, on connections that are reused: what a webhook needs, and no more.
 
     http://host[:port]/path    https likewise, with the system's certificates
 
@@ -14,23 +14,23 @@ from driftq.system.http_client.http_async import AsyncConnection, AsyncPool
 
 _REPLY_BYTES_MAX = 1 << 20
 _WAIT_S_MAX = 300.0
-"""How long a reply may take; callers have a shorter limit of their own."""
+"""How long a reply may take, in seconds; callers have a shorter limit of their own."""
 _JSON = {"content-type": "application/json", "accept": "application/json"}
 
 
 class PostError(Exception):
-    """The other side could not be asked, or its answer not understood."""
+    """The server could not be reached, or its answer was not complete."""
 
 
 class PostReply(NamedTuple):
-    """What came back."""
+    """Status and body of the answer."""
 
     status: int
     body: bytes
 
 
 class Poster:
-    """POSTs to one address. Raises ValueError for a text that is not an address."""
+    """Sends POST requests to one address. Raises ValueError for a text that is not an address."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -47,7 +47,7 @@ class Poster:
         self._pool = AsyncPool(Endpoint(parts.hostname, parts.port or (443 if tls else 80), tls))
 
     async def post(self, body: bytes) -> PostReply:
-        """Ask once. Raises PostError."""
+        """Send one request and return its answer. Raises PostError."""
         deadline = asyncio.get_running_loop().time() + _WAIT_S_MAX
         try:
             connection = await self._pool.take(deadline)

@@ -1,12 +1,12 @@
-"""Bodies of requests that are sent piece by piece, without I/O: which bytes go out, and whether they can go out again.
+"""Request bodies that are sent piece by piece, without I/O: which bytes to send, and whether they can be sent again.
 
-A body has a length that is known, or goes out in chunks. Pieces that come from an iterator can be had once; those of
-any other iterable, such as a list or an object with an `__iter__` that opens a file, once for each try.
+A body has a known length, or is sent in chunks. The pieces of an iterator can be read once; those of any other
+iterable, such as a list or an object with an `__iter__` that opens a file, once for each try.
 
 Invariants
-- `spent` is true as soon as a piece was asked for that cannot be had again. Such a request is not sent a second time.
-- With a length, exactly so many bytes are sent or the request ends with a ValueError: never more, and never a shorter
-  body that a server would take for whole.
+- `spent` is true as soon as a piece was read that cannot be read again. Such a request is not sent a second time.
+- With a length, exactly that many bytes are sent, or the request ends with a ValueError: never more, and never a
+  shorter body that a server would consider complete.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
@@ -15,7 +15,7 @@ _LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Body:
-    """The body of a request, from an iterable of bytes; an AsyncClient takes asynchronous ones too.
+    """The body of a request, from an iterable of bytes; an AsyncClient accepts asynchronous ones too.
 
     `length` is the number of all bytes, if it is known.
     """
@@ -28,10 +28,10 @@ class Body:
         self._pieces = pieces
         self.length = length
         self.spent = False
-        """Whether a part of it was taken that cannot be had again."""
+        """Whether a piece was read that cannot be read again."""
 
     def sent(self) -> Iterator[bytes]:
-        """Yield what goes out, from the beginning. Raise ValueError for a length that is wrong."""
+        """Yield the bytes to send, from the beginning. Raises ValueError for a wrong length."""
         if not isinstance(self._pieces, Iterable):
             raise TypeError("only an AsyncClient can send an asynchronous body")
         pieces = iter(self._pieces)
@@ -44,7 +44,7 @@ class Body:
             yield last
 
     async def sent_async(self) -> AsyncGenerator[bytes, None]:
-        """Yield what goes out, from the beginning. Raise ValueError for a length that is wrong."""
+        """Yield the bytes to send, from the beginning. Raises ValueError for a wrong length."""
         if isinstance(self._pieces, Iterable):
             for message in self.sent():
                 yield message
@@ -60,14 +60,14 @@ class Body:
 
 
 class _Framing:
-    """How the pieces of one body stand in the stream of a connection."""
+    """Turns the pieces of one body into the bytes on the connection."""
 
     def __init__(self, length: int | None) -> None:
         self._length = length
         self._size = 0
 
     def piece(self, piece: bytes) -> bytes:
-        """Return the bytes that carry a piece. Raise ValueError if it exceeds the length."""
+        """Return the bytes that carry a piece. Raises ValueError if it exceeds the length."""
         self._size += len(piece)
         if self._length is None:
             return b"%x\r\n%b\r\n" % (len(piece), piece)
@@ -76,7 +76,7 @@ class _Framing:
         return piece
 
     def last(self) -> bytes:
-        """Return the bytes after the last piece. Raise ValueError if some are missing."""
+        """Return the bytes after the last piece. Raises ValueError if some are missing."""
         if self._length is None:
             return _LAST_CHUNK
         if self._size != self._length:
