@@ -79,9 +79,7 @@ def group(help_text: str) -> typer.Typer:
 def commands_of(
     cls: type[CommandGroup], callback: Callable[..., None], help_text: str, *, completing: bool = False
 ) -> typer.Typer:
-    """Return a Typer app with the settings that all our groups share: plain help, `-h`, no completion unless asked
-    for.
-    """
+    """Return a Typer app with the settings that all our groups share: plain help, `-h`, completion only on request."""
     return typer.Typer(
         cls=cls,
         callback=callback,

@@ -29,9 +29,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def show_rows(rows: Sequence[Mapping[str, object]], fields: Sequence[str] = (), *, as_json: bool) -> None:
-    """Print a list, one row per item. `fields` selects and orders the columns; by default they are those of the
-    first row.
-    """
+    """Print a list, one row per item. `fields` selects and orders the columns; default: those of the first row."""
     chosen = list(fields or (rows[0] if rows else ()))
     if as_json:
         _print_json([{field: row.get(field) for field in chosen} for row in rows])

@@ -1,1 +1,1 @@
-"""Tools for a data directory that no server has open: look into it, check every byte of it, mend it."""
+"""Tools for a data directory that no server has open: inspect it, verify every byte, repair it."""

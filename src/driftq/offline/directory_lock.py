@@ -1,4 +1,4 @@
-"""The single-writer lock, for tools: whoever changes or judges a directory must be the only one in it."""
+"""Takes the single-writer lock for tools: a tool that changes or verifies a directory must be alone in it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from driftq.system.lock import LockHeldError
 
 @contextmanager
 def held(layout: Layout) -> Iterator[None]:
-    """Nobody else has the directory meanwhile. Raises StartError, in a line that says what to do."""
+    """Hold the lock of the directory. Raise StartError, with what to do, if it cannot be taken."""
     check_directory(layout)
     try:
         lock = layout.disk.lock(layout.lock_path, b"")
@@ -25,6 +25,6 @@ def held(layout: Layout) -> Iterator[None]:
 
 
 def check_directory(layout: Layout) -> None:
-    """Is this a data directory at all? Raises StartError."""
+    """Raise StartError if this is not a data directory."""
     if not layout.disk.exists(f"{layout.data}/wal") and not layout.disk.exists(layout.meta_dir):
         raise StartError(f"{layout.data} is no data directory: it has neither wal nor meta; give one with --data-dir")

@@ -1,7 +1,7 @@
-"""What is in the files of a data directory, for people who look into it: one row per file, or one per thing in a file.
+"""Lists the contents of the files of a data directory: one row per file, or one row per item in a file.
 
-Nothing is judged here and nothing locked: beside a running server the end of a log may be half written, and a file may
-go while it is read. Whether all is well is `offline/verification`'s question.
+This module neither verifies nor locks. If a server is running, the end of a log may be half written, and a file may
+disappear while it is read. `offline/verification` checks whether the files are correct.
 
     wal        a row per frame                      data       a row per block, by the frames themselves
     idx        a row per entry                      tags       one row
@@ -59,11 +59,11 @@ KINDS = {
     COMMIT: "commit",
     PART_HEAD: "part",
 }
-"""What `docs/formats/frame.md` calls them."""
+"""Names of frame kinds, as in `docs/formats/frame.md`."""
 
 
 def files(layout: Layout) -> Iterator[Row]:
-    """One row per file of both directories: what kind it is, and what it holds in short."""
+    """Yield one row per file of both directories: its kind and a summary of its contents."""
     for number in layout.snapshots():
         yield _summary(layout.disk, layout.snapshot_path(number), "snapshot")
     for number, name in layout.wal_files():
@@ -107,7 +107,7 @@ def _in_short(kind: str, items: list[Row]) -> str:
 
 
 def inside(disk: Disk, path: str) -> Iterator[Row]:
-    """One row per thing in a file; its name says what kind it is. Raises NotFoundError, OSError or StartError."""
+    """Return one row per item of a file; the file's name gives its kind. Raise NotFoundError, OSError or StartError."""
     kind = kind_of(path)
     if kind is None:
         raise NotFoundError(f"{path} is no file of a data directory: wal-, snapshot-, seg- or part-")
@@ -117,7 +117,7 @@ def inside(disk: Disk, path: str) -> Iterator[Row]:
 
 
 def kind_of(path: str) -> str | None:
-    """What kind of file a name stands for; None for none of ours."""
+    """Return the kind of file that a name belongs to; None if it is not a name of ours."""
     stem, _, suffix = posixpath.basename(path).rpartition(".")
     first = stem.partition("-")[0]
     if first == "seg" and suffix in _READERS:
@@ -155,7 +155,7 @@ def _frame_row(content: bytes, frame: Frame) -> Row:
 
 
 def _says(content: bytes, frame: Frame) -> str:
-    """A frame in a few words."""
+    """Describe a frame in a few words."""
     if frame.kind == Kind.APPEND:
         return f"seqs {frame.seq} to {frame.seq + frame.count - 1}"
     body = control_body(content, frame)

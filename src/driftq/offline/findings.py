@@ -1,12 +1,12 @@
 """What is wrong with a data directory: one finding per place, as values that a table or JSON can show.
 
-    damage   bytes that are not what was written
-    missing  a file that others say is there
-    torn     an end that a crash may have cut off; a start cuts it away, and nothing that was synced is in it
-    stray    a file that nothing names: left by a crash, or not ours
+    damage   bytes that differ from what was written
+    missing  a file that other files refer to and that does not exist
+    torn     an end that a crash may have cut off; a start removes it, and it contains nothing that was synced
+    stray    a file that no other file refers to: left by a crash, or not ours
 
-Invariant: a directory of a server that was stopped gracefully has no finding but strays that are not ours. What a crash
-alone may leave is marked `crash`, so that whoever knows of one can pass it over.
+Invariant: after a graceful stop of the server, the only findings are strays that are not ours. What a crash alone can
+leave is marked `crash`, so that a caller who knows of a crash can ignore it.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 
 class Verdict(StrEnum):
-    """What kind of wrong."""
+    """Kinds of findings; the module docstring explains them."""
 
     DAMAGE = "damage"
     MISSING = "missing"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
-    """One place."""
+    """One problem at one place of a file."""
 
     file: str
     verdict: Verdict
@@ -35,17 +35,17 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     first_seq: int | None = None
     last_seq: int | None = None
     crash: bool = False
-    """May a crash have left it, with no byte gone bad?"""
+    """Whether a crash may have left this, without any damaged byte."""
 
     @property
     def segment(self) -> int | None:
-        """The first seq of the segment whose file it is."""
+        """Return the first seq of the segment that the file belongs to, or None."""
         _, found, name = self.file.rpartition("/seg-")
         return int(name[:16]) if found else None
 
 
 class VerificationReport(Struct):
-    """What a reading of everything has found."""
+    """Totals and findings of one complete verification."""
 
     data_dir: str
     cold_dir: str | None = None
@@ -59,7 +59,7 @@ class VerificationReport(Struct):
     findings: list[Finding] = []
 
     def wrong(self, *, after_crash: bool = False) -> list[Finding]:
-        """The findings that count. A stray that no crash explains belongs to somebody else, and is only shown."""
+        """Return the findings that are problems. A stray that a crash does not explain is not ours, and only listed."""
         return [
             found
             for found in self.findings
@@ -68,4 +68,4 @@ class VerificationReport(Struct):
 
 
 Tell = Callable[[int], None]
-"""Hears how many more bytes have been read."""
+"""Called with the number of bytes read since the last call."""

@@ -1,8 +1,7 @@
-"""One segment, hot or cold: does every byte of its files say what it should, and do the files agree?
+"""Verifies one segment, hot or cold: every byte of its files, and that the files agree with each other.
 
-A hot one is judged block by block, never more than one in memory beside the tags of all; a cold one by its row groups.
-What a checkpoint knows of a segment is the last witness: which rows are gone. Flags stand outside every checksum, so
-only their number tells whether one of them has changed.
+A hot segment is read block by block; only one block and the tags of all blocks are in memory. A cold segment is read by
+row groups. No checksum covers delete flags, so their number is compared with the checkpoint's number of deleted rows.
 """
 
 from array import array
@@ -27,14 +26,14 @@ _KNOWN_FLAGS = bytes([0, DELETED])
 
 
 class FlaggedRows(NamedTuple):
-    """Some rows that follow each other, and their flags as the disk has them."""
+    """Consecutive rows and their flags as they are on disk."""
 
     first_seq: int
     flags: bytes
 
 
 class FrameSpan(NamedTuple):
-    """A frame of a `.data` file."""
+    """A frame of a `.data` file and its position."""
 
     offset: int
     length: int
@@ -42,7 +41,7 @@ class FrameSpan(NamedTuple):
 
 
 def walk_data(file: File, topic_id: int, start: int, end: int) -> Iterator[FrameSpan | tuple[int, str]]:
-    """Frames back to back from `start`; at the first that does not check out its offset and why, and then no more."""
+    """Yield consecutive frames from `start`; at the first invalid one, yield its offset and the reason, and stop."""
     while start < end:
         head = file.pread(HEAD_BYTES, start)
         length = _LENGTH_BYTES + int.from_bytes(head[4:8], "little")
@@ -55,7 +54,7 @@ def walk_data(file: File, topic_id: int, start: int, end: int) -> Iterator[Frame
 
 
 def read_block(file: File, topic_id: int, offset: int, length: int) -> Block | str:
-    """One block of a topic, or why there is none."""
+    """Return one block of a topic, or the reason why it is not valid."""
     content = file.pread(length, offset)
     header = read_frame(content, 0, len(content))
     if isinstance(header, NewerVersion):
@@ -77,7 +76,7 @@ class _Tagged(NamedTuple):
 
 
 class HotCheck:
-    """The files of one hot segment."""
+    """Verifies the files of one hot segment."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class HotCheck:
         self._named = self._state is not None
         self._tagged: list[_Tagged] = []
         self._complete = True
-        """Were all blocks read?"""
+        """Whether all blocks were valid so far."""
         self.path = self._path("data")
         self.rows: list[FlaggedRows] = []
         self.blocks = 0
@@ -113,7 +112,7 @@ class HotCheck:
         return Finding(self._path(suffix), verdict, what, topic_id=self._topic_id, crash=crash, **place)
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong."""
+        """Yield everything that is wrong with the files."""
         if "data" not in self._suffixes:
             if self._named:
                 yield self._finding("data", Verdict.MISSING, "the checkpoint names it", **self._all_seqs())
@@ -171,7 +170,7 @@ class HotCheck:
             yield from self._take(block, offset)
 
     def _take(self, block: Block, offset: int) -> Iterator[Finding]:
-        """Count a block that can be read."""
+        """Count a valid block and check its flags."""
         self.blocks += 1
         self.records += block.count
         self.rows.append(FlaggedRows(block.first_seq, block.flags))
@@ -184,7 +183,7 @@ class HotCheck:
             )
 
     def _check_rest(self, file: File, start: int, end: int, *, unsure: bool) -> Iterator[Finding]:
-        """Blocks that no index names: the log has them too, so their end may be torn, unless there was an index."""
+        """Check blocks that no index lists. If `unsure`, the log has them too: an invalid end is torn, not damage."""
         for met in walk_data(file, self._topic_id, start, end):
             if isinstance(met, FrameSpan):
                 self._tell(met.length)
@@ -212,7 +211,7 @@ class HotCheck:
             yield self._finding("tags", Verdict.DAMAGE, what)
 
     def _is_of(self, index: TagIndex, content: bytes) -> bool:
-        """Has an index the tags of all blocks? But those that had no live record when it was made, if it leaves any."""
+        """Whether the tag index matches the blocks; it may omit blocks that had no live record when it was built."""
         rows = frozenset(index.prefix(b"").rows)
         there = [block for block in self._tagged if any(row in rows for _, row in block.tags)]
         if TagIndex.build(chain.from_iterable(block.tags for block in there)).encode() != content:
@@ -232,12 +231,12 @@ class HotCheck:
 
 
 def index_of_cells(cells: bytes) -> BlockIndex:
-    """The index of an active segment, as a checkpoint holds it."""
+    """Return the index of an active segment from its form in a checkpoint."""
     return BlockIndex(array("Q", cells))
 
 
 def _contradiction(block: Block, length: int, index: BlockIndex, number: int) -> str | None:
-    """What an index says of a block and the block does not."""
+    """Return how the block differs from its index entry; None if it does not."""
     said = (index.first_seq(number), index.count(number), index.first_ts(number), index.last_ts(number))
     if (block.first_seq, block.count, block.ts, block.last_ts) != said or len(block.frame) != length:
         return "the block is another one than the index says"
@@ -245,7 +244,7 @@ def _contradiction(block: Block, length: int, index: BlockIndex, number: int) ->
 
 
 class ColdCheck:
-    """The files of one cold segment."""
+    """Verifies the files of one cold segment."""
 
     def __init__(
         self, layout: Layout, topic_id: int, first_seq: int, suffixes: set[str], *, named: bool, tell: Tell
@@ -262,7 +261,7 @@ class ColdCheck:
         self.records = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong."""
+        """Yield everything that is wrong with the files."""
         for suffix, path in (("parquet", self._parquet), ("del", self._del)):
             if suffix not in self._suffixes:
                 verdict = Verdict.MISSING if self._named else Verdict.STRAY
@@ -293,7 +292,7 @@ class ColdCheck:
         return Finding(path, Verdict.DAMAGE, what, offset, self._topic_id)
 
     def _check_frame(self, opened: ColdFile) -> Iterator[Finding]:
-        """The bytes that no checksum covers: the leading magic, and that nothing stands between the row groups."""
+        """Check the bytes that no checksum covers: the magic at the start, and that no bytes are between row groups."""
         file = self._layout.disk.open(self._parquet)
         try:
             magic, size = file.pread(4, 0), file.size()
@@ -325,10 +324,10 @@ class ColdCheck:
 
 
 def gone_rows(rows: Sequence[FlaggedRows], state: SegmentState, earliest: int) -> Iterator[tuple[int, int, int, int]]:
-    """Where the flags on disk and a checkpoint disagree: first seq, last seq, rows gone on disk, rows gone by it.
+    """Yield where flags and checkpoint disagree: first seq, last seq, rows gone by flags, rows gone by checkpoint.
 
-    Block by block, or in sum where the segment has moved to the cold tier since, whose blocks are others. Retention
-    takes whole blocks without a flag: the checkpoint is believed there.
+    Compared block by block, or in total if the segment has moved to the cold tier since, because its blocks differ
+    then. Retention removes whole blocks without flags; for these the checkpoint decides.
     """
     said = {(first, count): gone for first, count, gone, _ in state.dead}
     taken = {first + row for (first, count), gone in said.items() if gone == count for row in range(count)}

@@ -1,15 +1,15 @@
-"""Read every byte of a data directory and tell everything that is wrong with it. Changes nothing.
+"""Reads every byte of a data directory and reports everything that is wrong with it. Changes nothing.
 
-    checkpoints → the WAL under the newest → hot and cold segments, against what it says of them → staged parts → names
+    checkpoints → the WAL under the newest → hot and cold segments, compared with it → staged parts → names
 
 Invariants
-- Every byte that a server would rely on is vouched for by a checksum, by a second copy, or by a count in the
-  checkpoint; a byte that is none of these is zero, and is looked at.
+- Every byte that a server relies on is protected by a checksum, by a second copy, or by a count in the checkpoint. All
+  other bytes must be zero, and that is checked.
 - At most one WAL file, one checkpoint or one block is in memory.
-- No finding is an exception: what cannot be read is one, and the rest is read on.
+- A problem is a finding, not an exception: an unreadable file is a finding too, and verification continues.
 
-What nothing can tell: a staged part that is gone, for no other file names it; and frames cut off the end of a log at
-the border of two of them, behind the last proof of a sync. A graceful stop leaves no such end.
+Two losses cannot be detected: a missing staged part, because no other file names it; and whole frames cut off the end
+of a log after the last proof of a sync. A graceful stop leaves no such end.
 """
 
 import posixpath
@@ -41,7 +41,7 @@ _DIRECTORIES = re.compile(r"meta|wal|stage|wal/shard-\d{2,}|lost|(?:lost/)?topic
 
 
 class Verification:
-    """One reading of one directory."""
+    """One verification of one directory."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -53,10 +53,10 @@ class Verification:
         self._deleted: set[int] = set()
         self._marked = False
         self.total = self._count()
-        """How many bytes there are to read."""
+        """Number of bytes to read."""
 
     def run(self, progress: Callable[[int], None] = lambda _: None) -> VerificationReport:
-        """All of it; `progress` hears how many bytes have been read."""
+        """Verify everything. `progress` is called with the number of bytes read so far."""
         self._progress = progress
         snapshot = self._checkpoints()
         if snapshot is not None:
@@ -75,7 +75,7 @@ class Verification:
         self.report.findings.append(finding)
 
     def _guarded(self, path: str, findings: Iterator[Finding]) -> None:
-        """Take findings as they come; what the disk does not give is one too."""
+        """Add the findings; an error of the disk becomes a finding too."""
         try:
             for finding in findings:
                 self._found(finding)
@@ -85,7 +85,7 @@ class Verification:
     # Names
 
     def _count(self) -> int:
-        """How much there is to read; names that nobody knows are told on the way."""
+        """Return the number of bytes to read. Unknown file names become findings."""
         roots = [self._layout.data] if self._layout.cold is None else [self._layout.data, self._layout.cold]
         return sum(self._count_below(root, "") for root in roots)
 
@@ -119,7 +119,7 @@ class Verification:
     # Checkpoints
 
     def _checkpoints(self) -> Snapshot | None:
-        """Every one; the newest that checks out."""
+        """Check every checkpoint and return the newest valid one."""
         newest: Snapshot | None = None
         for number in reversed(self._layout.snapshots()):
             path = self._layout.snapshot_path(number)
@@ -186,7 +186,7 @@ class Verification:
         self._tell(len(scan.content))
 
     def _without_checkpoint(self, any_log: bool) -> None:
-        """No checkpoint that checks out. Has there been one? Its mark, or segments without a log, say so."""
+        """Report a missing checkpoint if a mark in the log, or segments without a log, show that there was one."""
         if any(found.file.startswith(self._layout.meta_dir) for found in self.report.findings):
             return
         if self._marked:
@@ -224,7 +224,7 @@ class Verification:
             earliest = 0 if state is None else self._topics[topic_id].earliest
             checks.append(HotCheck(self._layout, topic_id, first_seq, hot, state, earliest, self._tell))
         if cold is not None:
-            # A segment may have moved since the checkpoint: then its hot copy is gone, and the cold one counts.
+            # A segment may have moved since the checkpoint: then its hot copy is gone, and the cold one is compared.
             named = state is not None and (state.cold or hot is None or "data" not in hot)
             checks.append(ColdCheck(self._layout, topic_id, first_seq, cold, named=named, tell=self._tell))
         for check in checks:
@@ -273,7 +273,7 @@ class Verification:
             )
 
     def _ids(self) -> Iterator[Finding]:
-        """The data directory says whose it is; the cold one, where it says anything, says the same."""
+        """Check the id of the data directory, and that a cold directory with an id has the same one."""
         path = f"{self._layout.data}/.driftq.id"
         if not self._disk.exists(path):
             yield Finding(path, Verdict.MISSING, "a server that has started leaves its id", crash=True)
@@ -287,5 +287,5 @@ class Verification:
 
 
 def verify(layout: Layout) -> VerificationReport:
-    """Read everything; whoever calls this holds the lock."""
+    """Verify a directory. The caller holds the lock."""
     return Verification(layout).run()

@@ -1,8 +1,8 @@
-"""One WAL file after another: what its frames are, how far it is known to have been synced, what is wrong with it.
+"""Checks WAL files: which frames they hold, how far each is known to have been synced, and what is wrong with them.
 
-Who proves that a place had been synced: a later frame of the file, the head of the file behind it in the same run, and
-the newest checkpoint, whose positions are the ends of synced marks. Behind the last proof a bad place is a torn end.
-A file whose head is lost has no salt any more, so that nothing in it can be believed (`storage/wal/wal_head`).
+Three things prove that a position was synced: a later frame of the file, the head of the next file in the same run, and
+the newest checkpoint, whose positions are the ends of synced marks. An invalid position after the last proof is a torn
+end. A file without a readable head has no salt, so nothing in it can be trusted (`storage/wal/wal_head`).
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ CUT = "the file is shorter than it was made: its frames end here, and more may h
 
 
 class WalFileScan(NamedTuple):
-    """A file, its bytes, and what the walk met in order."""
+    """A file, its bytes, and its frames and findings in order."""
 
     path: str
     number: int
@@ -34,7 +34,7 @@ class WalFileScan(NamedTuple):
 
 
 class WalWalk:
-    """The WAL of one directory, under a checkpoint's positions."""
+    """The WAL files of one directory, and the positions of a checkpoint."""
 
     def __init__(self, layout: Layout, positions: dict[str, tuple[int, int]]) -> None:
         self._layout = layout
@@ -48,12 +48,12 @@ class WalWalk:
         }
 
     def synced_end(self, number: int, name: str) -> int:
-        """Up to where others say that a file was synced."""
+        """Return up to which offset other files prove that this file was synced."""
         at, offset = self._positions.get(name, (0, 0))
         return max(self._ends.get((number, name), 0), offset if number == at else 0)
 
     def missing(self, *, based: bool) -> Iterator[Finding]:
-        """Files that must be there. `based`: there is a checkpoint, else the log must begin at its first file."""
+        """Yield missing files. `based`: there is a checkpoint; without one, the log must begin with file 1."""
         known = set(self.files)
         needed = {(number, name): "a checkpoint ends in it" for name, (number, at) in self._positions.items() if at}
         for (number, name), head in self.heads.items():
@@ -64,7 +64,7 @@ class WalWalk:
             if (number, name) not in known:
                 yield Finding(self._layout.wal_path(name, number), Verdict.MISSING, f"the WAL file is gone: {why}")
         numbers = {number for number, _ in self.files} | {number for number, _ in needed}
-        # Where a checkpoint found no file, on a full disk, the offset is 0, and there may be none to this day.
+        # Offset 0 means that the disk was full and the checkpoint found no file; there may still be none.
         ends = [number for number, offset in self._positions.values() if offset]
         first = min(ends, default=max(numbers, default=0)) if based else 1
         for number in range(first, max(numbers, default=0)):
@@ -74,7 +74,7 @@ class WalWalk:
                 )
 
     def scan(self, number: int, name: str) -> WalFileScan:
-        """One file. What comes of `met` is to be taken in order, and to the end."""
+        """Read one file. Consume `met` in order and to its end."""
         path = self._layout.wal_path(name, number)
         content = read_file(self._layout.disk, path)
         return WalFileScan(path, number, content, self._walk(path, number, name, content))
@@ -107,17 +107,20 @@ class WalWalk:
         if was_cut(content, scan.end):
             yield Finding(path, Verdict.DAMAGE, CUT, offset=scan.end)
         elif scan.torn and not is_zero(content, scan.end):
-            # Zeros too few for a frame end a file that is full.
+            # A full file may end with zeros that are too few for a frame.
             yield Finding(path, Verdict.TORN, TORN, offset=scan.end, crash=True)
 
 
 def was_cut(content: bytes, end: int) -> bool:
-    """Has a file, whose frames end there, lost its own end? It is made at a round size, or cut where its frames end."""
+    """Whether a file whose frames end at `end` was cut off.
+
+    Its size is a multiple of 4096 when it is created, and it is only ever truncated to where its frames end.
+    """
     return end != len(content) and len(content) % _PAGE != 0
 
 
 def read_heads(layout: Layout) -> tuple[Heads, dict[tuple[int, str], str]]:
-    """Return the heads of all files, None where one cannot be read, and why for those of a newer version."""
+    """Return the heads of all files (None if unreadable), and messages for files of a newer version."""
     heads: Heads = {}
     newer: dict[tuple[int, str], str] = {}
     for number, name in layout.wal_files():
@@ -132,7 +135,7 @@ def read_heads(layout: Layout) -> tuple[Heads, dict[tuple[int, str], str]]:
 
 
 def sound_frames(content: bytes, number: int, name: str, heads: Heads) -> Iterator[Frame]:
-    """Yield every frame of a WAL file that the salt of the file proves, wherever one begins."""
+    """Yield every frame of a WAL file that the file's salt proves, at any position."""
     head = heads.get((number, name))
     if head is None and not is_version_1(number, heads):
         return
@@ -157,7 +160,7 @@ def _damaged(path: str, region: Damage) -> Finding:
 
 def _head_findings(path: str, number: int, head: WalHead | None, content: bytes) -> Iterator[Finding]:
     if head is None:
-        return  # the walk finds its first bytes damaged
+        return  # the walk reports the first bytes as damaged
     if head.frame.synced_to >> 32 != number:
         yield Finding(path, Verdict.DAMAGE, f"its head is that of file {head.frame.synced_to >> 32}", offset=0)
     if head.version > 1 and content[:HEAD_BYTES] != whole_head(content, head):

@@ -36,9 +36,7 @@ def backup(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Back up all topics of a running server as they are at one moment. Files that the directory already has are
-    not copied.
-    """
+    """Back up all topics of a running server, as they are at one moment. Copies only files it does not have."""
     with connected(url, key_file) as client:
         begun = client.begin_backup(None if to is None else os.path.abspath(to)).backup
         with progress("backing up", in_bytes=True) as tell:

@@ -184,9 +184,7 @@ def _arrow(path: Path) -> "Iterator[tuple[pyarrow.Table, int]]":
 
 
 def as_records(table: "pyarrow.Table") -> "pyarrow.Table":
-    """Return the table with the columns of records. Without a column `data`, each row becomes the data of one
-    record.
-    """
+    """Return the table with the columns of records. Without a column `data`, each row is the data of one record."""
     from driftq.client.topics.arrow_tables import records_of
 
     names = table.schema.names

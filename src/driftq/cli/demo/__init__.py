@@ -1,3 +1,1 @@
-"""`driftq demo`: starts its own server, plays an afternoon of agents in a few seconds, and runs the pipeline over
-it.
-"""
+"""`driftq demo`: starts its own server, plays an afternoon of agents in seconds, and runs the pipeline over it."""

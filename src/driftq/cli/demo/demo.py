@@ -1,6 +1,4 @@
-"""`driftq demo`: start a server, play the demo's workload on it, run the data pipeline over it, and show the
-results.
-"""
+"""`driftq demo`: start a server, play the workload on it, run the data pipeline over it, and show the results."""
 
 import asyncio
 import logging
@@ -44,9 +42,7 @@ def demo(
     runs: Runs = 36,
     as_json: Json = False,
 ) -> None:
-    """Play agents of several tenants, with retries and poison messages, then archive and trace the result with
-    Spark.
-    """
+    """Play agents of several tenants, with retries and poison messages, then archive and trace all with Spark."""
     data_dir = data_dir.absolute()
     log = data_dir.with_name(f"{data_dir.name}-server.log")
     lake = data_dir.with_name(f"{data_dir.name}-lake")

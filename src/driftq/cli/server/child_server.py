@@ -69,9 +69,7 @@ class ChildServer:
         self._port_file.unlink(missing_ok=True)
 
     def _wait_until_it_listens(self) -> None:
-        """Wait for the first line on standard output, which means that the server listens. Raise ChildError if
-        there is none.
-        """
+        """Wait for the first line on standard output: then the server listens. Raise ChildError if there is none."""
         assert self.process.stdout is not None
         spoken, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         if not spoken:

@@ -46,9 +46,7 @@ from driftq.system.runtime import AsyncioRuntime
 from driftq.system.writer_process import ScribeProcess, fork_scribes
 
 _LOOP_PATIENCE_S = 0.5
-"""How long the loop waits for a hanging cold directory. After one timeout it does not wait until that call has
-returned.
-"""
+"""How long the loop waits for a hanging cold directory: once, and not again until that call has returned."""
 _QUICK_NS = 250_000_000
 """If the log is read within this time (250 ms), nothing is bound before."""
 _NS_PER_MS = 1_000_000

@@ -143,9 +143,7 @@ class LineGroups:
         self._number = 1
 
     def feed(self, piece: bytes) -> Iterator[Lines]:
-        """Yield the groups that this piece completes. An empty piece is the end of the input and completes the last
-        line.
-        """
+        """Yield the groups that this piece completes. An empty piece ends the input and completes the last line."""
         text = self._rest + piece
         end = text.rfind(b"\n") + 1 if piece else len(text)
         self._rest = text[end:]
@@ -229,9 +227,7 @@ class Appending:
             return self._mended(lines)
 
     def _mended(self, lines: Lines) -> _Write | None:
-        """Return a write without the lines that are not JSON; without `--skip-bad`, only the lines before the first
-        one.
-        """
+        """Return a write without the lines that are not JSON; without `--skip-bad`, only those before the first."""
         from msgspec import MsgspecError, Raw, json
 
         decode = json.Decoder(Raw).decode

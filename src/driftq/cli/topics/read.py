@@ -1,6 +1,4 @@
-"""`driftq read` and `driftq tail`: print records as text or JSON lines, and report lost records where they are
-missing.
-"""
+"""`driftq read` and `driftq tail`: print records as text or JSON lines, and report lost records in their place."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -41,9 +39,7 @@ def read(
     limit: Count = None,
     as_json: Json = False,
 ) -> None:
-    """Print the records of a topic, up to the newest one at the start of the command; with --json, one object per
-    line.
-    """
+    """Print the records of a topic, up to the newest one at the start; with --json, one object per line."""
     if from_seq is not None and from_ts is not None:
         raise CommandError("--from-seq and --from-ts exclude each other; leave one out", ExitCode.USAGE)
     if epoch is None and from_seq:

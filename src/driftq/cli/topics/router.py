@@ -60,9 +60,7 @@ def graph(
 
 
 def draw_graph(rows: Sequence[RouterRow], only: str | None = None) -> "list[Tree]":
-    """Return a tree for every topic that no router copies to, and for each cycle one that starts at any of its
-    topics.
-    """
+    """Return a tree for each topic that no router copies to, and for each cycle one that starts anywhere in it."""
     from rich.tree import Tree
 
     flows: dict[str, list[RouterRow]] = {}

@@ -122,9 +122,7 @@ def show_letters(
 
 
 def _target_of(client: "Client", source: str) -> str | None:
-    """Return the dead-letter topic of a queue; None for a topic of the broker. Raise CommandError if there is
-    neither.
-    """
+    """Return the dead-letter topic of a queue, or None for a topic of the broker. Raise CommandError for neither."""
     target = _dead_letter_of(client, source)
     if target is not None:
         return target

@@ -1,1 +1,1 @@
-"""Import from the Go broker."""
+"""Imports the log of the Go broker, driftq-core."""

@@ -1,8 +1,9 @@
-"""Brings the log of the Go broker in (http-v1 §15.1): its topics, messages, progress, failures and outcomes.
+"""Imports the log of the Go broker (http-v1 §15.1): topics, messages, progress, failures and outcomes.
 
-The log is read twice: once to know its topics, and that all of it makes sense; once to store the messages, in the order
-of the log. So a log that is refused has changed nothing. Messages get new offsets, and are found again by their old
-ones. Their windows are over: they came here later than any retry of their producers.
+The log is read twice: first to learn its topics and to check all of it, then to store the messages in the order of the
+log. So a refused log has changed nothing. Messages get new offsets, and progress and failures are mapped from the old
+offsets to the new ones. The idempotency windows of the producers are not imported: no producer still retries these
+messages.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,11 +36,11 @@ _BATCH_BYTES = 4 << 20
 _PARTITIONS_MAX = 65_535
 
 Tell = Callable[[int], None]
-"""Told how many bytes of the log are through."""
+"""Called with the number of bytes of the log that are done."""
 
 
 class ImportReport(Struct, frozen=True):
-    """What was brought in."""
+    """Counts of what was imported."""
 
     topics: int
     messages: int
@@ -57,18 +58,18 @@ class _Batch:
 
 
 class CoreImport:
-    """One import into a broker that nobody else uses."""
+    """One import into a broker that has no other users."""
 
     def __init__(self, engine: Engine, broker: Broker, registry: IdempotencyRegistry) -> None:
         self._engine = engine
         self._broker = broker
         self._registry = registry
         self._keyed: dict[tuple[str, str, str], list[int]] = {}
-        """Messages by tenant, topic and key, where a group has an outcome for it."""
+        """New offsets by tenant, topic and key, for keys that have an outcome in some group."""
         self._waiting: dict[str, _Batch] = {}
 
     async def run(self, lines: Callable[[], Iterable[bytes]], tell: Tell) -> ImportReport:
-        """Bring in what `lines` gives, each time it is asked. Raises a DriftQError."""
+        """Import the log; `lines` is called twice and returns its lines. Raise a DriftQError."""
         topics = plan(read_lines(lines()))
         self._check(topics)
         for name, topic in topics.items():
@@ -126,10 +127,10 @@ class CoreImport:
             if same is not None:
                 same.append(offset)
 
-    # What groups have done
+    # Progress of groups
 
     async def _progress(self, name: str, topic: TopicPlan) -> int:
-        """Progress and failures of one topic; how many failures there were."""
+        """Import progress and failures of one topic. Return the number of failures."""
         for (group, partition), acked in topic.acked.items():
             floor = topic.floor(partition, acked)
             if floor >= 0:
@@ -147,9 +148,10 @@ class CoreImport:
         return failures
 
     async def _outcomes(self, name: str, topic: TopicPlan) -> int:
-        """Idempotency outcomes of one topic; how many there were.
+        """Import the idempotency outcomes of one topic. Return how many there were.
 
-        Of one whose window is over only the messages that are open are done: those to come have nothing to do with it.
+        If the window of an outcome is over, only its open messages are marked done; the key is not kept for later
+        messages.
         """
         outcomes = 0
         for (tenant, group, key), record in topic.outcomes.items():

@@ -1,10 +1,10 @@
-"""The log of the Go broker, driftq-core, read (http-v1 §15.1): JSON lines, bytes in base64, zeros left out.
+"""Reads the log of the Go broker, driftq-core (http-v1 §15.1): JSON lines, bytes in base64, zero values omitted.
 
-    1 message   2 offset   3 topic   4 retry state   5 consume idempotency      anything else is passed over
+    1 message   2 offset   3 topic   4 retry state   5 consume idempotency      other types are skipped
 
-An offset record there means "all up to here": nothing finer was recorded. Offsets are those of the partition in some
-versions and those of the topic in others; in both they rise within a partition, and nothing else is relied on. A last
-line that broke off was never answered for, and is left out; one that makes no sense anywhere else is an error.
+An offset record there means "all up to here"; nothing finer was recorded. Offsets count per partition in some versions
+and per topic in others. In both they increase within a partition, and the import relies on nothing else. An incomplete
+last line was never acked and is left out; an invalid line anywhere else is an error.
 """
 
 from array import array
@@ -22,7 +22,7 @@ MESSAGE, OFFSET, TOPIC, RETRY, OUTCOME = 1, 2, 3, 4, 5
 
 
 class CoreRecord(Struct, frozen=True):
-    """One line."""
+    """One line of the log."""
 
     type: int = 0
     topic: str = ""
@@ -63,7 +63,7 @@ class CoreRecord(Struct, frozen=True):
 
 
 class CoreLine(NamedTuple):
-    """A line that means something: its number, the bytes read with it, and the record."""
+    """A line with a record: its number, the bytes read up to its end, and the record."""
 
     number: int
     end: int
@@ -71,14 +71,14 @@ class CoreLine(NamedTuple):
 
 
 class CoreLogError(InvalidRequestError):
-    """The file is not such a log."""
+    """Raised if the file is not a log of driftq-core."""
 
 
 _decode = json.Decoder(CoreRecord).decode
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[CoreLine]:
-    """Every record of a known kind. Raises CoreLogError."""
+    """Yield every record of a known type. Raise CoreLogError."""
     end = 0
     for number, line in enumerate(lines, 1):
         end += len(line)
@@ -88,7 +88,7 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[CoreLine]:
             record = _decode(line)
         except (DecodeError, ValidationError) as error:
             if not line.endswith(b"\n"):
-                return  # it broke off
+                return  # an incomplete last line
             raise CoreLogError(f"line {number} is no record of driftq-core: {error}") from None
         if not MESSAGE <= record.type <= OUTCOME:
             continue
@@ -106,22 +106,22 @@ class CoreRetry(NamedTuple):
 
 
 class TopicPlan:
-    """What a log says about one topic."""
+    """Everything that a log contains about one topic, except the messages."""
 
     def __init__(self) -> None:
         self.partitions = 1
         self.messages = 0
         self.acked: dict[tuple[str, int], int] = {}
-        """Group and partition, to the highest offset that is done with all below it."""
+        """Maps group and partition to the highest offset up to which all messages are done."""
         self.retries: dict[tuple[str, int, int], CoreRetry] = {}
-        """Group, partition and offset, to how it failed."""
+        """Maps group, partition and offset to the last failure."""
         self.outcomes: dict[tuple[str, str, str], CoreRecord] = {}
-        """Tenant, group and key."""
+        """Outcomes by tenant, group and key."""
         self._old: dict[int, array[int]] = {}
         self._new: dict[int, array[int]] = {}
 
     def see(self, record: CoreRecord) -> None:
-        """One more record."""
+        """Add one record of the log."""
         self.partitions = max(self.partitions, self._highest(record))
         if record.type == MESSAGE:
             self.messages += 1
@@ -136,34 +136,34 @@ class TopicPlan:
 
     @staticmethod
     def _highest(record: CoreRecord) -> int:
-        # A topic's record has its count in one of two places.
+        # A topic record has the number of partitions in one of two fields.
         return record.partitions or record.partition if record.type == TOPIC else record.partition + 1
 
     def stored(self, record: CoreRecord, offset: int) -> None:
-        """A message of the log has this offset now."""
+        """Note that a message of the log was stored at the new `offset`."""
         self._old.setdefault(record.partition, array("q")).append(record.offset)
         self._new.setdefault(record.partition, array("q")).append(offset)
 
     def floor(self, partition: int, offset: int) -> int:
-        """The new offset of the last message that is not above an old one, or -1."""
+        """Return the new offset of the last message at or below an old offset, or -1."""
         place = bisect_right(self._old.get(partition, ()), offset) - 1
         return self._new[partition][place] if place >= 0 else -1
 
     def exactly(self, partition: int, offset: int) -> int | None:
-        """The new offset of a message, if the log has it."""
+        """Return the new offset of the message with this old offset; None if the log does not have it."""
         old = self._old.get(partition, array("q"))
         place = bisect_right(old, offset) - 1
         return self._new[partition][place] if place >= 0 and old[place] == offset else None
 
 
 def _is_outcome(record: CoreRecord) -> bool:
-    """Leases are void after a restart, and so are those of a log that is read elsewhere."""
+    """Whether the record is a final outcome. Leases are ignored: they end at a restart, and so at an import."""
     ended = record.idempotency_status in ("COMMITTED", "FAILED")
     return ended and record.idempotency_scope == "consume" and bool(record.group and record.idempotency_key)
 
 
 def plan(lines: Iterable[CoreLine]) -> dict[str, TopicPlan]:
-    """What a log says, topic by topic. Raises CoreLogError."""
+    """Return the contents of a log by topic. Raise CoreLogError."""
     topics: dict[str, TopicPlan] = {}
     for line in lines:
         if line.record.type == MESSAGE:
@@ -173,7 +173,7 @@ def plan(lines: Iterable[CoreLine]) -> dict[str, TopicPlan]:
 
 
 def message_of(line: CoreLine) -> Message:
-    """The message of a record. Raises CoreLogError."""
+    """Return the message of a record. Raise CoreLogError."""
     record = line.record
     try:
         key, value = record.key.decode(), record.value.decode()
@@ -212,7 +212,7 @@ def _note(record: CoreRecord) -> DlqNote | None:
 
 
 def moment(time: str | int | None) -> int:
-    """A time of the log, in ms; 0 where there is none."""
+    """Return a time of the log in ms; 0 if there is none."""
     if isinstance(time, int):
         return time
     try:

@@ -1,1 +1,1 @@
-"""Mends a damaged directory."""
+"""Repairs a damaged data directory, and keeps the original files."""

@@ -1,16 +1,17 @@
-"""`driftq repair --accept-loss`: make a hole where an operator knows that a file is gone for good.
+"""`driftq repair --accept-loss`: make a hole where an operator knows that a file is lost for good.
 
-    unavailable → (the operator says so) → a record of who and when, durable → a checkpoint with the hole → given up
+    unavailable → (the operator accepts it) → a record of who and when, durable → a checkpoint with the hole → given up
 
-A server never does this by itself: no failed call proves that records are lost. The newest checkpoint is written again
-without the segment, or with the blocks of it that cannot be read as gone, and with the hole. What is left of the files
-moves to `lost/` at the next start.
+A server never does this by itself, because a failed call does not prove that records are lost. The newest checkpoint
+is written again with the hole: without the segment, or with its unreadable blocks marked as gone. What is left of the
+files moves to `lost/` at the next start.
 
 Invariants
-- What can be read is refused: a hole takes no record that is there. So is a cold directory that is not mounted.
-- Blocks and segments go whole: a range that cuts one is refused, with the range that does not.
-- The record is durable before the checkpoint is. A crash between leaves a record of a loss that did not happen; run the
-  command again.
+- A range with readable records is refused: a hole never removes a record that exists. So is a cold directory that is
+  not mounted.
+- Blocks and segments are accepted whole: a range that cuts one is refused, and the error names the exact ranges.
+- The record is durable before the checkpoint. A crash between the two leaves a record of a loss that did not happen;
+  run the command again.
 """
 
 from array import array
@@ -39,7 +40,7 @@ _MS_PER_S = 1000
 
 
 class AcceptedLoss(Struct, frozen=True):
-    """One line of `lost/accepted.jsonl`."""
+    """An accepted loss: one line of `lost/accepted.jsonl`."""
 
     topic: str
     topic_id: int
@@ -47,11 +48,11 @@ class AcceptedLoss(Struct, frozen=True):
     last_seq: int
     by: str
     at: str
-    """RFC 3339, in UTC."""
+    """RFC 3339 time, in UTC."""
 
 
 class _Lost(Struct, frozen=True):
-    """Seqs that cannot be read, and cannot be taken apart: a segment, or one block of it."""
+    """Unreadable seqs that can only be accepted together: a segment, or one block of it."""
 
     segment: SegmentState
     first_seq: int
@@ -61,7 +62,7 @@ class _Lost(Struct, frozen=True):
 
 
 def accept_loss(layout: Layout, clock: Clock, topic: str, first: int, last: int, by: str) -> AcceptedLoss:
-    """Make a hole of seqs that cannot be read. Raises DriftQError, and OSError when the data directory fails."""
+    """Make a hole of unreadable seqs. Raise DriftQError, and OSError if the data directory fails."""
     with held(layout):
         snapshot = _checkpoint(layout)
         states = [decode_topic(content) for content in snapshot.topics]
@@ -80,7 +81,7 @@ def accept_loss(layout: Layout, clock: Clock, topic: str, first: int, last: int,
 
 
 def accepted_losses(layout: Layout) -> list[AcceptedLoss]:
-    """Return what operators have accepted, oldest first. Raises OSError."""
+    """Return the losses that operators have accepted, oldest first. Raise OSError."""
     return [json.decode(line, type=AcceptedLoss) for line in _read(layout.disk, _path(layout)).splitlines()]
 
 
@@ -98,7 +99,7 @@ def _floor(state: TopicCheckpoint) -> int:
 
 
 def _lost_units(layout: Layout, state: TopicCheckpoint, first: int, last: int) -> list[_Lost]:
-    """Return what cannot be read in a range. Raises InvalidRequestError for a range that is not such a thing."""
+    """Return what cannot be read in a range. Raise InvalidRequestError if the range also has readable records."""
     floor = _floor(state)
     units: list[_Lost] = []
     for segment in state.segments:
@@ -137,7 +138,7 @@ def _unreadable(
 
 
 def _opened(layout: Layout, topic_id: int, segment: SegmentState) -> tuple[SegmentStore | ColdStore, BlockIndex]:
-    """Return the store and the index of a segment, as a start finds them. Raises OSError or BlockDamagedError."""
+    """Return the store and the index of a segment, as a start finds them. Raise OSError or BlockDamagedError."""
     store = SegmentStore(layout)
     if segment.cells is not None:
         return store, BlockIndex(array("Q", segment.cells))
@@ -163,7 +164,7 @@ def _opened(layout: Layout, topic_id: int, segment: SegmentState) -> tuple[Segme
 
 
 def _without(state: TopicCheckpoint, units: list[_Lost]) -> TopicCheckpoint:
-    """Return the state with holes in place of what cannot be read."""
+    """Return the topic's state with holes in place of the unreadable seqs."""
     floor = _floor(state)
     holes = HoleList(list(state.holes))
     segments = list(state.segments)
@@ -180,7 +181,7 @@ def _without(state: TopicCheckpoint, units: list[_Lost]) -> TopicCheckpoint:
 
 
 def _record(layout: Layout, accepted: AcceptedLoss) -> None:
-    """Note who accepted what, and when, on stable storage."""
+    """Write down durably who accepted which loss, and when."""
     disk, lost = layout.disk, layout.lost().data
     disk.mkdir(lost)
     disk.sync_dir(layout.data, Site.LOST_TOPIC_DIR)

@@ -1,14 +1,14 @@
-"""Find the block frames of a checkpoint, a damaged one too.
+"""Finds the block frames of a checkpoint, even of a damaged one.
 
-A checkpoint carries bytes that clients chose outside its frames as well: idempotency keys, names, results. A client can
-make them look like frames, and frames in a checkpoint have no salt. So its structure says where frames are:
+A checkpoint also contains bytes that clients chose and that are not frames: idempotency keys, names, results. A client
+can make them look like frames, and frames in a checkpoint have no salt. So the structure decides where frames are:
 
-1. If the structure can be decoded, checksum or not, the frames are those in the tails of its topics. Damage inside a
-   record leaves the structure whole.
-2. Where the state of one topic cannot be decoded, its bytes are searched for frames of that topic alone.
-3. Only where the list of topics cannot be decoded, the whole file is searched for frames by their magic.
+1. If the structure can be decoded, with a valid checksum or not, the frames are those in the tails of its topics.
+   Damage inside a record leaves the structure intact.
+2. If the state of one topic cannot be decoded, its bytes are searched for frames of that topic only.
+3. Only if the list of topics cannot be decoded, the whole file is searched for frames by their magic.
 
-Every frame is proven by its checksums besides.
+In all cases every frame must also pass its own checksums.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from driftq.storage.blocks.frame import MAGIC, Frame, read_frame
 from driftq.storage.snapshot_file import body_of
 
 Found = tuple[bytes, Frame]
-"""A frame, and the bytes that its places refer to."""
+"""The bytes that contain a frame, and the frame, whose positions refer to these bytes."""
 
 
 class _Body(Struct):
@@ -29,7 +29,7 @@ class _Body(Struct):
 
 
 def frames_by_magic(content: bytes, *, step: int = 8) -> Iterator[Frame]:
-    """Yield every sound frame, wherever one begins; `step` is what their places are multiples of."""
+    """Yield every valid frame at any position that is a multiple of `step`."""
     place = 0
     while (place := content.find(MAGIC, place)) >= 0:
         found = read_frame(content, place, len(content)) if not place % step else None
@@ -41,7 +41,7 @@ def frames_by_magic(content: bytes, *, step: int = 8) -> Iterator[Frame]:
 
 
 def checkpoint_frames(content: bytes) -> Iterator[Found]:
-    """Yield the frames of a checkpoint file, as the module says."""
+    """Yield the frames of a checkpoint file, by the rules in the module docstring."""
     try:
         topics = msgpack.decode(body_of(content), type=_Body).topics
     except (DecodeError, UnicodeDecodeError):
@@ -66,8 +66,8 @@ def _of_topic(content: bytes) -> Iterator[Found]:
 
 
 def _topic_id(content: bytes) -> int | None:
-    """Return the first entry of the state of a topic, None if it is not a number any more."""
-    # An array of 15 entries is 0x9F, then the number.
+    """Return the first entry of a topic's state, its id; None if it is not a number."""
+    # An array of 15 entries starts with 0x9F; the number follows.
     for size in (1, 2, 3, 5, 9):
         try:
             return msgpack.decode(content[1 : 1 + size], type=int)

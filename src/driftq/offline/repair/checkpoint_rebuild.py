@@ -1,13 +1,13 @@
-"""Make a checkpoint say what can be read: segments without their damaged blocks, holes with what was found for them.
+"""Rewrites a checkpoint to match what can be read: segments without damaged blocks, holes filled with salvaged records.
 
-Works on a directory whose server has just stopped gracefully, so that the newest checkpoint is all there is. For every
+Works on a directory whose server has just stopped gracefully, so that the newest checkpoint is complete. For every
 topic that has lost anything:
 
-    segments that are damaged, or that a find belongs into → their sound blocks and the finds, as a new hot segment
-    finds between segments → a segment of their own         finds among the rows a checkpoint copies → among these
-    what was found → out of the holes                       what was not → a hole of damage
+    segments that are damaged or get salvaged rows → a new hot segment with the valid blocks and the salvaged ones
+    salvaged rows between segments → a new segment     salvaged rows in the range of copied rows → the copied rows
+    salvaged seqs → removed from the holes             other lost seqs → a hole with reason `corruption`
 
-Invariant: the new segments and `.idx` are durable before the checkpoint that names them is installed.
+Invariant: the new segments and `.idx` files are durable before the checkpoint that names them is installed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,17 +33,17 @@ _PLAIN = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
 class RebuildResult(Struct):
-    """What came of one topic."""
+    """Result of the rebuild of one topic."""
 
     topic: str
     salvaged: int
-    """Records that a start alone would not have shown."""
+    """Number of records that a start alone would not have shown."""
     lost: list[Range]
-    """Seqs that are gone, shown to readers as corruption."""
+    """Seqs that are lost, shown to readers as corruption."""
 
 
 class Rebuild:
-    """One topic of a checkpoint."""
+    """Rebuilds one topic of a checkpoint."""
 
     def __init__(
         self, layout: Layout, aside: Aside, state: TopicCheckpoint, broken: set[int], before: TopicCheckpoint | None
@@ -58,12 +58,12 @@ class Rebuild:
 
     @property
     def _floor(self) -> int:
-        """Below this nothing was to be seen any more when the directory was whole."""
+        """Return the first seq that was visible before the damage; nothing below it is restored."""
         passed = 1 + max(self._state.cap_lost, self._state.ttl_lost)
         return max(passed, self._before.earliest if self._before is not None else 1)
 
     def run(self, notes: LogNotes, *, beyond: int) -> TopicCheckpoint:
-        """The state as it is to be; `beyond`: seqs up to here may be found behind the head."""
+        """Return the new state. Rows above the head, up to `beyond`, may be salvaged too."""
         state, sound = self._state, {}
         lost: list[Range] = []
         for segment in state.segments:
@@ -88,7 +88,7 @@ class Rebuild:
         return self._assembled(found, lost, sound)
 
     def _flips(self) -> set[int]:
-        """Deletes that checkpoints know of and flags did not show yet."""
+        """Return the seqs of deletes that checkpoints know and the flags on disk do not show yet."""
         states = [self._state] if self._before is None else [self._state, self._before]
         return {seq for state in states for segment in state.segments for seq in segment.flips}
 
@@ -98,20 +98,20 @@ class Rebuild:
         rows = (segment.first_seq, segment.end_seq - 1)
         found: list[Block] = []
         for block in blocks:
-            # Behind its end an active file may hold what another life has left there.
+            # After its end, an active file may hold blocks that an earlier run of the server left.
             behind = found[-1].last_seq if found else rows[0] - 1
             if behind < block.first_seq and block.last_seq <= rows[1]:
                 found.append(block)
         return found
 
     def _not_dead(self, segment: SegmentState, gone: list[Range]) -> list[Range]:
-        """Without blocks nothing of which was left."""
+        """Remove from `gone` the blocks without any live record."""
         for first, rows, dead, _ in segment.dead:
             if dead == rows:
                 gone = without(gone, first, first + rows - 1)
         return gone
 
-    # Putting it together
+    # Assembling the new state
 
     def _assembled(self, found: list[Block], lost: list[Range], sound: dict[int, list[Block]]) -> TopicCheckpoint:
         state = self._state
@@ -161,7 +161,7 @@ class Rebuild:
         return holes.all
 
     def _flipped(self, block: Block, segment: SegmentState) -> Block:
-        """A block with the deletes in its flags that were yet to be flipped."""
+        """Return the block with the pending deletes of its segment set in its flags."""
         rows = [seq - block.first_seq for seq in segment.flips if block.first_seq <= seq <= block.last_seq]
         if not rows:
             return block
@@ -171,7 +171,7 @@ class Rebuild:
         return Block.of(block.frame[: len(block.frame) - block.count] + bytes(flags))
 
     def _written(self, blocks: list[Block], begun_ms: int, old: SegmentState | None = None) -> list[SegmentState]:
-        """Sealed hot segments of some blocks; none for none."""
+        """Write blocks as sealed hot segments and return their states."""
         made: list[SegmentState] = []
         blocks = [_with_plain_flags(block) for block in sorted(blocks, key=lambda block: block.first_seq)]
         while blocks:
@@ -211,6 +211,6 @@ class Rebuild:
 
 
 def _with_plain_flags(block: Block) -> Block:
-    """The same with every flag set or clear."""
+    """Return the block with every flag either set or clear."""
     flags = bytes(block.flags).translate(_PLAIN)
     return block if flags == block.flags else Block.of(block.frame[: len(block.frame) - block.count] + flags)

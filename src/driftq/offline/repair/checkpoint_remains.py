@@ -1,8 +1,8 @@
-"""What is left of checkpoints: the newest that checks out, or the parts of a damaged one that can be made sense of.
+"""Reads what is left of checkpoints: the newest valid one, or the usable parts of a damaged one.
 
-A checkpoint's body is a msgpack map of positions, sections and topics, the last two in byte strings of their own. Where
-the checksum does not hold, each of these is taken by itself, if it decodes and says nothing impossible. What its
-records are is decided by their own checksums, never by this.
+A checkpoint's body is a msgpack map of positions, sections and topics; each section and topic is a byte string of its
+own. If the checksum does not match, each of them is used if it decodes and contains nothing impossible. Records are
+always checked by their own checksums, never by this.
 """
 
 from collections.abc import Iterator
@@ -21,23 +21,23 @@ from driftq.storage.snapshot_file import Snapshot, decode_snapshot, newest_snaps
 from driftq.system.disk import read_file
 
 SECTIONS = frozenset(("engine", "leases", "cursors", "staging", "routers", "idempotency", "runs", "groups"))
-"""Whose state a checkpoint may hold."""
+"""Names of the sections that a checkpoint may contain."""
 _BODY_AT = 24
 SEQ_MAX = 1 << 48
 _BIN = {0xC4: 1, 0xC5: 2, 0xC6: 4}
-"""The first byte of a byte string to the bytes of its length."""
+"""Maps the first byte of a msgpack byte string to the number of its length bytes."""
 
 
 class Remains(Struct, frozen=True):
-    """A checkpoint as far as it can be believed."""
+    """A checkpoint as far as it can be trusted."""
 
     snapshot: Snapshot
     whole: bool
-    """Did it check out?"""
+    """Whether the checksum was valid."""
 
 
 def read_remains(layout: Layout) -> Remains | None:
-    """The newest checkpoint that checks out, else what is left of the newest of which anything is."""
+    """Return the newest valid checkpoint, else the usable parts of the newest that has any, else None."""
     _, snapshot, _ = newest_snapshot(layout)
     if snapshot is not None:
         return Remains(snapshot, True)
@@ -73,7 +73,7 @@ def _is_possible(state: TopicCheckpoint) -> bool:
 
 
 def _without_bad_blocks(state: TopicCheckpoint) -> TopicCheckpoint:
-    """The same without copied blocks that do not check out: their seqs are a hole."""
+    """Return the state without copied blocks that fail their checksums; their seqs become a hole."""
     tail = [frame for frame in state.tail if _is_block(frame)]
     if len(tail) == len(state.tail):
         return state
@@ -101,7 +101,7 @@ def _decodes(section: bytes) -> bool:
 
 
 def _strings_behind(body: bytes, key: bytes) -> Iterator[bytes]:
-    """The byte strings of the list behind a key, up to where they stop making sense."""
+    """Yield the byte strings of the list that follows a key, up to the first that is not valid."""
     place = body.find(key)
     if place < 0:
         return
@@ -117,7 +117,7 @@ def _skip_list_head(body: bytes, place: int) -> int:
 
 
 def _string_at(body: bytes, place: int) -> tuple[bytes, int] | None:
-    """A byte string, and where it ends."""
+    """Return the byte string at `place` and where it ends; None if there is none."""
     width = _BIN.get(body[place]) if place < len(body) else None
     if width is None:
         return None
@@ -127,7 +127,7 @@ def _string_at(body: bytes, place: int) -> tuple[bytes, int] | None:
 
 
 def _sections(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """The sections by name, up to where they stop making sense."""
+    """Yield the sections with their names, up to the first that is not valid."""
     place = body.find(b"\xa8sections")
     if place < 0:
         return

@@ -1,7 +1,8 @@
-"""Delete flags that changed by themselves. They stand outside every checksum; a checkpoint knows how many there are.
+"""Repairs delete flags that were damaged. No checksum covers flags, but a checkpoint has the number of deleted records.
 
-Where it knows of no delete in a block, no flag in it is one. What is neither set nor clear was set if that makes the
-number right, and where nobody can tell the record lives: a repair brings back rather than hides.
+If the checkpoint has no deletes for a block, all its flags are cleared. A flag that is neither set nor clear counts as
+set if that makes the number right. If the number cannot decide, the record counts as live: a repair rather restores a
+deleted record than hides a live one.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from driftq.system.disk import Disk, Site, read_file, write_fully
 
 
 class Flags:
-    """The flags of a directory, under a checkpoint's topics by their ids."""
+    """The flags of a directory, and the topics of a checkpoint by id."""
 
     def __init__(self, layout: Layout, states: dict[int, TopicCheckpoint]) -> None:
         self._layout = layout
@@ -23,7 +24,7 @@ class Flags:
         self._states = states
 
     def mend(self, findings: Iterable[Finding]) -> None:
-        """Every segment whose flags have a finding."""
+        """Repair the flags of every segment that has a finding about its flags."""
         for found in findings:
             if "delete flag" not in found.what or found.topic_id is None or not found.file.startswith(self._roots()):
                 continue
@@ -37,9 +38,9 @@ class Flags:
         state = self._states.get(topic_id)
         segment = next((one for one in state.segments if one.first_seq == first_seq), None) if state else None
         if segment is None:
-            return  # no checkpoint speaks of it: what is no flag counts as none anyway
+            return  # no checkpoint knows this segment, and readers ignore invalid flags
         said = {first: gone for first, _, gone, _ in segment.dead}
-        # Rows that retention has passed count as gone without a flag: then nobody can tell by their number.
+        # Rows that retention has passed count as gone without a flag, so the number of flags decides nothing.
         sure = state is not None and state.earliest <= first_seq
         path = self._layout.segment_path(topic_id, first_seq, "data")
         if not self._disk.exists(path):
@@ -58,7 +59,7 @@ class Flags:
 
 
 def overwrite(disk: Disk, path: str, content: bytes, place: int) -> None:
-    """Some bytes of a file, durably."""
+    """Overwrite bytes of a file at `place` and sync."""
     file = disk.open(path)
     try:
         write_fully(file, [content], place)
@@ -68,7 +69,7 @@ def overwrite(disk: Disk, path: str, content: bytes, place: int) -> None:
 
 
 def _mended(flags: bytes, said: int, *, sure: bool) -> bytes:
-    """Flags that agree with how many records a checkpoint says are deleted, where that can be told: else they live."""
+    """Return flags that match the checkpoint's number of deleted records if possible; unclear flags are cleared."""
     if not said:
         return bytes(len(flags))
     odd = flags.translate(None, bytes([0, DELETED]))

@@ -1,7 +1,8 @@
-"""What a repair that died has left in a directory, told from what it had found there: its folder has the originals.
+"""Finds what an interrupted repair left in a directory, by comparing it with the originals in that repair's folder.
 
-Until a checkpoint is installed, log files that the originals do not have are its own, and those of a server that had
-just begun: where none has a frame that says anything, they go. Behind that, only a file whose first write was torn.
+Until a checkpoint is installed, log files that are not among the originals were written by the repair, or by the server
+that it had just started. They are removed if none of them has a frame with content. After the checkpoint is installed,
+only a file whose first write was torn is removed.
 """
 
 from driftq.offline.findings import Finding
@@ -18,7 +19,10 @@ _MS_PER_S = 1000
 
 
 class Resume:
-    """A directory, and the folder of the first repair that died in it; of none, it is this one's, and nothing holds."""
+    """Compares a directory with the originals of the first interrupted repair.
+
+    If no repair was interrupted, the originals are those of this repair, and the public methods return False.
+    """
 
     def __init__(self, layout: Layout, aside: Aside) -> None:
         self._layout = layout
@@ -27,11 +31,11 @@ class Resume:
         self._originals = aside.sources[0]
 
     def _is_past_checkpoint(self) -> bool:
-        """Has a checkpoint been installed since the originals were kept?"""
+        """Whether a checkpoint was installed after the originals were kept."""
         return bool({*self._layout.snapshots()[-1:]} - {*self._originals.snapshots()})
 
     def take_back(self) -> bool:
-        """Remove what says nothing of the log; was there any?"""
+        """Remove log files of the interrupted repair that have no content. Return whether there were any."""
         if self._originals is self._aside.layout:
             return False
         own = [key for key in self._layout.wal_files() if key not in self._originals.wal_files()]
@@ -59,12 +63,15 @@ class Resume:
         return all(frame.kind in _SAYING_NOTHING for frame in frames)
 
     def is_mended(self, found: Finding) -> bool:
-        """Have flags been mended? A checkpoint of the server since does not count what a rebuild wrote behind it."""
+        """Whether the interrupted repair already handled the flags of this finding.
+
+        The counts of a later checkpoint of the server do not include the deletes that a rebuild wrote after it.
+        """
         if found.topic_id is None or not self._is_past_checkpoint():
             return False
         return any(found.segment in self._originals.segment_files(found.topic_id, cold=cold) for cold in (False, True))
 
     def is_later(self, created_ts: int) -> bool:
-        """Was a topic made by a server behind the repair that died?"""
+        """Whether a topic was created after the interrupted repair."""
         seconds = self._originals.data.rpartition("damaged-")[2].partition(".")[0]
         return self._originals is not self._aside.layout and created_ts // _MS_PER_S > int(seconds)

@@ -1,14 +1,15 @@
-"""Keep originals: copies of files in `damaged-<seconds>` folders, one in each directory, at the places they had.
+"""Keeps originals: copies of files in `damaged-<seconds>` folders, one per directory, with the same relative paths.
 
-A file that cannot be read whole, for a sector is bad, goes there itself, as `.unreadable`: in its place, and beside it,
-stands what can be read of it, and 0xFF for the rest, which is neither the end of a log nor a flag. So whatever comes
-behind meets damage, and no error of the disk.
+A file with unreadable sectors is moved there itself, as `.unreadable`. Its old path, and the copy, get the bytes that
+can be read, and 0xFF for the rest, which is neither the end of a log nor a valid flag. So later steps find damage
+instead of disk errors.
 
-A folder with a file `unfinished` is that of a repair which died: what it has kept are sources of the next one.
+A folder that contains a file `unfinished` belongs to a repair that was interrupted; its files are sources for the next
+repair.
 
 Invariants
-- A file that a repair changes or removes has its copy, synced, before.
-- No file is missing at any moment: a bad one has its second name before another takes the first.
+- A file that a repair changes or removes has a synced copy before that.
+- No file is missing at any moment: an unreadable file gets its second name before another file takes the first one.
 """
 
 import posixpath
@@ -26,7 +27,7 @@ _MS_PER_S = 1000
 
 
 class Aside:
-    """The folders of one repair."""
+    """The folders with the originals of one repair."""
 
     def __init__(self, layout: Layout, clock: Clock) -> None:
         self._layout = layout
@@ -38,10 +39,10 @@ class Aside:
             name = f"{stem}.{number}"
         self.name = name
         self.layout = self._folder(name)
-        """The originals, as if they were a data directory."""
+        """The folder of this repair, as the layout of a data directory."""
         others = [self._folder(name) for name in self._disk.names(layout.data) if name.startswith("damaged-")]
         self.sources = [one for one in others if self._disk.exists(f"{one.data}/{_UNFINISHED}")]
-        """The same of repairs that died, oldest first, and of this one."""
+        """Folders of interrupted repairs, oldest first, then that of this repair."""
         self.sources.append(self.layout)
 
     def _folder(self, name: str) -> Layout:
@@ -49,18 +50,18 @@ class Aside:
         return Layout(self._disk, f"{self._layout.data}/{name}", cold)
 
     def begin(self) -> None:
-        """The originals are all here, and are about to be changed."""
+        """Mark the repair as unfinished: all originals are kept, and the changes are about to start."""
         put_file(self._disk, f"{self.layout.data}/{_UNFINISHED}", b"")
         self._disk.sync_dir(self.layout.data, Site.LAYOUT_DIR)
 
     def finish(self) -> None:
-        """Nothing that was kept is needed any more."""
+        """Mark this repair and the interrupted ones as finished."""
         for source in reversed(self.sources):
             self._disk.unlink(f"{source.data}/{_UNFINISHED}")
             self._disk.sync_dir(source.data, Site.LAYOUT_DIR)
 
     def keep(self, path: str) -> None:
-        """Copy a file, once."""
+        """Copy a file into the folder, unless that was done before."""
         for root, place in ((self._layout.data, self.layout.data), (self._layout.cold, self.layout.cold)):
             if root is not None and place is not None and path.startswith(f"{root}/"):
                 target = f"{place}/{path.removeprefix(f'{root}/')}"
@@ -78,14 +79,14 @@ class Aside:
                 copy_file(self._disk, path, target)
 
     def _replace(self, path: str, target: str) -> None:
-        """Move a bad file away, and what can be read of it to where it was."""
+        """Move an unreadable file to `target`, and put what can be read of it in its place."""
         content = readable(self._disk, path)
         stand_in = f"{target}.part"
         if content is not None:
             put_file(self._disk, stand_in, content)
         try:
             self._disk.link(path, target)
-        except OSError:  # a file system without links: here a crash may leave the file under its second name alone
+        except OSError:  # no hard links here: a crash may leave the file under its second name only
             self._disk.rename(path, target)
         self._disk.sync_dir(posixpath.dirname(target), Site.LAYOUT_DIR)
         if content is not None:
@@ -95,7 +96,7 @@ class Aside:
         self._disk.sync_dir(posixpath.dirname(path), Site.LAYOUT_DIR)
 
     def was_unreadable(self, path: str) -> bool:
-        """Was it a file of the data directory that could not be read whole, in this repair or an earlier one?"""
+        """Whether a file of the data directory had unreadable sectors, in this repair or an earlier one."""
         inside = path.removeprefix(f"{self._layout.data}/")
         folders = [name for name in self._disk.names(self._layout.data) if name.startswith("damaged-")]
         return any(self._disk.exists(f"{self._layout.data}/{name}/{inside}{_UNREADABLE}") for name in folders)
@@ -108,7 +109,7 @@ class Aside:
 
 
 def copy_file(disk: Disk, source: str, target: str) -> None:
-    """A durable copy, written under another name first."""
+    """Copy a file durably; it is written under a temporary name first."""
     old, new = disk.open(source), disk.create(f"{target}.part")
     try:
         place, size = 0, old.size()
@@ -126,7 +127,7 @@ def copy_file(disk: Disk, source: str, target: str) -> None:
 
 
 def put_file(disk: Disk, path: str, content: bytes) -> None:
-    """A file of some bytes, durable but for its name."""
+    """Write a file and sync its content; the caller syncs the directory."""
     file = disk.create(path)
     try:
         write_fully(file, [content], 0)
@@ -136,7 +137,7 @@ def put_file(disk: Disk, path: str, content: bytes) -> None:
 
 
 def readable(disk: Disk, path: str) -> bytes | None:
-    """A file as long as it is, as far as the disk gives its sectors; None where it gives no file."""
+    """Return the content of a file, with 0xFF for unreadable sectors; None if the file cannot be opened."""
     try:
         file = disk.open(path)
     except OSError:

@@ -1,10 +1,10 @@
-"""Find the records of wanted seqs in whatever can still be read of a damaged directory.
+"""Finds the records of wanted seqs in everything that is still readable in a damaged directory.
 
-Sources, in the order in which they are believed: hot segments and cold ones, which know what was deleted; blocks that
-checkpoints had copied; the log, before its checkpoint and behind its damage too. Every piece answers for itself by its
-checksums, so none is worse for the company it stands in. Of a seq that several hold the first counts.
+Sources, in order of trust: hot and cold segments, which know what was deleted; blocks that checkpoints copied; the
+log, including the parts before its checkpoint and after damage. Every block is checked by its own checksums, so
+damage around it does not matter. If several sources hold a seq, the first one counts.
 
-Invariant: a row that any readable source says was deleted is not brought back.
+Invariant: a row that any readable source marks as deleted is not restored.
 """
 
 from array import array
@@ -28,19 +28,19 @@ from driftq.system.disk import Disk, read_file
 
 
 class LogNotes(NamedTuple):
-    """What the control frames of the log say that matters here, each by topic id."""
+    """What the control frames of the log contain about each topic, by topic id."""
 
     deletes: dict[int, list[DeleteFrame]]
     commits: dict[int, list[Range]]
     created: dict[int, TopicFrame]
     dropped: set[int]
     first_seqs: dict[int, int]
-    """The lowest seq of any Append frame."""
+    """Lowest seq of all Append frames, by topic id."""
     last_seqs: dict[int, int]
 
 
 def read_notes(layouts: Sequence[Layout]) -> LogNotes:
-    """Go through the whole logs once."""
+    """Read the whole logs once and collect the notes."""
     notes = LogNotes({}, {}, {}, set(), {}, {})
     files = [(layout, number, name) for layout in layouts for number, name in layout.wal_files()]
     heads = {layout.data: read_heads(layout)[0] for layout in layouts}
@@ -71,23 +71,23 @@ def _note(notes: LogNotes, frame: Frame, body: bytes) -> None:
         elif frame.kind == Kind.TOPIC_DELETE:
             notes.dropped.add(frame.topic_id)
     except DecodeError:
-        return  # of a version to come: the start will say so
+        return  # written by a newer version, which the start reports
 
 
 class Salvage:
-    """The wanted seqs of one topic, and the blocks that are found for them."""
+    """The wanted seqs of one topic, and the blocks found for them."""
 
     def __init__(self, topic_id: int, wanted: list[Range], notes: LogNotes, flips: set[int]) -> None:
         self._topic_id = topic_id
         self._notes = notes
         self._flips = flips
         self.wanted = wanted
-        """What has not been found yet."""
+        """Seqs that are not found yet."""
         self.found: list[Block] = []
-        """Blocks of live rows and deleted ones; each of seqs that were wanted."""
+        """Blocks with live and deleted rows; all their seqs were wanted."""
 
     def from_segments(self, layout: Layout) -> None:
-        """Look through the segments of a directory, hot ones first."""
+        """Search the segments of a directory, hot ones first."""
         for first_seq, suffixes in sorted(layout.segment_files(self._topic_id, cold=False).items()):
             if self.wanted and "data" in suffixes:
                 self.take(hot_blocks(layout, self._topic_id, first_seq))
@@ -96,7 +96,7 @@ class Salvage:
                 self.take(cold_blocks(layout, self._topic_id, first_seq))
 
     def from_checkpoints(self, layout: Layout) -> None:
-        """Look through what checkpoints have copied, damaged ones too: their blocks have checksums of their own."""
+        """Search the blocks that checkpoints copied, even damaged checkpoints: the blocks have their own checksums."""
         for number in reversed(layout.snapshots()):
             if self.wanted:
                 content = read_file(layout.disk, layout.snapshot_path(number))
@@ -104,7 +104,7 @@ class Salvage:
                     self.take(self._blocks(held, iter((frame,)), logged=False))
 
     def from_log(self, layout: Layout) -> None:
-        """Look through the log."""
+        """Search the frames of the whole log."""
         heads, _ = read_heads(layout)
         for number, name in layout.wal_files():
             if self.wanted:
@@ -128,14 +128,14 @@ class Salvage:
         return any(first <= frame.seq and frame.seq + frame.count - 1 <= last for first, last in commits)
 
     def take(self, blocks: Iterator[Block]) -> None:
-        """Keep of some blocks what is wanted and not found yet."""
+        """Keep those rows of the blocks that are wanted and not found yet."""
         for block in blocks:
             for first, last in within(self.wanted, block.first_seq, block.last_seq):
                 self.found.append(self._marked(piece(block, self._topic_id, first, last)))
                 self.wanted = without(self.wanted, first, last)
 
     def _marked(self, block: Block) -> Block:
-        """The block with every delete that is known."""
+        """Return the block with all known deletes set in its flags."""
         flags = bytearray(block.flags)
         tags = block.tags(0, block.count)
         for row in range(block.count):
@@ -161,7 +161,7 @@ def _selects(delete: DeleteFrame, seq: int, tag: bytes | None) -> bool:
 
 
 def hot_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block]:
-    """Every sound block of a `.data` file, whatever stands between them."""
+    """Yield every valid block of a `.data` file, even between damaged bytes."""
     content = _read(layout.disk, layout.segment_path(topic_id, first_seq, "data"))
     for frame in frames_by_magic(content):
         if frame.kind == Kind.APPEND and frame.topic_id == topic_id:
@@ -171,7 +171,7 @@ def hot_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block]
 
 
 def cold_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block]:
-    """Every sound row group of a `.parquet` file, whatever has become of its `.del`, which may stand at another."""
+    """Yield every valid row group of a `.parquet` file, even if its `.del` file is damaged or under another name."""
     path = layout.segment_path(topic_id, first_seq, "parquet")
     flags = _read(layout.disk, layout.segment_path(topic_id, first_seq, "del"))
     try:
@@ -188,7 +188,7 @@ def cold_blocks(layout: Layout, topic_id: int, first_seq: int) -> Iterator[Block
 
 
 def _all_flags(layout: Layout) -> Iterator[bytes]:
-    """The `.del` files of a directory, one after the other."""
+    """Yield the contents of all `.del` files of a directory."""
     for topic_id in layout.topic_ids(cold=True):
         for first_seq, suffixes in sorted(layout.segment_files(topic_id, cold=True).items()):
             if "del" in suffixes:
@@ -196,7 +196,7 @@ def _all_flags(layout: Layout) -> Iterator[bytes]:
 
 
 def _read(disk: Disk, path: str) -> bytes:
-    """A file's bytes; none where the disk does not give them."""
+    """Return the file's bytes; empty if the disk cannot read it."""
     try:
         return read_file(disk, path)
     except OSError:
@@ -204,7 +204,7 @@ def _read(disk: Disk, path: str) -> bytes:
 
 
 def piece(block: Block, topic_id: int, first: int, last: int) -> Block:
-    """Some rows of a block as a block, without the idempotency key or writer of the write they came with."""
+    """Return some rows of a block as a new block, without the idempotency key or writer of the original write."""
     start, end = first - block.first_seq, last + 1 - block.first_seq
     times = block.times(start, end)
     tags, metas = block.tags(start, end), block.metas(start, end)

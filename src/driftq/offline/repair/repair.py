@@ -1,19 +1,19 @@
-"""Make a damaged data directory whole again, and lose nothing that can be read.
+"""Repairs a damaged data directory without losing anything that can be read.
 
-    judged → originals kept aside → made fit to start → started and stopped → rebuilt → started and stopped → judged
+    verified → originals kept → made fit to start → started and stopped → rebuilt → started and stopped → verified
 
-- made fit to start: a checkpoint where none checks out, of what is left of the old ones; proof for the log that goes on
-  behind damage nobody could call synced; stand-ins for log files that are gone, so that their loss is told; delete
-  flags that nobody had set cleared.
-- started and stopped: a server does what it does after any crash. What it can explain is whole, the rest are holes.
-- rebuilt: the holes are filled with whatever can be read anywhere (`offline/repair/checkpoint_rebuild`).
+- made fit to start: if no checkpoint is valid, a new one is made from the remains of the old ones. Log that continues
+  after damage gets proof that it was synced. Missing log files get stand-ins, so that their loss is reported. Damaged
+  delete flags are repaired.
+- started and stopped: a server recovers as after any crash. What it cannot recover becomes holes.
+- rebuilt: the holes are filled with everything that can be read anywhere (`offline/repair/checkpoint_rebuild`).
 
 Invariants
-- Before a file is changed or removed its copy stands in `damaged-<seconds>`, durable. Nothing is removed from there.
+- Before a file is changed or removed, a durable copy is in `damaged-<seconds>`. Nothing is removed from there.
 - A record that can be read, and was neither deleted nor passed by retention, is there afterwards.
-- What is not there afterwards is a hole of damage, which every reader is told of.
-- Run again after a crash it begins anew, with the directory as it is then, and judges what was lost by the originals in
-  the first folder: it ends as the first would have.
+- A record that is not there afterwards is in a hole with reason `corruption`, which is reported to every reader.
+- After a crash the repair can be run again. It starts with the directory as it is then, judges losses by the originals
+  in the first folder, and ends with the same result.
 """
 
 from collections.abc import Callable
@@ -50,11 +50,11 @@ from driftq.system.disk import Site, read_file, write_fully
 
 Progress = Callable[[str], None]
 UNKNOWN_RECORDS = 1 << 20
-"""More than a checkpoint copies of one topic."""
+"""Upper bound for the number of records that a checkpoint copies of one topic."""
 
 
 class LostRange(Struct, frozen=True):
-    """Seqs of a topic that nothing holds any more."""
+    """Seqs of a topic that no file holds any more."""
 
     topic: str
     first_seq: int
@@ -62,17 +62,17 @@ class LostRange(Struct, frozen=True):
 
 
 class Repaired(Struct):
-    """What a repair has done."""
+    """What a repair found, salvaged and lost."""
 
     data_dir: str
     originals: str
-    """Where the files as they were are kept."""
+    """Folder with the original files."""
     findings: int
     salvaged: int
-    """Records that a start alone would not have shown."""
+    """Number of records that a start alone would not have shown."""
     lost: list[LostRange]
     left: list[Finding]
-    """What is still wrong; nothing, unless the disk itself fails."""
+    """Problems that remain; empty unless the disk itself fails."""
 
 
 class Repair:
@@ -95,7 +95,7 @@ class Repair:
         self._tell = tell
 
     def run(self) -> Repaired:
-        """All of it. Raises StartError."""
+        """Run the whole repair. Raise StartError."""
         with held(self._layout):
             self._tell("reading everything")
             before = verify(self._layout)
@@ -149,7 +149,7 @@ class Repair:
             self._aside.keep(self._layout.snapshot_path(number))
 
     def _keep(self, report: VerificationReport) -> None:
-        """The log, whole; of the segments those that a start or a repair may touch."""
+        """Keep the whole log, and those segments that a start or the repair may change."""
         layout = self._layout
         for number, name in layout.wal_files():
             self._aside.keep(layout.wal_path(name, number))
@@ -166,7 +166,7 @@ class Repair:
                         self._aside.keep_segment(topic_id, first_seq)
 
     def _settled_segments(self) -> set[tuple[int, int]]:
-        """Sealed segments that a checkpoint names: a start leaves them as they are."""
+        """Return the sealed segments that a checkpoint names; a start does not change them."""
         return {
             (state.topic_id, segment.first_seq)
             for state in _states(self._base).values()
@@ -174,7 +174,7 @@ class Repair:
             if segment.cells is None
         }
 
-    # Fit to start
+    # Making it fit to start
 
     def _make_fit(self, report: VerificationReport) -> None:
         Flags(self._layout, _states(self._base)).mend(
@@ -184,18 +184,18 @@ class Repair:
         if self._base is not None and self._base.whole:
             positions = dict(self._base.snapshot.positions)
         else:
-            # From the first file there is: what was before it a checkpoint had made superfluous, and frames count once.
+            # Replay from the first existing file: earlier files were unnecessary, and replay applies each frame once.
             positions = {name: (number, 0) for number, name in reversed(self._layout.wal_files())}
         walk = WalWalk(self._layout, positions)
         gone = [found.file for found in walk.missing(based=True)]
-        # Before the checkpoint that needs no file which is gone: a repair that dies between leaves no loss untold.
+        # Before the checkpoint that does not need the missing files: an interrupted repair must not hide a loss.
         self._stand_in(walk, gone)
         if self._base is None or not self._base.whole or gone:
             self._install(positions, gone)
         self._prove_ends(walk)
 
     def _drop_parts(self, report: VerificationReport) -> None:
-        """A staged part that is not whole is none; one with flags is, without them. Unfinished files go."""
+        """Remove incomplete staged parts and unfinished files, and clear delete flags in complete staged parts."""
         for found in report.findings:
             if found.file.startswith(f"{self._layout.stage_dir}/"):
                 rows = read_rows(self._disk, found.file)
@@ -207,7 +207,7 @@ class Repair:
                 self._disk.unlink(found.file)
 
     def _install(self, positions: dict[str, tuple[int, int]], gone: list[str]) -> None:
-        """A checkpoint that a start can begin with."""
+        """Install a checkpoint that a server can start with."""
         for name, (number, _) in positions.items():
             if self._layout.wal_path(name, number) in gone:
                 positions[name] = (number, 0)
@@ -234,7 +234,7 @@ class Repair:
         return msgpack.encode(EngineState(max(least, state.next_topic_id), state.time_seen, state.clock))
 
     def _nameless(self, known: dict[int, TopicCheckpoint]) -> dict[int, TopicCheckpoint]:
-        """Topics that have records and of which nothing else is left: their names and settings are lost."""
+        """Return new topics for records whose topic is lost with its name and settings."""
         notes, made = self._notes, {}
         held_by = {*notes.first_seqs, *self._layout.topic_ids(cold=False), *self._layout.topic_ids(cold=True)}
         for source in self._aside.sources:
@@ -247,19 +247,19 @@ class Repair:
         return made
 
     def _stand_in(self, walk: WalWalk, gone: list[str]) -> None:
-        """For a log file that is gone and that no other speaks of: one that is damaged from end to end."""
+        """Write a stand-in for each missing log file that no other file's head names; it counts as all damaged."""
         told = {(head.body.previous, name) for (_, name), head in walk.heads.items() if head is not None}
         for path in gone:
             directory, _, file = path.rpartition("/")
             name = directory.removeprefix(self._layout.wal_dir("")).strip("/")
             number = int(file[4:20])
             if (number, name) not in told:
-                # The proof first: a stand-in without one would look like a log that was never written to.
+                # The proof first: without it, the stand-in would look like a log that was never written to.
                 self._follow(name, number, None, HEAD_BYTES + self._wal_file_bytes)
                 self._write_head(name, number, FileHead(number, 0, 1, 0, 0))
 
     def _prove_ends(self, walk: WalWalk) -> None:
-        """A log that goes on behind a place that looks torn: say that it had been synced."""
+        """Where a log continues after a place that looks torn, write the proof that it was synced."""
         told = {(head.body.previous, name) for (_, name), head in walk.heads.items() if head is not None}
         for number, name in walk.files:
             torn = self._torn_at(walk, number, name)
@@ -269,7 +269,7 @@ class Repair:
             content = read_file(self._disk, path)
             ends = [frame.end for frame in sound_frames(content, number, name, walk.heads) if frame.start > torn]
             if was_cut(content, torn) or self._aside.was_unreadable(path):
-                ends.append(max(HEAD_BYTES + self._wal_file_bytes, len(content)))  # how much stood there nobody knows
+                ends.append(max(HEAD_BYTES + self._wal_file_bytes, len(content)))  # how much was there is unknown
             if ends:
                 self._follow(name, number, walk.heads[number, name], max(ends))
 
@@ -278,13 +278,13 @@ class Repair:
         return next((found.offset for found in met if found.what in (TORN, CUT)), None)
 
     def _follow(self, name: str, number: int, head: WalHead | None, end: int) -> None:
-        """A file behind another, which says how far that one was synced."""
+        """Write a file that follows another one; its head proves that the other was synced up to `end`."""
         next_number = 1 + max([number, *(other for other, _ in self._layout.wal_files())])
         shard, shards = (head.body.shard, head.body.shards) if head is not None else (0, 1)
         self._write_head(name, next_number, FileHead(next_number, shard, shards, number, end))
 
     def _write_head(self, name: str, number: int, head: FileHead) -> None:
-        # No frame will follow it in this file, so its salt protects nothing.
+        # No frame will follow in this file, so the salt protects nothing.
         content = encode_head(structs.replace(head, salt=bytes(SALT_BYTES), written_by=__version__), number)
         make_directory(self._disk, self._layout.wal_dir(name))
         file = self._disk.create(self._layout.wal_path(name, number))
@@ -296,7 +296,7 @@ class Repair:
         self._disk.sync_dir(self._layout.wal_dir(name), Site.WAL_DIR)
 
     def _start(self) -> None:
-        """A server's start; where a section of a damaged checkpoint stops it, one without the sections."""
+        """Start and stop a server. If a section of a damaged checkpoint prevents that, try again without sections."""
         try:
             self._restart()
         except (DecodeError, ValidationError, ValueError, TypeError, KeyError):
@@ -308,7 +308,7 @@ class Repair:
                 self._install({}, [])
             self._restart()
 
-    # Rebuilt
+    # Rebuilding the checkpoint
 
     def _rebuild(self, report: VerificationReport) -> list[RebuildResult]:
         remains = read_remains(self._layout)
@@ -339,18 +339,18 @@ class Repair:
 
     @property
     def _blind(self) -> bool:
-        """Is there neither a checkpoint that checks out nor a log from its first file? Nobody knows all heads then."""
+        """Whether topic heads are uncertain: no valid checkpoint, and the log does not start at its first file."""
         whole = self._remains is not None and self._remains.whole
         return not whole and all(number != 1 for number, _ in self._aside.sources[0].wal_files())
 
     def _beyond(self, topic_id: int, state: TopicCheckpoint) -> int:
-        """Up to which seq anything may be found behind the head: what segments alone hold there was never a record."""
+        """Return the last seq that may be salvaged. Above the head of a valid checkpoint, only the log has records."""
         logged = self._notes.last_seqs.get(topic_id, 0)
         whole = self._remains is not None and self._remains.whole
         return logged if whole else max(logged, state.head, SEQ_MAX)
 
     def _forgotten(self, states: dict[int, TopicCheckpoint]) -> dict[int, TopicCheckpoint]:
-        """Topics whose creation was in the damage: the log has records of them and nothing else."""
+        """Return new topics for records in the log whose topic was created in a damaged part of it."""
         notes = self._notes
         least = 1
         if self._remains is not None and self._remains.whole:
@@ -360,14 +360,14 @@ class Repair:
 
 
 def _states(remains: Remains | None) -> dict[int, TopicCheckpoint]:
-    """The topics of a checkpoint by their ids."""
+    """Return the topics of a checkpoint by id."""
     if remains is None:
         return {}
     return {state.topic_id: state for state in map(decode_topic, remains.snapshot.topics)}
 
 
 def nameless(topic_id: int, head: int) -> TopicCheckpoint:
-    """A topic of which only records are left, under a name that says so."""
+    """Return the state of a topic of which only records are left, under a generated name."""
     name = f"recovered-{topic_id:08x}"
     assert is_topic_name(name)
     holes = [Hole(1, head, Reason.CORRUPTION)] if head else []
@@ -376,18 +376,21 @@ def nameless(topic_id: int, head: int) -> TopicCheckpoint:
 
 
 def has_unknown_end(state: TopicCheckpoint) -> bool:
-    """Has a repair that died told of it already?"""
+    """Whether an interrupted repair already added the hole of `with_unknown_end`."""
     last = max(state.holes, key=lambda hole: hole.last, default=Hole(1, 0, Reason.CORRUPTION))
     return last.last == state.head and last.last - last.first + 1 >= UNKNOWN_RECORDS
 
 
 def with_unknown_end(state: TopicCheckpoint) -> TopicCheckpoint:
-    """The checkpoint that is lost may have held the newest records: a hole tells of them, and no seq is given twice."""
+    """Return the state with a hole of `UNKNOWN_RECORDS` seqs after the head.
+
+    The lost checkpoint may have held newer records. The hole reports them, and their seqs are not assigned again.
+    """
     holes = HoleList(list(state.holes))
     holes.add(state.head + 1, state.head + UNKNOWN_RECORDS, Reason.CORRUPTION, at_most=True)
     return structs.replace(state, head=state.head + UNKNOWN_RECORDS, holes=holes.all)
 
 
 def _broken(report: VerificationReport, topic_id: int) -> set[int]:
-    """The segments of a topic that have a finding, by their first seqs."""
+    """Return the segments of a topic that have a finding, by first seq."""
     return {found.segment for found in report.wrong() if found.topic_id == topic_id and found.segment is not None}

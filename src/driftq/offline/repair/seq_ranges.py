@@ -1,4 +1,4 @@
-"""Seq ranges as sorted lists of (first, last), both included: what is wanted, and what is left of it."""
+"""Operations on seq ranges: sorted lists of (first, last), both inclusive."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ Range = tuple[int, int]
 
 
 def without(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
-    """What is left of some ranges when one is taken out."""
+    """Return the ranges without the seqs from `first` to `last`."""
     left: list[Range] = []
     for low, high in ranges:
         if high < first or low > last:
@@ -20,12 +20,12 @@ def without(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
 
 
 def within(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
-    """The parts of some ranges that lie in one."""
+    """Return the parts of the ranges that are between `first` and `last`."""
     return [(max(low, first), min(high, last)) for low, high in ranges if low <= last and high >= first]
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """The same seqs in as few ranges as can be."""
+    """Return ranges with the same seqs, sorted, with adjacent and overlapping ranges merged."""
     found: list[Range] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1] + 1:
@@ -36,5 +36,5 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 
 def count(ranges: Iterable[Range]) -> int:
-    """How many seqs."""
+    """Return the number of seqs in the ranges."""
     return sum(last - first + 1 for first, last in ranges)
