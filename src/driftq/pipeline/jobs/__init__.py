@@ -1,1 +1,1 @@
-"""The jobs of the pipeline, and what all of them have in common."""
+"""The jobs of the pipeline, and the code that they share."""

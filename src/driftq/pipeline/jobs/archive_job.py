@@ -1,10 +1,11 @@
-"""`archive`: topics into Delta tables, each record once.
+"""`archive`: copies topics into Delta tables, each record once.
 
     source, gaps as rows → tasks write Parquet files → one commit per table with (query id, batch id)
 
-Tasks write the files, the driver only commits what they tell (`lake.parts`, `lake.archive`). A batch that runs again
-after a crash writes new files, and its commit finds that the table has the batch already. A batch of another query, or
-of one that has lost its checkpoint, leaves out what the table has of each topic (`lake.marks`).
+Tasks write the files; the driver only commits the files that they report (`lake.parquet_parts`, `lake.archive_commit`).
+A batch that runs again after a crash writes new files, and its commit finds that the table already has the batch. A
+batch of another query, or of one that has lost its checkpoint, leaves out the rows that the table already has
+(`lake.table_progress`).
 """
 
 from functools import partial
@@ -36,7 +37,7 @@ _COLUMNS = (
 
 
 class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
-    """What an archive can be told."""
+    """Options of the job `archive`."""
 
     topics: Annotated[list[str], Meta(description="Topics or patterns, as 'orders,@runs.*'.")]
     lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
@@ -46,7 +47,7 @@ class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
 
 
 class _Archive:
-    """The work on one batch; on the driver."""
+    """Writes batches, on the driver."""
 
     def __init__(self, lake: Lake, table: str | None, checkpoint: Path) -> None:
         self._lake = lake
@@ -56,7 +57,7 @@ class _Archive:
         self.batches = self.rows = self.bad = self.gaps = 0
 
     def write(self, rows: "DataFrame", batch: int) -> None:
-        """Write a batch and commit it."""
+        """Write a batch to files and commit it."""
         parts = ranges_of_batch(self._checkpoint, batch)
         check_owner(self._lake, parts.values())
         plan = plan_batch(self._lake, parts, {topic: self.target(topic) for topic in parts})
@@ -66,7 +67,7 @@ class _Archive:
         self._count(commit_parts(self._lake, plan, told, number, seen_ms=SystemClock().wall_ms()))
 
     def target(self, topic: str) -> LakeTable:
-        """The table of a topic. Raises PipelineError if the lake has it in another one."""
+        """Return the table of a topic. Raises PipelineError if another table of the lake has the topic."""
         if topic not in self._targets:
             self._targets[topic] = self._lake.target(topic, self._table)
         return self._targets[topic]
@@ -79,7 +80,7 @@ class _Archive:
 
 
 def archive(run: JobRun, options: ArchiveOptions) -> JobResult:
-    """Archive topics until stopped, or once."""
+    """Archive topics: once, or until a stop is requested."""
     lake = Lake(options.lake)
     chosen = source_options(options.topics)
     name = f"archive-{selection_key(sorted(options.topics), options.table)}"
@@ -98,7 +99,7 @@ def archive(run: JobRun, options: ArchiveOptions) -> JobResult:
     progress = run.follow([triggered(writer, options).start()], ends=options.once)
     facts = {"rows": work.rows, "bad_records": work.bad, "gaps": work.gaps}
     if progress.batches and not work.batches:
-        facts = {"rows": progress.rows}  # over Spark Connect the server's copy of `work` counts, and only Spark tells
+        facts = {"rows": progress.rows}  # with Spark Connect, `work` counts in the server: only Spark knows
     return JobResult({"lake": str(lake.root), **facts, "batches": progress.batches})
 
 

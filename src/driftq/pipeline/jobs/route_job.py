@@ -1,8 +1,8 @@
-"""Route: what a SQL query or a Python function makes of some topics goes into another one, each row exactly once.
+"""`route`: writes the result of a SQL query or Python function over topics into another topic, each row exactly once.
 
-The function or the query sees the rows of the source as Spark sees them; state, joins and windows are theirs to use.
-What they give is a record: `data` with `tag`, `node` and `meta` where there are such columns, else all columns
-together as one JSON object. The sink does the rest (`pipeline/sink/data_sink`).
+The function or query gets the rows of the source as a streaming DataFrame, and can use state, joins and windows. Each
+result row becomes a record: `data` with `tag`, `node` and `meta` if there are such columns, else all columns as one
+JSON object. The sink does the rest (`pipeline/sink/data_sink`).
 """
 
 import sys
@@ -31,7 +31,7 @@ VIEW = "source"
 
 
 class RouteOptions(StreamOptions, frozen=True, kw_only=True):
-    """What a route takes."""
+    """Options of the job `route`."""
 
     topics: Annotated[list[str], Meta(description="Topics or patterns to read, as 'orders,@runs.*'.")]
     to: Annotated[str, Meta(description="The topic to write to; it is created if it is not there.")]
@@ -50,7 +50,7 @@ class RouteOptions(StreamOptions, frozen=True, kw_only=True):
 
 
 def run_route(run: JobRun, options: RouteOptions) -> JobResult:
-    """Run it until it is stopped, or has read all."""
+    """Run the route until a stop is requested, or until everything is read."""
     directory = transform_directory(options.transform)
     with nullcontext() if options.transform is None else importing_from(directory):
         with told_by_line(directory):
@@ -62,7 +62,7 @@ def run_route(run: JobRun, options: RouteOptions) -> JobResult:
 
 
 def _source(run: JobRun, options: RouteOptions) -> "DataFrame":
-    """The rows to route; never those that the route itself has written."""
+    """Return the rows to route, without those that the route itself has written."""
     written = [options.to, *filter(None, [options.error_topic])]
     reader = run.spark.readStream.format("driftq").options(**source_options(options.topics, written))
     reader = reader.options(**options.limits()).option("server", run.server)
@@ -82,7 +82,7 @@ def _routed(run: JobRun, options: RouteOptions, rows: "DataFrame") -> JobResult:
 
 
 def transform_of(options: RouteOptions) -> Transform:
-    """What is done with the rows. Raises PipelineError where that is not said, or said twice."""
+    """Return the function for the rows. Raises PipelineError unless exactly one of the options is given."""
     if (options.sql is None) == (options.transform is None):
         raise PipelineError("say what is to be done with the rows: either --sql or --transform")
     if options.transform is not None:
@@ -98,7 +98,7 @@ def transform_of(options: RouteOptions) -> Transform:
 
 
 def as_records(rows: "DataFrame") -> "DataFrame":
-    """Rows as the sink takes them: as they are if they have `data`, else packed into one object."""
+    """Return rows as the sink needs them: unchanged if they have `data`, else packed into one JSON object."""
     from pyspark.sql import functions as f
 
     if "data" in rows.columns:
@@ -121,7 +121,7 @@ def _function(place: str) -> Transform:
 
 
 def transform_directory(place: str | None) -> Path:
-    """Where the modules are that a transform may import: beside its file, else here."""
+    """Return the directory from which a transform can import: that of its file, else the working directory."""
     file = (place or "").rpartition(":")[0]
     return Path(file).resolve().parent if file.endswith(".py") else Path.cwd()
 
@@ -139,7 +139,7 @@ def _module(name: str) -> Any:
         raise PipelineError(f"there is no file {name}")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
-    cloudpickle.register_pickle_by_value(module)  # executors have no such file
+    cloudpickle.register_pickle_by_value(module)  # executors do not have the file
     spec.loader.exec_module(module)
     return module
 
@@ -147,7 +147,7 @@ def _module(name: str) -> Any:
 def _can_be_found(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except (ImportError, ValueError):  # a package above it is not there, or it is no name
+    except (ImportError, ValueError):  # a parent package is missing, or this is not a module name
         return False
 
 

@@ -1,6 +1,6 @@
-"""Where a new query begins: behind what its table has of each topic, so that nothing is read for nothing.
+"""Finds where a new query starts: after the records that its table already has, to avoid useless reads.
 
-That is all it is for: what a table has is left out of every batch, wherever the query began.
+This only saves work. Every batch leaves out rows that the table already has, wherever the query started.
 """
 
 import re
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def chosen_now(client: "Client", options: dict[str, str]) -> list[str]:
-    """The topics that the options of a source name, or that fit by now."""
+    """Return the topics that the source options name, or those that match the pattern now."""
     if "topics" in options:
         return options["topics"].split(",")
     fits = re.compile(options["topicPattern"]).fullmatch
@@ -28,9 +28,9 @@ def chosen_now(client: "Client", options: dict[str, str]) -> list[str]:
 
 
 def starting(topics: list[str], live: Live, checkpoint: Path, table_of: Callable[[str], LakeTable]) -> str:
-    """`startingSeq` of the source: the next seq of each topic that its table has; else the first.
+    """Return `startingSeq` for the source: for each topic the seq after those in its table, else `earliest`.
 
-    Raises PipelineError where a topic has lost its end: what it gets now has the seqs of records in the table.
+    Raises PipelineError if a topic has lost its end: its new records have the same seqs as other records in the table.
     """
     begins: dict[str, int] = {}
     for topic in [] if has_begun(checkpoint) else topics:

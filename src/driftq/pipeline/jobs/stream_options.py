@@ -1,4 +1,4 @@
-"""What jobs that read streams can be told in common."""
+"""Options that all jobs with streaming queries share."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _RECORDS = 500_000
 _BYTES = 256 << 20
-"""Of records in one batch, as far as one can tell before: a quarter of what one commit may have."""
+"""Limit for the estimated bytes of records in one batch: a quarter of the limit of one commit."""
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
-    """How a stream is read."""
+    """How a job reads its stream: once or continuously, and the limits of a batch."""
 
     once: Annotated[bool, Meta(description="Read what there is, then end; else go on until stopped.")] = False
     interval_s: Annotated[
@@ -27,28 +27,28 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     max_records: Annotated[Annotated[int, Meta(ge=1)], Meta(description="Records in one batch at most.")] = _RECORDS
 
     def limits(self) -> dict[str, str]:
-        """As options of the source."""
+        """Return the limits of a batch as options of the source."""
         return {"maxRecordsPerTrigger": str(self.max_records), "maxBytesPerTrigger": str(_BYTES)}
 
 
 def triggered(writer: "DataStreamWriter", options: StreamOptions) -> "DataStreamWriter":
-    """A query that is run as the options say."""
+    """Set the trigger of a query: once, or with the interval of the options."""
     if options.once:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{options.interval_s} seconds")
 
 
 def in_short(function: "Callable[[DataFrame, int], None]") -> "Callable[[DataFrame, int], None]":
-    """A function for `foreachBatch` whose failures are one line.
+    """Return a function for `foreachBatch` whose errors are one line.
 
-    Spark looks through all that such a function raised with a regular expression that takes a frame of the stack for
-    every letter: pages of Java's, which a stop in the middle of a batch raises, are more than it has.
+    Spark searches the whole error text with a regular expression that uses one stack frame per character. A Java stack
+    trace, as a stop in the middle of a batch raises it, is too long for that.
     """
 
     def take(rows: "DataFrame", batch: int) -> None:
         try:
             function(rows, batch)
-        except Exception as error:  # noqa: BLE001  # raised again, without its pages
+        except Exception as error:  # noqa: BLE001  # raised again in one line
             raise in_one_line(error) from None
 
     return take

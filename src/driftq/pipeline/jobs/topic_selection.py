@@ -1,4 +1,4 @@
-"""Which topics a job reads: names and patterns, as options of the source.
+"""Selects the topics that a job reads, by names and patterns, and returns them as options of the source.
 
 A pattern has `*` (any text), `?` (one character) or `[…]` (one of these), as in a shell: `orders`, `@runs.*`.
 """
@@ -13,7 +13,7 @@ from driftq.pipeline.errors import AbsentError, PipelineError
 
 
 def exists(client: Client, topic: str) -> bool:
-    """Is there such a topic?"""
+    """Whether the server has a topic of this name."""
     try:
         client.topic(topic).info(touch=False)
     except NotFoundError:
@@ -22,7 +22,7 @@ def exists(client: Client, topic: str) -> bool:
 
 
 def epoch_of(client: Client, topic: str) -> int:
-    """Which one of those that had this name it is. Raises AbsentError where there is none."""
+    """Return the epoch of the current topic of this name. Raises AbsentError if there is none."""
     try:
         return client.topic(topic).segments().epoch
     except NotFoundError as absent:
@@ -33,15 +33,15 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def is_pattern(topic: str) -> bool:
-    """Does it stand for more than the topic of that name?"""
+    """Whether the text is a pattern, not the name of one topic."""
     return _WILD.search(topic) is not None
 
 
 def source_options(topics: Sequence[str], without: Sequence[str] = ()) -> dict[str, str]:
-    """`topics` or `topicPattern` of the source.
+    """Return `topics` or `topicPattern` for the source.
 
-    `without` are those that the job writes to, and it must not feed itself: a pattern leaves them out, and one that is
-    named is refused. Raises PipelineError.
+    `without` are the topics that the job writes to. A job must not read its own output: a pattern leaves these topics
+    out. Raises PipelineError if one of them is named, or if there is no topic.
     """
     wanted = [topic.strip() for topic in topics if topic.strip()]
     if not wanted:
@@ -58,10 +58,10 @@ def source_options(topics: Sequence[str], without: Sequence[str] = ()) -> dict[s
 
 
 def pattern_of(topics: Sequence[str]) -> str:
-    """A regular expression for topics and patterns."""
+    """Return one regular expression for topics and patterns."""
     return "|".join(translate(topic) if is_pattern(topic) else re.escape(topic) for topic in topics)
 
 
 def selection_key(*parts: object) -> str:
-    """A short name for a choice of topics and where they go: the same choice has the same."""
+    """Return a short name for a selection of topics and its destination. Equal selections have equal names."""
     return sha256(repr(parts).encode()).hexdigest()[:12]

@@ -1,14 +1,14 @@
-"""Pipelines of users: a Python file, with steps that are functions, or plain Structured Streaming code.
+"""Runs pipelines of users: a Python file with steps, which are functions, or with plain Structured Streaming code.
 
     @pipeline.step(source="orders", dest="big-orders")      a stream from topic to topic, exactly once
     def big(rows): return rows.filter("…")
 
-    @pipeline.step                                          any code; queries that it starts are followed
+    @pipeline.step                                          any code; the run follows the queries that it starts
     def report(spark): …
 
-A file without steps is run as it is, with `spark` in it, and the queries that it starts are followed.
+A file without steps runs as a script with the variable `spark`, and the run follows the queries that it starts.
 
-Invariant: a query that failed fails the run, also one that has ended before all of the file has run.
+Invariant: a query that failed makes the run fail, even if it ended before the rest of the file has run.
 """
 
 import runpy
@@ -35,7 +35,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class PipelineStep(Struct, frozen=True):
-    """One step of a file."""
+    """One step of a file: its function, source, destination and options."""
 
     name: str
     function: Callable[..., Any]
@@ -45,7 +45,7 @@ class PipelineStep(Struct, frozen=True):
 
 
 class FileOptions(StreamOptions, frozen=True, kw_only=True):
-    """What a pipeline of a user can be told."""
+    """Options of a pipeline that a user wrote."""
 
     interval_s: Annotated[
         Annotated[float, Meta(ge=0)], Meta(description="Seconds between two batches; 0 is at once.")
@@ -83,9 +83,10 @@ def step(
 ) -> Function | Callable[[Function], Function]:
     """Make a function a step of a pipeline.
 
-    With a `source` it takes a DataFrame and returns one. The source is a topic, some with commas, or another step,
-    whose rows it then goes on with; `dest` is the topic that gets the rows, exactly once. `options` are those of the
-    source. Without a source it takes the session, and the queries that it starts are followed.
+    With a `source`, the function takes a DataFrame and returns one. The source is a topic, several with commas, or
+    another step, whose rows the function gets. `dest` is the topic that gets the rows, exactly once. `options` are
+    options of the source. Without a source, the function takes the session, and the run follows the queries that it
+    starts.
     """
 
     def keep(wrapped: Function) -> Function:
@@ -108,7 +109,7 @@ def _collecting() -> Iterator[list[PipelineStep]]:
 
 
 def run_file(run: JobRun, file: Path, options: FileOptions) -> JobResult:
-    """Run a file to its end. Raises PipelineError; what the file raises is told with its line."""
+    """Run a file to its end. Raises PipelineError; an error of the file includes its line."""
     if not file.is_file():
         raise PipelineError(f"there is no file {str(file)!r}")
     directory = file.absolute().parent
@@ -121,7 +122,7 @@ def run_file(run: JobRun, file: Path, options: FileOptions) -> JobResult:
 def _started(
     run: JobRun, file: Path, options: FileOptions, directory: Path
 ) -> tuple[list[PipelineStep], list["StreamingQuery"]]:
-    """The steps of a file, and all queries that were started. Raises PipelineError, also where one has failed."""
+    """Return the steps of a file and all queries that it started. Raises PipelineError, also if a query has failed."""
     from driftq.pipeline.spark.query_listener import listening
 
     spark = run.spark
@@ -144,7 +145,7 @@ def _started(
 
 
 def check(steps: list[PipelineStep]) -> None:
-    """Refuse steps that cannot work, by name. Raises PipelineError."""
+    """Raise PipelineError, with the name of the step, if a step cannot work."""
     names = [one.name for one in steps]
     for one in steps:
         if names.count(one.name) > 1:
@@ -158,7 +159,7 @@ def check(steps: list[PipelineStep]) -> None:
 
 
 def _before(one: PipelineStep, steps: list[PipelineStep]) -> PipelineStep:
-    """The step whose rows it goes on with. Raises PipelineError."""
+    """Return the step whose rows this step gets. Raises PipelineError if there is none."""
     found = next((other for other in steps if other.function is one.source), None)
     if found is None or found.source is None:
         raise PipelineError(f"the source of step {one.name!r} is neither a topic nor a step with a source")
@@ -166,7 +167,7 @@ def _before(one: PipelineStep, steps: list[PipelineStep]) -> PipelineStep:
 
 
 def _topics(one: PipelineStep, steps: list[PipelineStep]) -> list[str]:
-    """Where its rows come from in the end."""
+    """Return the topics that the rows of a step originally come from."""
     while not isinstance(one.source, str):
         one = _before(one, steps)
     return [name.strip() for name in one.source.split(",")]
@@ -179,7 +180,7 @@ def _start(
         one.function(run.spark)
         return None
     if one.dest is None:
-        return None  # it is the source of another one
+        return None  # it is the source of another step
     rows = metas.as_text(_rows(run, one, steps, options))
     checkpoint = run.checkpoint(root / directory_name(one.name))
     writer = rows.writeStream.format("driftq").option("topic", one.dest).option("checkpointLocation", checkpoint)

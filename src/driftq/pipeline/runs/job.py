@@ -50,7 +50,7 @@ class JobRun(Protocol):
 
     @property
     def server(self) -> str:
-        """URL of the server."""
+        """URL of the server that the run uses."""
         ...
 
     @property

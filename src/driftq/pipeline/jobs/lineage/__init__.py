@@ -1,1 +1,1 @@
-"""Job `lineage`."""
+"""Job `lineage`: agent runs as tables."""

@@ -1,13 +1,13 @@
-"""`lineage`: what agent runs did, as the tables `runs`, `steps` and `attempts`.
+"""`lineage`: writes what agent runs did to the tables `runs`, `steps` and `attempts`.
 
     topics of the broker → records with a run_id → state of each run (Spark's state store) → runs that changed
-      → asked about at the server, as every run that is open → rows of three tables, replaced by their keys
+      → the server is asked about them and about every open run → rows of three tables, replaced by their keys
 
-Spark keeps what the log told of each run, so a batch costs what is new and not what there was. Whether a message is
-done stands in no record: the server is asked about every run that is open, also about those of which a batch brings
-nothing, and also while no batch comes.
+Spark keeps the state of each run from the log, so the cost of a batch depends on its new records only. No record
+contains whether a message is done. So the server is asked about every open run, even if a batch has no records of the
+run, and even if there are no batches.
 
-Invariant: what a batch changes is computed from all that is known of the run, so a batch that runs again writes the
+Invariant: the rows of a run are computed from everything that is known of it, so a batch that runs again writes the
 same rows.
 """
 
@@ -54,36 +54,36 @@ _COLUMNS = "topic string, seq long, ts timestamp, tag string, data string"
 _STATE = "state string"
 _CHANGED = "tenant_id string, run_id string, state string"
 _ASKED_MAX = 500
-"""Open runs that are asked about at a time while a query goes on; the others follow in turn."""
+"""Maximum number of open runs to ask about at a time while a query runs; the others follow in turn."""
 
 
 class LineageOptions(StreamOptions, frozen=True, kw_only=True):
-    """What lineage can be told."""
+    """Options of the job `lineage`."""
 
     lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
     topics: Annotated[tuple[str, ...], Meta(description="Topics of the broker, or patterns.")] = ("@*",)
 
 
 class KeptState(Protocol):
-    """What Spark keeps for one run."""
+    """The state that Spark keeps for one run."""
 
     @property
     def exists(self) -> bool:
-        """Is there anything yet?"""
+        """Whether a state was stored before."""
         ...
 
     @property
     def get(self) -> Any:
-        """What was kept, as a row of one text."""
+        """The stored state, as a row with one text."""
         ...
 
     def update(self, newValue: Any) -> None:  # noqa: N803
-        """Keep something else."""
+        """Store a new state in place of the old one."""
         ...
 
 
 def fold_run(key: Any, frames: Iterable[pd.DataFrame], kept: KeptState) -> Iterator[pd.DataFrame]:
-    """The records of one run into its state; on an executor, where Spark calls it for each run that a batch has."""
+    """Fold the records of one run into its state. Spark calls it on executors, for each run of a batch."""
     tenant_id, run_id = str(key[0]), str(key[1])
     before = str(kept.get[0]) if kept.exists else None
     rows: Iterable[Any] = (row for frame in frames for row in frame.itertuples(index=False))
@@ -96,19 +96,19 @@ def fold_run(key: Any, frames: Iterable[pd.DataFrame], kept: KeptState) -> Itera
 
 
 def _text(value: Any) -> str | None:
-    """Pandas has many ways to say that there is nothing."""
+    """Return a text, or None for any of Pandas' missing values."""
     return value if isinstance(value, str) else None
 
 
 class _Letter(Struct):
-    """What the server says about a dead letter."""
+    """The server's information about a dead letter."""
 
     group: str
     routed_at_ms: int
 
 
 class _Step(Struct):
-    """What the server says about a message of a run."""
+    """The server's information about a message of a run."""
 
     topic: str
     offset: int
@@ -116,7 +116,7 @@ class _Step(Struct):
     dlq: list[_Letter] = []
 
     def standings(self) -> list[MessageStatus]:
-        """How it stands in each group; where it is dead, since when."""
+        """Return the status of the message in each group; for a dead one, with the time of its dead letter."""
         dead = {letter.group: letter.routed_at_ms for letter in self.dlq}
         return [
             structs.replace(one, done_ms=dead.get(one.group)) if one.state == "dead" else one for one in self.groups
@@ -128,21 +128,21 @@ class _Told(Struct):
 
 
 class Lineage:
-    """The tables of a lake, and what is asked of the server for them; on the driver."""
+    """The tables of a lake, and the requests to the server that they need. Used on the driver."""
 
     def __init__(self, lake: Lake, patient: Wire, hasty: Wire) -> None:
         self._patient = patient
-        """Waits for a server that is away."""
+        """Connection that waits for a server that is down."""
         self._hasty = hasty
-        """Does not."""
+        """Connection that fails at once if the server is down."""
         self._clock = SystemClock()
         self._runs = lake.table("runs", RUNS)
         self._steps = lake.table("steps", STEPS)
         self._attempts = lake.table("attempts", ATTEMPTS)
         self._turn = ""
-        """The last open run that was asked about."""
+        """Name of the last open run that the server was asked about."""
         self._lock = threading.Lock()
-        """Batches come in a thread of Spark's, and one run may be changed by a batch and asked about at one time."""
+        """Batches run in a thread of Spark, so a batch and a request about open runs could change the same run."""
 
     def take(self, changed: Iterable["Row"]) -> None:
         """Write the runs that a batch has changed."""
@@ -161,17 +161,18 @@ class Lineage:
         self._write([self._asked(memory, self._patient) for memory in memories])
 
     def ask_about_open_runs(self, *, at_most: int | None = None, waits: bool = True) -> int:
-        """Write what has become of runs that are open; how many still are, as far as it was asked.
+        """Ask the server about open runs and write their changes. Returns how many are still open.
 
-        Whether it waits for a server that is away is `waits`; if not, such a server is not asked.
+        Runs that it did not ask about count as open. With `waits=False`, a server that is down is skipped.
         """
         with self._lock:
             return self._ask(at_most, waits=waits)
 
     def look(self) -> None:
-        """Ask about some of the open runs while a query goes on; later, where a batch is written or the server is away.
+        """Ask about some open runs while a query runs. Skipped while a batch is written or the server is down.
 
-        Who looks has to see that somebody wants it to stop, and a batch may wait for the server itself.
+        The calling thread must be able to notice a stop request, so it must not wait for a batch, which may itself wait
+        for the server.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -196,7 +197,7 @@ class Lineage:
         return [json.decode(text, type=Memory) for text in found]
 
     def _all_asked(self, memories: list[Memory], *, waits: bool) -> list[Memory]:
-        """None of them, where the server is away and that is not waited for."""
+        """Ask about all these runs. Returns nothing if the server is down and `waits` is false."""
         if waits:
             return [self._asked(one, self._patient) for one in memories]
         try:
@@ -213,7 +214,7 @@ class Lineage:
         if not memories:
             return
         rows = [rows_of(memory, json.encode(memory).decode()) for memory in memories]
-        # Runs come last: as long as a run is open in the table, what was cut off is written again.
+        # Runs come last: while a run is open in the table, an interrupted write is repeated.
         attempts = [row for one in rows for row in one.attempts]
         if attempts:
             self._attempts.upsert(_table(attempts, ATTEMPTS), ATTEMPT_KEYS)
@@ -222,7 +223,7 @@ class Lineage:
 
 
 def _standings(wire: Wire, run_id: str, tenant_id: str) -> dict[Place, list[MessageStatus]]:
-    """What the server says of a run; nothing, where it does not know the run."""
+    """Return the status of each message of a run, or nothing if the server does not know the run."""
     query = f"?tenant_id={quote(tenant_id, safe='')}" if tenant_id else ""
     try:
         answer = wire.get(f"/v1/runs/{quote(run_id, safe='')}{query}")
@@ -243,7 +244,7 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def lineage(run: JobRun, options: LineageOptions) -> JobResult:
-    """Keep the tables of runs until stopped, or once."""
+    """Update the tables of runs: once, or until a stop is requested."""
     lake = Lake(options.lake)
     name = f"lineage-{selection_key(sorted(options.topics))}"
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
@@ -261,7 +262,7 @@ def lineage(run: JobRun, options: LineageOptions) -> JobResult:
 
 
 def _follow(run: JobRun, options: LineageOptions, tables: Lineage, name: str, checkpoint: Path) -> tuple[Progress, int]:
-    """How far the query came, and how many runs are open then."""
+    """Run the query. Returns its progress, and how many runs are open at the end."""
     reader = run.spark.readStream.format("driftq").schema(_COLUMNS).options(**source_options(options.topics))
     rows = reader.options(**options.limits(), startingSeq="earliest", onDataLoss="skip").load()
 
@@ -272,12 +273,12 @@ def _follow(run: JobRun, options: LineageOptions, tables: Lineage, name: str, ch
     writer = triggered(writer.outputMode("update").foreachBatch(in_short(take)), options)
     query = writer.start()
     progress = run.follow([query], ends=options.once, idle=tables.look)
-    # Who asked to stop does not wait for a server that is away: the next start asks about the same runs.
+    # A stop must not wait for a server that is down: the next start asks about the same runs.
     return progress, tables.ask_about_open_runs(waits=not run.stopping())
 
 
 def _states(rows: "DataFrame") -> "DataFrame":
-    """The state of every run that a batch has records of."""
+    """Return the state of every run that has records in the batch."""
     named = rows.selectExpr(
         "topic",
         "seq",

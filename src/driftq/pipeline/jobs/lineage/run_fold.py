@@ -1,14 +1,14 @@
-"""What the log tells of an agent run, folded message by message: the state that Spark keeps for each run.
+"""Folds the messages of an agent run into its state, one by one. Spark keeps this state for each run.
 
     a message with a run_id             a try of its step: the first one, one more, or a redriven one
     its copy in a dead-letter topic     the end of that try in one group, with its attempts and its last error
 
 Invariants
-- A message told twice changes nothing: it is known by its place in the log.
-- A dead letter may come before its message, because they are read from two topics, or without it.
+- Folding a message twice changes nothing: a message is identified by its topic and offset.
+- A dead letter may arrive before its message, because they are read from two topics, or without it.
 
-This runs in executors that may have nothing of ours installed: the standard library and no more, and no structs of
-msgspec, which do not travel by value.
+Executors may not have DriftQ installed, so this code uses only the standard library and what can be pickled by value,
+which msgspec structs cannot.
 """
 
 import json
@@ -22,7 +22,7 @@ _PARTITION = "p"
 
 
 class LetterNote(NamedTuple):
-    """A dead letter, by the place of what it is a copy of; and what it tells of that message, which may be gone."""
+    """A dead letter, identified by the topic and offset of its message, and what it contains of that message."""
 
     topic: str
     offset: int
@@ -50,7 +50,7 @@ class Try(NamedTuple):
 
 @dataclass(frozen=True)
 class RunState:
-    """One run, in the order in which it was read."""
+    """The tries and dead letters of one run, in the order in which they were read."""
 
     run_id: str
     tenant_id: str
@@ -59,7 +59,7 @@ class RunState:
 
 
 class BrokerRecord(NamedTuple):
-    """A record of a topic of the broker, as the job hands it on."""
+    """A record of a broker topic, as the job passes it on."""
 
     topic: str
     seq: int
@@ -70,7 +70,7 @@ class BrokerRecord(NamedTuple):
 
 
 def fold(state: RunState, seen: Iterable[BrokerRecord]) -> RunState:
-    """A run with some more of its records."""
+    """Return the state of a run with more of its records added."""
     tries = {(one.topic, one.offset): one for one in state.tries}
     letters = {(one.topic, one.offset, one.group): one for one in state.letters}
     for record in seen:
@@ -86,7 +86,7 @@ def fold(state: RunState, seen: Iterable[BrokerRecord]) -> RunState:
 
 
 def _letter(record: BrokerRecord, envelope: Mapping[str, Any], note: Mapping[str, Any]) -> LetterNote:
-    """Of a `DlqNote`, every member of which is always there."""
+    """Return the letter of a `DlqNote`, which always has all its members."""
     return LetterNote(
         broker_topic(note["original_topic"]),
         note["original_offset"],
@@ -119,13 +119,13 @@ def _is_redriven(record: BrokerRecord) -> bool:
 
 
 def load(run_id: str, tenant_id: str, text: str | None) -> RunState:
-    """A state as it was kept, or a new one."""
+    """Return the state that was stored as text, or a new one."""
     kept = {} if text is None else json.loads(text)
     tries, letters = kept.get("tries", ()), kept.get("letters", ())
     return RunState(run_id, tenant_id, [Try(*one) for one in tries], [LetterNote(*one) for one in letters])
 
 
 def dump(state: RunState) -> str:
-    """A state to be kept."""
+    """Return the state as text to be stored."""
     members = {"run_id": state.run_id, "tenant_id": state.tenant_id, "tries": state.tries, "letters": state.letters}
     return json.dumps(members, ensure_ascii=False, separators=(",", ":"))

@@ -1,15 +1,15 @@
-"""Rows of the tables `runs`, `steps` and `attempts`, made of what the log tells of a run and what the server does.
+"""Makes the rows of the tables `runs`, `steps` and `attempts` from the log and from the server's answers about a run.
 
-The log has messages and dead letters. What became of a message otherwise only the server knows, and only of the newest
-ones; what it once said is kept (`Memory`), so that a try that failed twice and was then done has its three attempts.
+The log has messages and dead letters. Only the server knows everything else about a message, and only for the newest
+ones. Its earlier answers are kept (`Memory`), so a try that failed twice and then succeeded has its three attempts.
 
-    step    dead: its last try is; done: its last try is, or another step followed it; unknown: the server has forgotten
-            its last try before that; else running
-    run     dead: a step is; else running: a step is; else unknown: a step is; else done
-    start   of a step: its first message; where only dead letters of that were read, the latest that it can have been
-    end     of a step: its dead letter, its last child's start, or when it was first seen done
+    step    dead: its last try is dead; done: its last try is done, or another step followed it; unknown: the server
+            has forgotten its last try before that; else running
+    run     dead if a step is dead; else running if a step is running; else unknown if a step is unknown; else done
+    start   of a step: its first message; if only dead letters of it were read, the latest possible time
+    end     of a step: its dead letter, the start of its last child, or the time when it was first seen done
 
-Invariant: a run that is not closed (`open`) is asked about again, however long nothing is heard of it.
+Invariant: the server is asked again about every open run (`open`), however long the run has had no new records.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ RUNS = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""One row for each run. `detail` is what the rows of the run were made of, as JSON."""
+"""One row for each run. `detail` is the `Memory` that the rows of the run were made of, as JSON."""
 
 STEPS = pa.schema(
     [
@@ -63,7 +63,7 @@ STEPS = pa.schema(
         ("critical", pa.bool_()),
     ]
 )
-"""One row for each step; a message without a step_id is a step of its own, called by its place."""
+"""One row for each step. A message without a step_id is a step of its own, named after its topic and offset."""
 
 ATTEMPTS = pa.schema(
     [
@@ -81,7 +81,7 @@ ATTEMPTS = pa.schema(
         ("last_error", pa.string()),
     ]
 )
-"""One row for each message of a run and each group that has it; `kind` is `first`, `again` or `redriven`."""
+"""One row for each message of a run and each group that has it. `kind` is `first`, `again` or `redriven`."""
 
 RUN_KEYS = ["tenant_id", "run_id"]
 STEP_KEYS = [*RUN_KEYS, "step_id"]
@@ -89,33 +89,36 @@ ATTEMPT_KEYS = [*RUN_KEYS, "topic", "offset", "group"]
 
 
 class MessageStatus(Struct, frozen=True):
-    """How a message stands in a group, as the server says; as the product remembers it."""
+    """Status of a message in a group, from the server's answers."""
 
     group: str
     state: str
     attempts: int
     last_error: str = ""
     done_ms: int | None = None
-    """When it was first seen done; of one that is dead, when its letter was written."""
+    """When the message was first seen done (Unix ms); for a dead one, when its dead letter was written."""
 
 
 class Memory(Struct, frozen=True):
-    """All that is known of a run."""
+    """Everything that is known of a run."""
 
     state: RunState
     standings: dict[str, list[MessageStatus]] = {}
-    """By the place of a message, as text."""
+    """Status in each group, by the place of a message as text."""
     lost: list[str] = []
-    """Places of messages that the server did not name when it was last asked."""
+    """Places of messages that were missing in the server's last answer."""
 
 
 def place_text(topic: str, offset: int) -> str:
-    """A place as a key of JSON."""
+    """Return a place as text, for use as a JSON key."""
     return f"{topic}#{offset}"
 
 
 def remember(memory: Memory, told: Mapping[Place, list[MessageStatus]], now_ms: int) -> Memory:
-    """What was known, with what the server says. It knows a message before anybody can read it, until it forgets it."""
+    """Add the server's answer to what is known. A message that the answer lacks is forgotten by the server.
+
+    The server knows a message before any reader can see it, so a missing message is never too new.
+    """
     known = dict(memory.standings)
     for (topic, offset), groups in told.items():
         text = place_text(topic, offset)
@@ -127,7 +130,11 @@ def remember(memory: Memory, told: Mapping[Place, list[MessageStatus]], now_ms: 
 
 
 def _newer(before: MessageStatus | None, now: MessageStatus, now_ms: int) -> MessageStatus:
-    """Of one that is done the server knows one attempt, whatever there were; or it knows of no letter any more."""
+    """Merge the earlier and the current status.
+
+    For a done message the server always reports one attempt, so the earlier count is used. If a dead message becomes
+    done, the server has forgotten its dead letter, and it stays dead.
+    """
     if before is not None and (before.state, now.state) == ("dead", "done"):
         return before
     attempts = max(now.attempts, before.attempts if before else 0)
@@ -160,7 +167,7 @@ class _Step(Struct):
 
     @property
     def retries(self) -> int:
-        """Deliveries behind the first one of each try and group, and tries behind the first one."""
+        """Number of deliveries after the first of each try and group, plus tries after the first."""
         tries = {(attempt.one.topic, attempt.one.offset) for attempt in self.attempts}
         again = sum(max(0, attempt.deliveries - 1) for attempt in self.attempts)
         return again + len(tries) - 1
@@ -175,7 +182,7 @@ class _Step(Struct):
 
 
 class RunRows(Struct, frozen=True):
-    """What one run is in the tables."""
+    """The rows of one run in the three tables."""
 
     run: dict[str, Any]
     steps: list[dict[str, Any]]
@@ -183,7 +190,7 @@ class RunRows(Struct, frozen=True):
 
 
 def rows_of(memory: Memory, detail: str) -> RunRows:
-    """The rows of a run."""
+    """Return the rows of a run."""
     steps = _steps(memory)
     path = _critical_path(steps)
     state = memory.state
@@ -217,7 +224,7 @@ def _steps(memory: Memory) -> dict[str, _Step]:
 
 
 def _tries(state: RunState) -> list[Try]:
-    """The messages that were read, and those of which only dead letters were."""
+    """Return the messages that were read, and those of which only dead letters were read."""
     tries = {(one.topic, one.offset): one for one in state.tries}
     for letter in sorted(state.letters, key=lambda letter: letter.routed_ms):
         place = (letter.topic, letter.offset)
@@ -227,7 +234,7 @@ def _tries(state: RunState) -> list[Try]:
 
 
 def _died_unread(letter: LetterNote, read: list[Try]) -> Try:
-    """The message of a letter. It was there before the letter, and before every message behind it in its topic."""
+    """Return the message of a dead letter. It is older than the letter and than every later message of its topic."""
     behind = [one.ts_ms for one in read if one.topic == letter.topic and one.offset > letter.offset]
     return Try(
         letter.step_id,
@@ -254,7 +261,7 @@ def _attempts(one: Try, known: list[MessageStatus], letters: Mapping[str, Letter
 
 
 def _judge(step: _Step, children: list[_Step], *, forgotten: bool) -> None:
-    """Its last try decides, over all groups that have it."""
+    """Set status and end of a step. Its last try decides, over all groups that have it."""
     last = step.attempts[-1].one
     states = {attempt.status for attempt in step.attempts if attempt.one is last}
     ends = [attempt.end_ms for attempt in step.attempts if attempt.one is last and attempt.end_ms is not None]
@@ -270,7 +277,7 @@ def _judge(step: _Step, children: list[_Step], *, forgotten: bool) -> None:
 
 
 def _critical_path(steps: dict[str, _Step]) -> list[_Step]:
-    """From the step that ends last up to where it came from, in the order of time."""
+    """Return the steps from the origin of the step that ends last to that step, in order of time."""
     if not steps:
         return []
     at: _Step | None = max(steps.values(), key=lambda step: (step.end_ms or step.start_ms, step.start_ms))

@@ -1,1 +1,1 @@
-"""Job `redrive`."""
+"""Job `redrive`: moves dead letters back."""

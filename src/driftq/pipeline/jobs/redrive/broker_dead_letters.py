@@ -1,7 +1,7 @@
-"""Dead letters of the broker (http-v1 §10, §22): the server moves them, and alone knows which of them are moved.
+"""Dead letters of the broker (http-v1 §10, §22). The server moves them, and only the server knows which are moved.
 
-A letter that was moved stays in its topic, retired. The audit topic of the server tells of most, in bulk; it may have
-lost its oldest notes, so the server is asked about what is left.
+A moved letter stays in its topic, marked as retired. The server's audit topic lists most moves, in bulk. It may have
+lost its oldest notes, so the server is asked about the remaining letters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _POLL_S = 0.2
 
 
 class BrokerMover:
-    """`letters.Mover` for a dead-letter topic of the broker."""
+    """The `dead_letter_table.Mover` of a dead-letter topic of the broker."""
 
     def __init__(self, run: JobRun, topic: str, rate: float | None) -> None:
         if not topic.startswith(_BROKER_DLQ):
@@ -37,7 +37,7 @@ class BrokerMover:
         self._rate = rate
 
     def letters(self) -> "DataFrame":
-        """Those of which the audit topic does not say that they were moved."""
+        """Return the letters that the audit topic does not list as moved."""
         from pyspark.sql import functions as f
 
         def text(path: str) -> "Column":
@@ -61,7 +61,7 @@ class BrokerMover:
         return rows.join(self._moved(), "seq", "left_anti") if exists(self._run.client, _AUDIT) else rows
 
     def _moved(self) -> "DataFrame":
-        """Seqs of letters that were moved: a note is written when the letter's copy is there."""
+        """Return the seqs of moved letters. The server writes a note after the letter's copy is stored."""
         from pyspark.sql import functions as f
 
         notes = read(self._run, _AUDIT).select(f.get_json_object("data", "$.value").alias("note"))
@@ -69,11 +69,14 @@ class BrokerMover:
         return notes.select((f.get_json_object("note", "$.dlq_offset").cast("long") + 1).alias("seq"))
 
     def waiting(self, letters: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
-        """Those that the server would move."""
+        """Return the letters that the server would move."""
         return [letter for group in groups(letters, _OFFSETS) for letter in self._waiting(group)]
 
     def _waiting(self, letters: Sequence[DeadLetterRow]) -> Sequence[DeadLetterRow]:
-        """The server says how many it would move and not which, so they are halved until it is all or none."""
+        """Return the letters that the server would move.
+
+        The server returns only their number, so the letters are halved until it is all of them or none.
+        """
         count = self._ask(letters, dry_run=True)["matched"] if letters else 0
         if count in (0, len(letters)):
             return letters if count else ()
@@ -81,17 +84,17 @@ class BrokerMover:
         return [*self._waiting(letters[:half]), *self._waiting(letters[half:])]
 
     def finish(self) -> int:
-        """Nothing is left half done: a letter that was not moved is still there."""
+        """Return 0: no move is ever half done, because a letter that was not moved is still there."""
         return 0
 
     def move(self, letters: Sequence[DeadLetterRow]) -> Iterator[tuple[int, int]]:
-        """Have the server move letters; how many were moved, and how many were not."""
+        """Let the server move letters. Yields how many were moved and how many were not."""
         for group in groups(letters, _OFFSETS):
             if self._run.stopping():
                 return
             asked = self._ask(group, **({} if self._rate is None else {"rate_per_s": self._rate}))
             if asked["matched"] < len(group):
-                yield 0, len(group) - asked["matched"]  # somebody else has moved them since
+                yield 0, len(group) - asked["matched"]  # another redrive has moved them since
             yield from self._watched(f"{_REDRIVE}/{asked['job_id']}")
 
     def _ask(self, letters: Sequence[DeadLetterRow], **more: object) -> dict[str, Any]:

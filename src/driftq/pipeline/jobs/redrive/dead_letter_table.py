@@ -1,4 +1,4 @@
-"""Dead letters as a table to select from, and what moves them: those of queues and those of the broker alike."""
+"""Dead letters of queues and of the broker as one table to select from, and the interface that moves them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -25,12 +25,12 @@ LETTERS = (
     "tag",
     "data",
 )
-"""Columns that a condition may use."""
+"""Columns that a condition can use."""
 _PAGE = 10_000
 
 
 class DeadLetterRow(Struct, frozen=True, array_like=True):
-    """A letter in a note: its seq, and where it goes."""
+    """A letter in a note: its seq, and its origin."""
 
     seq: int
     origin: str
@@ -41,24 +41,24 @@ class Mover(Protocol):
     """Moves the letters of one dead-letter topic."""
 
     def letters(self) -> "DataFrame":
-        """Those that can be moved, as far as one can tell without asking about each: `LETTERS`."""
+        """Return the letters that can probably be moved, without a check of each one. Columns: `LETTERS`."""
         ...
 
     def waiting(self, letters: Sequence[DeadLetterRow]) -> Sequence[DeadLetterRow]:
-        """Those of them that wait indeed."""
+        """Return those of the letters that are really waiting to be moved."""
         ...
 
     def finish(self) -> int:
-        """Finish what an earlier redrive has begun; how many letters that were."""
+        """Finish what an earlier redrive has begun. Returns the number of letters."""
         ...
 
     def move(self, letters: Sequence[DeadLetterRow]) -> Iterator[tuple[int, int]]:
-        """Move letters, step by step: how many were moved, and how many could not be. Ends when the run is to stop."""
+        """Move letters step by step. Yields how many were moved and how many failed. Ends on a stop request."""
         ...
 
 
 def selected(mover: Mover, where: str | None, limit: int | None) -> list[DeadLetterRow]:
-    """The letters that are meant, oldest first."""
+    """Return the letters that the condition selects, oldest first."""
     rows = mover.letters()
     if where is not None:
         rows = rows.where(where)
@@ -78,7 +78,7 @@ def first_waiting(
     waiting: Callable[[Sequence[DeadLetterRow]], Sequence[DeadLetterRow]],
     limit: int | None,
 ) -> list[DeadLetterRow]:
-    """The first letters that wait, so many at most, from pages of what is behind a seq."""
+    """Return the first waiting letters, at most `limit`, from pages of letters above a seq."""
     found: list[DeadLetterRow] = []
     behind, most = 0, limit
     while limit is None or len(found) < limit:
@@ -91,18 +91,18 @@ def first_waiting(
 
 
 def read(run: JobRun, topic: str, **bounds: str) -> "DataFrame":
-    """Records of a topic."""
+    """Return the records of a topic as a DataFrame; losses are skipped."""
     reader = run.spark.read.format("driftq").option("server", run.server).option("topic", topic)
     return reader.options(onDataLoss="skip", **bounds).load()
 
 
 def age_s() -> "Column":
-    """How old a record is."""
+    """Return the age of a record in seconds, as a column."""
     from pyspark.sql import functions as f
 
     return (f.unix_millis(f.current_timestamp()) - f.unix_millis("ts")) / 1000
 
 
 def groups(letters: Sequence[DeadLetterRow], size: int) -> Iterable[Sequence[DeadLetterRow]]:
-    """In groups of so many."""
+    """Split letters into groups of up to `size`."""
     return (letters[at : at + size] for at in range(0, len(letters), size))

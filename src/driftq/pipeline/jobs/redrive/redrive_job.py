@@ -1,16 +1,16 @@
-"""Redrive: dead letters that a condition in SQL selects go back to where they failed.
+"""`redrive`: moves the dead letters that a SQL condition selects back to the topic where they failed.
 
-Letters of queues (http-v0 §14.8) and of the broker (http-v1 §10) are one table, `LETTERS`, to select from. Those of the
-broker are moved by the server (`broker_letters`). Those of queues are moved here, in groups:
+Letters of queues (http-v0 §14.8) and of the broker (http-v1 §10) form one table to select from, `LETTERS`. The server
+moves those of the broker (`broker_dead_letters`). This module moves those of queues, in groups:
 
-    noted in the audit topic, with its letters → written to the queues they came from, as a batch of a writer that is
-    named after the note, so once at most → noted as done
+    note in the audit topic, with its letters → write to the queues they came from, as a batch of a writer that is
+    named after the note, so at most once → note that it is done
 
-A dead-letter topic keeps its letters; the notes know which of them are moved, and no later redrive moves them again.
-A group that was noted and not finished is finished by whoever comes next; letters whose queue is gone by then are noted
-as undelivered, and can be selected again.
+A dead-letter topic keeps its letters. The notes record which of them are moved, and later redrives leave those out. If
+a group is noted but not done, the next redrive finishes it. Letters whose queue no longer exists by then are noted as
+undelivered, and can be selected again.
 
-Invariant: one redrive of a dead-letter topic at a time, or two may select the same letter.
+Invariant: only one redrive of a dead-letter topic runs at a time; two might select the same letter.
 """
 
 from collections import defaultdict
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _GROUP = 2000
-"""Letters of one note: it has to fit a record."""
+"""Maximum number of letters per note, so that a note fits into a record."""
 
 
 class RedriveOptions(Struct, frozen=True, kw_only=True):
-    """What a redrive takes."""
+    """Options of the job `redrive`."""
 
     topics: Annotated[list[str], Meta(description="dead-letter topics; @dlq.NAME for one of the broker", min_length=1)]
     where: Annotated[str | None, Meta(description=f"a condition in SQL on {', '.join(LETTERS)}")] = None
@@ -58,9 +58,9 @@ class RedriveNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_ms: int
     letters: list[DeadLetterRow] = []
     note: int | None = None
-    """Of the done one: the seq of the note that is done."""
+    """Only if `kind` is `redriven`: seq of the note that is done."""
     undelivered: list[DeadLetterRow] = []
-    """Of the done one: letters of that note which had nowhere to go."""
+    """Only if `kind` is `redriven`: letters of that note whose queue does not exist."""
 
 
 def run_redrive(run: JobRun, options: RedriveOptions) -> JobResult:
@@ -106,7 +106,7 @@ def _move(run: JobRun, mover: Mover, letters: Sequence[DeadLetterRow], pace: Pac
 
 
 def _table(topic: str, letters: Sequence[DeadLetterRow]) -> list[dict[str, Any]]:
-    """How many go where."""
+    """Return how many letters go to each origin, as rows."""
     counts: dict[str, int] = defaultdict(int)
     for letter in letters:
         counts[letter.origin] += 1
@@ -114,7 +114,7 @@ def _table(topic: str, letters: Sequence[DeadLetterRow]) -> list[dict[str, Any]]
 
 
 class _QueueMover:
-    """Letters of queues: a dead-letter topic of /v0."""
+    """Moves letters of queues, from a dead-letter topic of `/v0`."""
 
     def __init__(self, run: JobRun, options: RedriveOptions, topic: str) -> None:
         self._run = run
@@ -125,7 +125,7 @@ class _QueueMover:
         self._clock = SystemClock()
 
     def letters(self) -> "DataFrame":
-        """Those that no redrive has moved."""
+        """Return the letters that no redrive has moved."""
         from pyspark.sql import functions as f
 
         rows = read(self._run, self._topic)
@@ -153,17 +153,17 @@ class _QueueMover:
         return rows.join(f.broadcast(known), "seq", "left_anti").select(*LETTERS)
 
     def waiting(self, letters: Sequence[DeadLetterRow]) -> Sequence[DeadLetterRow]:
-        """All of them: the notes tell of every move."""
+        """Return all letters: the notes list every move."""
         return letters
 
     def _moved(self) -> list[int]:
-        """Letters that are noted, without those that were found to have nowhere to go."""
+        """Return the seqs of noted letters, without those that were undelivered."""
         left = {(note.note, letter.seq) for _, note in self._notes("redriven") for letter in note.undelivered}
         noted = {(seq, letter.seq) for seq, note in self._notes("redrive") for letter in note.letters}
         return sorted({seq for _, seq in noted - left})
 
     def finish(self) -> int:
-        """Finish groups that were noted and not done; how many of their letters had somewhere to go."""
+        """Finish groups that were noted but not done. Returns how many letters were moved."""
         done = {note.note for _, note in self._notes("redriven")}
         count = 0
         for seq, note in self._notes("redrive"):
@@ -174,13 +174,13 @@ class _QueueMover:
         return count
 
     def _sorted(self, letters: Sequence[DeadLetterRow]) -> tuple[list[DeadLetterRow], list[DeadLetterRow]]:
-        """Those whose queue is there, and those whose queue is gone."""
+        """Return the letters whose queue exists, and those whose queue does not."""
         there = {origin for origin in {letter.origin for letter in letters} if exists(self._run.client, origin)}
         homes = [letter for letter in letters if letter.origin in there]
         return homes, [letter for letter in letters if letter.origin not in there]
 
     def move(self, letters: Sequence[DeadLetterRow]) -> Iterator[tuple[int, int]]:
-        """Move letters in groups; how many were moved, and how many have nowhere to go."""
+        """Move letters in groups. Yields how many were moved, and how many have no queue."""
         homes, lost = self._sorted(letters)
         if lost:
             yield 0, len(lost)
@@ -192,7 +192,7 @@ class _QueueMover:
             yield len(group), 0
 
     def _write(self, noted: int, letters: Sequence[DeadLetterRow], lost: Sequence[DeadLetterRow] = ()) -> None:
-        """Put the letters of a note back, once, and note that, with those that have nowhere to go."""
+        """Write the letters of a note back, once, and note that this is done, with the undelivered letters."""
         if letters:
             self._put_back(noted, letters)
         self._note(RedriveNote(kind="redriven", **self._head(), note=noted, undelivered=list(lost)))
@@ -221,7 +221,7 @@ class _QueueMover:
         return {"dlq": self._topic, "epoch": self._epoch, "at_ms": self._clock.wall_ms()}
 
     def _note(self, note: RedriveNote) -> int:
-        """Write a note that lasts; its seq."""
+        """Write a note, wait until it is synced, and return its seq."""
         audit = self._run.client.topic(self._audit)
         if not exists(self._run.client, self._audit):
             audit.create(durability="fsync")
@@ -231,7 +231,7 @@ class _QueueMover:
         return seq
 
     def _notes(self, kind: str) -> Iterator[tuple[int, RedriveNote]]:
-        """Notes of this dead-letter topic, with their seqs."""
+        """Yield the notes of this dead-letter topic, with their seqs."""
         if not exists(self._run.client, self._audit):
             return
         for item in self._run.client.topic(self._audit).read(0):

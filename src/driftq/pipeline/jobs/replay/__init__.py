@@ -1,1 +1,1 @@
-"""Jobs `replay` and `backfill`."""
+"""Jobs `replay` and `backfill`: write a range of a topic again."""

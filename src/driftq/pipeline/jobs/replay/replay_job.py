@@ -1,10 +1,10 @@
-"""Replay: a range of a topic, from the archive and the live log as if they were one, into a topic or a queue.
+"""`replay`: writes a range of a topic, read from the archive and the live log as one, into a topic or a queue.
 
-A plan is made once and kept with the destination, as the meta of the named cursor `replay:<name>`. Its steps are
-batches of one writer, so each is published once; whoever starts the same replay again goes on behind the last one.
+The plan is made once and stored with the destination, as the meta of the named cursor `replay:<name>`. Its steps are
+batches of one writer, so each is published once. A replay that is started again continues after the last step.
 
-Invariant: of a replay that begins in many places at once, one goes on. The others find its plan, and write the same
-batches; or they have put theirs in its place unseen, and stop before they write.
+Invariant: if the same replay is started several times at once, one of them continues. The others either find its plan
+and write the same batches, or have overwritten its plan with theirs, notice that, and stop before they write.
 """
 
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def to_ms(text: str, flag: str) -> int:
-    """Unix ms of an ISO time (UTC where it has no zone) or of a number. Raises PipelineError, with the flag."""
+    """Return the Unix ms of an ISO time (UTC if it has no zone) or of a number. Raises PipelineError, with the flag."""
     if text.isdecimal():
         return int(text)
     try:
@@ -42,15 +42,15 @@ def to_ms(text: str, flag: str) -> int:
 
 
 _TOO_LARGE = "bytes in one commit, and"
-"""What the server says of a publication that is larger than it takes, and Spark repeats somewhere in its pages."""
+"""Part of the server's message for a commit that is too large. Spark repeats the message in its error."""
 _LOST = "before they were read: set onDataLoss"
-"""What our reader says, there too, of records that were lost since somebody looked."""
+"""Part of our reader's message for records that were lost after planning. Spark repeats it in its error."""
 _LOOKS = 10
-"""So often a step is tried again because of that; by then the log loses records faster than they are read."""
+"""How often a step is tried again after such a loss. After that, the log loses records faster than they are read."""
 
 
 class ReplayOptions(Struct, frozen=True, kw_only=True):
-    """What a replay takes."""
+    """Options of the jobs `replay` and `backfill`."""
 
     topic: Annotated[str, Meta(description="the topic to read; @NAME for one of the broker")]
     to: Annotated[str, Meta(description="the topic or queue to write to; created as a log if it is not there")]
@@ -67,7 +67,7 @@ class ReplayOptions(Struct, frozen=True, kw_only=True):
 
 
 def run_replay(run: JobRun, options: ReplayOptions) -> JobResult:
-    """Write the range, or what is left of it."""
+    """Write the range, or the rest of it if the replay has run before."""
     source = ReplaySource(run, options.topic, options.lake)
     asked = _asked(options)
     name = _cursor_name(options, asked)
@@ -95,7 +95,7 @@ def _outcome(plan: ReplayPlan, options: ReplayOptions, counted: dict[str, Any], 
 
 
 class _Written(NamedTuple):
-    """What a run has written."""
+    """The number of rows and steps that a run has written."""
 
     rows: int
     steps: int
@@ -104,7 +104,7 @@ class _Written(NamedTuple):
 def _write(
     run: JobRun, options: ReplayOptions, source: ReplaySource, plan: ReplayPlan, behind: int, lost: list[SeqGap]
 ) -> _Written:
-    """Write the steps that are left, and add the holes that they met."""
+    """Write the remaining steps, and append the holes that they contain to `lost`."""
     pace = Pace(options.rate)
     rows = steps = 0
     while behind < plan.last and not run.stopping():
@@ -112,7 +112,7 @@ def _write(
         behind = step.last
         steps += 1
         rows += _step_rows(run.client, options.to, plan, step)
-        lost += source.holes(plan, step.first, step.last)  # behind the step, for damage is found by reading
+        lost += source.holes(plan, step.first, step.last)  # after the step, because reading is what finds damage
         run.tell(
             Progress(
                 rows=rows,
@@ -129,7 +129,7 @@ def _write(
 
 
 def _publish(run: JobRun, options: ReplayOptions, source: ReplaySource, plan: ReplayPlan, step: SeqBounds) -> SeqBounds:
-    """Publish a step, or the first half of it that the server takes at once; what was published."""
+    """Publish a step, or as much of its first half as the server accepts, and return what was published."""
     looks = 0
     while True:
         rows = metas.as_text(source.rows(plan, step.first, step.last))
@@ -147,7 +147,7 @@ def _publish(run: JobRun, options: ReplayOptions, source: ReplaySource, plan: Re
             return step
 
 
-# What is asked, and what is known of it at the server
+# The request, and the state on the server
 
 
 def _facts(plan: ReplayPlan, options: ReplayOptions) -> dict[str, Any]:
@@ -175,20 +175,20 @@ def _asked(options: ReplayOptions) -> ReplayRequest:
 
 
 def _cursor_name(options: ReplayOptions, asked: ReplayRequest) -> str:
-    """The same for the same question, whatever its rate and its lake."""
+    """Return the name of the cursor. It is the same for the same request, whatever its rate and lake are."""
     return f"replay:{options.name if options.name is not None else asked.key()}"
 
 
 def _keep(client: Client, to: str, plan: ReplayPlan) -> ReplayPlan:
-    """Keep a plan, so that the replay can go on, or find that of a run which was faster."""
+    """Store a plan, so that the replay can continue; return the plan of another run if that was stored first."""
     if not exists(client, to):
         client.topic(to).create()
     found = _kept(client, to, plan.name, plan.asked)
     if found is not None:
         return found
     if not client.topic(to).set_cursor(plan.name, 0, meta={"plan": json.encode(plan).decode()}).moved:
-        # Whoever made the cursor a moment ago may have a plan that ends elsewhere; both have one writer, so what that
-        # run writes is known to this plan too.
+        # The run that made the cursor just before may have a plan with another end. Both plans have the same writer,
+        # so this plan also knows what that run writes.
         raise PipelineError(
             f"another run of this replay into {to!r} has begun at the same moment: when it has ended, start this one "
             "again, and it goes on from there"
@@ -197,7 +197,7 @@ def _keep(client: Client, to: str, plan: ReplayPlan) -> ReplayPlan:
 
 
 def _kept(client: Client, to: str, name: str, asked: ReplayRequest) -> ReplayPlan | None:
-    """The plan of a cursor. Raises PipelineError where that is another replay."""
+    """Return the plan of a cursor, or None. Raises PipelineError if it belongs to another replay."""
     try:
         found = client.topic(to).cursor(name)
     except NotFoundError:
@@ -215,7 +215,7 @@ def _kept(client: Client, to: str, name: str, asked: ReplayRequest) -> ReplayPla
 
 
 def _done(client: Client, to: str, plan: ReplayPlan) -> int:
-    """The last seq that is written, or the one before the first."""
+    """Return the last seq that is written, or the one before the first."""
     found = _writer(client, to, plan)
     return max(plan.first - 1, -1 if found is None else found.last_batch)
 

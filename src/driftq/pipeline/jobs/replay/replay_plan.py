@@ -1,16 +1,17 @@
-"""Which seqs a replay takes, from where, and in which steps. Pure.
+"""Plans a replay: which seqs it writes, where they are read, and in which steps. Pure functions and values.
 
     seqs     from ──────── border ──────── to
              archive        │ live log
              [step  ][step  ][st][ep][step  ]…          each one a batch of one writer, published once
 
-What the live log has is read there, for only there deletes are known; what it has lost is in the archive.
+Records that the live log still has are read there, because only the live log knows which are deleted. Older ones come
+from the archive.
 
-The number of a batch is the last seq of its step, so the writer's last batch says how far the replay is, whatever the
-steps were. A step that is too large for one publication is halved, and halves again.
+The number of a batch is the last seq of its step, so the writer's last batch shows how far the replay is, whatever the
+steps were. A step that is too large for one publication is halved, repeatedly if needed.
 
-Invariant: the steps of a plan cover its range without overlap, and which of them begins behind a seq depends on nothing
-but the plan: two runs of one plan write the same batches.
+Invariant: the steps of a plan cover its range without overlap, and the step after a given seq depends only on the plan:
+two runs of one plan write the same batches.
 """
 
 from bisect import bisect_left
@@ -27,34 +28,34 @@ from driftq.pipeline.source.split_plan import SeqGap
 
 STEP_ROWS = 200_000
 _STEP_BYTES = COMMIT_BYTES_MAX // 4
-"""Records are not all of one size, so a step aims well below what one publication may have."""
+"""Target size of a step in bytes. It is well below the limit of one publication, because record sizes vary."""
 _HOLES = frozenset(("crash", "corruption", "source_trim"))
-"""Losses that are holes of the log itself: nobody has these records, and the replay tells of them and goes on."""
+"""Reasons of losses that are holes of the log itself. No copy exists; the replay reports them and continues."""
 _NOT_ARCHIVED = "not archived"
 
 
 class SeqBounds(NamedTuple):
-    """What a log or an archive has of a topic: its first and last seq; nothing if the last is below the first."""
+    """First and last seq that a log or an archive has of a topic. Empty if the last is below the first."""
 
     first: int
     last: int
 
 
 class Archived(NamedTuple):
-    """What an archive has of a topic, and which seqs it was told to be lost."""
+    """The seqs that an archive has of a topic, and the losses that were reported to it."""
 
     seqs: Seqs
     gaps: tuple[SeqGap, ...] = ()
 
     @property
     def held(self) -> SeqBounds:
-        """From its first seq to its last."""
+        """The range from the first to the last archived seq."""
         ranges = self.seqs.ranges
         return SeqBounds(ranges[0].first, ranges[-1].last) if ranges else SeqBounds(1, 0)
 
 
 class ReplayRequest(Struct, frozen=True, kw_only=True):
-    """What a replay was asked for. The lake is no part of it: it says where records are, not which."""
+    """What a replay was asked for. The lake is not part of it: it only determines where records are read."""
 
     topic: str
     from_seq: int | None = None
@@ -65,11 +66,11 @@ class ReplayRequest(Struct, frozen=True, kw_only=True):
     epoch: int | None = None
 
     def key(self, *more: object) -> str:
-        """A short name: the same for the same question."""
+        """Return a short name that is the same for the same request."""
         return sha256(json.encode([*structs.astuple(self), *more])).hexdigest()[:16]
 
     def unlike(self, other: "ReplayRequest") -> str:
-        """In which of its options another one differs, as one reads it; nothing where they are the same."""
+        """Describe the options in which another request differs; empty if there is no difference."""
         mine, theirs = structs.asdict(self), structs.asdict(other)
         return ", ".join(
             f"{name} is {_shown(mine[name])} and not {_shown(theirs[name])}"
@@ -83,35 +84,35 @@ def _shown(value: object) -> str:
 
 
 class ReplayPlan(Struct, frozen=True):
-    """A replay, as it was planned. Kept with the destination, so that it can go on."""
+    """A replay as it was planned. Stored with the destination, so that it can continue."""
 
     name: str
-    """Of the cursor that keeps it."""
+    """Name of the cursor that stores the plan."""
     asked: ReplayRequest
     epoch: int
     first: int
     last: int
     border: int
-    """From here on the live log is read, before it the archive."""
+    """The live log is read from this seq on, the archive below it."""
     step: int
 
     @property
     def topic(self) -> str:
-        """The topic to read."""
+        """Name of the topic to read."""
         return self.asked.topic
 
     @property
     def seqs(self) -> int:
-        """How many seqs it covers."""
+        """Number of seqs in the range."""
         return max(0, self.last - self.first + 1)
 
     @property
     def writer(self) -> str:
-        """Whose batches the steps are: the same for two plans of one question, so that both know what is written."""
+        """Name of the writer of all steps. Two plans for one request share it, so both know what is written."""
         return f"replay:{self.asked.key(self.name, self.epoch)}"
 
     def behind(self, seq: int) -> SeqBounds:
-        """The step that begins right behind a seq of the range, the largest there is."""
+        """Return the largest step that starts right after `seq`."""
         first = self.first + (seq + 1 - self.first) // self.step * self.step
         part = SeqBounds(first, min(self.last, first + self.step - 1))
         while part.first <= seq:
@@ -121,25 +122,25 @@ class ReplayPlan(Struct, frozen=True):
 
 
 def first_half(step: SeqBounds) -> SeqBounds:
-    """Of a step that is too large; it has more than one seq."""
+    """Return the first half of a step that is too large. The step must have more than one seq."""
     assert step.first < step.last, "one seq has no halves"
     return SeqBounds(step.first, (step.first + step.last) // 2)
 
 
 def step_rows(record_bytes: float) -> int:
-    """How many records of about this size a step has at most."""
+    """Return how many records of about this size (bytes) a step has at most."""
     return max(1, min(STEP_ROWS, int(_STEP_BYTES / max(record_bytes, 1.0))))
 
 
 class Wanted(NamedTuple):
-    """The range that was asked for; None is as far as there is something."""
+    """The requested range. None means no limit on that side."""
 
     first: int | None
     last: int | None
 
 
 def bounds(topic: str, wanted: Wanted, live: SeqBounds | None, archive: Archived | None) -> tuple[int, int, int]:
-    """First and last seq and the border. Raises PipelineError where the range is not all there to be read."""
+    """Return first seq, last seq and border. Raises PipelineError if a part of the range cannot be read."""
     there = (live, archive.held if archive is not None else None)
     known = [held for held in there if held is not None and held.last >= held.first]
     if not known:
@@ -159,7 +160,7 @@ def bounds(topic: str, wanted: Wanted, live: SeqBounds | None, archive: Archived
 
 
 def check_archived(topic: str, first: int, last: int, archive: Archived | None) -> None:
-    """Raise PipelineError where an archive is not all that was asked of a range which the live log has no more."""
+    """Raise PipelineError if the archive lacks a part of a range that the live log no longer has."""
     lost = joined(gap._replace(reason="") for gap in absent(archive, first, last) if gap.reason not in _HOLES)
     if lost:
         told = " and ".join(f"{one.first}..{one.last}" for one in lost)
@@ -170,15 +171,15 @@ def check_archived(topic: str, first: int, last: int, archive: Archived | None) 
 
 
 def holes(archive: Archived | None, first: int, last: int) -> list[SeqGap]:
-    """Holes of the log that an archive was told of, and which it has not filled."""
+    """Return the holes of the log that were reported to the archive and that it does not have."""
     return [gap for gap in absent(archive, first, last) if gap.reason in _HOLES]
 
 
 def absent(archive: Archived | None, first: int, last: int) -> list[SeqGap]:
-    """What an archive has not of a range, and why.
+    """Return the parts of a range that an archive does not have, and why.
 
-    A seq between others that is in no gap was deleted before it was archived: that is no loss. What is before the first
-    one and behind the last one was never archived.
+    A seq between archived ones that is not in any gap was deleted before it was archived; that is not a loss. Seqs
+    before the first and after the last archived one were never archived.
     """
     known = archive if archive is not None else Archived(Seqs())
     cut = [SeqGap(max(first, gap.first), min(last, gap.last), gap.reason) for gap in known.gaps]
@@ -191,7 +192,7 @@ def absent(archive: Archived | None, first: int, last: int) -> list[SeqGap]:
 
 
 def beside(taken: Sequence[Range | SeqGap], first: int, last: int) -> Iterator[SeqBounds]:
-    """A range without those of some others, which are in order and do not overlap."""
+    """Yield the parts of a range that are outside of the `taken` ranges, which are sorted and do not overlap."""
     at = first
     for number in range(max(0, bisect_left(taken, first, key=lambda one: one.first) - 1), len(taken)):
         one = taken[number]
@@ -205,7 +206,7 @@ def beside(taken: Sequence[Range | SeqGap], first: int, last: int) -> Iterator[S
 
 
 def joined(parts: Iterable[SeqGap]) -> list[SeqGap]:
-    """Gaps in order, those that touch and have one reason as one."""
+    """Return sorted gaps; gaps that touch and have the same reason are merged."""
     found: list[SeqGap] = []
     for part in sorted(parts):
         if found and found[-1].reason == part.reason and part.first <= found[-1].last + 1:

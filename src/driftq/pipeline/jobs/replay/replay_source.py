@@ -1,8 +1,8 @@
-"""What a replay reads: the rows of a range, from the archive and the live log as if they were one.
+"""Reads the rows of a replay: a range from the archive and the live log as one.
 
-Invariant: what the live log has lost since the plan was made is read from the archive, or stops the replay. Holes of
-the log are left out, and told. What is lost between a look at the log and the end of reading it fails the step, and is
-known to the next look.
+Invariant: records that the live log has lost since the plan was made are read from the archive, or the replay stops.
+Holes of the log are left out and reported. Records that are lost between a look at the log and the end of reading make
+the step fail; the next look shows the loss.
 """
 
 from functools import reduce
@@ -48,7 +48,7 @@ class ReplaySource:
     # Planning
 
     def plan(self, name: str, asked: ReplayRequest, most: int) -> ReplayPlan:
-        """A plan with steps of so many records at most. Raises PipelineError where the range is not all there."""
+        """Return a plan with steps of at most `most` records. Raises PipelineError if records are missing."""
         manifest = self._manifest()
         epoch = asked.epoch
         if epoch is None:
@@ -63,11 +63,11 @@ class ReplaySource:
         step = min(most, step_rows(self._record_bytes(archived=first < border, live=live is not None)))
         plan = ReplayPlan(name, asked, epoch, first, last, border, step)
         if plan.seqs:
-            self.rows(plan, first, last)  # Spark says here what is wrong with a condition, before anything is made
+            self.rows(plan, first, last)  # Spark reports an error of the condition here, before anything is created
         return plan
 
     def _record_bytes(self, *, archived: bool, live: bool) -> float:
-        """About how large a record is, where they are larger."""
+        """Return the estimated size of a record in bytes, in the archive or the live log, whichever is larger."""
         known = [self._archive.record_bytes() if archived else 0.0]
         if live:
             info = self._run.client.topic(self._topic).info(touch=False)
@@ -86,7 +86,7 @@ class ReplaySource:
         return found if asked.to_seq is None else min(found, asked.to_seq)
 
     def _seq_at(self, epoch: int, live: SeqBounds | None, at_ms: int) -> int:
-        """The first seq whose record is from this time or later; times never fall from one seq to the next."""
+        """Return the first seq with a record of this time or later. Times never decrease from one seq to the next."""
         from pyspark.sql import functions as f
 
         if self._archive.paths():
@@ -103,7 +103,7 @@ class ReplaySource:
     # Reading
 
     def rows(self, plan: ReplayPlan, first: int, last: int) -> "DataFrame":
-        """The rows of a range, in the order of their seqs. Raises PipelineError where they are not all there."""
+        """Return the rows of a range, in the order of their seqs. Raises PipelineError if some are missing."""
         manifest = self._manifest_of(plan)
         border = _border(plan, manifest)
         parts = []
@@ -121,7 +121,7 @@ class ReplaySource:
         return rows.select(*COLUMNS)
 
     def _checked(self, plan: ReplayPlan, first: int, last: int) -> Archived:
-        """The archive, which has all of a range; looked at again where it seems not to, for it may go on meanwhile."""
+        """Return the archive, which must have all of a range. It is read again if not, because it may still grow."""
         try:
             check_archived(plan.topic, first, last, self._archive.of(plan.epoch))
         except PipelineError:
@@ -148,10 +148,10 @@ class ReplaySource:
         rows = rows.where((f.col("topic") == self._topic) & (f.col("epoch") == epoch))
         return rows.select("topic", "seq", "ts", *COLUMNS)
 
-    # What is known of losses
+    # Losses
 
     def holes(self, plan: ReplayPlan, first: int, last: int) -> list[SeqGap]:
-        """What the log has lost inside a range, as the archive or the server tells it."""
+        """Return the holes of the log inside a range, as the archive or the server reports them."""
         manifest = self._manifest_of(plan)
         border = _border(plan, manifest)
         found = holes(self._archive.of(plan.epoch), first, min(last, border - 1)) if first < border else []
@@ -162,16 +162,16 @@ class ReplaySource:
         return found
 
     def _manifest_of(self, plan: ReplayPlan) -> "SegmentManifest | None":
-        """What the live log of a plan is by now; None where it is gone, is another topic, or has lost its end."""
+        """Return the current manifest of a plan's topic. None if it is gone, is another topic, or has lost its end."""
         manifest = self._manifest()
         if manifest is None or manifest.epoch != plan.epoch or manifest.head_seq < plan.last:
             return None
         return manifest
 
     def _manifest(self) -> "SegmentManifest | None":
-        """The live log; None where there is none.
+        """Return the manifest of the live log, or None if there is none.
 
-        One of another server than the archive's is none, either: then all comes from the archive.
+        A topic of another server than the archive's does not count; all rows come from the archive then.
         """
         client = self._run.client
         manifest = client.topic(self._topic).segments() if exists(client, self._topic) else None
@@ -181,5 +181,5 @@ class ReplaySource:
 
 
 def _border(plan: ReplayPlan, manifest: "SegmentManifest | None") -> int:
-    """From where on the live log is read by now: its beginning moves, and it may be another topic of that name."""
+    """Return the seq from which the live log is read now. Its start moves, and it may be another topic of that name."""
     return plan.last + 1 if manifest is None else max(plan.border, manifest.earliest_seq)

@@ -1,6 +1,6 @@
-"""What a lake has of one topic: files for Spark, the seqs of each epoch, and what was lost before it was archived.
+"""The part of a lake for one topic: files for Spark, the seqs of each epoch, and losses before archiving.
 
-Seqs and gaps are read once and kept; an archive that goes on meanwhile is looked at again with `refresh`.
+Seqs and gaps are read once and kept. If the archive has grown meanwhile, `refresh` makes the next call read them again.
 """
 
 import re
@@ -24,7 +24,7 @@ _SAMPLE = 1024
 
 
 class TopicArchive:
-    """Of one topic. Without a lake there is nothing."""
+    """The archive of one topic. Empty without a lake."""
 
     def __init__(self, lake: str | None, topic: str) -> None:
         self._lake = None if lake is None else Lake(lake)
@@ -32,27 +32,27 @@ class TopicArchive:
         self._epochs: dict[int, Archived] | None = None
 
     def paths(self) -> list[str]:
-        """The files that may have records of it, as Spark wants to be told: it takes a path for a pattern."""
+        """Return the files that may have records of the topic, escaped because Spark treats paths as patterns."""
         return [as_path(file) for file in self._files()]
 
     def of(self, epoch: int) -> Archived | None:
-        """What there is of an epoch; None where there is no archive at all."""
+        """Return what the archive has of an epoch. None if there is no archive at all."""
         return self._read().get(epoch, Archived(Seqs())) if self._files() else None
 
     def server_id(self) -> str:
-        """Whose topics are in the lake; empty where nobody knows."""
+        """Return the id of the server whose topics are in the lake; empty if it is unknown."""
         return "" if self._lake is None else owner_of(self._lake) or ""
 
     def newest(self) -> int | None:
-        """The newest epoch that it has records of."""
+        """Return the newest epoch with records, or None."""
         return max((epoch for epoch, one in self._read().items() if len(one.seqs)), default=None)
 
     def refresh(self) -> None:
-        """Look again: there may be more by now."""
+        """Read the archive again on the next call, since it may have grown."""
         self._epochs = None
 
     def record_bytes(self) -> float:
-        """About how much data a record has, by the beginning of the largest file; 0 where there is none."""
+        """Estimate the data bytes of a record from the start of the largest file; 0 if there is no file."""
         largest = max(self._files(), key=lambda file: Path(file).stat().st_size, default=None)
         if largest is None:
             return 0.0
@@ -64,7 +64,7 @@ class TopicArchive:
         return [file for table in self._tables() for file in table.files()]
 
     def _tables(self) -> list[LakeTable]:
-        """Its own, those of many topics, and that of records which cannot be read: those were archived too."""
+        """Return the topic's own table, the shared tables, and the table of unreadable archived records."""
         if self._lake is None:
             return []
         own = self._lake.topic(self._topic).path
@@ -100,5 +100,5 @@ class TopicArchive:
 
 
 def as_path(file: str) -> str:
-    """A path that Spark takes as it is, whatever is in it."""
+    """Escape a path so that Spark takes every character literally."""
     return _SPECIAL.sub(r"\\\1", file)

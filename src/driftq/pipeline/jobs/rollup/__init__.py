@@ -1,1 +1,1 @@
-"""Job `rollup`."""
+"""Job `rollup`: figures per topic, tenant and minute."""

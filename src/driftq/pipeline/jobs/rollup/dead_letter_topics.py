@@ -1,4 +1,4 @@
-"""Which topics have the dead letters of others: who counts errors must read those too."""
+"""Finds the topics that hold the dead letters of other topics, which a count of errors must include."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ _LETTERS = broker_topic("dlq.")
 
 
 def with_letters(client: "Client", topics: Sequence[str]) -> dict[str, str]:
-    """Options of the source for these topics and patterns, and for where their dead letters go.
+    """Return options of the source for these topics and patterns, and for their dead-letter topics.
 
-    Those are read as soon as they are there; a topic that is named must be there. Raises AbsentError.
+    A dead-letter topic is read as soon as it exists; a topic that is named must exist. Raises AbsentError.
     """
     options = source_options(topics)
     wanted = [topic.strip() for topic in topics if topic.strip()]
@@ -35,7 +35,7 @@ def _is_broker(topic: str) -> bool:
 
 
 def _dead_letter(client: "Client", topic: str) -> str | None:
-    """Where a queue puts its dead letters."""
+    """Return the topic that gets the dead letters of a queue, or None. Raises AbsentError."""
     try:
         return client.topic(topic).info(touch=False).config.dead_letter
     except NotFoundError as absent:

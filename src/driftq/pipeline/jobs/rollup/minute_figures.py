@@ -1,10 +1,10 @@
-"""Figures of one minute, which can be added up: counts, and ages as a histogram.
+"""Figures of one minute that can be added up: counts, and a histogram of ages.
 
-Ages go to buckets whose bounds grow by a twentieth, so a percentile is right to within five per cent, and two
-histograms are added by adding their counts. That is why a minute can grow with every batch that brings records of it,
-however late they come.
+Ages go into buckets whose bounds grow by 5 %, so a percentile is accurate to 5 %. Two histograms are added by adding
+their counts. So every batch can add to a minute, however late its records arrive.
 
-Over Spark Connect this runs in the server, where it has come by value: no structs of msgspec, which do not.
+With Spark Connect this code runs in the Connect server, pickled by value. So it uses no msgspec structs, which cannot
+be pickled by value.
 """
 
 import math
@@ -18,7 +18,7 @@ from msgspec import json
 _GROWTH = math.log(1.05)
 
 AGE_BUCKET = f"CASE WHEN age_ms <= 0 THEN 0 ELSE CAST(ceil(ln(age_ms + 1) / {_GROWTH!r}) AS INT) END"
-"""The bucket of an age, in the SQL of Spark."""
+"""The bucket of an age, as a Spark SQL expression."""
 
 ROLLUP = pa.schema(
     [
@@ -36,7 +36,7 @@ ROLLUP = pa.schema(
         ("ages", pa.string()),
     ]
 )
-"""One row for each topic, tenant and minute. `ages` is the histogram, as JSON."""
+"""One row for each topic, tenant and minute. `ages` is the histogram as JSON."""
 
 ROLLUP_KEYS = ["topic", "tenant_id", "minute"]
 Key = tuple[str, str, Any]
@@ -53,7 +53,7 @@ class Minute:
     ages: dict[int, int] = field(default_factory=dict)
 
     def add(self, *, bucket: int | None, records: int, size: int, errors: int, retries: int) -> None:
-        """Add what came; the bucket is that of the records."""
+        """Add counts. `bucket` is the age bucket of the added records."""
         self.records += records
         self.bytes += size
         self.errors += errors
@@ -62,7 +62,7 @@ class Minute:
             self.ages[bucket] = self.ages.get(bucket, 0) + records
 
     def percentile(self, share: float) -> int | None:
-        """The age that this share of the records does not exceed."""
+        """Return the age in ms that this share of the records does not exceed, or None without records."""
         wanted = math.ceil(share * sum(self.ages.values()))
         for bucket in sorted(self.ages):
             wanted -= self.ages[bucket]
@@ -71,7 +71,7 @@ class Minute:
         return None
 
     def row(self, key: Key) -> dict[str, Any]:
-        """Its row in the table."""
+        """Return the row of this minute in the table."""
         return {
             **dict(zip(ROLLUP_KEYS, key, strict=True)),
             "records": self.records,
@@ -87,17 +87,17 @@ class Minute:
 
 
 def bucket_of(age_ms: int) -> int:
-    """The bucket of an age, as `AGE_BUCKET` says."""
+    """Return the bucket of an age, as `AGE_BUCKET` computes it."""
     return 0 if age_ms <= 0 else math.ceil(math.log(age_ms + 1) / _GROWTH)
 
 
 def age_of(bucket: int) -> int:
-    """The greatest age in a bucket."""
+    """Return the highest age in ms of a bucket."""
     return math.floor(math.exp(bucket * _GROWTH) - 1 + 1e-9)
 
 
 def load_minutes(rows: Iterable[dict[str, Any]]) -> dict[Key, Minute]:
-    """Rows of the table as figures."""
+    """Return the figures of rows of the table."""
     return {
         (row["topic"], row["tenant_id"], row["minute"]): Minute(
             row["records"],

@@ -1,13 +1,13 @@
-"""`rollup`: figures per topic, tenant and minute.
+"""`rollup`: computes figures per topic, tenant and minute.
 
     records → minute of their time, tenant of their envelope → counts by bucket of age (Spark) → added to the table
 
-A dead letter counts as an error, with the retries before it, in the topic and minute where its message failed; a
-redriven message counts as a retry. Where dead letters go is read along (`jobs.letter_topics`). Age is that of a record
-when the batch that read it began.
+A dead letter counts as an error, with the retries before it, in the topic and minute in which its message failed. A
+redriven message counts as a retry. The dead-letter topics are read, too (`jobs.rollup.dead_letter_topics`). The age of
+a record is measured at the start of the batch that read it.
 
-Exactly once: what a batch brings is added to the rows there are in one commit with (query id, batch id) and with how
-far each topic is counted (`lake.marks`). Records that were, by a query of another selection, are left out before.
+Exactly once: a batch is added to the existing rows in one commit with (query id, batch id) and with the last counted
+seq of each topic (`lake.table_progress`). Records that a query with another selection has counted are left out before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,18 +46,18 @@ _LETTER = """IF(broker,
     'at', coalesce(timestamp_millis(note.routed_at_ms), ts), 'attempts', note.attempts),
   named_struct('topic', meta['$dead_letter_from'], 'at', ts,
     'attempts', try_cast(meta['$dead_letter_deliveries'] AS LONG)))"""
-"""A broker message has its topic in the envelope, a job in `meta`. The name is made as `broker_topic` makes it."""
+"""A broker message has its topic in the envelope, a job in `meta`. `broker_topic` builds names in the same way."""
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
-    """What a rollup can be told."""
+    """Options of the job `rollup`."""
 
     lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
     topics: Annotated[tuple[str, ...], Meta(description="Topics or patterns.")] = ("*",)
 
 
 def rollup(run: JobRun, options: RollupOptions) -> JobResult:
-    """Keep the figures until stopped, or once."""
+    """Update the figures: once, or until a stop is requested."""
     lake = Lake(options.lake)
     name = f"rollup-{selection_key(sorted(options.topics))}"
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
@@ -84,7 +84,7 @@ def rollup(run: JobRun, options: RollupOptions) -> JobResult:
 
 
 def uncounted(rows: "DataFrame", cuts: Mapping[str, int]) -> "DataFrame":
-    """Without records up to these seqs of their topics."""
+    """Return the rows without records at or below the given seq of their topic."""
     from pyspark.sql import functions as f
 
     if not cuts:
@@ -94,7 +94,7 @@ def uncounted(rows: "DataFrame", cuts: Mapping[str, int]) -> "DataFrame":
 
 
 def counts(rows: "DataFrame") -> "DataFrame":
-    """What a batch brings, by topic, tenant, minute and bucket of age."""
+    """Return the counts of a batch, by topic, tenant, minute and bucket of age."""
     told = rows.selectExpr(
         "*",
         "topic LIKE '@%' AS broker",
@@ -115,9 +115,9 @@ def counts(rows: "DataFrame") -> "DataFrame":
 
 
 def add_minutes(table: LakeTable, counted: pa.Table, batch: WriterBatch, moves: Sequence[Move] = ()) -> bool:
-    """Add what a batch brings to the rows there are; False if that was done before."""
+    """Add the counts of a batch to the table. Returns False if that was done before."""
     if not len(counted):
-        # A mark of an earlier life goes back though nothing is counted with it.
+        # The mark of an earlier incarnation must move back even if there is nothing to count.
         return any(move.anew for move in moves) and table.add([], batch, moves)
     if table.has(batch):
         return False
