@@ -1,10 +1,10 @@
-"""For the tests of those who use DriftQ: a server that is there for one test, and clients of it.
+"""Pytest fixtures for projects that use DriftQ: a server for one test, and a client of it.
 
-The server runs in a thread of the test's own process, on a port of its own. Its files are in memory where the system
-has such a place, and gone with the test. `DRIFTQ_URL` names it meanwhile, so that code which makes its own `Client()`
-finds it too.
+The server runs in a thread of the test process, on a free port. Its files are in memory if the system has /dev/shm,
+and are removed after the test. Meanwhile `DRIFTQ_URL` has its address, so that code which creates its own `Client()`
+uses it too.
 
-Everything is imported by the fixtures: who uses none of them pays for none.
+The fixtures import what they need, so a project that does not use them pays nothing.
 """
 
 import os
@@ -24,7 +24,7 @@ _DRAIN_S = 1.0
 
 
 class DriftQServer:
-    """A server that runs. `settings` are those of `driftq.config.Settings`."""
+    """A running server. `settings` are fields of `driftq.config.Settings`."""
 
     def __init__(self, data_dir: str, **settings: object) -> None:
         import threading
@@ -46,7 +46,7 @@ class DriftQServer:
             raise failure
 
     def stop(self) -> None:
-        """End it; what it has stored stays in `data_dir`."""
+        """Stop the server; the data stays in `data_dir`."""
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.close()
 
@@ -55,7 +55,7 @@ class DriftQServer:
 
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001  # whoever waits for the server is told
+        except BaseException as error:  # noqa: BLE001  # raised again by the constructor
             self._failures.append(error)
         finally:
             self._begun.set()
@@ -96,7 +96,7 @@ def _run(jobs: list[Callable[[], None]]) -> None:
 
 @pytest.fixture
 def driftq_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DriftQServer]:
-    """A fresh server, for this test alone."""
+    """Start a new server for this test only."""
     memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="driftq-test-", dir=memory) as directory:
         server = DriftQServer(directory)
@@ -110,7 +110,7 @@ def driftq_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DriftQServer]:
 
 @pytest.fixture
 def driftq_client(driftq_server: DriftQServer) -> "Iterator[Client]":
-    """A client of that server."""
+    """Return a client of the test's own server."""
     from driftq.client import Client
 
     with Client(driftq_server.url) as client:

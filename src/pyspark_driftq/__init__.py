@@ -1,4 +1,4 @@
-"""Makes `format("driftq")` known to any Spark session: Spark looks into packages called `pyspark_*` for this name."""
+"""Registers `format("driftq")`: Spark looks for `DefaultSource` in all packages named `pyspark_*`."""
 
 from driftq.pipeline.source.data_source import DriftqSource as DefaultSource
 

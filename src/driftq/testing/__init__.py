@@ -1,6 +1,6 @@
-"""Fakes that ship with the package and are tested themselves: clock, loop, disks that crash, fail and watch order.
+"""Fakes that ship with the package and are tested: clock, event loop, and disks that crash, fail and check order.
 
-And what tests of an engine or a server begin with: one that is built in a line, and a model to compare it with.
+Also rigs that set up an engine or a server in one line, and a model to compare them with.
 """
 
 from driftq.testing.disk_faults import SHORT, FaultyDisk

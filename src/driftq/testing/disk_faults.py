@@ -1,11 +1,11 @@
-"""What goes wrong with a disk: a power loss, which takes some of what is pending, and calls that fail.
+"""Disk faults: a power loss, which loses some of the pending changes, and calls that fail.
 
-The first half holds the values a power loss acts on. An inode (`FileNode`, `DirNode`) keeps what is *durable*, what a
-read sees (*live*), and in order the *pending* operations between the two. All of them are immutable and shared between
-images: contents are maps of 4 KiB pages in which zero pages are absent, and pending operations are chains.
-`driftq.testing.simulated_disk` makes a file system of them.
+The first half has the values that a power loss acts on. An inode (`FileNode`, `DirNode`) keeps what is *durable*,
+what a read returns (*live*), and in order the *pending* operations between the two. All of them are immutable and
+shared between images: contents are maps of 4 KiB pages without the zero pages, and pending operations are linked
+lists. `driftq.testing.simulated_disk` builds a file system from them.
 
-The second half is `FaultyDisk`, which lets the Nth call on any disk fail.
+The second half is `FaultyDisk`, which makes the Nth call on any disk fail.
 """
 
 import errno
@@ -27,18 +27,18 @@ _ZERO_PAGE = bytes(_PAGE)
 T = TypeVar("T")
 Value = TypeVar("Value")
 Entries = Mapping[str, int]
-"""The names in a directory, and their inodes."""
+"""Maps the names in a directory to inodes."""
 
 
 class Content:
-    """The bytes of a file. Pages not listed are zero, and so is everything behind `size`."""
+    """The bytes of a file. Pages that are not listed are zero, and so is everything after `size`."""
 
     def __init__(self, size: int = 0, pages: Mapping[int, bytes] | None = None) -> None:
         self.size = size
         self.pages = pages or {}
 
     def read(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
         end = min(offset + size, self.size)
         if end <= offset:
             return b""
@@ -47,7 +47,7 @@ class Content:
         return pages[offset - first * _PAGE : end - first * _PAGE]
 
     def written(self, pieces: Iterable[tuple[int, bytes]]) -> "Content":
-        """With these bytes at these offsets."""
+        """Return the content with these bytes written at these offsets."""
         size = self.size
         pages = dict(self.pages)
         for offset, data in pieces:
@@ -67,7 +67,7 @@ class Content:
         return Content(size, pages)
 
     def resized(self, size: int) -> "Content":
-        """Cut, or extended with zeros."""
+        """Return the content cut, or extended with zeros."""
         if size >= self.size:
             return Content(size, self.pages)
         whole, rest = divmod(size, _PAGE)
@@ -76,7 +76,7 @@ class Content:
 
     @cached_property
     def digest(self) -> bytes:
-        """Equal for equal bytes."""
+        """Return a hash that is equal for equal bytes."""
         hashed = hashlib.blake2b(b"%d" % self.size, digest_size=16)
         for number in sorted(self.pages):
             hashed.update(b"/%d/" % number)
@@ -86,48 +86,48 @@ class Content:
 
 @dataclass(frozen=True)
 class Op(Generic[Value]):
-    """One change that no sync has covered yet; `order` is its place among all of them on the disk."""
+    """One change that no sync has covered yet; `order` is its number among all changes on the disk."""
 
     order: int
 
     def applied(self, value: Value) -> Value:
-        """The value behind it."""
+        """Return the value after this change."""
         raise NotImplementedError
 
     def torn(self, value: Value, rng: random.Random) -> Value:
-        """The same when the power went while it was on its way."""
+        """Return the value if the power failed during this change; by default the change is complete."""
         return self.applied(value)
 
     def scattered(self, value: Value, rng: random.Random) -> Value:
-        """The same when it reached the device or not."""
+        """Return the value if this change reached the device or not, at random."""
         return self.applied(value) if rng.getrandbits(1) else value
 
     def digest(self, of: Callable[[int], bytes]) -> bytes:
-        """Equal for equal effect, whenever it happened; `of` gives an inode's."""
+        """Return a hash of the effect, independent of when it happened; `of` returns the hash of an inode."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Write(Op[Content]):
-    """One write call."""
+    """One write call on a file."""
 
     offset: int
     data: bytes
 
     def applied(self, value: Content) -> Content:
-        """All of it."""
+        """Return the content with all bytes written."""
         return value.written([(self.offset, self.data)])
 
     def torn(self, value: Content, rng: random.Random) -> Content:
-        """Its start, up to a boundary of the file's sectors or of its 8-byte words."""
+        """Return the content with only the start written, up to a boundary of 512-byte sectors or 8-byte words."""
         step = rng.choice((8, _SECTOR))
         kept = rng.randint(self.offset, self.offset + len(self.data)) // step * step - self.offset
         return value.written([(self.offset, self.data[:kept])]) if kept > 0 else value
 
     def scattered(self, value: Content, rng: random.Random) -> Content:
-        """All, some sectors or none; and where not all, still perhaps the size it gave the file."""
-        # Coins per sector alone would almost never keep or lose a long write whole, and two writes that change places
-        # do just that.
+        """Return the content with all, some or none of the sectors written, and perhaps with the new size anyway."""
+        # Random choices per sector alone would almost never keep or lose a long write as a whole, and that is what two
+        # writes that change places do.
         fate = rng.randrange(3)
         if fate == 0:
             return self.applied(value)
@@ -137,7 +137,7 @@ class Write(Op[Content]):
         return value.written(self._some_sectors(rng)) if fate == 1 else value
 
     def digest(self, of: Callable[[int], bytes]) -> bytes:
-        """By place and bytes."""
+        """Return a hash of offset and bytes."""
         return b"write %d %b" % (self.offset, hashlib.blake2b(self.data, digest_size=16).digest())
 
     def _some_sectors(self, rng: random.Random) -> Iterator[tuple[int, bytes]]:
@@ -151,48 +151,48 @@ class Write(Op[Content]):
 
 @dataclass(frozen=True)
 class Resize(Op[Content]):
-    """One truncate call."""
+    """One truncate call on a file."""
 
     size: int
 
     def applied(self, value: Content) -> Content:
-        """Cut or extended."""
+        """Return the content with the new size."""
         return value.resized(self.size)
 
     def digest(self, of: Callable[[int], bytes]) -> bytes:
-        """By size."""
+        """Return a hash of the new size."""
         return b"resize %d" % self.size
 
 
 @dataclass(frozen=True)
 class Link(Op[Entries]):
-    """A name for an inode; with `old`, taken from that name in the same step."""
+    """Adds a name for an inode; with `old`, removes that name in the same step."""
 
     name: str
     inode: int
     old: str | None = None
 
     def applied(self, value: Entries) -> Entries:
-        """With the name, and without the old one."""
+        """Return the entries with the new name and without the old one."""
         return {name: inode for name, inode in value.items() if name != self.old} | {self.name: self.inode}
 
     def digest(self, of: Callable[[int], bytes]) -> bytes:
-        """By names and what they name."""
+        """Return a hash of the names and the inode."""
         return b"link %b %b %b" % (self.name.encode(), (self.old or "").encode(), of(self.inode))
 
 
 @dataclass(frozen=True)
 class Unlink(Op[Entries]):
-    """A name taken away."""
+    """Removes a name from a directory."""
 
     name: str
 
     def applied(self, value: Entries) -> Entries:
-        """Without it."""
+        """Return the entries without the name."""
         return {name: inode for name, inode in value.items() if name != self.name}
 
     def digest(self, of: Callable[[int], bytes]) -> bytes:
-        """By name."""
+        """Return a hash of the name."""
         return b"unlink " + self.name.encode()
 
 
@@ -205,15 +205,15 @@ class Node(Generic[Value]):
         self._newest = newest
 
     def changed(self, op: Op[Value]) -> Self:
-        """With one more pending operation."""
+        """Return the node with one more pending operation."""
         return type(self)(self.durable, op.applied(self.live), (op, self._newest))
 
     def synced(self) -> Self:
-        """With none."""
+        """Return the node with everything durable and nothing pending."""
         return type(self)(self.live, self.live) if self._newest else self
 
     def pending(self) -> list[Op[Value]]:
-        """The operations, oldest first."""
+        """Return the pending operations, oldest first."""
         ops: list[Op[Value]] = []
         link: object = self._newest
         while isinstance(link, tuple):
@@ -222,15 +222,15 @@ class Node(Generic[Value]):
         return ops[::-1]
 
     def dropped(self) -> Self:
-        """As the device holds it when nothing pending reached it."""
+        """Return the node after a crash that lost all pending operations."""
         return type(self)(self.durable, self.durable) if self.durable is not self.live else self
 
     def forgotten(self) -> Self:
-        """With none, though nothing reached the device: what a failed sync leaves."""
+        """Return the node after a failed sync: nothing is pending any more, although nothing reached the device."""
         return type(self)(self.durable, self.live)
 
     def torn(self, last: int, rng: random.Random) -> Self:
-        """The same when all up to the operation of this order did, and that one in part."""
+        """Return the node after a crash that kept all operations before number `last`, and that one in part."""
         value = self.durable
         for op in self.pending():
             if op.order <= last:
@@ -238,7 +238,7 @@ class Node(Generic[Value]):
         return type(self)(value, value) if self._newest else self
 
     def scattered(self, rng: random.Random) -> Self:
-        """The same when each did or did not."""
+        """Return the node after a crash that kept each operation or not, at random."""
         value = self.durable
         for op in self.pending():
             value = op.scattered(value, rng)
@@ -246,41 +246,41 @@ class Node(Generic[Value]):
 
 
 class FileNode(Node[Content]):
-    """The inode of a file."""
+    """The inode of a file: content and pending operations."""
 
     @cached_property
     def digest(self) -> bytes:
-        """Equal for equal durable bytes and equal pending operations."""
+        """Return a hash that is equal for equal durable bytes and equal pending operations."""
         parts = [self.durable.digest, *(op.digest(bytes) for op in self.pending())]
         return hashlib.blake2b(b"|".join(parts), digest_size=16).digest()
 
 
 class DirNode(Node[Entries]):
-    """The inode of a directory."""
+    """The inode of a directory: entries and pending operations."""
 
     def digest(self, of: Callable[[int], bytes]) -> bytes:
-        """Equal for equal durable entries and equal pending operations, down to the files."""
+        """Return a hash that is equal for equal durable entries and equal pending operations, including the files."""
         parts = [b"%b %b" % (name.encode(), of(inode)) for name, inode in sorted(self.durable.items())]
         parts += [op.digest(of) for op in self.pending()]
         return hashlib.blake2b(b"|".join(parts), digest_size=16, person=b"directory").digest()
 
 
 SHORT: Final = -1
-"""In place of an error number: a write takes only a part of its bytes."""
+"""Used instead of an error number: a write accepts only a part of its bytes."""
 
-# long: what files remember and how disks fail, which tests want side by side
+# long: what files remember and how disks fail; tests use both together
 
 _READS = frozenset({"open", "names", "pread", "pread_nowait"})
 _NEED_SPACE = frozenset({"create", "mkdir", "pwritev", "extend", "rename"})
 
 
 class FaultyDisk:
-    """Any disk, on which call number `fail_at` fails with `error` before it does anything; `forever`, later ones too.
+    """Wraps a disk: call number `fail_at` fails with `error` before any effect; with `forever`, all later ones too.
 
-    Counted (`calls`) are only calls that could fail so: all that change something or sync, with `reads` also the
-    reading ones; of these, where `when` is given, those for which `when(operation, path)` holds. ENOSPC counts only
-    calls that need space (create, mkdir, pwritev, a truncate that extends, rename) and SHORT only writes of two bytes
-    or more. So a loop over `fail_at` from 1 has met every such call once a run ends with `failed == 0`.
+    `calls` counts only calls that can fail in this way: all that change something or sync, and with `reads` also
+    those that read. If `when` is given, only calls for which `when(operation, path)` is true count. ENOSPC counts
+    only calls that need space (create, mkdir, pwritev, a truncate that extends, rename), and SHORT only writes of two
+    bytes or more. So a loop over `fail_at` from 1 has covered every such call when a run ends with `failed == 0`.
     """
 
     def __init__(
@@ -304,59 +304,59 @@ class FaultyDisk:
         self._healed = False
 
     def heal(self) -> None:
-        """The device is well again, or has space again; counting goes on."""
+        """Let all later calls succeed; they are still counted."""
         self._healed = True
 
     def open(self, path: str) -> File:
-        """A handle whose calls are counted too."""
+        """Open a file, or fail; calls on the handle count too."""
         return _FaultyFile(self, self.attempt("open", path, lambda: self._inner.open(path)), path)
 
     def create(self, path: str) -> File:
-        """A handle whose calls are counted too."""
+        """Create a file, or fail; calls on the handle count too."""
         return _FaultyFile(self, self.attempt("create", path, lambda: self._inner.create(path)), path)
 
     def names(self, directory: str) -> list[str]:
-        """The inner disk's."""
+        """List the names of a directory, or fail."""
         return self.attempt("names", directory, lambda: self._inner.names(directory))
 
     def exists(self, path: str) -> bool:
-        """The inner disk's; it has no way to fail."""
+        """Ask the inner disk; this call never fails."""
         return self._inner.exists(path)
 
     def mkdir(self, path: str) -> bool:
-        """The inner disk's, or the fault."""
+        """Make the directory, or fail."""
         return self.attempt("mkdir", path, lambda: self._inner.mkdir(path))
 
     def rename(self, old: str, new: str) -> None:
-        """The inner disk's, or the fault; `when` sees the old path."""
+        """Rename the file, or fail; `when` gets the old path."""
         self.attempt("rename", old, lambda: self._inner.rename(old, new))
 
     def link(self, old: str, new: str) -> None:
-        """The inner disk's, or the fault; `when` sees the old path."""
+        """Link the file, or fail; `when` gets the old path."""
         self.attempt("link", old, lambda: self._inner.link(old, new))
 
     def unlink(self, path: str) -> None:
-        """The inner disk's, or the fault."""
+        """Remove the file, or fail."""
         self.attempt("unlink", path, lambda: self._inner.unlink(path))
 
     def remove_tree(self, directory: str) -> None:
-        """The inner disk's, or the fault."""
+        """Remove the directory, or fail."""
         self.attempt("remove_tree", directory, lambda: self._inner.remove_tree(directory))
 
     def free_bytes(self, directory: str) -> int:
-        """The inner disk's; it has no way to fail."""
+        """Ask the inner disk; this call never fails."""
         return self._inner.free_bytes(directory)
 
     def sync_dir(self, directory: str, site: Site) -> None:
-        """The inner disk's, or the fault."""
+        """Sync the directory, or fail."""
         self.attempt("sync_dir", directory, lambda: self._inner.sync_dir(directory, site))
 
     def lock(self, path: str, content: bytes) -> Lock:
-        """The inner disk's, or the fault."""
+        """Take the lock, or fail."""
         return self.attempt("lock", path, lambda: self._inner.lock(path, content))
 
     def attempt(self, operation: str, path: str, call: Callable[[], T], short: Callable[[], T] | None = None) -> T:
-        """Make the call, or the fault in its place; a call with a short form is one that SHORT is about."""
+        """Make the call, or raise the error instead; with SHORT, make the short call instead."""
         if not self._strikes(operation, path, can_be_short=short is not None):
             return call()
         if self._error == SHORT and short is not None:

@@ -1,7 +1,7 @@
-"""An engine on a simulated disk in one line, with the short words that tests want: write, read, restart, crash.
+"""Sets up an engine on a simulated disk in one line, with short methods for tests: write, read, restart, crash.
 
-Every call drives the runtime until nothing is left to do, unless its name ends in `_nowait`. Reads look like the wire:
-dicts with `$seq`, `$ts` and so on. Every disk call goes through an `OrderCheckingDisk`.
+Every call drives the runtime until nothing is due, unless its name ends in `_nowait`. Reads return records as on the
+wire: dicts with `$seq`, `$ts` and so on. Every disk call goes through an `OrderCheckingDisk`.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,20 +34,20 @@ from driftq.testing.sync_order import OrderCheckingDisk
 T = TypeVar("T")
 
 SMALL = Settings(data_dir="/data", wal_file_bytes=16 << 10, segment_max_events=16, disk_reserve_bytes=0)
-"""Settings under which files rotate and segments seal within a few writes."""
+"""Settings with which files rotate and segments are sealed after a few writes."""
 _CLOSE_MS = 50
 _FETCHES_MAX = 100
 
 
 def rows_of(datas: Sequence[object], **columns: Any) -> Rows:
-    """Rows of JSON values: bytes are taken as JSON text, all else is encoded. `columns` as `make_rows` takes them."""
+    """Return rows of JSON values; bytes count as JSON text. `columns` are those of `make_rows`."""
     return make_rows([data if isinstance(data, bytes) else json.encode(data) for data in datas], **columns)
 
 
 class EngineRig:
-    """An engine, the fakes around it, and a second life after every crash.
+    """An engine with fake disk, clock and runtime, which can crash and start again.
 
-    `wrap` puts another disk between the engine and the simulated one, a faulty one for example.
+    `wrap` puts another disk between the engine and the simulated one, for example a faulty one.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EngineRig:
         self._wrap = wrap
         self._entropy = SeededEntropy(0) if entropy is None else entropy
         self.boot = 1
-        """How often the machine has started: a crash starts it again, a kill does not."""
+        """Number of boots of the machine: a crash increases it, a kill does not."""
         self.start()
 
     def start(self) -> None:
@@ -88,21 +88,21 @@ class EngineRig:
             entropy=self._entropy,
         )
 
-    # Driving
+    # Driving the runtime
 
     def run(self, pending: Pending[T]) -> T:
-        """Drive until nothing is due, and give the answer or raise the error."""
+        """Drive until nothing is due, then return the result or raise the error."""
         self.runtime.run_until_idle()
         assert not self.order.violations, self.order.violations
         return pending.result()
 
     def hold_wal(self) -> None:
-        """Let no WAL writer run: what needs a sync stays under way."""
+        """Stop all WAL writers from running, so that writes which need a sync stay in flight."""
         for shard in range(self.settings.wal_shards):
             self.runtime.hold(f"driftq-wal-{shard}")
 
     def release_wal(self) -> None:
-        """Let them run again, and wait."""
+        """Let the WAL writers run again, and drive until nothing is due."""
         for shard in range(self.settings.wal_shards):
             self.runtime.release(f"driftq-wal-{shard}")
         self.runtime.run_until_idle()
@@ -114,17 +114,17 @@ class EngineRig:
         return self.run(self.put_nowait(name, durability, **config))
 
     def put_nowait(self, name: str, durability: Durability = Durability.FSYNC, **config: Any) -> Pending[bool]:
-        """The same, under way."""
+        """Start to create a topic or to replace its config, without driving."""
         return self.engine.put_topic(name, TopicConfig(durability=durability, **config))
 
     def topic(self, name: str) -> Topic:
-        """Its state, retention applied."""
+        """Return the state of a topic, with retention applied."""
         return self.engine.topic(name)
 
     # Records
 
     def write(self, name: str, *datas: object, **options: Any) -> AppendResult:
-        """Write records; options as `write_nowait` takes them."""
+        """Write records; the options are those of `write_nowait`."""
         return self.run(self.write_nowait(name, *datas, **options))
 
     def write_nowait(
@@ -136,16 +136,16 @@ class EngineRig:
         config: TopicConfig | None = None,
         **columns: Any,
     ) -> Pending[AppendResult]:
-        """The same, under way; no loop turn has run."""
+        """Start to write records, without driving: no loop turn has run."""
         return self.engine.append(name, rows_of(datas, **columns), key=key, create=create, config=config)
 
     def delete(self, name: str, *, before_seq: int | None = None, match: object = None) -> Deleted:
-        """Delete records; `match` as on the wire."""
+        """Delete records; `match` has the form it has on the wire."""
         parsed = None if match is None else parse_match(match)
         return self.run(self.engine.delete_records(name, before_seq=before_seq, match=parsed))
 
     def page(self, name: str, from_seq: int = 0, limit: int = 256, **query: Any) -> Page:
-        """One page, whatever has to be fetched for it."""
+        """Read one page, and drive until all blocks it needs are loaded."""
         asked = PageQuery(from_seq, limit, **query)
         for _ in range(_FETCHES_MAX):
             found = self.engine.diff(name, asked)
@@ -155,11 +155,11 @@ class EngineRig:
         raise AssertionError(f"{name}: a page that is never there")
 
     def read(self, name: str, from_seq: int = 0, limit: int = 256, **query: Any) -> list[dict[str, Any]]:
-        """The records of one page, with every field."""
+        """Return the records of one page, with every field."""
         return decoded(self.page(name, from_seq, limit, **query))
 
     def walk(self, name: str, from_seq: int = 0, **query: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Every record from a cursor on, and every tombstone on the way, both as on the wire."""
+        """Return all records after a cursor and all tombstones met, both as on the wire."""
         records: list[dict[str, Any]] = []
         tombstones: list[dict[str, Any]] = []
         while True:
@@ -173,30 +173,30 @@ class EngineRig:
                 return records, tombstones
 
     def seqs(self, name: str) -> list[int]:
-        """The seqs of every live record."""
+        """Return the seqs of all live records."""
         return [record["$seq"] for record in self.walk(name)[0]]
 
-    # Lives
+    # Stop, crash and start
 
     def checkpoint(self) -> bool:
-        """Take a checkpoint."""
+        """Take a checkpoint, and return whether it succeeded."""
         return self.run(self.engine.checkpointer.run())
 
     def close(self) -> bool:
-        """Stop gracefully."""
+        """Stop gracefully, and return whether the last checkpoint was taken."""
         closing = self.engine.close()
         self.runtime.advance(_CLOSE_MS)
         assert not self.order.violations, self.order.violations
         return closing.result()
 
     def restart(self, **changes: object) -> None:
-        """Stop gracefully and start again."""
+        """Stop gracefully and start again, with changed settings."""
         assert self.close(), "no checkpoint was taken"
         self.settings = structs.replace(self.settings, **changes)
         self.start()
 
     def crash(self, mode: CrashMode = CrashMode.DROP, seed: int = 0, **changes: object) -> None:
-        """Lose power and start again."""
+        """Lose power and start again, with changed settings."""
         self.runtime.stop()
         self.disk = self.disk.crash(mode, seed)
         self.boot += 1
@@ -204,13 +204,13 @@ class EngineRig:
         self.start()
 
     def drain(self) -> None:
-        """Be killed, and leave it to the processes that write to write what they were sent; only with an odd seed."""
+        """Kill the server, but let its writer processes write what they were sent. Needs an odd seed."""
         for scribe in self.runtime.scribes:
             scribe.drain()
         self.runtime.stop()
 
     def kill(self, **changes: object) -> None:
-        """Be killed and start again: what was written is still in the page cache."""
+        """Kill the server and start again: what was written is still in the page cache."""
         self.runtime.stop()
         self.disk = self.disk.fork()
         self.settings = structs.replace(self.settings, **changes)
@@ -218,6 +218,6 @@ class EngineRig:
 
 
 def decoded(page: Page) -> list[dict[str, Any]]:
-    """The records of a page as a reader gets them, with every field."""
+    """Return the records of a page as a reader gets them, with every field."""
     found: list[dict[str, Any]] = json.decode(b"[" + render_records(page, Fields(tags=True)) + b"]")
     return found

@@ -1,4 +1,4 @@
-"""A disk on which everything below one directory hangs as long as a test says so. For real threads only."""
+"""A disk on which calls below one directory hang while a test wants it. For tests with real threads only."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -19,45 +19,45 @@ class HangingDisk:
         self._answers = threading.Event()
         self._answers.set()
         self.waiting = 0
-        """How many calls have waited, or wait."""
+        """Number of calls that have waited or are waiting."""
 
     def hang(self) -> None:
         """Let no call return from now on."""
         self._answers.clear()
 
     def release(self) -> None:
-        """Let all calls return."""
+        """Let all calls return, the waiting ones too."""
         self._answers.set()
 
     def call(self, path: str, work: Callable[[], T]) -> T:
-        """Do something when it may be done."""
+        """Do `work`, but wait first while the disk hangs."""
         if path.startswith(self._root) and not self._answers.is_set():
             self.waiting += 1
             self._answers.wait()
         return work()
 
     def open(self, path: str) -> File:
-        """Open an existing file."""
+        """Open an existing file; wait while the disk hangs."""
         return _HangingFile(self, self.call(path, lambda: self._disk.open(path)), path)
 
     def create(self, path: str) -> File:
-        """Create or cut a file."""
+        """Create a file or empty an existing one; wait while the disk hangs."""
         return _HangingFile(self, self.call(path, lambda: self._disk.create(path)), path)
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory."""
+        """Return the names in a directory."""
         return self.call(directory, lambda: self._disk.names(directory))
 
     def exists(self, path: str) -> bool:
-        """Is there a file or directory of this name?"""
+        """Whether a file or directory with this name exists."""
         return self.call(path, lambda: self._disk.exists(path))
 
     def mkdir(self, path: str) -> bool:
-        """Make one directory."""
+        """Make one directory; wait while the disk hangs."""
         return self.call(path, lambda: self._disk.mkdir(path))
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file."""
+        """Move a file; wait while the disk hangs."""
         self.call(old, lambda: self._disk.rename(old, new))
 
     def link(self, old: str, new: str) -> None:
@@ -65,11 +65,11 @@ class HangingDisk:
         self.call(old, lambda: self._disk.link(old, new))
 
     def unlink(self, path: str) -> None:
-        """Remove a file."""
+        """Remove a file; wait while the disk hangs."""
         self.call(path, lambda: self._disk.unlink(path))
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory and all below it."""
+        """Remove a directory and everything below it."""
         self.call(directory, lambda: self._disk.remove_tree(directory))
 
     def sync_dir(self, directory: str, site: Site) -> None:
@@ -81,7 +81,7 @@ class HangingDisk:
         return self.call(directory, lambda: self._disk.free_bytes(directory))
 
     def lock(self, path: str, content: bytes) -> Lock:
-        """Take an exclusive lock."""
+        """Take an exclusive lock; this call never hangs."""
         return self._disk.lock(path, content)
 
 

@@ -1,8 +1,8 @@
-"""Loop, timers and workers without threads, in an order that a test or a seed decides.
+"""Event loop, timers and workers without threads, in an order that a test or a seed decides.
 
 Everything runs inside the call that drives the runtime (`turn`, `run_loop_only`, `run_until_idle`, `advance`), one
-callback or one `handle` at a time, to its end. So a run is a function of the seed and of what the test did, and what
-two threads could do to each other is shown as an order of whole steps.
+callback or one `handle` at a time, to its end. So a run depends only on the seed and on what the test did, and races
+between threads appear as different orders of whole steps.
 """
 
 import heapq
@@ -25,7 +25,7 @@ _NS_PER_MS = 1_000_000
 
 
 class ManualTimer:
-    """A callback with its moment; compared by moment, then by age."""
+    """A callback and when it is due; sorted by due time, then by age."""
 
     __slots__ = ("age", "callback", "due_ns")
 
@@ -38,17 +38,17 @@ class ManualTimer:
         return (self.due_ns, self.age) < (other.due_ns, other.age)
 
     def cancel(self) -> None:
-        """It never runs, not even when its moment has come and its turn has not."""
+        """Make sure that the callback never runs, even if it is due and waits for its turn."""
         self.callback = None
 
     def fire(self) -> None:
-        """Its turn has come."""
+        """Run the callback, unless it was cancelled."""
         if self.callback is not None:
             self.callback()
 
 
 class ManualWorker(Generic[Job]):
-    """A queue of jobs and the `handle` that takes them; it runs when its runtime says so."""
+    """A queue of jobs and the `handle` that takes them; it runs when its runtime decides."""
 
     def __init__(self, runtime: "ManualRuntime", name: str, handle: Handle[Job]) -> None:
         self.name = name
@@ -59,12 +59,12 @@ class ManualWorker(Generic[Job]):
         self._closed = False
 
     def put(self, job: Job) -> None:
-        """Queue a job; as with the thread, one that comes after `close` is never handled."""
+        """Queue a job. As with a real thread, a job that comes after `close` is never handled."""
         if not self._closed and not self._runtime.stopped:
             self._jobs.append(job)
 
     def close(self) -> None:
-        """Handle what is queued, held or not, for the real `close` would wait for it; then end."""
+        """Handle everything queued, even while the worker is held, because the real `close` waits for it; then end."""
         if self._closed:
             return
         self._closed = True
@@ -73,15 +73,15 @@ class ManualWorker(Generic[Job]):
         self.idle_ns = None
 
     def queued(self) -> int:
-        """How many jobs wait."""
+        """Return how many jobs are queued."""
         return len(self._jobs)
 
     def due(self, now_ns: int) -> bool:
-        """Has it jobs, or waited long enough without?"""
+        """Whether there are jobs, or its idle deadline has passed."""
         return bool(self._jobs) or (self.idle_ns is not None and self.idle_ns <= now_ns)
 
     def take(self, jobs_max: int) -> None:
-        """One `handle` call, with the oldest jobs; with none when there are none."""
+        """Call `handle` once, with up to `jobs_max` of the oldest jobs; with an empty list if there are none."""
         jobs = [self._jobs.popleft() for _ in range(min(jobs_max, len(self._jobs)))]
         self.idle_ns = None
         delay_s = self._handle(jobs)
@@ -89,7 +89,7 @@ class ManualWorker(Generic[Job]):
             self.idle_ns = self._runtime.clock.monotonic_ns() + round(delay_s * _NS_PER_S)
 
     def forget(self) -> None:
-        """The process is gone, and the queue with it."""
+        """Drop all jobs, as if the process had died."""
         self._jobs.clear()
         self.idle_ns = None
 
@@ -97,21 +97,21 @@ class ManualWorker(Generic[Job]):
 class ManualRuntime:
     """A `Runtime` that a test drives.
 
-    Without a seed the loop runs before any worker, and workers in the order of their creation. With one, each next
-    step is drawn among the oldest loop callback and every worker that has something to do, and a worker is sometimes
-    given only the oldest part of its queue, as a thread that woke early would be.
+    Without a seed, the loop runs before any worker, and workers run in the order of their creation. With a seed, each
+    next step is chosen at random among the oldest loop callback and all workers that have work. Sometimes a worker
+    gets only the oldest part of its queue, like a thread that woke up early.
 
-    What a callback or a `handle` raises goes to whoever drives the runtime. `Crashed` also stops it: a process whose
-    machine lost power runs nothing more, and every later call is ignored.
+    Exceptions of callbacks and handles go to the caller that drives the runtime. `Crashed` also stops it: a process
+    whose machine lost power runs nothing more, and every later call is ignored.
 
-    With a disk for scribes and an odd seed, what a real server has processes for is done by scribes, on that disk: so
-    whoever goes through seeds goes through both ways.
+    With a disk in `scribes_on` and an odd seed, the work of the writer processes is done by fake writer processes on
+    that disk. So tests over many seeds cover a server with and without writer processes.
     """
 
     def __init__(self, clock: ManualClock, seed: int | None = None, *, scribes_on: Disk | None = None) -> None:
         self.clock = clock
         self.scribes: list[ManualScribe] = []
-        """Those that were asked for, in that order."""
+        """The writer processes that were requested, in that order."""
         self._scribes_on = scribes_on if seed is not None and seed % 2 else None
         self.stopped = False
         self._random = None if seed is None else random.Random(seed)
@@ -123,44 +123,44 @@ class ManualRuntime:
         self._driven = False
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Queue for the loop."""
+        """Queue a callback for the loop."""
         if not self.stopped:
             self._ready.append(callback)
 
     def later(self, delay_ms: int, callback: Callable[[], None]) -> ManualTimer:
-        """Queue for the loop once the manual clock has passed the moment."""
+        """Queue a callback for the loop when the manual clock has passed the delay."""
         timer = ManualTimer(self.clock.monotonic_ns() + delay_ms * _NS_PER_MS, next(self._ages), callback)
         if not self.stopped:
             heapq.heappush(self._timers, timer)
         return timer
 
     def from_thread(self, callback: Callable[[], None]) -> None:
-        """Queue for the loop; there are no threads to tell apart."""
+        """Queue a callback for the loop; there are no threads here."""
         self.soon(callback)
 
     def worker(self, name: str, handle: Handle[Job]) -> ManualWorker[Job]:
-        """A worker without a thread."""
+        """Return a worker that runs without a thread."""
         worker = ManualWorker(self, name, handle)
         self._workers.append(worker)
         return worker
 
     def scribe(self) -> ManualScribe | None:
-        """One that works on the disk that the runtime was given; None without."""
+        """Return a writer process on the disk of this runtime; None if it has no such disk."""
         if self._scribes_on is None:
             return None
         self.scribes.append(ManualScribe(self, self.clock, self._scribes_on))
         return self.scribes[-1]
 
     def hold(self, worker_name: str) -> None:
-        """Keep the workers of this name from running, also those that come later."""
+        """Keep all workers with this name from running, including later ones."""
         self._held.add(worker_name)
 
     def release(self, worker_name: str) -> None:
-        """Let them run again."""
+        """Let the workers with this name run again."""
         self._held.discard(worker_name)
 
     def turn(self) -> None:
-        """One turn of the loop: the callbacks that are queued now, not what they queue, and no worker."""
+        """Run one turn of the loop: the callbacks that are queued now, not those they queue, and no worker."""
         with self._driving():
             self._queue_due_timers()
             for _ in range(len(self._ready)):
@@ -168,15 +168,15 @@ class ManualRuntime:
                     self.run(self._ready.popleft())
 
     def run_loop_only(self) -> None:
-        """Turns until no callback is queued; the workers' jobs stay where they are."""
+        """Run turns until no callback is queued; workers do not run."""
         self._run_all(with_workers=False)
 
     def run_until_idle(self) -> None:
-        """Callbacks, due timers and workers until nothing is left that is due now."""
+        """Run callbacks, due timers and workers until nothing is due."""
         self._run_all(with_workers=True)
 
     def advance(self, ms: int) -> None:
-        """Let time pass, stopping at each timer and idle deadline on the way to run what is due then."""
+        """Let time pass; stop at each timer and idle deadline on the way, and run what is due then."""
         end_ns = self.clock.monotonic_ns() + ms * _NS_PER_MS
         self.run_until_idle()
         while not self.stopped and (due_ns := self._next_due_ns()) is not None and due_ns <= end_ns:
@@ -185,7 +185,7 @@ class ManualRuntime:
         self.clock.advance_ns(max(0, end_ns - self.clock.monotonic_ns()))
 
     def stop(self) -> None:
-        """The process died: nothing runs any more, and nothing can be queued."""
+        """Stop as if the process had died: nothing runs any more, and nothing can be queued."""
         self.stopped = True
         self._ready.clear()
         self._timers.clear()
@@ -193,7 +193,7 @@ class ManualRuntime:
             worker.forget()
 
     def run(self, step: Callable[[], None]) -> None:
-        """One step, to its end; a power loss inside it stops the runtime."""
+        """Run one step to its end; a power loss inside it stops the runtime."""
         try:
             step()
         except Crashed:

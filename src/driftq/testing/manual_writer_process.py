@@ -1,11 +1,10 @@
-"""Scribes without processes: their work is done by workers of the runtime, on the disk that it was given.
+"""Fake writer processes: workers of the runtime do their work, on the disk that the runtime was given.
 
-What they do is what the processes do (`storage/wal/wal_process`, `storage/segments/segment_process`), in an order that
-a seed decides; messages arrive in a later turn of the loop. One that is `lost` says and does nothing more, like a
-process that was killed. One that is `drain`ed has lost its server: it writes what it was sent and says that this is
-all.
+They run the same code as the processes (`storage/wal/wal_process`, `storage/segments/segment_process`), in an order
+that a seed decides. Messages arrive in a later turn of the loop. After `lose`, the fake does and sends nothing more,
+like a killed process. After `drain`, its server is gone: it writes what it was sent, and reports that this was all.
 
-While a scribe is `held`, its line takes nothing: that a server waits for it can be seen.
+While a fake is `held`, it accepts no messages, so that tests can see the server wait for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from driftq.testing.seeded_entropy import SeededEntropy
 
 
 class ManualScribe:
-    """A scribe, of either kind, once it has begun."""
+    """A fake writer process, for the log or for segments; `begin` decides which."""
 
     def __init__(self, runtime: Runtime, clock: Clock, disk: Disk) -> None:
         self._runtime = runtime
@@ -41,11 +40,11 @@ class ManualScribe:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the line has not taken everything."""
+        """Whether some messages are not accepted yet."""
         return bool(self._unsent)
 
     def release(self) -> None:
-        """Let the line take what it did not take."""
+        """Accept the messages that had to wait, and all later ones."""
         self.held = False
         unsent, self._unsent = self._unsent, []
         for head, buffers in unsent:
@@ -55,7 +54,7 @@ class ManualScribe:
     def begin(
         self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
-        """Find out what it is. There is one process, and it has the lock."""
+        """Start as a log writer or as a segment writer. The lock is not used: there is only one process."""
         self._hear, self._gone = hear, gone
         runtime = self._runtime
         if work.endswith(":write_log"):
@@ -65,17 +64,17 @@ class ManualScribe:
             self._segments = SegmentWork(self._Answers(self), self._disk, head, runtime.worker)
 
     class _Answers:
-        """Its end of the line."""
+        """Sends answers of the writer to the server."""
 
         def __init__(self, scribe: "ManualScribe") -> None:
             self._scribe = scribe
 
         def send(self, head: bytes, body: bytes = b"") -> None:
-            """The loop hears it later."""
+            """Send a message that the loop receives in a later turn."""
             self._scribe.tell(WriterMessage(head, memoryview(body)))
 
     def tell(self, message: WriterMessage) -> None:
-        """To the loop."""
+        """Pass a message of the writer to the loop."""
         self._runtime.from_thread(partial(self._heard, message))
 
     def _heard(self, message: WriterMessage) -> None:
@@ -83,7 +82,7 @@ class ManualScribe:
             self._hear(message)
 
     def send(self, head: bytes, buffers: Sequence[bytes], *, urgent: bool = True) -> None:
-        """To its workers."""
+        """Send a message of the server to the writer's workers."""
         if self._over:
             return
         if self.held:
@@ -96,17 +95,17 @@ class ManualScribe:
             self._segments.take(message)
 
     def lose(self) -> None:
-        """It is killed: what it was sent stays undone, and the server hears that it is gone."""
+        """Kill the writer: what it was sent stays undone, and the server is notified."""
         self._over = True
         self._runtime.soon(self._gone)
 
     @property
     def writes_log(self) -> bool:
-        """Whether it is the writer of a shard."""
+        """Whether this is the log writer of a shard."""
         return self._log is not None
 
     def drain(self) -> None:
-        """Its server is killed: it does what it was sent, and ends."""
+        """Let the writer do what it was sent after its server was killed, and end."""
         if self._over:
             return
         self._unsent.clear()
@@ -114,15 +113,15 @@ class ManualScribe:
         self._over = True
 
     def kill(self) -> None:
-        """End it: the same as when it is lost."""
+        """Kill the writer, with the same effect as `lose`."""
         self.lose()
 
     def leave(self) -> None:
-        """Hear nothing more of it."""
+        """Ignore all further messages of the writer."""
         self._over = True
 
     def close(self) -> None:
-        """It does what is left, and says so."""
+        """Let a log writer finish its work and report that."""
         if self._messages is not None and self._log is not None:
             self._messages.close()
             self._log.close()

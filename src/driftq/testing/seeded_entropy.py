@@ -1,10 +1,10 @@
-"""Randomness that a seed decides."""
+"""A source of random bytes that a seed decides."""
 
 import random
 
 
 class SeededEntropy:
-    """Tokens in a sequence fixed by the seed: a replayed run makes the same identifiers."""
+    """Tokens in a sequence fixed by the seed: a repeated run makes the same identifiers."""
 
     __slots__ = ("_random",)
 
@@ -12,5 +12,5 @@ class SeededEntropy:
         self._random = random.Random(seed)
 
     def token(self, size: int) -> bytes:
-        """The next so many bytes."""
+        """Return the next `size` bytes of the sequence."""
         return self._random.randbytes(size)

@@ -1,7 +1,7 @@
-"""A server and its app on a simulated disk, asked without a socket: what a handler gets and gives, and nothing else.
+"""A server and its app on a simulated disk, called without a socket: requests go directly to the handlers.
 
-`ask` drives the runtime until nothing is due and wants an answer by then; `send` does not, for answers that have to
-wait. A stream or a socket is opened on a sink that keeps what it was given and has room as long as the test says so.
+`ask` drives the runtime until nothing is due and expects an answer by then; `send` does not, for answers that have to
+wait. A stream or a socket is opened on a sink that keeps what it gets, and has room as long as the test wants.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ _CLOSE_MS = 1000
 
 
 class Asked(NamedTuple):
-    """What came back: `status, body = rig.ask(…)`."""
+    """Status and decoded body of an answer: `status, body = rig.ask(…)`."""
 
     status: int
     body: Any
 
 
 class KeptSink:
-    """Both kinds of sink: it keeps what it is given."""
+    """A sink for streams and for sockets that keeps everything it gets."""
 
     def __init__(self) -> None:
         self.room = True
@@ -50,46 +50,46 @@ class KeptSink:
         self.code: int | None = None
 
     def write(self, data: bytes) -> None:
-        """A stream's bytes."""
+        """Keep the bytes of a stream."""
         if not self.ended:
             self.data += data
 
     def push(self, data: bytes) -> None:
-        """The same."""
+        """Keep the bytes, like `write`."""
         self.write(data)
 
     def send(self, text: bytes) -> None:
-        """A socket's message."""
+        """Keep a message of a socket, decoded."""
         if not self.ended:
             self.sent.append(json.decode(text))
 
     def listen(self, wanted: bool) -> None:
-        """Whether the source wants to hear more; a test that sends anyway is heard."""
+        """Note whether the source wants messages; a test may send some anyway."""
         self.listens = wanted
 
     def close(self, code: int = 1000) -> None:
-        """The end, by the source."""
+        """Note that the source ended the stream or socket."""
         self.ended = True
         self.code = code
 
     def cut(self) -> None:
-        """The end of a stream that is not whole."""
+        """Note that the source cut the stream off."""
         self.ended = True
 
     def taken(self) -> bytes:
-        """The bytes since the last call."""
+        """Return the bytes since the last call."""
         data = bytes(self.data)
         self.data.clear()
         return data
 
     def messages(self) -> list[Any]:
-        """The messages since the last call."""
+        """Return the messages since the last call."""
         sent, self.sent = self.sent, []
         return sent
 
 
 class ServerRig:
-    """A server, the fakes around it, and a second life after every crash."""
+    """A server with fake disk, clock and runtime, which can crash and start again."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class ServerRig:
         wrap: Callable[[Disk], Disk] = lambda disk: disk,
         **changes: object,
     ) -> None:
-        """`limits` and `changes` replace fields of the settings; `keys` is what DRIFTQ_API_KEYS would be.
+        """Set up the server. `limits` and `changes` replace settings; `keys` is the value of DRIFTQ_API_KEYS.
 
-        `wrap` puts another disk between the server and the simulated one, a faulty one for example.
+        `wrap` puts another disk between the server and the simulated one, for example a faulty one.
         """
         changes.setdefault("limits", structs.replace(settings.limits, **(limits or {})))
         self.settings = structs.replace(settings, **changes)
@@ -124,7 +124,7 @@ class ServerRig:
         self.server = Server(self.settings, self.order, self.clock, self.runtime, entropy=entropy)
         self.app = App(self.server, self._keys)
 
-    # Asking
+    # Requests
 
     def request(
         self,
@@ -136,7 +136,7 @@ class ServerRig:
         raw: bytes | None = None,
         key: str | None = None,
     ) -> Request:
-        """A request as a connection makes it. `value` is sent as JSON, `raw` as it is; both with the type of JSON."""
+        """Return a request as a connection makes it. `value` is sent as JSON, `raw` unchanged, both as JSON."""
         found: Headers = [(name.lower().encode(), text.encode()) for name, text in (headers or {}).items()]
         body = raw if raw is not None else b"" if value is _NOTHING else json.encode(value)
         if body and all(name != b"content-type" for name, _ in found):
@@ -147,11 +147,11 @@ class ServerRig:
         return Request.of(method.encode(), target, found, body)
 
     def send(self, method: str, path: str, value: Any = _NOTHING, **options: Any) -> Answer:
-        """Hand a request in; no loop turn has run. Options as `request` takes them."""
+        """Pass a request to the app without driving: no loop turn has run. The options are those of `request`."""
         return self.app.handle(self.request(method, path, value, **options))
 
     def reply(self, method: str, path: str, value: Any = _NOTHING, **options: Any) -> Reply:
-        """The whole answer, which must be there when nothing more is due."""
+        """Return the whole reply, which must be there when nothing more is due."""
         answer = self.send(method, path, value, **options)
         self.run()
         found = settled(answer)
@@ -159,17 +159,17 @@ class ServerRig:
         return found
 
     def ask(self, method: str, path: str, value: Any = _NOTHING, **options: Any) -> Asked:
-        """Status and decoded body."""
+        """Return the status and the decoded body."""
         return decoded_reply(self.reply(method, path, value, **options))
 
     def ok(self, method: str, path: str, value: Any = _NOTHING, **options: Any) -> Any:
-        """The body of an answer that must be a success."""
+        """Return the body of an answer, which must be a success."""
         status, body = self.ask(method, path, value, **options)
         assert status in (200, 201), (status, body)
         return body
 
     def code(self, method: str, path: str, value: Any = _NOTHING, **options: Any) -> tuple[int, str]:
-        """Status and error code of an answer that must be an envelope and nothing else."""
+        """Return status and error code of an answer, which must be exactly an error envelope."""
         status, body = self.ask(method, path, value, **options)
         assert set(body) == {"error"}, body
         assert {"code", "message"} <= set(body["error"]) <= {"code", "message", "detail"}, body
@@ -177,15 +177,15 @@ class ServerRig:
         return status, body["error"]["code"]
 
     def write(self, topic: str, *datas: Any, **fields: Any) -> Any:
-        """Write records that are only data; `fields` stand beside `records`."""
+        """Write records that have only data; `fields` are added next to `records`."""
         return self.ok("POST", f"/v0/topics/{topic}", {"records": [{"data": data} for data in datas], **fields})
 
     def diff(self, topic: str, from_seq: int = 0, **fields: Any) -> Any:
-        """The page after a cursor."""
+        """Return the page after a cursor."""
         return self.ok("POST", f"/v0/topics/{topic}/diff", {"from_seq": from_seq, **fields})
 
     def stream(self, path: str, **options: Any) -> tuple[StreamAnswer, KeptSink]:
-        """Open an event stream."""
+        """Open an event stream and drive until nothing is due."""
         answer = self.send("GET", path, **options)
         assert isinstance(answer, StreamAnswer), answer
         sink = KeptSink()
@@ -194,7 +194,7 @@ class ServerRig:
         return answer, sink
 
     def socket(self, path: str = "/v0/ws", **options: Any) -> tuple[Upgrade, KeptSink]:
-        """Open a WebSocket."""
+        """Open a WebSocket and drive until nothing is due."""
         answer = self.send("GET", path, **options)
         assert isinstance(answer, Upgrade), answer
         sink = KeptSink()
@@ -202,39 +202,39 @@ class ServerRig:
         self.run()
         return answer, sink
 
-    # Driving
+    # Driving the runtime
 
     def run(self) -> None:
-        """Until nothing is due."""
+        """Drive the runtime until nothing is due."""
         self.runtime.run_until_idle()
         assert not self.order.violations, self.order.violations
 
     def advance(self, ms: int) -> None:
-        """Let time pass, and do what is due on the way."""
+        """Let time pass, and run what is due on the way."""
         self.runtime.advance(ms)
         self.run()
 
-    # Lives
+    # Stop, crash and start
 
     def close(self) -> bool:
-        """Stop gracefully."""
+        """Stop gracefully, and return whether the last checkpoint was taken."""
         closing = self.server.close()
         self.advance(_CLOSE_MS)
         return closing.result()
 
     def restart(self, **changes: object) -> None:
-        """Stop gracefully and start again."""
+        """Stop gracefully and start again, with changed settings."""
         assert self.close(), "no checkpoint was taken"
         self._again(changes)
 
     def crash(self, mode: CrashMode = CrashMode.DROP, seed: int = 0, **changes: object) -> None:
-        """Lose power and start again."""
+        """Lose power and start again, with changed settings."""
         self.runtime.stop()
         self.disk = self.disk.crash(mode, seed)
         self._again(changes)
 
     def kill(self, **changes: object) -> None:
-        """Be killed and start again: what was written is still in the page cache."""
+        """Kill the server and start again: what was written is still in the page cache."""
         self.runtime.stop()
         self.disk = self.disk.fork()
         self._again(changes)
@@ -245,7 +245,7 @@ class ServerRig:
 
 
 def settled(answer: Answer) -> Reply | None:
-    """The reply of an answer, if it is there."""
+    """Return the reply of an answer, or None if it is not there yet."""
     if isinstance(answer, Pending):
         return answer.result() if answer.settled else None
     assert isinstance(answer, Reply), answer
@@ -253,6 +253,6 @@ def settled(answer: Answer) -> Reply | None:
 
 
 def decoded_reply(reply: Reply) -> Asked:
-    """Status and body, decoded where it is JSON."""
+    """Return status and body, decoded if it is JSON."""
     is_json = reply.content_type.startswith(b"application/json")
     return Asked(reply.status, json.decode(reply.whole) if is_json else reply.whole)

@@ -1,11 +1,11 @@
-"""A simulated disk that knows what would survive a power loss, and can lose it.
+"""A simulated disk that knows what a power loss would keep, and can lose the rest.
 
-A sync makes the content of one file, or the entries of one directory, durable, and nothing else does: a synced file
+A sync makes the content of one file, or the entries of one directory, durable; nothing else does. So a synced file
 whose entry is pending vanishes at a crash, and so does a synced entry below a directory whose own entry is pending.
-What a single file or directory remembers, and what a crash leaves of it, is in `driftq.testing.disk_faults`.
+What one file or directory remembers, and what a crash leaves of it, is in `driftq.testing.disk_faults`.
 
-All of that is immutable, so `fork` copies one dict of references whatever the files hold: a sweep can take an image
-behind every call and crash each later, in every mode.
+All of that is immutable, so `fork` copies only one dict of references, however large the files are. A sweep can take an
+image after every call, and crash each of them later, in every mode.
 """
 
 import errno
@@ -24,26 +24,26 @@ from driftq.system.disk import Site
 from driftq.system.lock import LockHeldError
 from driftq.testing.disk_faults import Content, DirNode, Entries, FileNode, Link, Op, Resize, Unlink, Write
 
-# long: every call of a file system, in one place beside what becomes of it
+# long: every call of a file system in one place, next to its effects
 
 _TOP = 0
 
 
 class Crashed(BaseException):
-    """The machine lost power. Not an `Exception`, for no handler of the product's runs in a dead process."""
+    """The machine lost power. Not an `Exception`, because no handler of the product runs in a dead process."""
 
 
 class CrashMode(StrEnum):
-    """What becomes of pending operations at a power loss."""
+    """What happens to pending operations at a power loss."""
 
     DROP = "drop"
-    """None survives."""
+    """No pending operation survives the crash."""
     KEEP = "keep"
-    """All survive."""
+    """All pending operations survive the crash."""
     TORN = "torn"
-    """Those up to a random one, in the order of the calls; of that one, if a write, only a part from its start."""
+    """Operations survive up to a random one, in the order of the calls; of that one, if a write, only the start."""
     REORDER = "reorder"
-    """Each survives or not whatever became of the others; of a write perhaps only some sectors, or its size alone."""
+    """Each operation survives or not, independently; of a write perhaps only some sectors, or its size alone."""
 
 
 def _error(code: int, path: str) -> OSError:
@@ -51,7 +51,7 @@ def _error(code: int, path: str) -> OSError:
 
 
 class SimFile:
-    """A handle on an inode of one `SimDisk`; renames and unlinks do not disturb it."""
+    """A handle on an inode of one `SimDisk`; renames and unlinks do not affect it."""
 
     def __init__(self, disk: "SimDisk", inode: int, path: str) -> None:
         self._disk = disk
@@ -60,22 +60,22 @@ class SimFile:
         self._open = True
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes, every write that has returned among them."""
+        """Return up to `size` bytes, including every write that has returned."""
         return self._content().read(size, offset)
 
     def pread_into(self, view: memoryview, offset: int) -> int:
-        """The same as `pread`, into a view."""
+        """Read into a view, and return the number of bytes."""
         data = self.pread(len(view), offset)
         view[: len(data)] = data
         return len(data)
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:
-        """The same while the disk is `cached`; like the real one None for a read over the end."""
+        """Return the bytes if the disk is `cached`; None otherwise, and for a read over the end, like the real disk."""
         data = self._content().read(size, offset)
         return data if self._disk.cached and len(data) == size else None
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
-        """One pending write, however many buffers."""
+        """Add one pending write, however many buffers there are."""
         size = self._content().size
         data = b"".join(buffers)
         with self._disk._call("pwritev", self._path):
@@ -91,25 +91,25 @@ class SimFile:
             self._disk._sync(self._inode, site)
 
     def forget_pending(self) -> None:
-        """A sync has failed: the pending writes count as clean, so they are read, and no sync will write them."""
+        """Act as if a sync had failed: pending writes count as clean; reads see them, and no sync writes them."""
         self._disk._nodes[self._inode] = self._disk._nodes[self._inode].forgotten()
 
     def write_out(self) -> None:
-        """Nothing: what the kernel writes by itself is no promise, and a crash decides what of it was."""
+        """Do nothing: what the kernel writes on its own is not guaranteed, so a crash decides about it."""
         self._content()
 
     def truncate(self, size: int) -> None:
-        """One pending resize."""
+        """Add one pending resize to the file."""
         self._content()
         with self._disk._call("truncate", self._path):
             self._disk._change(self._inode, Resize(self._disk._next(), size))
 
     def size(self) -> int:
-        """Length, every write that has returned counted."""
+        """Return the length, including every write that has returned."""
         return self._content().size
 
     def close(self) -> None:
-        """Give the handle back. Never fails, not on a dead disk either: a crash goes through `finally` blocks."""
+        """Close the handle. Never fails, not even on a dead disk, because a crash passes through `finally` blocks."""
         self._open = False
 
     def _content(self) -> Content:
@@ -119,39 +119,39 @@ class SimFile:
 
 
 class SimLock:
-    """A lock held in one `SimDisk`."""
+    """A lock that is held in one `SimDisk`."""
 
     def __init__(self, held: set[int], inode: int) -> None:
         self._held = held
         self._inode = inode
 
     def release(self) -> None:
-        """Let go; a second call does nothing, even if the lock has a new holder."""
+        """Release the lock; a second call does nothing, even if the lock has a new holder."""
         self._held.discard(self._inode)
         self._held = set()
 
     def fileno(self) -> int:
-        """There is none: a simulated disk has one process."""
+        """Raise OSError: a simulated lock has no file descriptor."""
         raise OSError(errno.EBADF, "a simulated lock has no descriptor")
 
 
 class SimDisk:
-    """A file system in memory with a power switch.
+    """A file system in memory that can lose power.
 
-    The `roots` and what is above them exist durably from the start. The same calls and seeds give the same result.
+    The `roots` and the directories above them are durable from the start. The same calls and seeds give the same
+    result.
 
-    - `calls` counts the calls of every kind that can change something: create, mkdir, rename, link, unlink,
-      remove_tree, pwritev, truncate, sync, sync_dir, lock; also those that happened to change nothing.
-      `on_call(operation, path)` hears of each when it has taken effect; for a handle the path is the one it was
-      opened by.
-    - `crash_after`: once that many calls have taken effect the process is dead; `Crashed` comes out of that call and
-      of every later one. `crash` and `fork` still work.
-    - `ignore`: syncs of this site say they worked and do nothing. It stays so behind `crash` and `fork`.
-    - `synced` counts the syncs asked for, by site, the ignored ones too.
-    - `cached`: False lets every `pread_nowait` miss.
-    - `space`: how many bytes all files may have together; None is without end. A write that makes a file longer is cut
-      short where there is room for a part of it, and fails with ENOSPC where there is room for none. A write inside a
-      file needs no space, and nor do names. It stays so behind `crash` and `fork`, and may be set at any time.
+    - `calls` counts all calls that can change something: create, mkdir, rename, link, unlink, remove_tree, pwritev,
+      truncate, sync, sync_dir, lock; also those that happened to change nothing. `on_call(operation, path)` is called
+      after each of them; for a handle, the path is the one it was opened with.
+    - `crash_after`: after that many calls the process is dead; `Crashed` is raised by that call and by every later one.
+      `crash` and `fork` still work.
+    - `ignore`: syncs of this site succeed and do nothing, also on the disks that `crash` and `fork` return.
+    - `synced` counts the requested syncs by site, including the ignored ones.
+    - `cached`: with False, every `pread_nowait` misses.
+    - `space`: how many bytes all files may have together; None means no limit. A write that makes a file longer is cut
+      short if only a part of it fits, and fails with ENOSPC if nothing fits. A write inside a file needs no space, and
+      names need none. `crash` and `fork` keep the limit, and it may be set at any time.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class SimDisk:
         self.calls, self.crash_after, self.on_call = 0, crash_after, on_call
 
     def open(self, path: str) -> SimFile:
-        """A handle on an existing file."""
+        """Return a handle on an existing file."""
         self._check_alive()
         inode = self._find(path)
         if inode is None:
@@ -192,7 +192,7 @@ class SimDisk:
         return SimFile(self, inode, path)
 
     def create(self, path: str) -> SimFile:
-        """A pending entry, or a pending cut of the file that is there."""
+        """Add a pending entry, or a pending truncation of the existing file."""
         with self._call("create", path):
             inode = self._create(path)
             if self._content(inode).size:
@@ -200,13 +200,13 @@ class SimDisk:
             return SimFile(self, inode, path)
 
     def names(self, directory: str) -> list[str]:
-        """Sorted listing."""
+        """Return the names in a directory, sorted."""
         self._check_alive()
         inode = self._find(directory)
         return sorted(self._entries_of(inode, directory)) if inode is not None else []
 
     def exists(self, path: str) -> bool:
-        """Is there such a name?"""
+        """Whether a file or directory of this name exists."""
         self._check_alive()
         try:
             return self._find(path) is not None
@@ -214,7 +214,7 @@ class SimDisk:
             return False
 
     def mkdir(self, path: str) -> bool:
-        """A pending entry."""
+        """Add a pending entry for a directory."""
         with self._call("mkdir", path):
             parent, name = self._place(path)
             if self._find(path) is not None:
@@ -223,7 +223,7 @@ class SimDisk:
             return True
 
     def rename(self, old: str, new: str) -> None:
-        """One pending step inside a directory; between two, a pending entry here and a pending removal there."""
+        """Add one pending step within a directory; between two directories, a pending entry and a pending removal."""
         with self._call("rename", old):
             source, old_name = self._place(old)
             inode = self._find(old)
@@ -244,7 +244,7 @@ class SimDisk:
                 self._change(source, Unlink(order, old_name))
 
     def link(self, old: str, new: str) -> None:
-        """A pending entry."""
+        """Add a pending entry: a second name for a file."""
         with self._call("link", old):
             inode = self._find(old)
             if inode is None:
@@ -256,7 +256,7 @@ class SimDisk:
             self._change(parent, Link(self._next(), name, inode))
 
     def unlink(self, path: str) -> None:
-        """A pending removal."""
+        """Add a pending removal of the name."""
         with self._call("unlink", path):
             inode = self._find(path)
             if inode is None:
@@ -267,7 +267,7 @@ class SimDisk:
             self._change(parent, Unlink(self._next(), name))
 
     def remove_tree(self, directory: str) -> None:
-        """A pending removal for each entry below, in the directory it is in, and for the directory last."""
+        """Add a pending removal for each entry below, in its own directory, and for the directory last."""
         with self._call("remove_tree", directory):
             inode = self._find(directory) if self.exists(directory) else None
             if inode is not None and isinstance(self._nodes[inode], DirNode):
@@ -276,17 +276,17 @@ class SimDisk:
                 self._change(parent, Unlink(self._next(), name))
 
     def sync_dir(self, directory: str, site: Site) -> None:
-        """Make this directory's entries durable, not its own and no content; unless the disk ignores the site."""
+        """Make the entries of this directory durable, not its own entry and no content, unless the site is ignored."""
         with self._call("sync_dir", directory):
             self._sync(self._directory(directory), site)
 
     def free_bytes(self, directory: str) -> int:
-        """What `space` leaves; very much without one."""
+        """Return how much `space` is left; the largest int if there is no limit."""
         with self._mutex:
             return sys.maxsize if self.space is None else max(0, self.space - self.used_bytes())
 
     def used_bytes(self) -> int:
-        """Return how many bytes all files have that have a name."""
+        """Return the total size of all files that have a name."""
         sizes: dict[int, int] = {}
         left = [_TOP]
         while left:
@@ -298,7 +298,7 @@ class SimDisk:
         return sum(sizes.values())
 
     def _room_for(self, size: int, offset: int, count: int, path: str) -> int:
-        """Return how many of `count` bytes can be written at an offset of a file of this size. Raises ENOSPC."""
+        """Return how many of `count` bytes can be written at an offset of a file of this size. Raise ENOSPC if none."""
         if self.space is None or offset + count <= size:
             return count
         taken = min(count, max(0, size + self.free_bytes(path) - offset))
@@ -307,7 +307,7 @@ class SimDisk:
         return taken
 
     def lock(self, path: str, content: bytes) -> SimLock:
-        """Held until it is released, or for this disk's life; a crash and a fork start without locks."""
+        """Take a lock, until it is released or the disk is discarded; `crash` and `fork` start without locks."""
         with self._call("lock", path):
             inode = self._find(path)
             if inode in self._held:
@@ -319,9 +319,9 @@ class SimDisk:
             return SimLock(self._held, inode)
 
     def fork(self) -> "SimDisk":
-        """The same state, durable and pending, on a disk of its own; handles and locks stay with this one.
+        """Return a copy of the state, durable and pending; handles and locks stay with this disk.
 
-        Opened as it is, it is what the next process finds after a SIGKILL: the page cache is still there.
+        The copy is what the next process finds after a SIGKILL: the page cache is still there.
         """
         with self._mutex:
             other = self._with(dict(self._nodes))
@@ -330,7 +330,7 @@ class SimDisk:
             return other
 
     def crash(self, mode: CrashMode, seed: int) -> "SimDisk":
-        """What the machine finds when power is back; this disk is not changed."""
+        """Return the disk that the machine finds when the power is back; this disk does not change."""
         rng = random.Random(seed)
         before = self.fork()._nodes
         last = 0
@@ -347,7 +347,7 @@ class SimDisk:
         return self._with(after)
 
     def state_digest(self) -> str:
-        """Equal for equal durable content and equal pending operations per file and directory, on any machine."""
+        """Return a hash that is equal for equal durable content and pending operations, on any machine."""
         known: dict[int, bytes] = {}
 
         def digest(inode: int) -> bytes:
@@ -360,7 +360,7 @@ class SimDisk:
 
     @contextmanager
     def _call(self, operation: str, path: str) -> Iterator[None]:
-        """The frame around every call that changes something; what fails inside it is not counted."""
+        """Wrap a call that changes something: count it and report it, unless it fails."""
         with self._mutex:
             self._check_alive()
             yield

@@ -1,15 +1,15 @@
-"""A disk that watches the order of syncs in whatever test uses it.
+"""A disk that checks the order of syncs in every test that uses it.
 
-A crash sweep finds a missing sync when some crash shows it. The rules here find it in any run:
+A crash sweep finds a missing sync if some crash shows it. These rules find it in any run:
 
-- a file is renamed into place only when its last write is synced;
-- a segment's `.idx` comes into being only when the `.data` beside it has no unsynced writes;
-- a WAL file is synced only when its entry is durable, and those of the directories above it: what such a sync
+- a file is renamed only after its last write is synced;
+- a segment's `.idx` is created only when the `.data` file next to it has no unsynced writes;
+- a WAL file is synced only when its entry and those of the directories above it are durable: what such a sync
   acknowledges would vanish with the entry;
 - a snapshot or WAL file is removed only when every newer snapshot is durable, entry and content;
 - a hot segment file is removed only when the cold copy of its name, if there is one, is durable, entry and content.
 
-What was there before this disk object counts as durable.
+Files that existed before this disk object count as durable.
 """
 
 import re
@@ -26,7 +26,7 @@ _HOT = re.compile(r"(seg-\d+)\.(data|idx)")
 
 @dataclass(eq=False)
 class _Known:
-    """What has been seen of one file or directory. Its open handles share it, so a rename does not lose it."""
+    """State of one file or directory. Its open handles share it, so that a rename does not lose it."""
 
     path: str
     entry_synced: bool = True
@@ -43,9 +43,9 @@ def _split(path: str) -> tuple[str, str]:
 
 
 class OrderCheckingDisk:
-    """Any disk, with the rules above: a violation raises AssertionError, and is kept in `violations`.
+    """Wraps a disk and checks the rules above: a violation raises AssertionError and is added to `violations`.
 
-    Kept, because a test may run the code in a thread, or under a handler, that swallows the error.
+    The list is needed because a test may run the code in a thread, or under a handler, that swallows the error.
     """
 
     def __init__(self, inner: Disk) -> None:
@@ -54,11 +54,11 @@ class OrderCheckingDisk:
         self._known: dict[str, _Known] = {}
 
     def open(self, path: str) -> File:
-        """A handle whose writes and syncs are watched."""
+        """Open a file; writes and syncs of the handle are checked."""
         return _OrderFile(self, self._inner.open(path), self._known.setdefault(path, _Known(path)))
 
     def create(self, path: str) -> File:
-        """The same; cutting an existing file is a write, and its entry stays as durable as it was."""
+        """Create a file. Emptying an existing file is a write, and does not change whether its entry is durable."""
         self._check_index(path)
         existed = self._inner.exists(path)
         file = self._inner.create(path)
@@ -70,22 +70,22 @@ class OrderCheckingDisk:
         return _OrderFile(self, file, known)
 
     def names(self, directory: str) -> list[str]:
-        """The inner disk's."""
+        """Return the names in a directory."""
         return self._inner.names(directory)
 
     def exists(self, path: str) -> bool:
-        """The inner disk's."""
+        """Whether a file or directory of this name exists."""
         return self._inner.exists(path)
 
     def mkdir(self, path: str) -> bool:
-        """The inner disk's; what is below a directory is no more durable than its entry."""
+        """Make a directory; nothing below it is durable before its own entry is."""
         made = self._inner.mkdir(path)
         if made:
             self._known[path.rstrip("/")] = _Known(path, entry_synced=False)
         return made
 
     def rename(self, old: str, new: str) -> None:
-        """The inner disk's, of a file whose content is durable."""
+        """Rename a file, whose content must be durable."""
         known = self._known.get(old) or _Known(old)
         self._require(not known.dirty(), f"{old} is renamed to {new} before its last write is synced")
         self._check_index(new)
@@ -96,12 +96,12 @@ class OrderCheckingDisk:
         known.entry_synced = False
 
     def link(self, old: str, new: str) -> None:
-        """The inner disk's; the new name is not durable yet."""
+        """Give a file a second name, which is not durable yet."""
         self._inner.link(old, new)
         self._known[new] = _Known(new, entry_synced=False)
 
     def unlink(self, path: str) -> None:
-        """The inner disk's, of a file that nothing unsynced is to take the place of."""
+        """Remove a file; files that take its place must be durable."""
         for heir in self._heirs(path):
             self._require(
                 self._durable(heir) and not heir.dirty(),
@@ -111,29 +111,29 @@ class OrderCheckingDisk:
         self._known.pop(path, None)
 
     def remove_tree(self, directory: str) -> None:
-        """The inner disk's; a topic that is deleted has no heir."""
+        """Remove a directory; nothing takes the place of a deleted topic."""
         self._inner.remove_tree(directory)
         top = directory.rstrip("/")
         for path in [path for path in list(self._known) if path == top or path.startswith(f"{top}/")]:
             del self._known[path]
 
     def free_bytes(self, directory: str) -> int:
-        """The inner disk's."""
+        """Return the free space of the inner disk."""
         return self._inner.free_bytes(directory)
 
     def sync_dir(self, directory: str, site: Site) -> None:
-        """The inner disk's; its entries are durable now."""
+        """Sync a directory; all its entries are durable now."""
         self._inner.sync_dir(directory, site)
-        for path, known in list(self._known.items()):  # a copy, for other threads make files meanwhile
+        for path, known in list(self._known.items()):  # a copy, because other threads create files meanwhile
             if _split(path)[0] == directory.rstrip("/"):
                 known.entry_synced = True
 
     def lock(self, path: str, content: bytes) -> Lock:
-        """The inner disk's."""
+        """Take a lock on the inner disk."""
         return self._inner.lock(path, content)
 
     def check_sync(self, known: _Known) -> None:
-        """A file is about to be synced."""
+        """Check the rules before a file is synced."""
         if _WAL.fullmatch(_split(known.path)[1]):
             self._require(self._durable(known), f"{known.path} is synced before its directory entry is durable")
 
@@ -152,7 +152,7 @@ class OrderCheckingDisk:
             newer = _SNAPSHOT.fullmatch(other_name)
             if newer and (_WAL.fullmatch(name) or (snapshot and int(newer[1]) > int(snapshot[1]))):
                 yield known
-            # The tiers' roots are the engine's business; a topic's directory has the same name in both.
+            # The roots of the tiers differ; the directory of a topic has the same name in both.
             topic = _split(directory)[1]
             if hot and _split(other_directory)[1] == topic and other_name in (f"{hot[1]}.parquet", f"{hot[1]}.del"):
                 yield known
@@ -192,7 +192,7 @@ class _OrderFile:
 
     def sync(self, site: Site) -> None:
         self._disk.check_sync(self._known)
-        # Another thread may write meanwhile; its write is not covered.
+        # A write of another thread during the sync is not covered by it.
         writes = self._known.writes
         self._inner.sync(site)
         self._known.writes_synced = writes

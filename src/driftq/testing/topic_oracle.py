@@ -1,17 +1,18 @@
-"""What a topic is, by the book (http-v0 §4, §5, §7-§10, §19.7), as plain dicts: simple, slow, and not the engine's
-code.
+"""A model of a topic by the contract (http-v0 §4, §5, §7-§10, §19.7), in plain dicts.
 
-`OracleState` is what readers may see. `OracleTopic` is one, and besides it the history since the last start, so that it
-can tell which states a crash may leave:
+The model is simple and slow, and shares no code with the engine.
 
-- the frames of a topic stand in one log, so what is left is the state behind a *prefix* of its history, in which
-  every write acked under `fsync`, every config, every delete acked under `disk` or `fsync`, and all that was said to
-  be synced has its place;
-- records written under `ephemeral` are gone, in silence;
-- a `disk` topic goes on behind what it had reserved, and the seqs it skips are a `crash` hole.
+`OracleState` is what readers may see. `OracleTopic` is such a state and the history since the last start, so that it
+can decide which states a crash may leave:
 
-Where the book leaves a choice (how far a reservation reached, which head an `ephemeral` topic has) what is found is
-checked against the bounds and then adopted.
+- the frames of a topic are in one log, so a crash leaves the state after a *prefix* of its history. The prefix includes
+  every write acked under `fsync`, every config, every delete acked under `disk` or `fsync`, and everything that was
+  reported as synced;
+- records written under `ephemeral` are lost, without a tombstone;
+- a `disk` topic continues after what it had reserved, and the seqs it skips are a `crash` hole.
+
+Where the contract leaves a choice (how far a reservation reached, which head an `ephemeral` topic has), the model
+checks what the start shows against the bounds, and then adopts it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ from driftq.model.limits import RESERVE_MAX
 from driftq.model.tombstone import Hole, Reason, Tombstone
 from driftq.model.topic_config import Discard, Durability, TopicConfig
 
-# long: one model of one contract, to be read beside it
+# long: one model of one contract, to be read next to it
 
 
 class OracleRow(NamedTuple):
@@ -38,21 +39,21 @@ class OracleRow(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes by the contract's accounting: data plus meta."""
+        """Return the bytes that the contract counts: data plus meta."""
         return len(self.data) + len(self.meta or b"")
 
 
 class OracleRecord(NamedTuple):
-    """One record as it is kept."""
+    """One record as the topic keeps it."""
 
     seq: int
     at: int
-    """The moment of engine time at which it was stored: its age counts from there, whatever its `$ts` is."""
+    """Engine time at which the record was stored; its age counts from here, whatever its `$ts` is."""
     row: OracleRow
     lasting: bool
-    """Was it written under a class that writes anything down?"""
+    """Whether it was written under a class that stores records on disk."""
     text: bytes
-    """The JSON object that a reader who wants everything gets."""
+    """The JSON object for a reader that asks for all fields."""
 
 
 class OraclePage(NamedTuple):
@@ -66,7 +67,7 @@ class OraclePage(NamedTuple):
 
 
 class OracleKey(NamedTuple):
-    """The write that used an idempotency key, and the moment of engine time at which it did."""
+    """The write that used an idempotency key, and the engine time of that use."""
 
     at: int
     first_seq: int
@@ -93,59 +94,59 @@ class OracleState:
         self.head = 0
         self.last_ts = 0
         self.ts_kept = 0
-        """The stamp of the last record that was written down."""
+        """The stamp of the last record that was stored on disk."""
         self.records: dict[int, OracleRecord] = {}
-        """Every live record by its seq, in order."""
+        """All live records by seq, in order."""
         self.size = 0
         self.cap_lost = 0
         self.ttl_lost = 0
         self.cap_kept = 0
         self.ttl_kept = 0
-        """The same of records that were written down: what was not is lost in silence, and so is the loss of it."""
+        """`cap_lost` and `ttl_lost`, counting only records stored on disk: other records are lost without a trace."""
         self.all_holes: list[Hole] = []
         self.keys: dict[tuple[str, bool], OracleKey] = {}
-        """By key, and by whether its use was written down."""
+        """Uses by key and by whether the use was stored on disk."""
 
     def copied(self) -> "OracleState":
-        """One that can go its own way."""
+        """Return a copy that can change independently."""
         other = copy(self)
         other.records, other.all_holes, other.keys = dict(self.records), list(self.all_holes), dict(self.keys)
         return other
 
     @property
     def durability(self) -> Durability:
-        """The class in force."""
+        """Return the durability class in force."""
         return self.config.resolved_durability
 
     @property
     def count(self) -> int:
-        """Live records."""
+        """Return the number of live records."""
         return len(self.records)
 
     @property
     def earliest(self) -> int:
-        """The first live record, or the one to come."""
+        """Return the seq of the first live record, or the next seq if there is none."""
         return next(iter(self.records), self.head + 1)
 
     @property
     def evict_floor(self) -> int:
-        """One more than the highest seq that was live when cap or TTL took it."""
+        """Return one more than the highest seq that was live when cap or TTL removed it."""
         return 1 + max(self.cap_lost, self.ttl_lost)
 
     @property
     def holes(self) -> list[Hole]:
-        """Those that retention has not passed."""
+        """Return the holes that retention has not passed."""
         return [hole for hole in self.all_holes if hole.last >= self.evict_floor]
 
     @property
     def text(self) -> bytes:
-        """Every live record as a reader gets it."""
+        """Return all live records as a reader gets them."""
         return b",".join([record.text for record in self.records.values()])
 
-    # What happens to it
+    # State changes
 
     def expire(self, now: int) -> None:
-        """TTL, strictly: a record that is exactly as old as its TTL is still there."""
+        """Apply the TTL. A record that is exactly as old as the TTL is still live."""
         ttl = self.config.ttl_ms
         for record in list(self.records.values()) if ttl else ():
             if now - record.at <= ttl:
@@ -155,7 +156,7 @@ class OracleState:
             self.ttl_kept = record.seq if record.lasting else self.ttl_kept
 
     def evict(self) -> None:
-        """Caps: the oldest live records go until the topic is within both."""
+        """Apply the caps: remove the oldest live records until the topic is within both."""
         config = self.config
         while (0 < config.cap_records < self.count) or (0 < config.cap_bytes < self.size):
             record = self.records[self.earliest]
@@ -164,7 +165,7 @@ class OracleState:
             self.cap_kept = record.seq if record.lasting else self.cap_kept
 
     def write(self, rows: Sequence[OracleRow], ts: int, key: str | None, at: int | None = None) -> None:
-        """Records at the head, with a stamp; `at` is the moment they are stored, the stamp itself if left out."""
+        """Append records with the stamp `ts`; `at` is the time they are stored, by default the stamp."""
         at = ts if at is None else at
         self.expire(at)
         lasting = self.durability is not Durability.EPHEMERAL
@@ -179,21 +180,21 @@ class OracleState:
         self.evict()
 
     def put(self, config: TopicConfig, at: int) -> None:
-        """Another config, in force at once."""
+        """Replace the config, in force at once."""
         self.expire(at)
         self.config = config
         self.expire(at)
         self.evict()
 
     def delete(self, bound: int, before: int | None, tag: str | None, prefix: str | None) -> int:
-        """Remove what all given selectors select, below a bound. Returns how many records were live."""
+        """Remove records below `bound` that match all given selectors. Return how many of them were live."""
         gone = [record.seq for record in self.records.values() if _selected(record, bound, before, tag, prefix)]
         for seq in gone:
             self._remove(seq)
         return len(gone)
 
     def skip_to(self, head: int) -> None:
-        """The seqs up to here were reserved, and whatever they were given to is lost."""
+        """Skip the seqs up to `head`: they were reserved, and what was written under them is lost."""
         if head > self.head:
             first = self.head + 1
             holes = self.all_holes
@@ -203,7 +204,7 @@ class OracleState:
             self.head = head
 
     def forget_ephemeral(self) -> None:
-        """The process is gone, and with it what was never written down."""
+        """Remove what was never stored on disk, as the end of the process does."""
         for record in list(self.records.values()):
             if not record.lasting:
                 self._remove(record.seq)
@@ -212,16 +213,16 @@ class OracleState:
     def _remove(self, seq: int) -> None:
         self.size -= self.records.pop(seq).row.size
 
-    # What callers are told
+    # Answers to callers
 
     def used(self, key: str, now: int) -> OracleKey | None:
-        """The write that used a key, while it is remembered."""
+        """Return the write that used a key, while the key is remembered."""
         uses = [use for use in (self.keys.get((key, True)), self.keys.get((key, False))) if use is not None]
         newest = max(uses, default=None)
         return newest if newest is not None and now - newest.at <= self.config.idempotency_window_ms else None
 
     def refuses(self, records: int, size: int, under_way: tuple[int, int]) -> str | None:
-        """The error code of a write that this topic does not take; what is under way counts as if it were there."""
+        """Return the error code for a write that this topic refuses, or None. Writes in flight count as stored."""
         config = self.config
         if config.discard is not Discard.REJECT:
             return None
@@ -232,7 +233,7 @@ class OracleState:
         return "topic_full" if _over(self.size + under_way[1] + size, config.cap_bytes) else None
 
     def page(self, from_seq: int, *, limit: int, nodes: Iterable[str] = (), budget: int) -> OraclePage:
-        """The answer to a reader, by the steps of http-v0 §8; retention has been applied."""
+        """Return the answer to a reader, by the steps of http-v0 §8; retention has been applied."""
         tombstone, cursor = self._notice(from_seq)
         unread = [hole for hole in self.holes if hole.last > cursor]
         if tombstone is None and unread and not any(cursor < seq < unread[0].first for seq in self.records):
@@ -257,7 +258,7 @@ class OracleState:
         return OraclePage(delivered, last, self.head, self.earliest, tombstone)
 
     def _notice(self, from_seq: int) -> tuple[Tombstone | None, int]:
-        """The tombstone that a cursor is due for what is below the floors, and where reading goes on."""
+        """Return the tombstone that a cursor gets for what is below the floors, and where reading continues."""
         if from_seq > self.head:
             return self._gap(1, self.head, Reason.RECREATED, self.earliest), self.earliest - 1
         if from_seq + 1 >= self.evict_floor:
@@ -281,7 +282,7 @@ class OracleState:
 
 
 def _between(least: int, found: int, most: int) -> int:
-    """What was found, if it is in these bounds."""
+    """Return `found` if it is within the bounds, else the nearest bound."""
     return min(max(least, found), most)
 
 
@@ -300,16 +301,16 @@ def _selected(record: OracleRecord, bound: int, before: int | None, tag: str | N
 
 
 class OracleOp(Protocol):
-    """One change of a topic's log."""
+    """One change in a topic's log."""
 
     def apply(self, state: OracleState) -> None:
-        """Make it."""
+        """Apply the change to a state."""
         ...
 
 
 @dataclass(slots=True)
 class OracleWrite:
-    """Records. The stamp is a guess until the answer tells it."""
+    """A write of records. The stamp is a guess until the answer gives the real one."""
 
     rows: Sequence[OracleRow]
     ts: int
@@ -317,30 +318,30 @@ class OracleWrite:
     at: int | None = None
 
     def apply(self, state: OracleState) -> None:
-        """At the head."""
+        """Append the records at the head."""
         state.write(self.rows, self.ts, self.key, self.at)
 
     @property
     def size(self) -> int:
-        """Payload bytes."""
+        """Return the payload bytes of all rows."""
         return sum(row.size for row in self.rows)
 
 
 @dataclass(slots=True)
 class OraclePut:
-    """A config, resolved."""
+    """A change of the config, which is resolved already."""
 
     config: TopicConfig
     at: int
 
     def apply(self, state: OracleState) -> None:
-        """In force."""
+        """Put the config in force."""
         state.put(self.config, self.at)
 
 
 @dataclass(slots=True)
 class OracleDelete:
-    """A delete of what was there at its call."""
+    """A delete of records that existed when it was called."""
 
     bound: int
     at: int
@@ -350,13 +351,13 @@ class OracleDelete:
     deleted: int = 0
 
     def apply(self, state: OracleState) -> None:
-        """Gone, in silence."""
+        """Remove the records without a tombstone."""
         state.expire(self.at)
         self.deleted = state.delete(self.bound, self.before, self.tag, self.prefix)
 
 
 class OracleFound(NamedTuple):
-    """What a start shows of a topic."""
+    """The state of a topic that a start shows."""
 
     config: TopicConfig
     head: int
@@ -373,35 +374,35 @@ class OracleTopic:
 
     state: OracleState
     ops: list[OracleOp] = field(default_factory=list)
-    """In the order of the log, those under way among them."""
+    """Changes in the order of the log, including those in flight."""
     lasting: int = 0
-    """So many of them survive any crash."""
+    """Number of leading changes that survive any crash."""
     head_kept: int = 0
-    """An `ephemeral` topic does not come back below this."""
+    """Lowest head that an `ephemeral` topic may come back with."""
     base: OracleState = field(init=False)
 
     def __post_init__(self) -> None:
         self.base = self.state.copied()
 
     def submitted(self, op: OracleOp) -> None:
-        """It is on its way to the log."""
+        """Add a change that is on its way to the log."""
         self.ops.append(op)
 
     def committed(self, op: OracleOp, *, lasts: bool) -> None:
-        """It has been acked; `lasts` says whether the ack promised that it survives."""
+        """Apply a change that was acked; `lasts` is whether the ack promised that it survives."""
         op.apply(self.state)
         if lasts:
             self.lasting = max(self.lasting, self._place(op) + 1)
 
     def failed(self, op: OracleOp) -> None:
-        """It was refused after all."""
+        """Remove a change that was refused after all."""
         del self.ops[self._place(op)]
 
     def _place(self, op: OracleOp) -> int:
         return next(place for place, other in enumerate(self.ops) if other is op)
 
     def synced(self, seq: int) -> None:
-        """Everything up to this seq is said to be on stable storage."""
+        """Note that everything up to this seq was reported to be on stable storage."""
         state = self.base.copied()
         for place, op in enumerate(self.ops):
             op.apply(state)
@@ -409,7 +410,7 @@ class OracleTopic:
                 self.lasting = max(self.lasting, place + 1)
 
     def stopped(self, found: OracleFound, now: int) -> None:
-        """A graceful stop and a start: nothing is lost but what was never written down."""
+        """Check the state after a graceful restart: only what was never stored on disk may be lost."""
         state = self.state.copied()
         state.forget_ephemeral()
         state.expire(now)
@@ -417,7 +418,7 @@ class OracleTopic:
         self._adopt(state)
 
     def crashed(self, found: OracleFound, now: int) -> None:
-        """A crash and a start: is what was found one of the states that may be left?"""
+        """Check that the state after a crash and a start is one of those that the crash may leave."""
         state = self.base.copied()
         left: OracleState | None = None
         tried = []
@@ -436,7 +437,7 @@ class OracleTopic:
         self._adopt(left)
 
     def _left(self, state: OracleState, found: OracleFound, now: int) -> OracleState:
-        """What a start makes of a log that ends in this state."""
+        """Return the state that a start makes from a log that ends in this state."""
         candidate = state.copied()
         candidate.expire(now)
         candidate.forget_ephemeral()
