@@ -1,6 +1,5 @@
 """Memory for a large body, which is received there piece by piece and stays there."""
 
-import mmap
 from contextlib import suppress
 
 
@@ -9,6 +8,8 @@ def body_room(length: int) -> memoryview:
 
     The kernel may provide the memory in steps of 2 MiB instead of page by page, which takes a quarter of the time.
     """
+    import mmap  # only those who receive something large pay for it
+
     room = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without large pages provides small ones
