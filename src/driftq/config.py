@@ -1,9 +1,9 @@
-"""Settings: one table, from which the environment, the flags and the help are made.
+"""Settings: one table that defines the environment variables, the flags and the help.
 
-The order of precedence is default < preset (`dev_limits`) < environment < flag. In the environment, what cannot be
-parsed takes its default (http-v0 §18), except a port: a server that listens elsewhere than it was told helps nobody, so
-its start is refused, as is a number above the limit of its setting. A flag that cannot be parsed is an error of
-the command line.
+The order of precedence is default < preset (`dev_limits`) < environment < flag. A value in the environment that cannot
+be parsed is replaced by the default (http-v0 §18). Two cases refuse the start instead: a wrong port, because a server
+on an unexpected port is of no use, and a number above the limit of its setting. A flag that cannot be parsed is an
+error of the command line.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _PORT_MAX = 65_535
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Everything a server can be told."""
+    """All settings of a server."""
 
     host: str = "127.0.0.1"
     port: int = 4000
@@ -48,7 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stage_ttl_ms: int = 3_600_000
     reset_wal: bool = False
     api_keys_given: bool = False
-    """Are there keys? The keys themselves never stand here: what is printed or logged cannot show them."""
+    """Whether there are API keys. The keys themselves are never in the settings, so that no output can show them."""
     allow_insecure_no_auth: bool = False
     probe_auth: bool = False
     connections_max: int = 20_000
@@ -66,51 +66,51 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 _PARTS: dict[str, Struct] = {_LIMITS: Limits(), _BROKER: BrokerSettings()}
-"""Settings of one area stand together in a struct of their own."""
+"""Settings of one area are in a struct of their own."""
 
 
 class Option(NamedTuple):
-    """One setting as it is called and explained outside."""
+    """One setting with its external name and its help."""
 
     group: str
     field: str
-    """Where it stands in `Settings`."""
+    """The field in `Settings`, such as `port` or `limits.topics_max`."""
     help: str
     least: int = 0
     most: int | None = None
     named: str = ""
-    """Its name outside, where that is not made of the field's."""
+    """The external name, if it is not derived from the field."""
     also: str = ""
     """Another name in the environment."""
     choices: tuple[str, ...] = ()
-    """The words it may be, where it is one of a few."""
+    """The accepted words, if there are only a few."""
 
     @property
     def name(self) -> str:
-        """`routers_max` is `max_routers` outside; all else is called as it is here."""
+        """Return the external name: `routers_max` becomes `max_routers`, other names are those of the fields."""
         field = self.field.rpartition(".")[2]
         return self.named or (f"max_{field.removesuffix('_max')}" if field.endswith("_max") else field)
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Return the name of the environment variable."""
         return _PREFIX + self.name.upper()
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """Return the name on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def default(self) -> Value | None:
-        """What holds when nothing is said."""
+        """Return the value that applies if none is given."""
         part, dot, field = self.field.rpartition(".")
         found: Value | None = getattr(_PARTS.get(part + dot, Settings()), field)
         return found
 
     @property
     def type(self) -> type[Value]:
-        """What a value is."""
+        """Return the type of the values."""
         default = self.default
         return str if default is None else type(default)
 
@@ -223,11 +223,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(_REST, "short_writes", "Ordinary writes take the short path; without it they get the same answers, slower."),
     Option(_REST, "test_min_heartbeat_ms", "Lowers the floor of a watch's heartbeat, for tests."),
 )
-"""Every setting but the keys, which are read from DRIFTQ_API_KEYS alone: a command line can be seen by others."""
+"""All settings except the API keys, which are read only from DRIFTQ_API_KEYS: other users can see a command line."""
 
 
 def read_settings(environment: Mapping[str, str], flags: Mapping[str, Value] | None = None) -> Settings:
-    """The settings that flags (by field) and environment give. Raises StartError."""
+    """Return the settings from flags (by field) and environment. Raises StartError."""
     told = {option.field: value for option in OPTIONS if (value := _told(option, environment)) is not None}
     values = _with_port_of_host(told) | _with_port_of_host(dict(flags or {}))
     if values.get(f"{_BROKER}dev_limits"):
@@ -242,7 +242,7 @@ def read_settings(environment: Mapping[str, str], flags: Mapping[str, Value] | N
 
 
 def _told(option: Option, environment: Mapping[str, str]) -> Value | None:
-    """What the environment says about a setting, if that can be understood."""
+    """Return the value of a setting in the environment, or None if it is absent or invalid. Raises StartError."""
     names = (option.variable, _PREFIX + option.also) if option.also else (option.variable,)
     name = next((name for name in names if environment.get(name)), None)
     if name is None:
@@ -275,7 +275,7 @@ def _chosen(option: Option, name: str, text: str) -> str:
 
 
 def _with_port_of_host(values: dict[str, Value]) -> dict[str, Value]:
-    """`host:port` and `[host]:port` say both; more colons than one are an address of IPv6."""
+    """Split `host:port` and `[host]:port` into two settings. A host with several colons is an IPv6 address."""
     host = values.get("host")
     if not isinstance(host, str):
         return values

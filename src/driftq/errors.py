@@ -1,4 +1,4 @@
-"""Every error that reaches a caller, as one tree. Codes are stable; status codes are the HTTP layer's business.
+"""All errors that reach a caller, as one tree. Codes are stable; the HTTP layer chooses status codes.
 
     DriftQError
     ├── InvalidRequestError            invalid_request
@@ -8,7 +8,7 @@
     ├── ForbiddenError                 forbidden
     ├── TopicNotFoundError             topic_not_found
     ├── RouterNotFoundError            router_not_found
-    ├── NotFoundError                  not_found           any other thing that is not there
+    ├── NotFoundError                  not_found           any other thing that does not exist
     ├── NotAcceptableError             not_acceptable
     ├── TopicExistsIncompatibleError   topic_exists_incompatible
     ├── TopicNotEmptyError             topic_not_empty
@@ -20,16 +20,16 @@
     ├── PayloadTooLargeError           payload_too_large
     ├── UnsupportedMediaTypeError      unsupported_media_type
     ├── TopicFullError                 topic_full
-    ├── PreconditionError              failed_precondition state that a call of the broker API does not fit
-    │   └── NotOwnerError              failed_precondition the last delivery went to somebody else
+    ├── PreconditionError              failed_precondition a call of the broker API that does not fit the state
+    │   └── NotOwnerError              failed_precondition the last delivery went to another owner
     ├── ThrottledError                 throttled
     │   └── OverloadedError            throttled           a partition of the broker API is full
     ├── NotReadyError                  not_ready
     ├── ShuttingDownError              shutting_down
-    ├── WalStoppedError                wal_stopped         what readiness answers; reads still work
+    ├── WalStoppedError                wal_stopped         the answer of readiness; reads still work
     ├── SegmentUnavailableError        segment_unavailable records that cannot be read now; they are not lost
     │   └── ColdUnavailableError       cold_unavailable    the same, in the cold tier
-    ├── InternalError                  internal            a commit that failed; the message says why
+    ├── InternalError                  internal            a commit that failed; the message has the reason
     │   ├── ShardStoppedError          internal            a failed sync or apply; until a restart
     │   ├── ShardReadOnlyError         internal            the next WAL file cannot be made
     │   └── DiskFullError              disk_full           no space on the disk, or in a quota; try later
@@ -38,8 +38,8 @@
         ├── NewerFormatError           start_refused       written by a newer version
         └── UnrecoverableError         start_refused       no usable checkpoint and no WAL from its start
 
-An assertion is for our bugs, a `DriftQError` for the world. Torn tail, damage and a newer format are three different
-verdicts (`storage/wal/wal_reader`); only the last one stops a start.
+An assertion is for our bugs, a `DriftQError` for everything else. A torn tail, damage and a newer format are three
+different findings (`storage/wal/wal_reader`); only the last one stops a start.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ from typing import ClassVar
 
 
 class DriftQError(Exception):
-    """The base: a stable code, a sentence for people, and facts for programs."""
+    """The base class: a stable code, a sentence for people, and facts for programs."""
 
     code: ClassVar[str] = "internal"
 
@@ -65,25 +65,25 @@ class DriftQError(Exception):
 
 
 class InvalidRequestError(DriftQError):
-    """The request is wrong whatever the state of the server."""
+    """The request is wrong, whatever the state of the server."""
 
     code = "invalid_request"
 
 
 class BatchTooLargeError(InvalidRequestError):
-    """More records, or seqs, than one call may carry."""
+    """More records, or seqs, than one call may have."""
 
     code = "batch_too_large"
 
 
 class RecordTooLargeError(InvalidRequestError):
-    """One record over its limit, or one write over the whole cap of a rejecting topic."""
+    """One record above its limit, or one write above the whole cap of a topic that rejects."""
 
     code = "record_too_large"
 
 
 class TopicNotFoundError(DriftQError):
-    """No such topic, and this call does not create one."""
+    """The topic does not exist, and this call does not create it."""
 
     code = "topic_not_found"
 
@@ -92,7 +92,7 @@ class TopicNotFoundError(DriftQError):
 
 
 class RouterNotFoundError(DriftQError):
-    """No such router."""
+    """The router does not exist."""
 
     code = "router_not_found"
 
@@ -101,49 +101,49 @@ class RouterNotFoundError(DriftQError):
 
 
 class NotFoundError(DriftQError):
-    """No such path, session, cursor or writer."""
+    """The path, session, cursor or writer does not exist."""
 
     code = "not_found"
 
 
 class NotAcceptableError(DriftQError):
-    """The caller does not take what this answers with."""
+    """The caller does not accept the content type of the answer."""
 
     code = "not_acceptable"
 
 
 class UnauthorizedError(DriftQError):
-    """Who is asking is not known."""
+    """The API key is missing or unknown."""
 
     code = "unauthorized"
 
 
 class ForbiddenError(DriftQError):
-    """Who is asking is known and may not."""
+    """The API key is known but does not allow this call."""
 
     code = "forbidden"
 
 
 class TopicExistsIncompatibleError(DriftQError):
-    """The topic exists and cannot become what was asked for."""
+    """The topic exists and cannot be changed to the requested config."""
 
     code = "topic_exists_incompatible"
 
 
 class TopicNotEmptyError(DriftQError):
-    """The topic was to be deleted only if empty."""
+    """The topic has records, and the delete was only for an empty one."""
 
     code = "topic_not_empty"
 
 
 class RouterCycleError(DriftQError):
-    """A router that would let records come back to where they were."""
+    """The router would copy records back to a topic that they came from."""
 
     code = "router_cycle"
 
 
 class NotAQueueError(DriftQError):
-    """The topic is a log, and this is for queues."""
+    """The topic is a log, and this call is for queues."""
 
     code = "not_a_queue"
 
@@ -152,7 +152,7 @@ class NotAQueueError(DriftQError):
 
 
 class ReadOnlyError(DriftQError):
-    """The topic belongs to the other dialect and is only read through this one."""
+    """The topic belongs to the other API and can only be read through this one."""
 
     code = "read_only"
 
@@ -161,25 +161,25 @@ class ReadOnlyError(DriftQError):
 
 
 class StageIncompleteError(DriftQError):
-    """A commit names parts that are not there."""
+    """A commit names parts that are not staged."""
 
     code = "stage_incomplete"
 
 
 class EpochMismatchError(DriftQError):
-    """The topic was deleted and made again since."""
+    """The topic was deleted and created again since."""
 
     code = "epoch_mismatch"
 
 
 class PayloadTooLargeError(DriftQError):
-    """The body is longer than it may be."""
+    """The body is longer than the limit."""
 
     code = "payload_too_large"
 
 
 class UnsupportedMediaTypeError(DriftQError):
-    """The body is of a type, or in an encoding, that this does not take."""
+    """The body has a content type or encoding that this call does not accept."""
 
     code = "unsupported_media_type"
 
@@ -191,13 +191,13 @@ class TopicFullError(DriftQError):
 
 
 class ThrottledError(DriftQError):
-    """A cap or a full queue; the same call may work later."""
+    """A limit is reached or a queue is full; the same call may work later."""
 
     code = "throttled"
 
 
 class OverloadedError(ThrottledError):
-    """A partition has as many open messages, or bytes of them, as it may; `limit` says which."""
+    """A partition has the maximum of open messages or of their bytes; `limit` names which."""
 
     def __init__(self, limit: str, retry_after_ms: int) -> None:
         super().__init__(f"producer overload: {limit}", detail={"limit": limit}, retry_after_ms=retry_after_ms)
@@ -205,32 +205,32 @@ class OverloadedError(ThrottledError):
 
 
 class PreconditionError(DriftQError):
-    """The state is not one in which a call of the broker API makes sense."""
+    """The current state does not allow this call of the broker API."""
 
     code = "failed_precondition"
 
 
 class NotOwnerError(PreconditionError):
-    """The last delivery of a message went to somebody else."""
+    """The last delivery of a message went to another owner."""
 
     def __init__(self) -> None:
         super().__init__("not owner")
 
 
 class NotReadyError(DriftQError):
-    """The log is still being read."""
+    """The server is starting: it still reads the log."""
 
     code = "not_ready"
 
 
 class ShuttingDownError(DriftQError):
-    """The server is draining."""
+    """The server is stopping and accepts no new requests."""
 
     code = "shutting_down"
 
 
 class WalStoppedError(DriftQError):
-    """The log takes no more writes until the server restarts. Only readiness answers with this; reads still work."""
+    """The log accepts no more writes until the server restarts. Only readiness answers with this; reads still work."""
 
     code = "wal_stopped"
 
@@ -248,21 +248,21 @@ class ColdUnavailableError(SegmentUnavailableError):
 
 
 class InternalError(DriftQError):
-    """A commit failed: nothing of it is shown to anybody."""
+    """A commit failed: no part of it is visible."""
 
     code = "internal"
 
 
 class ShardStoppedError(InternalError):
-    """A sync failed, and nobody can say what is on disk; or memory is behind the log. Only a restart ends it."""
+    """A sync failed, and what is on disk is not known; or memory lags behind the log. Only a restart ends it."""
 
 
 class ShardReadOnlyError(InternalError):
-    """The next WAL file cannot be made: reads go on, writes work again as soon as it can."""
+    """The next WAL file cannot be made: reads work, and writes work again as soon as it can."""
 
 
 class DiskFullError(InternalError):
-    """The disk, or a quota, has no space left for this write: nothing of it is kept, and reads go on."""
+    """The disk, or a quota, has no space left for this write: no part of it is kept, and reads work."""
 
     code = "disk_full"
 
@@ -277,7 +277,7 @@ class StartError(DriftQError):
 
 
 class DataDirLockedError(StartError):
-    """Another server has it open."""
+    """Another server has the data directory open."""
 
 
 class NewerFormatError(StartError):

@@ -1,8 +1,8 @@
-"""The composition root: the one place that knows every part of a running server, and nothing of the wire.
+"""The composition root: the only module that knows every part of a running server. It knows nothing of HTTP.
 
     directories → engine (lock, recovery) → serving → closing
 
-A refused start raises `StartError`; a directory that another server has open is left as it is.
+A refused start raises `StartError`; a directory that another server has open is not changed.
 """
 
 import os
@@ -47,28 +47,28 @@ from driftq.system.runtime import Pending, Runtime
 
 _NS_PER_MS = 1_000_000
 _DRAIN_MS = 2000
-"""So long a stop waits for routers: the connections and the last checkpoint need the rest of its ten seconds."""
+"""A stop waits this many ms for routers. Connections and the last checkpoint need the rest of its ten seconds."""
 _RETRY_MS = 1000
 _LAGS_MAX = 10_000
-"""Of so many cursors the lag is shown."""
+"""The metrics show the lag of at most this many cursors."""
 
 
 class QueueFigures(NamedTuple):
-    """How a queue stands."""
+    """Ready and leased jobs of a queue."""
 
     ready: int
     in_flight: int
 
 
 class Unconfirmed(NamedTuple):
-    """Acked records that are not known to be on stable storage, by class; those of class `fsync` always are."""
+    """Acked records that are not known to be on stable storage, by class. Those of class `fsync` always are."""
 
     disk: int
     memory: int
 
 
 class ServerFigures(Struct, frozen=True):
-    """What is counted, at one moment."""
+    """The figures of the server at one moment, for the metrics."""
 
     uptime_ms: int
     ready: bool
@@ -93,11 +93,11 @@ class ServerFigures(Struct, frozen=True):
     streams: int = 0
     watch_sessions: int = 0
     cursor_lags: list[tuple[str, str, int]] = []
-    """Topic, cursor, and how far behind it is."""
+    """Topic, cursor, and lag of the cursor."""
 
 
 class Server:
-    """An engine on real or simulated seams, and what can be asked about it as a whole."""
+    """An engine with all features, on a real or simulated system, and the questions about the server as a whole."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Server:
         recover: bool = True,
         missing_is_lost: bool = False,
     ) -> None:
-        """`missing_is_lost` is for a repair, as `Engine` has it."""
+        """Build all parts. `missing_is_lost` is for a repair, see `Engine`."""
         self.settings = settings
         self.clock = clock
         self._began_ns = clock.monotonic_ns()
@@ -125,7 +125,7 @@ class Server:
         self.admission = Admission(settings.limits)
         self.replay_progress = 0.0
         self.recovery_ms = 0
-        """How long the log was read, once it has been."""
+        """How long recovery took, in milliseconds; 0 until it has finished."""
         self.cursors = NamedCursors()
         self.staging = Staging(settings.stage_ttl_ms)
         self.hot_root = os.path.abspath(settings.data_dir)
@@ -133,7 +133,7 @@ class Server:
         self.real_roots = [os.path.realpath(root) for root in (self.hot_root, self.cold_root) if root is not None]
         """The directories of the server without symbolic links, as they were at its start."""
         self.server_id = ""
-        """Known once it has recovered."""
+        """The id of the server; "" until it has recovered."""
         self._layout = Layout(disk, settings.data_dir, settings.cold_dir)
         self.cold_mark = ColdMark(runtime, self._layout)
         self.entropy = entropy or SystemEntropy()
@@ -167,9 +167,9 @@ class Server:
                 pass
 
     def recover(self) -> Iterator[None]:
-        """Read the log again, a little at a time; the server can be used when it is through. Raises StartError.
+        """Read the log in small steps. The server can be used after the last one. Raises StartError.
 
-        For whoever made it with `recover=False`.
+        For callers that made the server with `recover=False`.
         """
         began_ns = self.clock.monotonic_ns()
         for progress in self.engine.recover():
@@ -195,16 +195,16 @@ class Server:
         self.backups.look_for_last(self.settings.backup_dir)
 
     def health(self) -> Health:
-        """Always the same answer, whatever the state."""
+        """Return an answer that is independent of the state of the server."""
         return Health("ok", __version__, (self.clock.monotonic_ns() - self._began_ns) // _NS_PER_MS)
 
     def check_ready(self) -> None:
-        """Refuse what cannot be done now. Raises ShuttingDownError."""
+        """Raise ShuttingDownError if the server is closing."""
         if self._closing is not None:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=_RETRY_MS)
 
     def readiness(self) -> Readiness:
-        """What a server that takes writes says of itself. Raises as `check_ready` does, and WalStoppedError."""
+        """Return the state of a server that accepts requests. Raises ShuttingDownError and WalStoppedError."""
         self.check_ready()
         stopped = self.engine.writers.stopped
         if stopped is not None:
@@ -220,10 +220,10 @@ class Server:
         return ready if writers is None else structs.replace(ready, writers=writers)
 
     def holes(self) -> Holes | None:
-        """Return how many ranges of seqs were lost that nobody asked to lose, by reason; None where there are none.
+        """Return how many ranges of seqs were lost that no client deleted, by reason; None if there are none.
 
         Records whose write failed after their ack count as a range that may be lost: a crash before the next checkpoint
-        would take them, and until then they can be read.
+        would lose them, and until then they can be read.
         """
         topics = list(self.engine.catalog.visible())
         reasons = [hole.reason for topic in topics for hole in topic.holes.all]
@@ -245,7 +245,7 @@ class Server:
         return Unconfirmed(counts[Durability.DISK], counts[Durability.MEMORY])
 
     def figures(self) -> ServerFigures:
-        """What the metrics show, retention applied."""
+        """Return the figures for the metrics, after applying retention."""
         engine = self.engine
         topics = list(engine.catalog.visible())
         now = engine.time.now()
@@ -281,11 +281,11 @@ class Server:
         )
 
     def queue_counts(self, topic: Topic) -> QueueCounts:
-        """How a queue's jobs stand, retention applied."""
+        """Return the number of a queue's jobs in each state, after applying retention."""
         return QueueCounts(*self.queues.counters(topic))
 
     def close(self) -> Pending[bool]:
-        """Take nothing more, copy what is due, take a last checkpoint; the answer says whether it was taken."""
+        """Refuse new work, copy what is due, take a last checkpoint. The result is whether it was taken."""
         if self._closing is None:
             self._closing = Pending()
             for ending in self.on_close:
@@ -301,7 +301,8 @@ class Server:
         return self._closing
 
     def _finish(self) -> None:
-        """Whatever is not copied by now is copied after the next start, where its source keeps anything."""
+        """Close the engine. Copies that are not made by now are made after the next start, if their source still has
+        records."""
         if self._finished:
             return
         self._finished = True
@@ -321,7 +322,7 @@ class Server:
 def _make_directories(disk: Disk, settings: Settings) -> None:
     """Make the data directory. The cold one is made after recovery, which has to see whether it is missing."""
     if settings.cold_dir is not None:
-        # The first call on it, through `disk`: a cold directory that hangs refuses the start in time.
+        # The first call on the cold directory goes through `disk`: if it hangs, the start is refused in time.
         _use(settings.cold_dir, disk.names)
         if os.path.realpath(settings.cold_dir) == os.path.realpath(settings.data_dir):
             raise StartError(f"{settings.cold_dir} is the data directory; the cold directory must be another one")
@@ -330,7 +331,7 @@ def _make_directories(disk: Disk, settings: Settings) -> None:
 
 
 def _use(path: str, work: Callable[[str], object]) -> None:
-    """Do something with a directory. Raise StartError if it cannot be used."""
+    """Call `work` with a directory. Raises StartError if it cannot be used."""
     try:
         work(path)
     except NotADirectoryError:

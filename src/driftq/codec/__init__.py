@@ -1,1 +1,1 @@
-"""Bodies and pages: JSON and Arrow, to and from columns."""
+"""Request bodies and pages: JSON and Arrow, to and from columns."""

@@ -1,16 +1,16 @@
-"""Reads an Arrow IPC stream that a client sent, as columns of texts. All foreign Arrow bytes enter the server here.
+"""Reads an Arrow IPC stream from a client, as columns of texts. All foreign Arrow bytes enter the server here.
 
-A stream is a schema and then record batches. Arrow's own readers trust what a message says about itself: one of another
-type, or with other sizes, makes them read outside the body. So this module reads the metadata itself, with checks, and
-pyarrow gets only buffers that lie inside the body and are as long as their rows need. pyarrow then checks offsets and
-UTF-8 before anything is read through them. Invariants:
+A stream is a schema and then record batches. Arrow's own readers trust the metadata of a message: a wrong type or a
+wrong size makes them read outside the body. So this module reads the metadata itself, with checks, and pyarrow gets
+only buffers that are inside the body and long enough for their rows. pyarrow then checks offsets and UTF-8 before
+anything is read through them. Invariants:
 
 - The first message is a schema, every other one is a record batch. A number that points out of its message is an error.
-- Columns are utf8, large_utf8 or null, without dictionaries, views and compression, each of which can name the same
+- Columns are utf8, large_utf8 or null, without dictionaries, views and compression, each of which can refer to the same
   bytes many times: a column is never larger than the body.
-- Bytes after the end of the stream are an error, so that no record is dropped in silence.
+- Bytes after the end of the stream are an error, so that no record is dropped silently.
 
-Everything that is wrong is an `InvalidRequestError` that says what.
+Every fault raises an `InvalidRequestError` that describes it.
 
     message   0xFFFFFFFF | metadata bytes i32 (0: end of the stream) | metadata: a flatbuffer | body
     Message   0 version i16 | 1 type of header u8 | 2 header: a Schema or a RecordBatch | 3 body bytes i64
@@ -37,7 +37,7 @@ _U16 = Struct("<H")
 _U8 = Struct("<B")
 _PAIR = Struct("<qq")
 
-_BATCHES_MAX: Final = 10_000  # each costs the loop about 20 us, whatever is in it
+_BATCHES_MAX: Final = 10_000  # each takes the loop about 20 us, whatever it contains
 _CONTINUATION: Final = 0xFFFFFFFF
 _FILE_MAGIC: Final = b"ARROW1"
 _VERSION_4: Final = 3
@@ -59,7 +59,7 @@ _Fields = dict[str, int]
 def read_texts(body: bytes, known: Container[str], rows_max: int) -> tuple[dict[str, Texts], int]:
     """Return the columns that have a value, by name, and the number of rows.
 
-    Raise InvalidRequestError for a stream that is malformed or has a column that is not in `known`, and
+    Raises InvalidRequestError for a stream that is malformed or has a column that is not in `known`, and
     BatchTooLargeError for one with more than `rows_max` rows.
     """
     import pyarrow as pa
@@ -110,7 +110,7 @@ def _malformed(reason: str) -> InvalidRequestError:
 
 
 def _number(data: bytes, form: Struct, place: int) -> int:
-    """Return the number at `place`. Raise InvalidRequestError if it is not inside `data`."""
+    """Return the number at `place`. Raises InvalidRequestError if it is not inside `data`."""
     if place < 0 or place + form.size > len(data):
         raise _malformed("its metadata points outside of itself")
     found: int = form.unpack_from(data, place)[0]
@@ -129,37 +129,37 @@ class _Table:
         self._slots = (_number(data, _U16, self._vtable) - 4) >> 1
 
     def place(self, slot: int) -> int | None:
-        """Return where the field is in the data, None if it is absent."""
+        """Return the position of the field in the data, or None if it is absent."""
         if slot >= self._slots:
             return None
         offset = _number(self._data, _U16, self._vtable + 4 + 2 * slot)
         return self._place + offset if offset else None
 
     def number(self, slot: int, form: Struct) -> int:
-        """Return the number in the field; an absent one is 0."""
+        """Return the number in the field, or 0 if it is absent."""
         place = self.place(slot)
         return 0 if place is None else _number(self._data, form, place)
 
     def table(self, slot: int) -> "_Table":
-        """Return the table that the field points to. Raise InvalidRequestError if the field is absent."""
+        """Return the table that the field points to. Raises InvalidRequestError if the field is absent."""
         place = self._target(slot)
         if place is None:
             raise _malformed("its metadata is incomplete")
         return _Table(self._data, place)
 
     def tables(self, slot: int) -> "Iterator[_Table]":
-        """Yield the tables of a vector of tables; an absent one is empty."""
+        """Yield the tables of a vector of tables; an absent vector is empty."""
         first, count = self._vector(slot, 4)
         for place in range(first, first + 4 * count, 4):
             yield _Table(self._data, place + _number(self._data, _U32, place))
 
     def pairs(self, slot: int) -> Iterator[tuple[int, int]]:
-        """Return an iterator over a vector of structs of two i64; an absent one is empty."""
+        """Return an iterator over a vector of structs of two i64; an absent vector is empty."""
         first, count = self._vector(slot, 16)
         return _PAIR.iter_unpack(memoryview(self._data)[first : first + 16 * count])
 
     def text(self, slot: int) -> str:
-        """Return the text that the field points to; an absent one is empty."""
+        """Return the text that the field points to, or "" if it is absent."""
         first, count = self._vector(slot, 1)
         return self._data[first : first + count].decode()
 
@@ -168,7 +168,7 @@ class _Table:
         return None if place is None else place + _number(self._data, _U32, place)
 
     def _vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
-        """Return the place of a vector's first item, and how many items it has."""
+        """Return the position of a vector's first item, and the number of items."""
         place = self._target(slot)
         if place is None:
             return 0, 0
@@ -183,7 +183,7 @@ class _Table:
 
 @dataclass(slots=True)
 class _Message:
-    """A message of the stream: its checked envelope, and where its body is."""
+    """A message of the stream: its checked envelope, and the position of its body."""
 
     kind: int
     header: _Table
@@ -192,12 +192,12 @@ class _Message:
 
     @property
     def kind_name(self) -> str:
-        """Return its type in words."""
+        """Return the type of the message in words."""
         return _MESSAGE_TYPES[self.kind] if self.kind < len(_MESSAGE_TYPES) else f"of the unknown type {self.kind}"
 
 
 def _messages(body: bytes) -> Iterator[_Message]:
-    """Yield the messages up to the end of the stream. Raise InvalidRequestError for one that is cut off."""
+    """Yield the messages up to the end of the stream. Raises InvalidRequestError for one that is cut off."""
     if body.startswith(_FILE_MAGIC):
         raise _malformed("it is an Arrow file")
     place = 0
@@ -231,7 +231,7 @@ def _message(metadata: bytes, body_start: int) -> _Message:
 
 
 def _schema(header: _Table, known: Container[str]) -> _Fields:
-    """Return the columns. Raise InvalidRequestError for one that a write does not have."""
+    """Return the columns. Raises InvalidRequestError for a column that is not part of a write."""
     if header.number(0, _I16):
         raise InvalidRequestError("the Arrow stream is big-endian; send it little-endian")
     fields: _Fields = {}
@@ -262,7 +262,7 @@ class _Batch:
             raise _malformed(f"a record batch has {self.rows} rows")
 
     def arrays(self, pa: Any, whole: Any, fields: _Fields) -> Iterator[tuple[str, Any]]:
-        """Yield name and values of each column that can have values. Raise InvalidRequestError."""
+        """Yield name and values of each column that can have values. Raises InvalidRequestError."""
         header = self._message.header
         nodes, buffers = header.pairs(1), header.pairs(2)
         for name, kind in fields.items():
@@ -302,7 +302,7 @@ def _values(pa: Any, name: str, kind: int, counts: tuple[int, int], parts: list[
 
 
 def _texts(pa: Any, column: Any) -> Texts:
-    """Return a column of ours: its offsets begin at 0, and a row without a value has no bytes."""
+    """Return a column in our form: its offsets begin at 0, and a row without a value has no bytes."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
     rows = len(column)

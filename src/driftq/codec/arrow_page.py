@@ -1,7 +1,7 @@
-"""A page as one Arrow IPC stream (http-v0 §22.1): the columns of blocks where they stand, no row is touched.
+"""A page as one Arrow IPC stream (http-v0 §22.1), made from the columns of blocks without work per row.
 
-One batch per block of `BATCH_LEAST` rows or more, smaller neighbours in one, none larger than `BATCH_MOST`. What is
-told of a page beside its records stands in the metadata of the schema, as text.
+There is one batch per block of `BATCH_LEAST` rows or more. Smaller neighbours share a batch, and no batch has more than
+`BATCH_MOST` rows. The other fields of a page are text in the metadata of the schema.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ BATCH_MOST = 16_384
 
 
 def arrow_pieces(name: str, page: Page, fields: Fields) -> list[bytes]:
-    """The stream, in pieces that are to be sent one behind the other."""
+    """Return the stream in pieces that must be sent in order."""
     facts = {
         "topic": name,
         "epoch": str(page.epoch),

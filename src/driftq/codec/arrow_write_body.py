@@ -1,7 +1,7 @@
-"""The body of a write as an Arrow stream (http-v0 §22.1): the same records, the same limits, as columns from the start.
+"""The body of a write as an Arrow stream (http-v0 §22.1). Records and limits are those of a JSON body.
 
-`data` and `meta` are JSON text. All values of `data` are checked at once, as one JSON array: where each value of that
-array is as long as its row, each row is one value. Only a column that fails is looked at row by row, to name the row.
+`data` and `meta` are JSON text. All values of `data` are parsed at once, as one JSON array: if each value of that array
+is as long as its row, each row is one value. Only a column that fails is checked row by row, to name the row.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _SPACE = b" \n\t\r"
 
 
 def decode_arrow(body: bytes, limits: Limits, rows_max: int, *, node: str | None = None) -> Rows:
-    """The rows of a write; `node` is the origin of those that have none of their own."""
+    """Return the rows of a write. `node` is for the rows that have no node of their own. Raises InvalidRequestError."""
     columns, count = read_texts(body, _COLUMNS, rows_max)
     if not count:
         raise InvalidRequestError("the Arrow stream has no records")
@@ -51,7 +51,7 @@ def _limited(column: Texts | None, what: str, most: int) -> Texts | None:
 
 
 def _nodes(own: Texts | None, batch: str | None, most: int) -> tuple[Texts | None, bytes | None]:
-    """The column of nodes and the node of the batch: at most one of them."""
+    """Return the column of nodes and the node of the batch, at most one of them."""
     common = None if not batch else batch.encode("utf-8", "replace")
     if common is not None and len(common) > most:
         raise InvalidRequestError(f"node has {len(common)} bytes, and {most} are the most")
@@ -74,7 +74,7 @@ def _metas(column: Texts | None, limits: Limits) -> Texts | None:
 
 
 def _checked(values: Sequence[bytes]) -> Sequence[bytes]:
-    """The same values, compact. Raises InvalidRequestError, with the row."""
+    """Return the values as compact JSON. Raises InvalidRequestError with the row."""
     found = _parsed(values)
     if found is None:
         values = [value.strip(_SPACE) for value in values]
@@ -87,7 +87,7 @@ def _checked(values: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _parsed(values: Sequence[bytes]) -> Sequence[bytes] | None:
-    """The values, if each of them is one JSON value without space around it."""
+    """Return the values if each of them is one JSON value without space around it, else None."""
     try:
         found = json_text.parse(_VALUES, b"[%b]" % b",".join(values))
     except InvalidRequestError:

@@ -1,4 +1,4 @@
-"""Jobs as the JSON text that workers get: the payload bytes are those that were stored, spliced between the lease's."""
+"""Jobs as the JSON text that workers get. The payload bytes are inserted as they were stored; nothing is parsed."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Handed(NamedTuple):
-    """What one claimer was given: its lease, and how often those of its jobs were delivered that were before."""
+    """The lease of one claim, and the number of deliveries of those jobs that were delivered before."""
 
     number: int
     deadline: int
@@ -20,7 +20,7 @@ class Handed(NamedTuple):
 
 
 def render_jobs(slices: Sequence[Slice], handed: Handed) -> list[bytes]:
-    """One text per job, in the order of the rows."""
+    """Return one JSON text per job, in the order of the rows."""
     jobs: list[bytes] = []
     for source, rows in slices:
         jobs += _render(source, rows, handed)
@@ -28,7 +28,7 @@ def render_jobs(slices: Sequence[Slice], handed: Handed) -> list[bytes]:
 
 
 def _render(source: RowSource, rows: Sequence[int], handed: Handed) -> list[bytes]:
-    """What all rows share stands in the template, the rest in columns."""
+    """Return the text of each job. Values that all rows share are in the template, the others in columns."""
     first, last = rows[0], rows[-1] + 1
     picks = None if len(rows) == last - first else [row - first for row in rows]
     seqs = [source.first_seq + row for row in rows]

@@ -1,12 +1,12 @@
-"""JSON as text: what a reader gets back of a value, made once out of what the writer sent.
+"""JSON as text: the form in which a value is stored and returned, made once from the bytes of the writer.
 
-Owns the rules of http-v0 §1.3 that a decoder neither checks nor keeps for us. A value that has been through here is
-compact UTF-8: no insignificant whitespace, strings with the fewest escapes; numbers, key order and repeated keys as
-written. Its length is the contract's byte accounting.
+Owns the rules of http-v0 §1.3 that a decoder does not enforce. A value that has passed this module is compact UTF-8: no
+insignificant whitespace, strings with the fewest escapes; numbers, key order and repeated keys as written. Its length
+is the size that the contract counts.
 
-msgspec checks the grammar of what it only steps over (numbers, literals, escapes, surrogate pairs, control characters),
+msgspec checks the grammar of values that it skips (numbers, literals, escapes, surrogate pairs, control characters),
 and its `format` does the same and keeps the bytes of every token. Neither checks UTF-8 outside of decoded strings, nor
-depth below Python's own limit: that is done here. Nothing but `InvalidRequestError` leaves this module.
+a depth below Python's own limit: this module does both. It raises only `InvalidRequestError`.
 """
 
 import re
@@ -25,11 +25,11 @@ from driftq.model.limits import NESTING_MAX
 T = TypeVar("T")
 
 DEEP_BYTES = 2 * (NESTING_MAX + 1)
-"""A shorter value cannot nest too deep."""
+"""A shorter value cannot exceed the nesting limit."""
 
-_SPACE, _NEWLINE, _TAB, _RETURN, _BACKSLASH = b" \n\t\r\\"  # as numbers: `in` is four times as fast with them
+_SPACE, _NEWLINE, _TAB, _RETURN, _BACKSLASH = b" \n\t\r\\"  # as integers: `in` is four times as fast with them
 
-_STAND_IN = b"\0"  # cannot stand in JSON
+_STAND_IN = b"\0"  # never part of JSON text
 
 _CHUNK_BYTES = 256 << 10
 _LEAF_ROUNDS = 4
@@ -47,7 +47,10 @@ _STEPS = bytes.maketrans(b"[]", b"\x01\xff")
 
 
 def compact(body: bytes) -> bytes:
-    """The body without insignificant whitespace; it is UTF-8, and JSON if there was any whitespace to look at."""
+    """Return the body without insignificant whitespace. Raises InvalidRequestError if it is not UTF-8.
+
+    JSON is checked only if there is whitespace to remove.
+    """
     if not body.isascii():
         try:
             body.decode()
@@ -64,7 +67,7 @@ def compact(body: bytes) -> bytes:
 
 
 def parse(decoder: Decoder[T], body: bytes) -> T:
-    """What the decoder makes of a body that `compact` has seen."""
+    """Decode a body that `compact` has returned. Raises InvalidRequestError."""
     try:
         return decoder.decode(body)
     except RecursionError:
@@ -74,9 +77,9 @@ def parse(decoder: Decoder[T], body: bytes) -> T:
 
 
 def with_fewest_escapes(values: Iterable[bytes]) -> list[bytes]:
-    """Compact JSON values, their strings rewritten so that only what must be escaped is, in the short form if any.
+    """Return compact JSON values in which only what must be escaped is escaped, in the short form if there is one.
 
-    A newline cannot stand in compact JSON, so it keeps the values apart while many are rewritten at once.
+    Compact JSON has no newlines, so newlines separate the values while many are rewritten at once.
     """
     text = b"\n".join(values)
     done: list[bytes] = []
@@ -89,12 +92,12 @@ def with_fewest_escapes(values: Iterable[bytes]) -> list[bytes]:
 
 
 def has_spare_escapes(text: bytes) -> bool:
-    """May `with_fewest_escapes` change this text? The other escapes are already as short as can be."""
+    """Whether `with_fewest_escapes` may change this text: whether it has an escape that can be shorter."""
     return _BACKSLASH in text and _SPARE_ESCAPE.search(text) is not None
 
 
 def _rewritten(text: bytes) -> bytes:
-    """The same with escaped backslashes out of the way, so that a backslash left over begins an escape."""
+    """Rewrite escapes. Escaped backslashes are replaced meanwhile, so that every other backslash begins an escape."""
     text = text.replace(b"\\\\", _STAND_IN).replace(b"\\/", b"/")
     parts = _UNICODE.split(text)
     if len(parts) > 1:
@@ -105,12 +108,12 @@ def _rewritten(text: bytes) -> bytes:
 
 
 def openers(text: bytes) -> int:
-    """Brackets and braces that open, in strings too: the text nests at most that deep."""
+    """Return the number of opening brackets and braces, in strings too: the text cannot be nested deeper."""
     return 2 * len(text) - len(text.replace(b"[", b"")) - len(text.replace(b"{", b""))
 
 
 def check_depth(text: bytes, most: int) -> None:
-    """Refuse valid JSON that nests deeper."""
+    """Raise InvalidRequestError for valid JSON that is nested deeper than `most` levels."""
     if len(text) <= 2 * most or openers(text) <= most:
         return
     if _BACKSLASH in text:

@@ -1,7 +1,7 @@
-"""Records as the JSON text that readers get. The payload bytes are those that were stored; nothing is parsed.
+"""Records as the JSON text that readers get. The payload bytes are inserted as they were stored; nothing is parsed.
 
-Columns are sliced, laid into one list by extended slice assignment together with the text between them, and joined: the
-work per record is a few C calls.
+The columns, and the text between them, are placed into one list by extended slice assignment and joined. So the work
+per record is a few C calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _encode = json.encode
 
 
 class Fields:
-    """Which fields a reader wants besides the seq and the time, and as what."""
+    """The optional fields that a reader wants, and the format."""
 
     __slots__ = ("arrow", "data", "meta", "tags")
 
@@ -28,11 +28,11 @@ class Fields:
         self.meta = meta
         self.data = data
         self.arrow = arrow
-        """As Arrow, not as JSON?"""
+        """Whether the reader wants Arrow instead of JSON."""
 
 
 def render_records(page: Page, fields: Fields) -> bytes:
-    """A page's records, with commas between them and no brackets."""
+    """Return the records of a page, with commas between them and without brackets."""
     return b",".join([_render(part.source, part.rows, fields) for part in page.slices])
 
 
@@ -42,7 +42,7 @@ def _render(source: RowSource, rows: Sequence[int], fields: Fields) -> bytes:
     pick = None if count == last - first else itemgetter(*[row - first for row in rows])
     heads, digits = _seqs(source.first_seq + first, source.first_seq + last)
     columns: list[Sequence[bytes]] = [_picked(heads, pick, count), _picked(digits, pick, count)]
-    text = b',"$ts":'  # what stands before the next column, the same in every row
+    text = b',"$ts":'  # the text before the next column, the same in every row
     times = source.times(first, last)
     if isinstance(times, int):
         text += b"%d" % times
@@ -75,9 +75,10 @@ def _render(source: RowSource, rows: Sequence[int], fields: Fields) -> bytes:
 
 
 def _seqs(first: int, end: int) -> tuple[list[bytes], list[bytes]]:
-    """The beginning of every record, behind the end of the one before it, up to its seq's last three digits; and these.
+    """Return two columns: the start of every record up to the last three digits of its seq, and these digits.
 
-    Thousands of neighbours share all but those, and to put numbers into decimals one by one is half of the work.
+    The start includes the end of the previous record. Thousands of neighbours have the same start, and converting every
+    number separately would be half of the work.
     """
     if end - first == 1:
         return [b'},{"$seq":%d' % first], [b""]
@@ -103,7 +104,7 @@ def _decimals(numbers: Sequence[int]) -> list[bytes]:
 def _optional(
     source: RowSource, first: int, last: int, fields: Fields
 ) -> list[tuple[bytes, Sequence[bytes | None] | None, bytes | None, bool]]:
-    """Label, values, the value all rows share, and whether it is a string, of each field that may be absent."""
+    """Return label, values, the value that all rows share, and whether it is a string, of each optional field."""
     found: list[tuple[bytes, Sequence[bytes | None] | None, bytes | None, bool]] = [
         (b',"$node":', source.nodes(first, last), source.batch_node, True)
     ]
@@ -115,7 +116,7 @@ def _optional(
 
 
 def _labelled(values: Sequence[bytes | None], label: bytes, *, quoted: bool) -> list[bytes]:
-    """Each value with its label before it, or nothing where there is none."""
+    """Return each value with its label before it, or b"" for a row without a value."""
     if quoted:
         return [b"" if value is None else label + _quote(value) for value in values]
     return [b"" if value is None else label + value for value in values]

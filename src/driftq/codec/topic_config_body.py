@@ -1,4 +1,4 @@
-"""The config of a topic and changes of one, from the bytes of the wire (http-v0 §5, §6.1, §6.5)."""
+"""Decode the config of a topic, or changes of one, from a request body (http-v0 §5, §6.1, §6.5)."""
 
 from msgspec.json import Decoder
 
@@ -23,7 +23,7 @@ _U64_FIELDS = (
 
 
 def decode_config(body: bytes) -> TopicConfig:
-    """Return the config that a body is. Raise InvalidRequestError."""
+    """Return the config in a body. Raises InvalidRequestError."""
     body = json_text.compact(body)
     config = json_text.parse(_CONFIG, body)
     json_text.check_depth(body, NESTING_MAX)
@@ -32,7 +32,7 @@ def decode_config(body: bytes) -> TopicConfig:
 
 
 def decode_patch(body: bytes) -> TopicPatch:
-    """Return the changes of a config that a body is. Raise InvalidRequestError."""
+    """Return the changes of a config in a body. Raises InvalidRequestError."""
     body = json_text.compact(body)
     patch = json_text.parse(_PATCH, body)
     json_text.check_depth(body, NESTING_MAX)
@@ -41,7 +41,7 @@ def decode_patch(body: bytes) -> TopicPatch:
 
 
 def check_ranges(config: TopicConfig) -> None:
-    """Raise InvalidRequestError for a number that its field cannot hold."""
+    """Raise InvalidRequestError for a number outside the range of its field."""
     for field in _U64_FIELDS:
         if not 0 <= getattr(config, field) <= U64_MAX:
             raise InvalidRequestError(f"config.{field} is not a 64-bit unsigned integer")

@@ -1,11 +1,11 @@
-"""The body of a write, from the bytes of the wire to columns.
+"""Decode the body of a write into columns.
 
-Owns which bodies are writes (http-v0 §1.3, §3, §4.1, §7) and which error a bad one gets: JSON and types first, then the
-number of records, then depth, names and limits, then the size of a record. Every refusal is an `InvalidRequestError` or
-one of its two kinds, whatever the bytes. Rows that leave here are within the limits, `data` and `meta` are compact JSON
-(`codec/json_text`), and nothing in them keeps the body alive.
+Owns which bodies are writes (http-v0 §1.3, §3, §4.1, §7) and which error an invalid one gets: JSON and types first,
+then the number of records, then depth, names and limits, then the size of a record. Every refusal is an
+`InvalidRequestError` or one of its two subclasses, whatever the bytes. The returned rows are within the limits, `data`
+and `meta` are compact JSON (`codec/json_text`), and nothing in them keeps the body alive.
 
-Cost is a few passes at C speed over the records; only records with a meta, and long ones, cost a statement each.
+The cost is a few passes at C speed over the records. Only records with a meta, and long ones, cost a statement each.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from driftq.storage.blocks.rows import Row, Rows, Texts, bitmap, offsets_of
 
 
 class WriteRequest(Struct, frozen=True):
-    """One write as asked for: valid, and not yet looked at beside the state of its topic."""
+    """One write as requested: valid, but not yet checked against the state of its topic."""
 
     rows: Rows | Row
     idempotency_key: str | None = None
@@ -34,7 +34,7 @@ class WriteRequest(Struct, frozen=True):
 
     @property
     def columns(self) -> Rows:
-        """The rows, of a single record too."""
+        """Return the rows as columns, even for a single record."""
         return self.rows.rows() if isinstance(self.rows, Row) else self.rows
 
 
@@ -48,7 +48,7 @@ class RecordBody(Struct, gc=False):
 
 
 class WriteBody(Struct, gc=False):
-    """One write as it is sent."""
+    """The body of a write as a client sends it."""
 
     records: list[RecordBody]
     node: str | None = None
@@ -64,7 +64,7 @@ class _PlainRecord(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _PlainBody(Struct, gc=False, forbid_unknown_fields=True):
-    """A body whose records have no more than data and tag, as most have: it proves that nothing else need be sought."""
+    """A body whose records have only data and tag, as most have. If it decodes, there are no other fields to check."""
 
     records: list[_PlainRecord]
     node: str | None = None
@@ -89,9 +89,9 @@ _META = Encoder()
 
 _MORE_FIELDS = (b'"node"', b'"config"', b'"disable_backpressure"')
 _EDGE_BYTES = 256
-"""What is said beside the records of a large body is said within so many bytes of its ends, nearly always."""
+"""In a large body, fields other than the records are nearly always within this many bytes of its ends."""
 _AROUND_DATA = 3
-"""Levels around `data`: the body, `records`, the record. So a body may be that much deeper than a value."""
+"""Levels around `data`: the body, `records`, the record. So a body may be this much deeper than a value."""
 
 _RECORD_FRAME = len('{"data":},')
 _TAG_FRAME = len(',"tag":""')
@@ -99,13 +99,13 @@ _NODE_FRAME = len(',"node":""')
 _META_FRAME = len(',"meta":')
 _SHORTEST_RECORD = len('{"data":1},')
 _FLOOD = 16
-"""So many times the allowed records are decoded without counting first."""
+"""If a body may have more than this many times the allowed records, they are counted before they are decoded."""
 _ESCAPE_BYTES_MAX = 6
-"""What a byte of compact JSON can take at most before its escapes are rewritten."""
+"""Bytes that one byte of compact JSON can take at most before its escapes are rewritten."""
 
 
 def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None) -> WriteRequest:
-    """A write out of its body; `default_key` is the header's idempotency key, for a body without one."""
+    """Return the write in a body. `default_key` is the idempotency key of the header, for a body without one."""
     body = json_text.compact(body)
     size = len(body)
     if size > _FLOOD * _SHORTEST_RECORD * limits.batch_records_max:
@@ -124,7 +124,7 @@ def decode_write(body: bytes, limits: Limits, *, default_key: str | None = None)
 
 
 def brings_config(body: bytes) -> bool:
-    """Is there a config in the body of a write? Its types and ranges are checked, nothing else is."""
+    """Whether the body of a write has a config. Only types and the ranges of the config are checked."""
     config = json_text.parse(_BODY, json_text.compact(body)).config
     if config is not None:
         check_ranges(config)
@@ -132,7 +132,7 @@ def brings_config(body: bytes) -> bool:
 
 
 def _parsed(body: bytes) -> _PlainBody | WriteBody:
-    """The body, as a plain one where it is one; what is wrong with it is said by the reading that knows every field."""
+    """Return the body, as a plain one if possible. For an invalid body, the decoder that knows every field raises."""
     try:
         return _PLAIN.decode(body)
     except (MsgspecError, RecursionError):
@@ -146,7 +146,7 @@ def make_rows(
     metas: Sequence[bytes | None] | None = None,
     batch_node: str | None = None,
 ) -> Rows:
-    """Rows of values that are compact JSON already, for callers in the process: nothing is checked."""
+    """Return rows of values that are already compact JSON, for callers in the process: nothing is checked."""
     tag = _texts(tags, "tag", U64_MAX) if tags else None
     node, batch = _nodes(nodes or (), batch_node, U64_MAX)
     meta = None if metas is None or metas.count(None) == len(metas) else Texts.of(metas)
@@ -154,10 +154,10 @@ def make_rows(
 
 
 def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
-    """The columns, every limit of a record checked."""
+    """Return the columns, with every limit of a record checked."""
     meta = None
     if isinstance(wire, _PlainBody):
-        # Spelled out for each kind: an attribute of two kinds of object costs twice as much.
+        # Written twice: access to an attribute of two kinds of object costs twice as much.
         tag = _texts([record.tag for record in wire.records], "tag", limits.tag_bytes_max)
         datas: list[bytes] = [record.data for record in wire.records]
         node, batch_node = None, None
@@ -191,10 +191,10 @@ def _rows(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Rows:
 
 
 def decode_plain(body: bytes, limits: Limits) -> tuple[Rows | Row, bytes | None] | None:
-    """Return the records and the idempotency key of a body that has nothing else but `create`.
+    """Return the records and the idempotency key of a body without other fields except `create`.
 
-    The records have no more than data and tag. None for every other body, the wrong ones too: `decode_write` says what
-    is wrong with them.
+    The records have only data and tags. Returns None for every other body, valid or not: `decode_write` handles those
+    and reports what is wrong with them.
     """
     if len(body) > 2 * _EDGE_BYTES:
         if len(body) > _FLOOD * _SHORTEST_RECORD * limits.batch_records_max:
@@ -220,9 +220,9 @@ def decode_plain(body: bytes, limits: Limits) -> tuple[Rows | Row, bytes | None]
 
 
 def _single_row(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Row | None:
-    """The one record of a body that cannot nest too deep; None if there is more to look at.
+    """Return the only record of a body that cannot be too deep, or None if there is more to check.
 
-    Many writes are such ones, and most of their price would be what is done once for a whole column.
+    Many writes have one record, and the work that is done once per column would be most of their cost.
     """
     if not isinstance(wire, _PlainBody) or wire.node is not None:
         return None
@@ -238,7 +238,7 @@ def _single_row(body: bytes, wire: _PlainBody | WriteBody, limits: Limits) -> Ro
 
 
 def check_data(datas: Sequence[bytes], meta: Texts | None, limits: Limits) -> Texts:
-    """A column of values that are compact JSON, every limit of a record checked."""
+    """Return a column of values that are compact JSON, with every limit of a record checked."""
     text, sizes = b"".join(datas), list(map(len, datas))
     offsets = offsets_of(sizes)
     if max(sizes) >= json_text.DEEP_BYTES:
@@ -255,7 +255,7 @@ def check_data(datas: Sequence[bytes], meta: Texts | None, limits: Limits) -> Te
 
 
 def _bytes_of(column: Texts | None, frame: int) -> int:
-    """What a column took in the body, at least."""
+    """Return the minimum of bytes that a column took in the body."""
     if column is None:
         return 0
     rows = column.count if column.valid is None else int.from_bytes(column.valid, "little").bit_count()
@@ -263,7 +263,7 @@ def _bytes_of(column: Texts | None, frame: int) -> int:
 
 
 def _texts(values: Sequence[str | None], what: str, most: int) -> Texts | None:
-    """A column of strings, or None when no row has one."""
+    """Return a column of strings, or None if no row has one."""
     valid = None
     present = cast("Sequence[str]", values)
     try:
@@ -286,7 +286,7 @@ def _texts(values: Sequence[str | None], what: str, most: int) -> Texts | None:
 
 
 def _nodes(own: Sequence[str | None], batch: str | None, most: int) -> tuple[Texts | None, bytes | None]:
-    """The column of nodes and the node of the batch: at most one of them."""
+    """Return the column of nodes and the node of the batch, at most one of them."""
     common = None if batch is None else batch.encode()
     if common is not None and len(common) > most:
         raise InvalidRequestError(f"node has {len(common)} bytes, and {most} are the most")
@@ -298,7 +298,7 @@ def _nodes(own: Sequence[str | None], batch: str | None, most: int) -> tuple[Tex
 
 
 def meta_column(metas: Sequence[dict[str, str] | None], most: int) -> Texts | None:
-    """The column of metas, encoded again: of a repeated key the last value stays."""
+    """Return the column of metas, encoded again: the last value of a repeated key is kept."""
     if metas.count(None) == len(metas):
         return None
     if max(map(len, filter(None, metas)), default=0) > META_KEYS_MAX:
@@ -312,7 +312,7 @@ def meta_column(metas: Sequence[dict[str, str] | None], most: int) -> Texts | No
 
 
 def check_key(key: str | None) -> str | None:
-    """The idempotency key; an empty one is none."""
+    """Return the idempotency key; None if it is empty. Raises InvalidRequestError."""
     if not key:
         return None
     try:
@@ -325,7 +325,7 @@ def check_key(key: str | None) -> str | None:
 
 
 def _check_flood(body: bytes, limits: Limits) -> None:
-    """Count the records of a body that is long enough for far too many, before memory is spent on them."""
+    """Count the records of a body that may have far too many, before memory is used for them."""
     if body.count(b"{") > _FLOOD * limits.batch_records_max:
         _check_count(len(json_text.parse(_COUNT, body).records), limits)
 
@@ -350,7 +350,8 @@ def _check_sizes(sizes: Sequence[int], limits: Limits) -> None:
 
 
 def _check_values(text: bytes, offsets: Sequence[int], first: int, last: int) -> None:
-    """The depth of these rows' values, in ever smaller parts until one has too few brackets to be too deep."""
+    """Check the depth of these rows' values, in smaller and smaller parts until one has too few brackets to be too
+    deep."""
     part = text[offsets[first] : offsets[last]]
     found = json_text.openers(part)
     if found <= NESTING_MAX:
@@ -364,7 +365,7 @@ def _check_values(text: bytes, offsets: Sequence[int], first: int, last: int) ->
 
 
 def _check_rest(body: bytes, datas: bytes, count: int) -> None:
-    """The depth of fields that nobody knows, in a body with room for one that is too deep."""
+    """Check the depth of unknown fields, in a body that has room for one that is too deep."""
     known = json_text.openers(datas) + count + json_text.openers(b'{"records":[')
     if json_text.openers(body) - known > NESTING_MAX:
         json_text.check_depth(body, NESTING_MAX + _AROUND_DATA)

@@ -1,1 +1,1 @@
-"""Pure values: no I/O, no clock, no threads."""
+"""Plain values: no I/O, no clock, no threads."""

@@ -1,4 +1,4 @@
-"""What the broker behind /v1 can be told (http-v1 §16). Every field is a setting."""
+"""The settings of the broker API, `/v1` (http-v1 §16)."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from driftq.model.limits import MIB
 
 
 class BrokerSettings(Struct, frozen=True, kw_only=True):
-    """Limits, times and switches of the broker; 0 is no limit, or never, where the help of a setting says so."""
+    """Limits, times and switches of the broker. 0 means no limit, or never, where the help of a setting states it."""
 
     dev_limits: bool = False
     in_flight_max: int = 64
@@ -30,7 +30,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     error_bytes_max: int = 4096
     stream_stall_ms: int = 30_000
     router: str | None = None
-    """`module:attribute` of the hook that may send messages elsewhere."""
+    """`module:attribute` of the hook that may change the topic or partition of a message."""
     router_url: str | None = None
     router_timeout_ms: int = 2000
     router_fail: Literal["open", "closed"] = "open"
@@ -50,4 +50,4 @@ DEV_LIMITS: dict[str, int] = {
     "nack_guard_max_ms": 0,
     "group_idle_ms": 0,
 }
-"""What `dev_limits` changes, unless a setting says something else."""
+"""The values that `dev_limits` sets, unless they are set explicitly."""

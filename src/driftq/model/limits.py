@@ -1,14 +1,16 @@
-"""Every numeric limit and default, in one table (http-v0 §3, §16, §19). What is settable has a default here."""
+"""All numeric limits and defaults (http-v0 §3, §16, §19). The defaults of settings are here too."""
 
 from msgspec import Struct
 
 MIB = 1 << 20
 WAL_FILE_BYTES_MAX = 2 << 30
-"""A place in the WAL has 32 bits for the offset in its file, and the last write of a file may end after its size."""
+"""A place in the WAL has 32 bits for the offset in its file, and the last write of a file may exceed the file's size.
+A place in the WAL has 32 bits for the offset in its file, and the last write of a file may exceed the file's size."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a request may carry and a server may hold; every field is a setting, and 0 is no limit for what is held."""
+    """Limits of requests and of the server. Every field is a setting; 0 means no limit for amounts that the server
+    holds."""
 
     batch_records_max: int = 10_000
     record_bytes_max: int = MIB
@@ -38,7 +40,7 @@ PAGE_BYTES_MAX = 8 * MIB
 
 BULK_RECORDS, BULK_RECORDS_MAX = 100_000, 1_000_000
 BULK_BYTES_MAX = 64 * MIB
-"""A page of Arrow."""
+"""Limit of one page in Arrow format, in bytes."""
 ARROW_WRITE_RECORDS_MAX = 100_000
 
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
@@ -47,28 +49,28 @@ DELAY_MS_MAX = 86_400_000
 PRIORITY_MAX = 1000
 
 COMMIT_BYTES_MAX = 1024 * MIB
-"""Bytes of one publication of staged writes: they stand in one WAL file."""
+"""Bytes of one publication of staged writes. They are all in one WAL file."""
 
 WRITER_BYTES_MAX = 128
-"""The name of who stages writes."""
+"""Length of the name of a writer that stages parts, in bytes."""
 
 CURSORS_MAX = 1000
-"""Named cursors of one topic."""
+"""Named cursors per topic."""
 
 U64_MAX = (1 << 64) - 1
-"""Where a field of the contract is a u64."""
+"""The largest value of a u64 field of the contract."""
 
 BLOCK_RECORDS_MAX = 1024
 BLOCK_BYTES_MAX = 256 << 10
 OWN_BLOCK_RECORDS = 256
-"""A write of so many records is a block of its own; smaller ones are gathered."""
+"""A write of at least this many records becomes a block of its own; smaller writes are gathered."""
 
 WAL_QUEUE_MAX = 4096
 WAL_QUEUE_BYTES_MAX = 256 * MIB
 WAL_FILE_BYTES = 64 * MIB
 
 RESERVE_MIN, RESERVE_MAX = 256, 65_536
-"""How many `disk` seqs a reservation covers."""
+"""How many seqs one reservation covers for `disk` writes."""
 
 IDEMPOTENCY_WINDOW_MS = 120_000
 LEASE_MS = 30_000

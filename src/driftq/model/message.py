@@ -1,13 +1,13 @@
-"""A message of the broker API as it is stored and handed out (http-v1 §4): text, and what the producer says about it.
+"""A message of the broker API as it is stored and delivered (http-v1 §4): its text and its envelope.
 
-Empty and zero members are absent on the wire, and so are they in the log. `partition_override` 0 is not absent.
+Empty and zero members are left out, both on the wire and in the log. `partition_override` 0 is not left out.
 """
 
 from msgspec import Struct
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
-    """How often and how soon a message that failed is tried again; 0 is no limit, no delay, no cap."""
+    """How often and how soon a failed message is tried again; 0 means no limit, no delay, no cap."""
 
     max_attempts: int = 0
     backoff_ms: int = 0
@@ -15,7 +15,7 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True):
 
 
 class DlqNote(Struct, frozen=True):
-    """Where a dead letter comes from; every member is always there."""
+    """The origin of a dead letter. Every member is always present."""
 
     original_topic: str
     original_partition: int
@@ -27,14 +27,14 @@ class DlqNote(Struct, frozen=True):
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
-    """What the router hook says about a message."""
+    """The label and metadata that the router hook gave to a message."""
 
     label: str = ""
     meta: dict[str, str] = {}
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True):
-    """What comes with a message beside its text."""
+    """The optional fields of a message, next to its key and value."""
 
     run_id: str = ""
     step_id: str = ""
@@ -49,7 +49,7 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     retry_policy: RetryPolicy | None = None
     dlq: DlqNote | None = None
     redrive_policy: RetryPolicy | None = None
-    """Of a dead letter, the policy it had before: stored, and never handed out."""
+    """For a dead letter: the policy it had before. Stored, never delivered."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -62,12 +62,12 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
     @property
     def size(self) -> int:
-        """Bytes that count for backpressure."""
+        """Return the bytes that count for backpressure: key and value."""
         return len(self.key.encode()) + len(self.value.encode())
 
 
 class RoutingDecision(Struct, frozen=True):
-    """What a router hook answers; an empty member leaves it to the producer."""
+    """The answer of a router hook. An empty member keeps the producer's value."""
 
     label: str = ""
     target_topic: str = ""

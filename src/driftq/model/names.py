@@ -1,4 +1,4 @@
-"""Which names a topic, a router or a cursor may have. A name is a key, never a part of a path.
+"""Which names a topic, a router or a cursor may have. A name is a key, never part of a path.
 
 The broker's topic NAME is stored as `@NAME`. `/v0` users cannot choose such a name, because their topics begin with a
 letter or a digit, so the two never collide. Bytes of NAME outside `A-Z a-z 0-9 . _ : -` are percent-encoded (`a b` is
@@ -12,12 +12,12 @@ from driftq.errors import InvalidRequestError
 
 NAME_BYTES_MAX = 255
 DLQ = "dlq."
-"""Begins the names of topics of dead letters."""
+"""Prefix of the names of dead-letter topics."""
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def check_name(topic: str) -> None:
-    """Refuse a name that a topic of the broker cannot have. Raises InvalidRequestError."""
+    """Raise InvalidRequestError for a name that a topic of the broker cannot have."""
     if not topic:
         raise InvalidRequestError("name is required")
     if len(topic.encode()) > NAME_BYTES_MAX or _CONTROL.search(topic) is not None:
@@ -59,12 +59,12 @@ def is_stored_name(name: str) -> bool:
 
 
 def is_router_name(name: str) -> bool:
-    """Does the name follow the grammar of routers, which is that of cursors too?"""
+    """Whether a router, or a cursor, may have this name."""
     return _ROUTER.fullmatch(name) is not None
 
 
 def check_stored_name(name: str) -> None:
-    """Refuse a name that no topic of either API can have. Raises InvalidRequestError."""
+    """Raise InvalidRequestError for a name that no topic of either API can have."""
     if not is_stored_name(name):
         raise InvalidRequestError(
             "a topic name is 1 to 255 of A-Z a-z 0-9 . _ : - and begins with a letter or a digit",
@@ -73,7 +73,7 @@ def check_stored_name(name: str) -> None:
 
 
 def check_router_name(name: str) -> None:
-    """Refuse a name that does not follow it."""
+    """Raise InvalidRequestError for a name that no router or cursor can have."""
     if not is_router_name(name):
         raise InvalidRequestError(
             "a router name is 1 to 255 of A-Z a-z 0-9 . _ : - > and begins with a letter or a digit",

@@ -1,4 +1,4 @@
-"""A router: a standing rule that copies records from one topic to another (http-v0 §11.1)."""
+"""A router: a permanent rule that copies records from one topic to another (http-v0 §11.1)."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Guarantee(StrEnum):
-    """What a router promises about each record."""
+    """How often a router copies each record."""
 
     AT_LEAST_ONCE = "at_least_once"
     EXACTLY_ONCE = "exactly_once"
@@ -17,7 +17,7 @@ Filter = tuple[str, str, str]
 
 
 class RouterSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a PUT says, defaults applied."""
+    """The definition of a router, with defaults applied."""
 
     source: str
     dest: str
@@ -29,4 +29,4 @@ class RouterSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 HOPS_MAX = 8
-"""A copy that has come so far goes no further."""
+"""A copy that has passed this many routers is not copied again."""

@@ -1,4 +1,4 @@
-"""The reader-visible notice of involuntary loss (http-v0 §4.5), and the holes that cause some of them."""
+"""The tombstone that informs a reader of lost records (http-v0 §4.5), and the holes that cause some of them."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Reason(StrEnum):
-    """Why records are missing that nobody asked to lose."""
+    """Why records are missing that no client deleted."""
 
     CAP = "cap"
     TTL = "ttl"
@@ -16,17 +16,17 @@ class Reason(StrEnum):
     CRASH = "crash"
     CORRUPTION = "corruption"
     FROM_SEQ_TOO_OLD = "from_seq_too_old"
-    """What a stream says for cap, TTL or both where it begins behind the floor; never a hole's."""
+    """Used by a stream that begins below the floor, for cap, TTL or both. Never the reason of a hole."""
 
 
 class Hole(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A seq range inside the log that holds no record through no wish of the reader. Both ends included."""
+    """A range of seqs in the log without records that no client deleted. Both ends are included."""
 
     first: int
     last: int
     reason: Reason
     at_most: bool = False
-    """Whether only some of the seqs, or none of them, may have had a record that was acked."""
+    """Whether it is not known how many of the seqs had an acked record: some of them, or none."""
 
 
 class Tombstone(
@@ -38,7 +38,7 @@ class Tombstone(
     tag="tombstone",
     rename={"seq": "$seq"},
 ):
-    """One gap. Reading resumes at `seq`."""
+    """One gap in a topic. Reading resumes at `seq`."""
 
     seq: int
     gap_from: int
@@ -51,7 +51,7 @@ class Tombstone(
     """Whether `missed_estimate` is an upper bound: after a crash it is not known which of the seqs had a record."""
 
     def text(self) -> str:
-        """Return what happened, in words."""
+        """Return a sentence that describes the gap."""
         if self.reason is Reason.RECREATED:
             return (
                 f"the cursor is above the head {self.head_seq}, or the topic was deleted and created again since;"

@@ -1,4 +1,4 @@
-"""The config of a topic (http-v0 §5), resolved: what is stored, logged and echoed is always the whole object."""
+"""The config of a topic (http-v0 §5). The complete object is stored, logged and returned, with all defaults applied."""
 
 from enum import StrEnum
 from typing import Literal
@@ -20,7 +20,7 @@ class Durability(StrEnum):
 
 
 class Discard(StrEnum):
-    """What a full topic does with a write."""
+    """What a full topic does with a write: drop the oldest records, or refuse it."""
 
     OLD = "old"
     REJECT = "reject"
@@ -30,7 +30,7 @@ TopicType = Literal["log", "queue"]
 
 
 class TopicConfig(Struct, frozen=True, kw_only=True):
-    """All seventeen fields. `resolved` makes one out of what a caller gave."""
+    """All seventeen fields of a topic's config. `resolved` applies defaults to the fields that a caller gave."""
 
     type: TopicType = "log"
     ttl_ms: int = 0
@@ -52,13 +52,13 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def resolved_durability(self) -> Durability:
-        """The class: an explicit one wins, else `durable` picks."""
+        """Return the durability class: `durability` if it is set, else the one that `durable` selects."""
         if self.durability is not None:
             return self.durability
         return Durability.FSYNC if self.durable else Durability.DISK
 
     def resolved(self, topic: str) -> "TopicConfig":
-        """The same with every default and clamp applied, or an error that says which field is wrong."""
+        """Return the config with defaults and clamps applied. Raises InvalidRequestError if `dead_letter` is wrong."""
         if self.dead_letter is not None and not (
             is_stored_name(self.dead_letter) and not (self.type == "queue" and self.dead_letter == topic)
         ):
@@ -77,7 +77,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
 
 
 class TopicPatch(Struct, frozen=True, kw_only=True):
-    """Changes of a config (http-v0 §6.5): a field that is absent stays, one that is null returns to its default."""
+    """Changes of a config (http-v0 §6.5): an absent field keeps its value, a null field returns to its default."""
 
     type: TopicType | UnsetType | None = UNSET
     ttl_ms: int | UnsetType | None = UNSET
@@ -105,7 +105,7 @@ class TopicPatch(Struct, frozen=True, kw_only=True):
             if value is not UNSET
         }
         if "durable" in changes or "durability" in changes:
-            # Of the two names of the class, the one that is not given must not win with its stored value.
+            # The class has two fields. The stored value of the one that is not given must not override the other.
             changes = {"durable": False, "durability": None, **changes}
         return structs.replace(config, **changes)
 

@@ -1,4 +1,4 @@
-"""What the additions to the v0 dialect answer (http-v0 §22): segments, named cursors, staged writes, backups."""
+"""The answers of the additions to `/v0` (http-v0 §22): segments, named cursors, staged writes, backups."""
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -7,7 +7,7 @@ from driftq.model.v0_answers import Listing, Performance
 
 
 class HoleRow(Struct, omit_defaults=True):
-    """A hole in the log; `at_most`: it is not known which of its seqs had a record."""
+    """A hole in the log. `at_most`: it is not known which of its seqs had a record."""
 
     first: int = field(name="from")
     last: int = field(name="to")
@@ -16,7 +16,7 @@ class HoleRow(Struct, omit_defaults=True):
 
 
 class SegmentRow(Struct):
-    """One sealed segment; `bytes` are of its payload, deleted records included."""
+    """One sealed segment. `bytes` is the size of its payload, deleted records included."""
 
     tier: str
     file: str
@@ -30,7 +30,7 @@ class SegmentRow(Struct):
 
 
 class SegmentManifest(Struct):
-    """The answer."""
+    """The state of a topic, its sealed segments and its holes."""
 
     topic: str
     topic_id: int
@@ -48,7 +48,7 @@ class SegmentManifest(Struct):
 
 
 class CursorMoved(Struct):
-    """The answer to a PUT."""
+    """The answer to a PUT of a cursor."""
 
     topic: str
     cursor: str
@@ -62,7 +62,7 @@ class CursorMoved(Struct):
 
 
 class CursorRow(Struct):
-    """One cursor in a list."""
+    """One cursor in a list of cursors."""
 
     topic: str
     cursor: str
@@ -75,19 +75,19 @@ class CursorRow(Struct):
 
 
 class CursorState(CursorRow):
-    """One cursor, asked for alone."""
+    """The state of one cursor."""
 
     performance: Performance
 
 
 class CursorList(Listing):
-    """A page of the list."""
+    """A page of the list of cursors."""
 
     cursors: list[CursorRow]
 
 
 class CursorDeleted(Struct):
-    """The answer to a DELETE."""
+    """The answer to a DELETE of a cursor."""
 
     topic: str
     cursor: str
@@ -96,7 +96,7 @@ class CursorDeleted(Struct):
 
 
 class PartStaged(Struct):
-    """The answer to a part."""
+    """The answer to the upload of a part."""
 
     topic: str
     writer: str
@@ -111,7 +111,7 @@ class PartStaged(Struct):
 
 
 class BatchCommitted(Struct):
-    """The answer to a commit: as that to a write (§7), seqs null for a batch long before the last."""
+    """The answer to a commit, like that to a write (§7). The seqs are null for a batch long before the last one."""
 
     topic: str
     first_seq: int | None
@@ -126,7 +126,7 @@ class BatchCommitted(Struct):
 
 
 class StagedWriterState(Struct):
-    """What a writer has done."""
+    """The last batch that a writer has committed."""
 
     topic: str
     writer: str
@@ -137,7 +137,7 @@ class StagedWriterState(Struct):
 
 
 class PartsDropped(Struct):
-    """The answer to a DELETE."""
+    """The answer to a DELETE of staged parts."""
 
     topic: str
     writer: str
@@ -146,8 +146,9 @@ class PartsDropped(Struct):
 
 
 class BackupRow(Struct):
-    """A backup of this run of the server. `bytes` are of all files that belong to it; `copied_bytes` of those that its
-    directory did not have."""
+    """A backup that this run of the server has made. `bytes` is the size of all its files, `copied_bytes` of those that
+    its directory did not have.
+    """
 
     id: str
     to: str
@@ -165,14 +166,14 @@ class BackupRow(Struct):
 
 
 class BackupState(Struct):
-    """One of them."""
+    """The state of one backup."""
 
     backup: BackupRow
     performance: Performance
 
 
 class BackupList(Struct):
-    """All of them, oldest first."""
+    """All backups of this run, oldest first."""
 
     backups: list[BackupRow]
     performance: Performance

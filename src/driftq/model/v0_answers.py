@@ -1,7 +1,7 @@
-"""What the v0 dialect answers (http-v0), as values: the server encodes them, the client decodes them.
+"""The answers of `/v0` (http-v0), as values: the server encodes them, the client decodes them.
 
-Answers whose bytes the server splices (writes, pages, claims) have their shapes here too; tests compare them with what
-is really sent.
+The answers that the server assembles from bytes (writes, pages, claims) are defined here too; tests compare them with
+what is really sent.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from driftq.model.topic_config import TopicConfig, TopicType
 
 
 class Performance(Struct, frozen=True, omit_defaults=True):
-    """How long it took, and what it took; a field that has no meaning for a call is left out."""
+    """Time and work of a request. A field that has no meaning for a call is left out."""
 
     server_total_ms: float
     wal_append_ms: float | None = None
@@ -25,14 +25,14 @@ class Performance(Struct, frozen=True, omit_defaults=True):
 
 
 class Listing(Struct, kw_only=True, omit_defaults=True):
-    """What every page of a list has: where the next one begins, unless it is the last (http-v0 §1.9)."""
+    """The fields of every page of a list: `next_cursor` is where the next page begins (http-v0 §1.9)."""
 
     performance: Performance
     next_cursor: str | None = None
 
 
 class Health(Struct, frozen=True):
-    """What a process that can answer says of itself."""
+    """The answer of a process that is alive."""
 
     status: str
     version: str
@@ -40,7 +40,7 @@ class Health(Struct, frozen=True):
 
 
 class Holes(Struct, frozen=True, omit_defaults=True):
-    """What was lost that nobody asked to lose: ranges of seqs by reason, and damaged control frames."""
+    """Losses that no client asked for: ranges of seqs by reason, and damaged control frames."""
 
     corruption: int
     crash: int
@@ -53,39 +53,40 @@ class WriterState(Struct, frozen=True, omit_defaults=True):
     """What is wrong with a writer of the server."""
 
     state: str
-    """`hung`: it does not answer. `replaced`: its process ended, and threads of the server do its work."""
+    """`hung`: the writer does not answer. `replaced`: its process ended, and threads of the server do its work."""
     ms: int | None = None
-    """For how long it has not answered."""
+    """How long the writer has not answered, in milliseconds."""
 
 
 class ClockAhead(Struct, frozen=True):
-    """Stamps that are ahead of the wall clock (http-v0 §19.4)."""
+    """How far record timestamps are ahead of the wall clock (http-v0 §19.4)."""
 
     ahead_ms: int
 
 
 class Readiness(Struct, frozen=True, omit_defaults=True):
-    """What a server that takes requests says of itself."""
+    """The answer of a server that accepts requests."""
 
     status: str
     wal_replay_complete: bool
     topics: int
     holes: Holes | None = None
     writable: bool = True
-    """False where the server reads, deletes and frees space, and takes no records. Left out while it is true."""
+    """False while the server refuses records; reads, deletes and freeing space work. Left out while it is true."""
     reason: str | None = None
-    """Why it is not writable: `disk_full`, `internal` where the next log file cannot be made for another reason, or
-    `throttled` while the log writer hangs."""
+    """Why it is not writable: `disk_full`, `internal` if the next log file cannot be made for another reason, or
+    `throttled` while the log writer hangs.
+    """
     message: str | None = None
-    """The same for people."""
+    """The reason as a sentence for people."""
     writers: dict[str, WriterState] | None = None
-    """Writers with which something is wrong: `log`, `segments`. Left out while nothing is."""
+    """Writers with a problem: `log`, `segments`. Left out if there is none."""
     clock: ClockAhead | None = None
     """Present while `$ts` is more than 1000 ms ahead of the wall clock."""
 
 
 class QueueCounts(Struct, frozen=True):
-    """How the jobs of a queue stand (http-v0 §14.7)."""
+    """The number of jobs of a queue in each state (http-v0 §14.7)."""
 
     ready: int
     in_flight: int
@@ -93,7 +94,7 @@ class QueueCounts(Struct, frozen=True):
 
 
 class TopicPut(Struct):
-    """The answer to a PUT (§6.1)."""
+    """The answer to a PUT of a topic (§6.1)."""
 
     topic: str
     created: bool
@@ -122,7 +123,7 @@ class TopicState(Struct, omit_defaults=True):
 
 
 class TopicRow(Struct):
-    """One topic in the list (§6.3)."""
+    """One topic in the list of topics (§6.3)."""
 
     topic: str
     head_seq: int
@@ -134,13 +135,13 @@ class TopicRow(Struct):
 
 
 class TopicList(Listing):
-    """A page of the list (§6.3)."""
+    """A page of the list of topics (§6.3)."""
 
     topics: list[TopicRow]
 
 
 class TopicDeleted(Struct):
-    """The answer to a DELETE (§6.4)."""
+    """The answer to a DELETE of a topic (§6.4)."""
 
     topic: str
     deleted: bool
@@ -187,7 +188,7 @@ class Written(Struct, omit_defaults=True):
 
 
 class DiffPage(Struct):
-    """The answer to a diff."""
+    """The answer to a diff: one page of records."""
 
     topic: str
     records: list[Record]
@@ -202,7 +203,7 @@ class DiffPage(Struct):
 
 
 class Job(Struct, omit_defaults=True):
-    """A job under a lease."""
+    """A job that a worker has under a lease."""
 
     seq: int = field(name="$seq")
     lease_id: str
@@ -247,7 +248,7 @@ class NackAnswer(Struct):
 
 
 class LeaveAnswer(Struct):
-    """The answer to a leave: how many claims it ended."""
+    """The answer to a leave: the number of claims that it ended."""
 
     topic: str
     ended: int
@@ -265,7 +266,7 @@ class ExtendAnswer(Struct):
 
 
 class RouterPut(Struct):
-    """The answer to it."""
+    """The answer to a PUT of a router."""
 
     router: str
     created: bool
@@ -281,7 +282,7 @@ class RouterPut(Struct):
 
 
 class RouterState(Struct):
-    """One router."""
+    """The state of one router."""
 
     router: str
     source: str
@@ -297,7 +298,7 @@ class RouterState(Struct):
 
 
 class RouterRow(Struct):
-    """One router in the list."""
+    """One router in the list of routers."""
 
     router: str
     source: str
@@ -307,13 +308,13 @@ class RouterRow(Struct):
 
 
 class RouterList(Listing):
-    """A page of the list."""
+    """A page of the list of routers."""
 
     routers: list[RouterRow]
 
 
 class RouterDeleted(Struct):
-    """The answer to a DELETE."""
+    """The answer to a DELETE of a router."""
 
     router: str
     deleted: bool
@@ -321,13 +322,13 @@ class RouterDeleted(Struct):
 
 
 class Cursor(Struct, frozen=True, omit_defaults=True):
-    """How a topic stands at the beginning."""
+    """Where a watch begins in one topic."""
 
     from_seq: int
     head_seq: int
     earliest_seq: int
     epoch: int | None = None
-    """Which life of the name it is, for a reader that asks with `include_epoch`."""
+    """Identifies one creation of the topic. Present for a reader that asks with `include_epoch`."""
 
 
 class Watching(Struct):

@@ -1,4 +1,4 @@
-"""What the broker API answers (http-v1), as values: the document describes them, the client decodes them."""
+"""The answers of the broker API (http-v1), as values: the OpenAPI document describes them, the client decodes them."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class BrokerError(Struct, omit_defaults=True):
-    """Every answer that is no success; the last three are there with a 429."""
+    """The body of every refusal. The last three fields are present in an answer with status 429."""
 
     error: str
     message: str
@@ -16,13 +16,13 @@ class BrokerError(Struct, omit_defaults=True):
 
 
 class Alive(Struct):
-    """The process answers."""
+    """The answer of a process that is alive."""
 
     status: str
 
 
 class Build(Struct):
-    """What this is."""
+    """Version and commit of the server, and whether it has a WAL."""
 
     version: str
     commit: str
@@ -30,13 +30,13 @@ class Build(Struct):
 
 
 class TopicNames(Struct):
-    """Topics, by the bytes of their names."""
+    """The names of the topics, in the order of their bytes."""
 
     topics: list[str]
 
 
 class TopicCreated(Struct):
-    """A topic, with the partitions it has."""
+    """The answer to the creation of a topic, with its number of partitions."""
 
     status: str
     name: str
@@ -44,14 +44,14 @@ class TopicCreated(Struct):
 
 
 class MessageProduced(Struct):
-    """The topic that was asked for."""
+    """The answer to a produce, with the topic of the request."""
 
     status: str
     topic: str
 
 
 class BatchResult(Struct, omit_defaults=True):
-    """What became of one message."""
+    """The result of one message of a batch."""
 
     status: Literal["produced", "duplicate", "rejected"]
     partition: int = 0
@@ -60,7 +60,7 @@ class BatchResult(Struct, omit_defaults=True):
 
 
 class BatchProduced(Struct):
-    """What became of all of them, in their order."""
+    """The results of all messages of a batch, in order."""
 
     status: str
     topic: str
@@ -68,19 +68,19 @@ class BatchProduced(Struct):
 
 
 class GroupLeft(Struct):
-    """How many streams are ended."""
+    """The number of streams that a leave ended."""
 
     streams: int
 
 
 class Extended(Struct):
-    """Until when it is held."""
+    """Until when the message is leased."""
 
     deadline_ms: int
 
 
 class EntryResult(Struct, omit_defaults=True):
-    """What became of one entry of a batch: the status of a single call, and of a refusal its body."""
+    """The result of one entry of a batch: the status of a single call and, after a refusal, the fields of its body."""
 
     code: int
     error: str = ""
@@ -91,25 +91,25 @@ class EntryResult(Struct, omit_defaults=True):
 
 
 class EntryResults(Struct):
-    """What became of all of them, in their order."""
+    """The results of all entries, in order."""
 
     results: list[EntryResult]
 
 
 class ExtendResult(EntryResult, omit_defaults=True):
-    """Until when one message is held, or why it is not."""
+    """Until when one message is leased, or why it is not."""
 
     deadline_ms: int = 0
 
 
 class ExtendResults(Struct):
-    """What became of all of them, in their order."""
+    """The results of all extends of a batch, in order."""
 
     results: list[ExtendResult]
 
 
 class PartitionRow(Struct):
-    """A group in one partition."""
+    """The state of a group in one partition."""
 
     partition: int
     floor: int
@@ -123,7 +123,7 @@ class PartitionRow(Struct):
 
 
 class GroupRow(Struct):
-    """One group."""
+    """One group with its partitions."""
 
     topic: str
     group: str
@@ -132,13 +132,13 @@ class GroupRow(Struct):
 
 
 class GroupList(Struct):
-    """Groups, and how they stand in every partition."""
+    """Groups, with their state in every partition."""
 
     groups: list[GroupRow]
 
 
 class PartitionMoved(Struct):
-    """What a seek did to one partition."""
+    """The floor of one partition before and after a seek."""
 
     partition: int
     floor_before: int
@@ -146,13 +146,13 @@ class PartitionMoved(Struct):
 
 
 class GroupMoved(Struct):
-    """What a seek did."""
+    """The partitions that a seek changed."""
 
     moved: list[PartitionMoved]
 
 
 class KeyStanding(Struct, omit_defaults=True):
-    """How a key stands after a call."""
+    """The state of an idempotency key after a call."""
 
     status: Literal["PENDING", "COMMITTED", "FAILED"]
     already_done: bool
@@ -161,7 +161,7 @@ class KeyStanding(Struct, omit_defaults=True):
 
 
 class KeyResult(EntryResult, omit_defaults=True):
-    """How one key of a batch stands after a call, or why the call was refused."""
+    """The state of one key of a batch after a call, or why the call was refused."""
 
     status: Literal["", "PENDING", "COMMITTED", "FAILED"] = ""
     already_done: bool = False
@@ -170,13 +170,13 @@ class KeyResult(EntryResult, omit_defaults=True):
 
 
 class KeyResults(Struct):
-    """How all of them stand, in their order."""
+    """The states of all keys of a batch, in order."""
 
     results: list[KeyResult]
 
 
 class KeyEntry(Struct):
-    """What is known of a key."""
+    """The stored entry of an idempotency key."""
 
     status: Literal["PENDING", "COMMITTED", "FAILED"]
     owner: str
@@ -187,7 +187,7 @@ class KeyEntry(Struct):
 
 
 class StepInGroup(Struct):
-    """How a step stands in one group: of one that has it done, the deliveries are counted too."""
+    """The state of a step in one group. `attempts` counts deliveries, also for a finished step."""
 
     group: str
     attempts: int
@@ -196,7 +196,7 @@ class StepInGroup(Struct):
 
 
 class StepLetter(Struct):
-    """A dead letter that came of a step."""
+    """A dead letter that a step became."""
 
     topic: str
     partition: int
@@ -208,7 +208,7 @@ class StepLetter(Struct):
 
 
 class RunStep(Struct, omit_defaults=True):
-    """A message of a run: how it stands on the whole, and in every group."""
+    """A message of a run: its overall state, and its state in every group."""
 
     step_id: str
     parent_step_id: str
@@ -232,14 +232,14 @@ class RunSteps(Struct, omit_defaults=True):
 
 
 class RedriveAsked(Struct, omit_defaults=True):
-    """A job, unless it was a dry run."""
+    """The number of matching letters and, unless it was a dry run, the id of the redrive job."""
 
     matched: int
     job_id: str = ""
 
 
 class RedriveJob(Struct):
-    """How a redrive stands."""
+    """The state of a redrive job."""
 
     state: Literal["running", "done", "cancelled", "failed"]
     matched: int
