@@ -21,16 +21,16 @@ from driftq.storage.blocks.rows import Row, Rows
 
 
 class Single(Protocol):
-    """One record and its idempotency key."""
+    """A write of one record that has no more than data and perhaps a tag."""
 
     @property
     def key(self) -> bytes | None:
-        """The key of its write."""
+        """Return the idempotency key of the write, or None if it has none."""
         ...
 
     @property
     def rows(self) -> Row:
-        """The record."""
+        """Return the one record of the write."""
         ...
 
 
