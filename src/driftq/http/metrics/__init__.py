@@ -1,1 +1,1 @@
-"""Counters for monitoring."""
+"""Metrics, vitals and the log of requests, for monitoring."""

@@ -1,4 +1,4 @@
-"""The Prometheus text format, version 0.0.4: families of samples to bytes."""
+"""Encodes metric families in the Prometheus text format, version 0.0.4."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -11,7 +11,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Sample(NamedTuple):
-    """One figure; `suffix` is what a histogram's parts are called beside its name."""
+    """One value; `suffix` is appended to the family's name for the parts of a histogram."""
 
     value: float
     labels: Mapping[str, str] = {}
@@ -19,7 +19,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """The samples of one name."""
+    """All samples with one metric name."""
 
     name: str
     kind: Kind
@@ -28,17 +28,17 @@ class Family(NamedTuple):
 
 
 def gauge(name: str, text: str, value: float) -> Family:
-    """A family of one figure that goes up and down."""
+    """Return a family with one value that goes up and down."""
     return Family(name, "gauge", text, [Sample(value)])
 
 
 def counter(name: str, text: str, value: float) -> Family:
-    """A family of one figure that only grows."""
+    """Return a family with one value that only grows."""
     return Family(name, "counter", text, [Sample(value)])
 
 
 def histogram(name: str, text: str, bounds: Iterable[int], counts: Iterable[int], total: float) -> Family:
-    """Counts between bounds, the last one above them all, as Prometheus wants them: each with all below it."""
+    """Return a histogram. `counts` has one count per bound and one above the last; Prometheus wants them cumulative."""
     samples = []
     seen = 0
     for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
@@ -48,7 +48,7 @@ def histogram(name: str, text: str, bounds: Iterable[int], counts: Iterable[int]
 
 
 def encode(families: Iterable[Family]) -> bytes:
-    """The page."""
+    """Return the families as the body of a metrics page."""
     lines: list[str] = []
     for name, kind, text, samples in families:
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]

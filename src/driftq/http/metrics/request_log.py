@@ -1,4 +1,4 @@
-"""What the log says of requests: refusals, failures, slow ones, and every one of them where that is asked for.
+"""Logs requests: refusals, failures, slow requests, and with `--access-log` every request.
 
 | event | level | how often |
 |---|---|---|
@@ -8,8 +8,8 @@
 | answer after more than `--slow-request-ms` | warning | every one, up to `EACH_MAX` per minute |
 | every answer, with `--access-log` | info | every one |
 
-The reason of a refusal is its code, and the limit that it names. Long polls and streams are never slow: they wait
-because their callers ask for it. No line has a query, which may hold a key, a header or a body.
+The reason of a refusal is its error code and the limit it names. Long polls and streams never count as slow, because
+their callers asked to wait. No line contains a query (it may hold a key), a header or a body.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from driftq.system.log_repeats import Repeats
 from driftq.system.runtime import Runtime
 
 EACH_MAX = 1000
-"""So many lines of one reason are logged one by one in a minute; the others are counted."""
+"""Number of lines per reason and minute that are logged one by one; further ones are only counted."""
 NEVER_NS = 1 << 62
-"""Longer than any request takes."""
+"""Longer than any request takes, in ns."""
 NS_PER_MS = 1_000_000
 _PATH_CHARS_MAX = 200
 _AUTHENTICATION = (401, 403)
@@ -41,12 +41,12 @@ _access = logging.getLogger("driftq.access")
 
 
 class RequestLog:
-    """The lines about the requests of one listener."""
+    """Writes the log lines about the requests of one listener."""
 
     def __init__(
         self, runtime: Runtime, clock: Clock | None = None, *, slow_ms: int = 0, access_log: bool = False
     ) -> None:
-        """Without a clock, or with `slow_ms` 0, no request is slow."""
+        """Without a clock, or with `slow_ms=0`, no request counts as slow."""
         self._repeats = Repeats(runtime, _log)
         self._now_ns = None if clock is None else clock.monotonic_ns
         self._slow_ns = slow_ms * NS_PER_MS if slow_ms else NEVER_NS
@@ -55,7 +55,7 @@ class RequestLog:
     def answered(
         self, request: Request, answer: Reply | StreamAnswer | Upgrade, transport: asyncio.BaseTransport | None = None
     ) -> None:
-        """Log what there is to say of an answer. Called when it is known, before it is packed and sent."""
+        """Log an answer if it is worth a line. Called when the answer is known, before it is compressed and sent."""
         took_ns = self._now_ns() - request.began_ns if request.began_ns and self._now_ns is not None else 0
         status = 101 if isinstance(answer, Upgrade) else answer.status
         if status >= 400:

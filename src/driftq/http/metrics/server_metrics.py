@@ -1,4 +1,4 @@
-"""`GET /v0/metrics` (http-v0 §17): what the server counts, as Prometheus text or as JSON."""
+"""`GET /v0/metrics` (http-v0 §17): the server's metrics, as Prometheus text or as JSON."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,23 +18,23 @@ from driftq.storage.wal.group_commit import Shard
 from driftq.storage.wal.writer_messages import SYNC_BOUNDS_US
 
 TOPICS_MAX = 1000
-"""Of so many topics the figures are shown."""
+"""Maximum number of topics with their own metrics."""
 
 _NS_PER_US = 1000
 
 
 class MetricsEndpoint:
-    """The page, both ways."""
+    """Serves the metrics as Prometheus text and as JSON."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of this endpoint."""
         return [Route("GET", "/v0/metrics", self.get, Scope.READ, always=True)]
 
     def get(self, request: Request) -> Reply:
-        """Always 200, whatever the state of the server."""
+        """Return the metrics with status 200, in every state of the server."""
         figures = self._server.figures()
         if b"application/json" in (request.header(b"accept") or b""):
             return json_reply(200, _as_json(figures) | {"vitals": vitals_of(self._server, request.access)})
@@ -76,7 +76,7 @@ def _as_json(figures: ServerFigures) -> dict[str, object]:
 
 
 class _Wal:
-    """The shards as one."""
+    """Sums of the counters of all WAL shards."""
 
     def __init__(self, shards: Iterable[Shard]) -> None:
         shards = list(shards)
@@ -86,7 +86,7 @@ class _Wal:
         self.bytes = sum(one.bytes for one in counters)
         self.rotations = sum(one.rotations for one in counters)
         self.submit_full = sum(shard.submit_full for shard in shards)
-        # Copied first: the threads go on counting, and the parts of a histogram must fit each other.
+        # Copied first: the threads continue to count, and the parts of a histogram must match.
         self.sync_counts = [sum(column) for column in zip(*[list(one.sync_counts) for one in counters], strict=True)]
         self.sync_counts = self.sync_counts or [0] * (len(SYNC_BOUNDS_US) + 1)
         self.syncs = sum(self.sync_counts)
@@ -96,7 +96,7 @@ class _Wal:
 
 
 def families(figures: ServerFigures) -> Iterator[Family]:
-    """Everything that is counted whichever API it came through."""
+    """Yield the metrics that do not depend on which API was used."""
     yield gauge("driftq_topics", "Topics.", len(figures.topics))
     yield gauge("driftq_routers", "Routers.", figures.routers)
     yield gauge("driftq_records_live", "Live records of all topics.", figures.records)

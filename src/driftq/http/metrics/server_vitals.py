@@ -1,4 +1,4 @@
-"""The vitals of a server: in the JSON of the metrics, and as Prometheus families."""
+"""Collects the vitals of a server, for the JSON metrics and as Prometheus families."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ def vitals_of(server: Server, access: Access) -> Vitals:
 
 
 def vital_families(server: Server) -> Iterator[Family]:
-    """Yield what Prometheus is to know of them."""
+    """Yield the vitals that Prometheus shows: checkpoint, disk and backup."""
     checkpoint, disk, backup_ts = _checkpoint(server), _disk(server), server.backups.last_ts
     age = checkpoint.age_ms / _MS_PER_S
     yield gauge("driftq_checkpoint_age_seconds", "Seconds since the last checkpoint, or since the start.", age)

@@ -1,1 +1,1 @@
-"""The API described."""
+"""Describes both APIs as an OpenAPI document."""

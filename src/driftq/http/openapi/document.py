@@ -1,7 +1,7 @@
-"""An OpenAPI 3.1 document out of operations whose shapes are the structs that decode the requests.
+"""Builds an OpenAPI 3.1 document from operations; their schemas come from the structs that decode the requests.
 
-What an operation needs of a key, and which errors it shares with all others, is added here;
-`http/openapi/v0_operations` says what is its own.
+This module adds what operations share: the need for a key, and the common errors. `http/openapi/v0_operations` and
+`v1_operations` list the operations themselves.
 """
 
 import re
@@ -37,13 +37,13 @@ _PHRASES = {
 
 
 class ErrorEnvelope(Struct, frozen=True):
-    """Every answer that is no success."""
+    """The body of every answer that reports an error."""
 
     error: "Error"
 
 
 class Error(Struct, frozen=True, omit_defaults=True):
-    """What went wrong: a stable code, a sentence, facts."""
+    """What went wrong: a stable code, a message, and details."""
 
     code: str
     message: str
@@ -51,31 +51,31 @@ class Error(Struct, frozen=True, omit_defaults=True):
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One method of one path."""
+    """One HTTP method of one path."""
 
     summary: str
     reply: object = None
-    """The shape of its success, where that is JSON."""
+    """Type of the JSON body of a success."""
     statuses: tuple[int, ...] = (200,)
     errors: tuple[int, ...] = ()
-    """Beside those that every operation has."""
+    """Error statuses beyond those that every operation has."""
     body: object = None
     body_required: bool = True
     query: Mapping[str, object] = {}
     required_query: frozenset[str] = frozenset()
     headers: Mapping[str, object] = {}
     other_media: Mapping[str, str] = {}
-    """Other types of its success, and what they are."""
+    """Other media types of a success, with a description."""
     open: bool = False
-    """Is no key needed?"""
+    """Whether the operation needs no key."""
     always: bool = False
-    """Is it answered whatever the state of the server?"""
+    """Whether the operation is answered in every state of the server."""
     error: object = ErrorEnvelope
-    """The shape of its refusals."""
+    """Type of the JSON body of an error."""
 
 
 def document(operations: Mapping[tuple[str, str], Operation], *, title: str, version: str) -> dict[str, Any]:
-    """The whole of it."""
+    """Return the whole OpenAPI document."""
     shapes = _shapes(operations.values())
     schemas, components = schema_components(
         shapes, schema_hook=_schema_of_anything, ref_template="#/components/schemas/{name}"
@@ -94,10 +94,10 @@ def document(operations: Mapping[tuple[str, str], Operation], *, title: str, ver
 
 
 def _schema_of_anything(kind: type) -> dict[str, Any]:
-    """What a handler looks at itself, a match for example, has no shape here."""
+    """Return a schema for `object`: fields that a handler checks itself, such as a match."""
     if kind is object:
         return {"description": "Any JSON."}
-    raise NotImplementedError  # how msgspec wants to hear that a hook does not know a type
+    raise NotImplementedError  # msgspec's convention for a type that the hook does not know
 
 
 def _shapes(operations: Iterable[Operation]) -> list[Any]:

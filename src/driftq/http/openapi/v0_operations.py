@@ -1,6 +1,6 @@
-"""Every operation of the v0 dialect as its OpenAPI document tells it, and the route that serves the document.
+"""Lists every operation of the /v0 API for the OpenAPI document, and serves the document.
 
-Bodies are the structs that decode them, answers those of `model/v0_answers`.
+Request bodies are the structs that decode them, answers those of `model/v0_answers`.
 """
 
 from typing import Any
@@ -196,17 +196,17 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 
 
 class OpenApi:
-    """The document, made when it is first asked for."""
+    """Serves the document, which is built at the first request."""
 
     def __init__(self) -> None:
         self._body: bytes | None = None
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of this endpoint."""
         return [Route("GET", "/openapi.json", self.get, probe=True)]
 
     def get(self, _: Request) -> Reply:
-        """The document."""
+        """Return the whole document as JSON."""
         if self._body is None:
             self._body = encode(document(OPERATIONS | BROKER_OPERATIONS, title="DriftQ", version=__version__))
         return Reply(200, self._body)

@@ -1,4 +1,4 @@
-"""Every operation of the broker API as the OpenAPI document tells it; the query form of a call is left out."""
+"""Lists every operation of the broker API for the OpenAPI document; the query form of calls is left out."""
 
 from driftq.http.openapi.document import Operation
 from driftq.http.v1 import groups, idempotency, redrive, topics
