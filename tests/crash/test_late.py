@@ -1,9 +1,11 @@
 """Crashes of a log whose records of class `memory` are loaded when the server is ready, and of those starts."""
 
 import random
+import sys
 
 import pytest
 
+from driftq.engine.recovery import deferred_load
 from driftq.storage.wal import memory_spans as spans
 from tests.crash import scenarios
 from tests.crash.sweep import Swept, recovering, run, run_and_sweep, sweep
@@ -11,10 +13,11 @@ from tests.crash.sweep import Swept, recovering, run, run_and_sweep, sweep
 pytestmark = pytest.mark.crash
 
 
-@pytest.fixture(autouse=True)
-def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans of any length are named after every sync."""
-    monkeypatch.setattr(spans, "SPAN_BYTES_MIN", 1)
+@pytest.fixture(autouse=True, params=["spans", "frames"])
+def put_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans of any length are named after every sync; or none is, and every frame is put off by itself."""
+    monkeypatch.setattr(deferred_load, "EAGER_FRAMES", 0)
+    monkeypatch.setattr(spans, "SPAN_BYTES_MIN", 1 if request.param == "spans" else sys.maxsize)
     monkeypatch.setattr(spans, "NAMED_BYTES", 1)
 
 

@@ -229,6 +229,7 @@ class Engine:
         self._make_upkeep(layout, clock)
         self.loading = Loading(runtime, self._recovery.late, self.filing.changed, self._loaded)
         self.catalog.load_late = self.loading.finish
+        self.catalog.wait_for_late = self.loading.wait_for_all
         self._closing: Pending[bool] | None = None
         for topic in self.catalog.visible():
             self.filing.deleted_rows(topic)

@@ -158,12 +158,16 @@ class App:
         return self._handled(request, route)
 
     def _handled(self, request: Request, route: Route) -> Answer:
-        """The handler's answer; behind the records of the topic in the path, where these are still being loaded.
+        """Return the handler's answer, after the records of the topic in the path, or of all, where they are loading.
 
         A stream does not wait: it has everything loaded at once.
         """
         engine = self._server.engine
-        if not engine.loading.open or not request.params or route.stream or route.upgrade:
+        if not engine.loading.open or route.stream or route.upgrade:
+            return route.handler(request)
+        if route.names_topics:
+            return self._behind(engine.loading.wait_for_all(), request, route)
+        if not request.params:
             return route.handler(request)
         loading = engine.loading_of(request.params[0])
         return route.handler(request) if loading is None else self._behind(loading, request, route)

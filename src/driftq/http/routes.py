@@ -27,6 +27,8 @@ class Route(NamedTuple):
     scopes: Scope = NOTHING
     guards_name: bool = False
     """Is the first parameter a name that a key's prefixes must allow?"""
+    names_topics: bool = False
+    """Whether its body may name topics, or its answer is about all: then it waits until none is late."""
     stream: bool = False
     """Does it answer with events? Then `Accept` must allow them, and it is no request in flight."""
     upgrade: bool = False

@@ -96,3 +96,21 @@ def test_a_router_from_a_topic_that_is_not_loaded_begins_behind_its_records(rig:
     assert [record["data"] for record in rig.diff("f")["records"]] == [1, "new"]
     rig.kill()
     assert [record["data"] for record in rig.diff("f")["records"]] == [1, "new"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v0/topics", None),
+        ("PUT", "/v0/routers/r", {"source": "m", "dest": "f"}),
+        ("POST", "/v0/watch", {"topics": {"m": {"from_seq": 0}}}),
+    ],
+)
+def test_a_call_whose_body_may_name_it_waits_and_does_not_stop_the_loop(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: object
+) -> None:
+    engine = rig.server.engine
+    assert engine.loading.open
+    monkeypatch.setattr(engine.catalog, "load_late", lambda: pytest.fail("the loop is blocked"))
+    rig.ok(method, path, body)
+    assert not engine.loading.open

@@ -116,15 +116,14 @@ class Checkpointer:
             return self._clean_behind(self._running) if clean else self._running
         answer = self._running = Pending()
         self.record.begin()
-        try:
-            self._catalog.load_all()
-        except DriftQError as error:
-            self._fail(answer, error.message)
-            return answer
-        if self._any_stopped():
-            self._fail(answer, _STOPPED)
-        else:
-            self._begin(answer, clean=clean)
+
+        def begin(error: BaseException | None) -> None:
+            if error is not None or self._any_stopped():
+                self._fail(answer, _STOPPED if error is None else str(error))
+            else:
+                self._begin(answer, clean=clean)
+
+        self._catalog.when_loaded(begin)
         return answer
 
     def capture(self) -> Snapshot:

@@ -1,11 +1,12 @@
 """Records of class `memory` that a start loads when the server is ready (http-v0 §17: they never hold readiness back).
 
 While it reads the log, replay passes over spans (`storage/wal/memory_spans`): stretches with nothing but Append frames
-of `memory` topics. It remembers where they are, and from then on keeps the Append frames that it does read of these
-topics, so that a topic's frames stay in order. When the server takes calls, what was put off is applied, some
+of `memory` topics. Between spans, where such a topic is written in turn with others, it checks the Append frames of
+`memory` topics one by one, and remembers where each begins instead of applying it; but for the first `EAGER_FRAMES`.
+Both are pieces, in the order of the log. When the server takes calls, they are read again and applied, some
 milliseconds at a time.
 
-    a topic:   loaded → late, from the first span on that has frames of it → loaded, when its last piece is applied
+    a topic:   loaded → late, from its first frame on that is in a piece → loaded, when its last piece is applied
     a start:   reading the log → ready, with topics that are late → all loaded
 
 Which topics may be late: class `memory`, type `log`, not the broker's, and no router copies from it or into it. A frame
@@ -14,16 +15,23 @@ of a late topic that is not an Append, a frame about routers, and the end of a l
 put off. Only the deletion of a late topic is applied at once: what was put off for it is for nobody.
 
 Invariants
-- Nobody sees a late topic. Whoever asks the catalog for one has everything loaded first (`Catalog.find`), and so have
-  writes, checkpoints, backups and a stop. Requests that name a late topic in their path wait for that topic alone.
+- Nobody sees a late topic. Requests that name one in their path wait for that topic alone. Requests that may name
+  several (`Route.names_topics`), checkpoints, backups and a stop wait until all are loaded. Meanwhile the loop answers
+  others between two steps. Whoever else asks the catalog for a late topic has everything loaded first, at once
+  (`Catalog.find`): a stream or a socket that begins.
 - So no seq is given out before the head is known, no checkpoint lacks a record of a late topic, and no WAL file goes
-  while a span of it is needed: only a checkpoint removes one.
+  while a piece of it is needed: only a checkpoint removes one.
 - Nothing is written for it. A crash while topics are late is followed by a start that finds the same.
 - What is applied late gives the same topic as a replay in order would: the frames of a topic are applied in their
-  order, with their own stamps. A span that is damaged costs the topics in it what damage costs them in a replay.
+  order, with their own stamps: once a topic is late, each of its frames is put off. A piece that is damaged costs the
+  topics in it what damage costs them in a replay.
+- Before it is ready, a start decodes no more than `EAGER_FRAMES` frames of topics that may be late. It looks at the
+  headers and checksums of those that no span covers: at most 4 KiB of them in a row, so they are few where no other
+  topic is written.
 - A file that cannot be read leaves its topics late: their calls are answered 503, and it is tried again.
 """
 
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -36,14 +44,16 @@ from driftq.engine.state.topic import Topic
 from driftq.errors import DriftQError
 from driftq.model.names import is_broker_topic
 from driftq.model.topic_config import Durability
-from driftq.storage.blocks.frame import Frame, Kind
-from driftq.storage.wal.memory_spans import Span
+from driftq.storage.blocks.frame import Bad, Frame, Kind, read_frame
+from driftq.storage.wal.memory_spans import SPAN_BYTES_MAX, Span
 from driftq.storage.wal.wal_reader import Damage, WalScan
 from driftq.system.disk import Disk
 from driftq.system.runtime import Pending, Runtime
 
 STEP_FRAMES = 1024
 """So many frames are a few milliseconds of work."""
+EAGER_FRAMES = 1024
+"""So many Append frames of class `memory` are applied during the start before others are put off."""
 
 
 class _Stretch(NamedTuple):
@@ -54,11 +64,18 @@ class _Stretch(NamedTuple):
     span: Span
 
 
-class _Kept(NamedTuple):
-    """One frame of a topic that was late already, without its file."""
+class _Scattered:
+    """Append frames of one file that stand between frames of other topics: where each begins."""
 
-    buffer: bytes
-    frame: Frame
+    __slots__ = ("end", "path", "places", "salt", "start", "topics")
+
+    def __init__(self, path: str, frame: Frame) -> None:
+        self.path = path
+        self.salt = frame.salt
+        self.start = frame.start
+        self.end = frame.start
+        self.places = array("I")
+        self.topics: dict[int, None] = {}
 
 
 class Late:
@@ -69,7 +86,8 @@ class Late:
         self._deriver = deriver
         self._catalog = catalog
         self._frames = frames
-        self._pieces: deque[_Stretch | _Kept] = deque()
+        self._pieces: deque[_Stretch | _Scattered] = deque()
+        self._eager = EAGER_FRAMES
         self.left: Counter[int] = Counter()
         """How many pieces there are of each late topic."""
         self._under_way: Iterator[int] | None = None
@@ -98,11 +116,35 @@ class Late:
             if topic_id in self._catalog.by_id:
                 self._catalog.by_id[topic_id].late = True
 
-    def keep(self, buffer: bytes, frame: Frame) -> None:
-        """Put off one frame of a topic that is late."""
-        cut = frame._replace(start=0, end=frame.end - frame.start)
-        self._pieces.append(_Kept(buffer[frame.start : frame.end], cut))
-        self.left[frame.topic_id] += 1
+    def takes_frame(self, frame: Frame) -> bool:
+        """Whether an Append frame of a topic that is not late may be put off.
+
+        The first ones of a start are not: it is as quick to apply them, and a server with few records has nothing late.
+        """
+        topic = self._catalog.by_id.get(frame.topic_id)
+        if topic is None or topic.durability is not Durability.MEMORY or not self._may_be_late(topic):
+            return False
+        self._eager -= 1
+        return self._eager < 0
+
+    def keep(self, path: str, frame: Frame) -> None:
+        """Put off one Append frame, which `takes_frame` or whose topic is late."""
+        piece = self._pieces[-1] if self._pieces else None
+        if (
+            not isinstance(piece, _Scattered)
+            or piece.path != path
+            or frame.end - piece.start > SPAN_BYTES_MAX
+            or (self._under_way is not None and len(self._pieces) == 1)
+        ):
+            piece = _Scattered(path, frame)
+            self._pieces.append(piece)
+        piece.places.append(frame.start)
+        piece.end = frame.end
+        topic_id = frame.topic_id
+        if topic_id not in piece.topics:
+            piece.topics[topic_id] = None
+            self.left[topic_id] += 1
+            self._catalog.by_id[topic_id].late = True
 
     def forget(self, topic_id: int) -> None:
         """The topic is deleted: what was put off for it is passed over."""
@@ -147,40 +189,52 @@ class Late:
                     loaded.append(self._catalog.by_id[topic_id])
         return loaded
 
-    def _apply(self, piece: _Stretch | _Kept) -> Iterator[int]:
-        """Apply a piece; yields how many frames that was, now and then."""
-        if isinstance(piece, _Kept):
-            self._frames.append(*piece)
-            yield 1
-            return
-        path, salt, span = piece
-        frames = self._frames
+    def _read(self, path: str, start: int, end: int) -> bytes:
         file = self._disk.open(path)
         try:
-            buffer = file.pread(span.end - span.start, span.start)
+            return file.pread(end - start, start)
         finally:
             file.close()
+
+    def _apply(self, piece: _Stretch | _Scattered) -> Iterator[int]:
+        """Apply a piece; yields how many frames that was, now and then."""
+        return self._apply_scattered(piece) if isinstance(piece, _Scattered) else self._apply_span(*piece)
+
+    def _apply_scattered(self, piece: _Scattered) -> Iterator[int]:
+        buffer = self._read(piece.path, piece.start, piece.end)
+        for place in piece.places:
+            found = read_frame(buffer, place - piece.start, len(buffer), piece.salt)
+            if isinstance(found, Frame):
+                self._frames.append(buffer, found)
+            else:  # the walk has seen a whole frame here: it was damaged since
+                header = found.header if isinstance(found, Bad) else None
+                self._damaged(Damage(place, piece.end, header), list(piece.topics))
+            yield 1
+
+    def _apply_span(self, path: str, salt: int, span: Span) -> Iterator[int]:
+        frames = self._frames
+        buffer = self._read(path, span.start, span.end)
         # Number 0 is no file: what frames say of how far theirs was synced is of no use inside a span.
         scan = WalScan(buffer, 0, synced_end=span.end - span.start, salt=salt)
         for found in scan:
             if isinstance(found, Damage):
-                self._damaged(found, span)
+                self._damaged(found, span.topics)
             elif found.kind == Kind.APPEND:
                 frames.append(buffer, found)
                 yield 1 + (frames.append_run(scan, found) if found.count == 1 else 0)
 
-    def _damaged(self, damage: Damage, span: Span) -> None:
-        """The damage is in a span, so it costs no other topics than those of the span."""
+    def _damaged(self, damage: Damage, topics: list[int]) -> None:
+        """Count damage in a piece that was put off: it costs no other topics than those of the piece."""
         header = damage.header
         if header is None:
             self._frames.report.damaged += 1
-            self._frames.suspects.update(span.topics)
+            self._frames.suspects.update(topics)
         elif header.kind == Kind.APPEND:
             self._frames.damaged(damage, None)
 
 
-def _topics_of(piece: _Stretch | _Kept) -> list[int]:
-    return piece.span.topics if isinstance(piece, _Stretch) else [piece.frame.topic_id]
+def _topics_of(piece: _Stretch | _Scattered) -> list[int]:
+    return piece.span.topics if isinstance(piece, _Stretch) else list(piece.topics)
 
 
 class Loading:
@@ -199,6 +253,9 @@ class Loading:
         self._changed = changed
         self._loaded = loaded
         self._waiting: dict[int, Pending[None]] = {}
+        self._waiting_for_all: Pending[None] | None = None
+        self._failure: DriftQError | None = None
+        """Why the last try failed, until the next one."""
 
     @property
     def open(self) -> bool:
@@ -214,6 +271,17 @@ class Loading:
         """Settle when a late topic is loaded, or when it is known that it cannot be now."""
         return self._waiting.setdefault(topic.id, Pending())
 
+    def wait_for_all(self) -> Pending[None]:
+        """Settle when nothing is late any more, or when it is known that something cannot be loaded now."""
+        waiting = self._waiting_for_all or Pending()
+        if not self.open:
+            waiting.resolve(None)
+        elif self._failure is not None:
+            waiting.fail(self._failure)
+        else:
+            self._waiting_for_all = waiting
+        return waiting
+
     def finish(self) -> None:
         """Load all that is left, now. Raises SegmentUnavailableError."""
         while self.open:
@@ -225,8 +293,10 @@ class Loading:
         try:
             self._step()
         except DriftQError as error:
+            self._failure = error
             waiting, self._waiting = self._waiting, {}
-            for pending in waiting.values():
+            everything, self._waiting_for_all = self._waiting_for_all, None
+            for pending in [*waiting.values(), *([] if everything is None else [everything])]:
                 pending.fail(error)
             self._runtime.later(RETRY_AFTER_MS, self._turn)
         else:
@@ -237,6 +307,7 @@ class Loading:
             topics = self._late.step()
         except OSError as error:
             raise unavailable(error, cold=False) from error
+        self._failure = None
         for topic in self._late.under_way():
             self._changed(topic)
         for topic in topics:
@@ -246,3 +317,6 @@ class Loading:
                 waiting.resolve(None)
         for topic_id in [topic_id for topic_id in self._waiting if topic_id not in self._late.left]:
             self._waiting.pop(topic_id).resolve(None)  # it was deleted meanwhile
+        if not self.open and self._waiting_for_all is not None:
+            everything, self._waiting_for_all = self._waiting_for_all, None
+            everything.resolve(None)

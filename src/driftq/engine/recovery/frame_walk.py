@@ -36,7 +36,7 @@ class Walk:
         counted = report.frames
         for found in scan.walk():
             if isinstance(found, Frame):
-                self._apply(found, scan, buffer)
+                self._apply(found, scan, buffer, path)
             elif isinstance(found, Damage):
                 self.load_late()
                 self._frames.damaged(found, head)
@@ -51,7 +51,7 @@ class Walk:
                 yield found.end / len(buffer)
         self._frames.held.drop()
 
-    def _apply(self, frame: Frame, scan: WalScan, buffer: bytes) -> None:
+    def _apply(self, frame: Frame, scan: WalScan, buffer: bytes, path: str) -> None:
         frames, late = self._frames, self._late.left
         frames.report.frames += 1
         if frame.kind != _APPEND:
@@ -60,8 +60,8 @@ class Walk:
             frames.apply(buffer, frame)
         elif frame.bits & WRITER:
             frames.held.add(buffer, frame)
-        elif late and frame.topic_id in late:
-            self._late.keep(buffer, frame)
+        elif (late and frame.topic_id in late) or self._late.takes_frame(frame):
+            self._late.keep(path, frame)
             self._time.found_stamp(frame.ts)
         else:
             frames.append(buffer, frame)

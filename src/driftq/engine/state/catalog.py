@@ -14,6 +14,7 @@ from driftq.engine.state.topic import FloorMoved, Topic
 from driftq.engine.timeline import Timeline
 from driftq.errors import EpochMismatchError, TopicNotFoundError
 from driftq.model.topic_config import TopicConfig
+from driftq.system.runtime import Pending
 
 
 class Catalog:
@@ -35,6 +36,8 @@ class Catalog:
         """Topics whose files wait to be removed."""
         self.load_late: Callable[[], None] | None = None
         """Loads every topic that is late (`engine/recovery/deferred_load`). Raises SegmentUnavailableError."""
+        self.wait_for_late: Callable[[], Pending[None]] | None = None
+        """Returns what settles when no topic is late any more, or when one cannot be loaded now."""
         self._floor_moved: FloorMoved | None = None
         self._keyed: Callable[[Topic], None] | None = None
 
@@ -49,6 +52,13 @@ class Catalog:
         if topic is not None and topic.late:
             self.load_all()
         return topic
+
+    def when_loaded(self, then: Callable[[BaseException | None], None]) -> None:
+        """Call back when no topic is late: at once, where none is; with an error where one cannot be loaded now."""
+        if self.wait_for_late is None:
+            then(None)
+        else:
+            self.wait_for_late().then(lambda done: then(done.error))
 
     def load_all(self) -> None:
         """Load what is late. Raises SegmentUnavailableError."""

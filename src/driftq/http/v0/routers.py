@@ -49,7 +49,7 @@ class RouterEndpoints:
     def routes(self) -> list[Route]:
         """Four."""
         return [
-            Route("PUT", _ROUTER, self.put, Scope.ADMIN, guards_name=True),
+            Route("PUT", _ROUTER, self.put, Scope.ADMIN, guards_name=True, names_topics=True),
             Route("GET", _ROUTER, self.state, Scope.READ, guards_name=True),
             Route("DELETE", _ROUTER, self.delete, Scope.DELETE, guards_name=True),
             Route("GET", "/v0/routers", self.list, Scope.READ),

@@ -79,7 +79,7 @@ class TopicEndpoints:
             Route("PATCH", _TOPIC, self.patch, Scope.ADMIN, guards_name=True),
             Route("GET", _TOPIC, self.state, Scope.READ, guards_name=True),
             Route("DELETE", _TOPIC, self.delete, Scope.DELETE, guards_name=True),
-            Route("GET", "/v0/topics", self.list, Scope.READ),
+            Route("GET", "/v0/topics", self.list, Scope.READ, names_topics=True),
         ]
 
     def put(self, request: Request) -> Pending[Reply]:

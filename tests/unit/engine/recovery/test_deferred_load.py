@@ -1,6 +1,7 @@
 """Records of class `memory` are loaded when the server is ready, and nobody can tell from what they read and write."""
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 
 from driftq.engine.read.topic_page import Page, PageQuery
 from driftq.engine.recovery import deferred_load as late
+from driftq.engine.recovery.replay import Replay
 from driftq.engine.state.topic import Topic
 from driftq.errors import SegmentUnavailableError
 from driftq.model.topic_config import Durability, TopicPatch
+from driftq.storage.blocks.frame import Frame
 from driftq.storage.blocks.rows import Rows
 from driftq.storage.wal import memory_spans as spans
 from driftq.storage.wal import wal_replayed
@@ -22,10 +25,11 @@ from driftq.testing.engine_rig import SMALL, rows_of
 MEMORY, FSYNC = Durability.MEMORY, Durability.FSYNC
 
 
-@pytest.fixture(autouse=True)
-def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans of any length are named after every sync."""
-    monkeypatch.setattr(spans, "SPAN_BYTES_MIN", 1)
+@pytest.fixture(autouse=True, params=["spans", "frames"])
+def put_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans of any length are named after every sync; or none is, and every frame is put off by itself."""
+    monkeypatch.setattr(late, "EAGER_FRAMES", 0)
+    monkeypatch.setattr(spans, "SPAN_BYTES_MIN", 1 if request.param == "spans" else sys.maxsize)
     monkeypatch.setattr(spans, "NAMED_BYTES", 1)
 
 
@@ -158,6 +162,23 @@ def test_a_checkpoint_and_a_stop_have_everything_loaded_first() -> None:
         assert rig.seqs("m") == list(range(1, 42))
 
 
+def test_a_checkpoint_waits_while_they_are_loaded_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "STEP_FRAMES", 4)
+    rig = _filled()
+    rig.kill()
+    monkeypatch.setattr(rig.engine.catalog, "load_late", lambda: pytest.fail("the loop is blocked"))
+    taken, topic, heads = rig.engine.checkpointer.run(), _held(rig, "m"), [0]
+    while topic.late:
+        assert not taken.settled
+        rig.runtime.turn()
+        heads.append(topic.head)
+    assert len(set(heads)) > 2
+    rig.runtime.run_until_idle()
+    assert taken.result()
+    rig.crash()
+    assert rig.seqs("m") == list(range(1, 42))
+
+
 def test_stamps_do_not_go_back_behind_records_that_are_not_loaded() -> None:
     rig = _filled()
     last = rig.read("m", 40)[0]["$ts"]
@@ -216,6 +237,37 @@ def test_a_log_that_cannot_be_read_for_a_while_is_an_error_and_then_they_come() 
     assert rig.seqs("m") == list(range(1, 42))
 
 
+# How much a start does
+
+
+@pytest.mark.parametrize("records", [20, 200])
+def test_a_start_applies_no_record_of_a_topic_that_is_written_in_turn_with_others(
+    records: int, put_off: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """proves: G-REC-17"""
+    rig = EngineRig(SMALL, wal_file_bytes=1 << 20)
+    rig.put("m", MEMORY)
+    rig.put("f", FSYNC)
+    for number in range(records):
+        rig.write("m", number)
+        rig.write("f", number)
+    applied: list[int] = []
+    append = Replay.append
+
+    def counted(replay: Replay, buffer: bytes, frame: Frame) -> None:
+        applied.append(frame.topic_id)
+        append(replay, buffer, frame)
+
+    monkeypatch.setattr(late, "EAGER_FRAMES", 7)
+    monkeypatch.setattr(Replay, "append", counted)
+    rig.kill()
+    topic = _held(rig, "m")
+    assert (topic.late, applied.count(topic.id)) == (True, min(7, topic.head))
+    assert applied.count(_held(rig, "f").id) == records
+    rig.runtime.run_until_idle()
+    assert rig.seqs("m") == list(range(1, records + 1))
+
+
 # Any history
 
 
@@ -269,6 +321,7 @@ def test_a_start_that_puts_off_finds_what_one_that_does_not_finds(seed: int, mon
         clock, boot = rig.clock.wall_ms(), rig.boot + (mode is not None)
         with monkeypatch.context() as at_once:
             at_once.setattr(wal_replayed, "find_spans", lambda *_: [])
+            at_once.setattr(late, "EAGER_FRAMES", sys.maxsize)
             plain = _started(rig, disk.fork(), boot)
             assert not plain.engine.loading.open
             expected = _picture(plain)

@@ -42,7 +42,7 @@ class Watches:
     def routes(self) -> list[Route]:
         """Two."""
         return [
-            Route("POST", "/v0/watch", self.create, Scope.READ),
+            Route("POST", "/v0/watch", self.create, Scope.READ, names_topics=True),
             Route("GET", "/v0/watch/:wid", self.open, stream=True, form_token=True, knows_callers=True),
         ]
 
