@@ -51,7 +51,7 @@ from driftq.system.disk import Disk
 from driftq.system.runtime import Pending, Runtime
 
 STEP_FRAMES = 1024
-"""So many frames are a few milliseconds of work."""
+"""So many frames of one record are a few milliseconds of work; four records of a larger frame count as one more."""
 EAGER_FRAMES = 1024
 """So many Append frames of class `memory` are applied during the start before others are put off."""
 
@@ -206,10 +206,10 @@ class Late:
             found = read_frame(buffer, place - piece.start, len(buffer), piece.salt)
             if isinstance(found, Frame):
                 self._frames.append(buffer, found)
+                yield _work(found)
             else:  # the walk has seen a whole frame here: it was damaged since
                 header = found.header if isinstance(found, Bad) else None
                 self._damaged(Damage(place, piece.end, header), list(piece.topics))
-            yield 1
 
     def _apply_span(self, path: str, salt: int, span: Span) -> Iterator[int]:
         frames = self._frames
@@ -221,7 +221,7 @@ class Late:
                 self._damaged(found, span.topics)
             elif found.kind == Kind.APPEND:
                 frames.append(buffer, found)
-                yield 1 + (frames.append_run(scan, found) if found.count == 1 else 0)
+                yield _work(found) + (frames.append_run(scan, found) if found.count == 1 else 0)
 
     def _damaged(self, damage: Damage, topics: list[int]) -> None:
         """Count damage in a piece that was put off: it costs no other topics than those of the piece."""
@@ -231,6 +231,11 @@ class Late:
             self._frames.suspects.update(topics)
         elif header.kind == Kind.APPEND:
             self._frames.damaged(damage, None)
+
+
+def _work(frame: Frame) -> int:
+    """Return how much of a step an Append frame takes."""
+    return 1 + frame.count // 4
 
 
 def _topics_of(piece: _Stretch | _Scattered) -> list[int]:

@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -84,6 +85,21 @@ def test_loading_goes_on_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -
         heads.append(topic.head)
     assert len(set(heads)) > 2
     assert rig.seqs("m") == list(range(1, 42))
+
+
+def test_frames_of_many_records_are_loaded_in_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "STEP_FRAMES", 10)
+    rig = EngineRig(SMALL, wal_file_bytes=1 << 20)
+    rig.put("m", MEMORY)
+    for first in range(0, 400, 20):
+        rig.write("m", *range(first, first + 20))
+    rig.kill()
+    topic, heads = _held(rig, "m"), [0]
+    while topic.late:
+        rig.runtime.turn()
+        heads.append(topic.head)
+    assert max(after - before for before, after in pairwise(heads)) <= 2 * 20
+    assert rig.seqs("m") == list(range(1, 401))
 
 
 def test_a_write_before_they_are_loaded_gets_the_next_seq_and_a_repeat_is_known() -> None:
