@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from driftq.config import Settings
 from driftq.model.topic_config import Durability
+from driftq.system.disk import Site
 from driftq.testing import SimDisk
 from driftq.testing.engine_rig import SMALL, EngineRig
 
@@ -77,7 +78,7 @@ def files_of(disk: SimDisk, directory: str) -> dict[str, bytes]:
 
 
 def loaded(directory: Path) -> SimDisk:
-    """A simulated disk that holds a directory's files."""
+    """Return a simulated disk that has a directory's files on its device: a simulated power loss keeps them."""
     disk = SimDisk(roots=("/data", "/cold"))
     for path in sorted(directory.rglob("*")):
         inside = f"/{path.relative_to(directory)}"
@@ -86,7 +87,11 @@ def loaded(directory: Path) -> SimDisk:
         else:
             file = disk.create(inside)
             file.pwritev([path.read_bytes()], 0)
+            file.sync(Site.SEGMENT_DATA)
             file.close()
+    for path in (directory, *directory.rglob("*")):
+        if path.is_dir():
+            disk.sync_dir(f"/{path.relative_to(directory)}".removesuffix("/."), Site.SEGMENT_DIR)
     return disk
 
 

@@ -1,5 +1,6 @@
 """Files of every released format version open for ever, and today's version still writes the same bytes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from driftq.storage.blocks.block import Block
 from driftq.storage.segments.block_index import decode_index, encode_index
 from driftq.storage.segments.cold_file import ColdFile, encode_del, encode_parquet
 from driftq.storage.segments.tag_index import TagIndex, tag_rows
-from driftq.testing import SimDisk
+from driftq.testing import ServerRig, SimDisk
 from driftq.testing.engine_rig import EngineRig
 from tests.golden import brokered, clocked, directory, leased, logged, routed, staged
 from tests.golden.described import Described, Row, describe_all, describe_rows, encode
@@ -207,6 +208,28 @@ def test_a_data_directory_whose_broker_topics_are_called_v1_gets_the_names_of_to
     rig.engine_rig.put("v1:t")
     rig.restart()
     assert rig.engine_rig.engine.catalog.get("v1:t").id != rig.engine_rig.engine.catalog.get("@t").id
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("end", [ServerRig.crash, ServerRig.kill, ServerRig.restart], ids=lambda end: end.__name__)
+@pytest.mark.parametrize("path", versions("brokered"), ids=lambda path: path.stem)
+def test_an_ordinary_topic_with_the_old_name_of_a_broker_topic_costs_no_message(
+    path: Path, end: Callable[[ServerRig], None], checkpoint: bool
+) -> None:
+    """The log still has the old name of both until a checkpoint is taken."""
+    rig = ServerRig(disk=directory.loaded(path.with_suffix("")))
+    for name in list(rig.server.engine.catalog.names()):
+        rig.ok("PUT", f"/v0/topics/v1:{name[1:]}", {"durability": "fsync"})
+        rig.write(f"v1:{name[1:]}", 1, 2)
+    rig.ok("POST", "/v1/produce", {"topic": "t", "value": "new"})
+    if checkpoint:
+        rig.server.engine.checkpointer.run()
+        rig.run()
+    before = {topic.name: (topic.id, topic.head, topic.count) for topic in rig.server.engine.catalog.visible()}
+    for _ in range(2):
+        end(rig)
+        after = {topic.name: (topic.id, topic.head, topic.count) for topic in rig.server.engine.catalog.visible()}
+        assert after == before
 
 
 @pytest.mark.parametrize("path", versions("routed"), ids=lambda path: path.stem)

@@ -28,6 +28,7 @@ from driftq.engine.recovery.derived_copies import Deriver
 from driftq.engine.recovery.frame_walk import Walk
 from driftq.engine.recovery.replay import Replay
 from driftq.engine.state.catalog import Catalog
+from driftq.engine.state.durable_feature import NamesTopics
 from driftq.engine.state.segment import Segment
 from driftq.engine.state.topic import Topic
 from driftq.errors import UnrecoverableError
@@ -321,9 +322,7 @@ class Recovery:
                 topic.skip_to(topic.head + self._frames.suspect_records, Reason.CORRUPTION, at_most=True)
         self._resume_time()
         self._frames.derive_rest()
-        for topic in sorted(self._catalog.by_id.values(), key=lambda topic: topic.id):
-            self._frames.runs.settle(topic)
-            self._claim_name(topic)
+        self._claim_names()
         for topic in self._catalog.by_id.values():
             if not topic.late:
                 self.open(topic)
@@ -350,6 +349,15 @@ class Recovery:
         for topic in topics:
             self._time.found_stamp(topic.last_ts)
         self._time.resume(expiring=any(topic.config.ttl_ms for topic in topics))
+
+    def _claim_names(self) -> None:
+        """Make every topic visible under its name, which a feature may decide."""
+        for feature in self._catalog.features:
+            if isinstance(feature, NamesTopics):
+                feature.name_topics(self._catalog.by_id)
+        for topic in sorted(self._catalog.by_id.values(), key=lambda topic: topic.id):
+            self._frames.runs.settle(topic)
+            self._claim_name(topic)
 
     def _claim_name(self, topic: Topic) -> None:
         """Topics come by id: a later one of the same name exists only because the earlier was deleted."""

@@ -95,12 +95,6 @@ class Catalog:
         """Every topic that is there for readers."""
         return [topic for topic in self.by_id.values() if topic.visible]
 
-    def rename(self, topic: Topic, name: str) -> None:
-        """Give a topic another name. The log still has the old one: every start that finds it must rename again."""
-        self.free_name(topic)
-        topic.name = name
-        self.hold_name(topic)
-
     def adopt(self, topic_id: int, name: str, config: TopicConfig) -> Topic:
         """A topic that the log or a checkpoint names."""
         topic = Topic(topic_id, name, config, self._blocks, self._timeline)

@@ -8,9 +8,19 @@ A feature registers one `DurableState`. From then on
 - `forget` hears that a topic is gone, live and in replay.
 """
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from driftq.engine.state.topic import Topic
+
+
+@runtime_checkable
+class NamesTopics(Protocol):
+    """A feature that decides what its topics are called, whatever name the log has for them."""
+
+    def name_topics(self, topics: Mapping[int, Topic]) -> None:
+        """Give each topic of this feature its name, before recovery looks for two topics of one name."""
+        ...
 
 
 class DurableState(Protocol):

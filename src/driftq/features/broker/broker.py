@@ -1,6 +1,6 @@
 """`Broker`: the broker API as one feature, for the server and its handlers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
@@ -246,6 +246,10 @@ class Broker:
     def restore(self, section: bytes) -> None:
         """And back."""
         self.book.restore(section)
+
+    def name_topics(self, topics: Mapping[int, Topic]) -> None:
+        """Call the log of every broker topic `@NAME`."""
+        self.book.name_topics(topics)
 
     def forget(self, topic: Topic) -> None:
         """Topics of the broker are never deleted."""

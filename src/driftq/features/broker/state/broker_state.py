@@ -11,7 +11,7 @@ A checkpoint has per group and partition a floor, ranges and facts of failures: 
 the length of the log.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from driftq.engine.engine import Engine
@@ -94,9 +94,6 @@ class Book:
         """Recovery is over: find out which messages there are. Raises OSError."""
         for topic in self.by_id.values():
             topic.log = engine.catalog.by_id[topic.id]
-            if topic.log.name != broker_topic(topic.name):
-                # Directories of an earlier format call it `v1:NAME`, or `v1:id-HASH`.
-                engine.catalog.rename(topic.log, broker_topic(topic.name))
             reader = IndexReader(topic.index, topic.log, engine.indexes, topic.known, self._heard(topic.name))
             reader.read(topic.totals)
             for group in topic.groups.values():
@@ -106,6 +103,15 @@ class Book:
                 group.left_at = self._now()
         self._engine = engine
         engine.journal.at_turn(self._send_gathered)
+
+    def name_topics(self, topics: Mapping[int, Topic]) -> None:
+        """Call every log `@NAME`. The log of an earlier format has `v1:NAME` or `v1:id-HASH`, also for later starts.
+
+        An ordinary topic may have been created with the old name since then, so this comes before names are compared.
+        """
+        for topic in self.by_id.values():
+            if topic.id in topics:
+                topics[topic.id].name = broker_topic(topic.name)
 
     def _heard(self, name: str) -> Callable[[int, int, int, Message], None]:
         """Takes what recovery finds of one topic: partition, offset, time and message."""
