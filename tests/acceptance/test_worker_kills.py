@@ -1,15 +1,19 @@
 """Workers and their server, killed at random moments under load, again and again.
 
 A loader adds work of four kinds: jobs of a queue and messages of a group, each with and without effects. One process
-handles all of it (`killed_worker`). Each round kills the worker, the server, or both, and starts them again on what is
-left. The handlers' log is compared with what the loader was told, and with what the server says:
+handles all of it (`killed_worker`), with workers in tasks or in threads. Each round kills the worker, the server, both,
+the segment writer, or the server with its writers, and starts them again on what is left.
+The handlers' log is compared with what the loader was told, and with what the server says:
 
 - All work that was acked to the loader is handled at least once, whatever was killed.
 - A job that has left its queue was handled before: nothing is acked that was not.
 - A key is committed once: its result is that of one handler which ended, it never changes, and no handler begins with
   that key after the commit was seen.
 
-    WORKER_KILLS=50      how many rounds; 6 without it
+A record of class `disk` is acked when the log writer has it, so it may go with that process. Where log writers are
+killed the queues are of class `fsync`.
+
+    WORKER_KILLS=50      how many rounds of each test; 6 without it
     SEED=n               other moments
 """
 
@@ -31,12 +35,14 @@ from driftq.client import Client, Envelope, NotFoundError, Record
 from tests.acceptance.killed_worker import GROUP, GROUP_ONCE, KEYS, KINDS, QUEUE, QUEUE_ONCE, READERS
 from tests.acceptance.process import environment
 from tests.acceptance.restarting import PATIENT, Restarting, restarting
+from tests.acceptance.test_scribes import LOG, SEGMENTS, scribes
 
 pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("WORKER_KILLS") or 6)
 SEED = os.environ.get("SEED", "1")
-KILLED = ("worker", "server", "both")
+ENDS = ("worker", "server", "both")
+WRITERS = ("all", "segments")
 _BACKLOG_MAX = 300
 """Of each kind: with more, the loader waits for the worker."""
 _PAUSE_S = 0.002
@@ -155,13 +161,13 @@ class Keys:
 
 
 @contextmanager
-def working(url: str, log: Log) -> Iterator["subprocess.Popen[bytes]"]:
-    """The worker, from its first handler on; it is gone in the end."""
+def working(url: str, log: Log, mode: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """The worker, with its handlers in `tasks` or `threads`, from its first handler on; it is gone in the end."""
     log.read()
     before = sum(map(len, log.begun.values()))
     script = Path(__file__).with_name("killed_worker.py")
     with subprocess.Popen(
-        [sys.executable, str(script), url, str(log.path)],
+        [sys.executable, str(script), url, str(log.path), mode],
         stderr=subprocess.PIPE,
         env=environment(PYTHONPATH=str(Path(__file__).parents[2])),
     ) as process:
@@ -190,42 +196,67 @@ def check_queues(client: Client, log: Log, told: dict[str, dict[str, int]]) -> N
         assert not unhandled, f"{kind}: {unhandled[:5]} are acked and were not handled"
 
 
-def play(server: Restarting, client: Client, log: Log, loader: Loader, keys: Keys, number: int) -> None:
-    """One round, from a running server to a running server; the worker is gone in the end."""
-    rng = random.Random(f"{SEED}.{number}")
-    kind = KILLED[number % len(KILLED)]
-    with working(f"http://{server.address}", log) as worker:
-        time.sleep(rng.uniform(0.05, 0.6))  # the moment is what the round is about
-        if kind == "server":
+class Play:
+    """Rounds of kills of some kinds, on one server with one load."""
+
+    def __init__(self, server: Restarting, client: Client, log: Log, *, kinds: tuple[str, ...], mode: str) -> None:
+        self.server = server
+        self.client = client
+        self.log = log
+        self.kinds = kinds
+        self.mode = mode
+        self.keys = Keys(client)
+        self.loader = Loader(client.url, log)
+
+    def round(self, number: int) -> None:
+        """One round, from a running server to a running server; the worker is gone in the end."""
+        server, log = self.server, self.log
+        rng = random.Random(f"{SEED}.{self.mode}.{number}")
+        kind = self.kinds[number % len(self.kinds)]
+        with working(f"http://{server.address}", log, self.mode) as worker:
+            time.sleep(rng.uniform(0.05, 0.6))  # the moment is what the round is about
+            if kind == "server":
+                server.again(signal.SIGKILL)
+            elif kind in WRITERS:
+                kill_writers(server, kind)
+            if kind == "server" or kind in WRITERS:
+                time.sleep(rng.uniform(0.05, 0.6))  # the worker goes on with a server that has forgotten its leases
+            assert worker.poll() is None, "the worker has ended by itself"
+            if kind == "both":
+                worker.kill()
+        if kind in ("both", "segments"):
             server.again(signal.SIGKILL)
-            time.sleep(rng.uniform(0.05, 0.6))  # the worker goes on with a server that has forgotten its leases
-        assert worker.poll() is None, "the worker has ended by itself"
-        if kind == "both":
-            worker.kill()
-    if kind == "both":
+        log.read()
+        told = {name: dict(works) for name, works in self.loader.told.items()}
+        check_queues(self.client, log, told)
+        self.keys.check_not_begun_again(log)
+        self.keys.look(log, told)
+
+    def finish(self) -> None:
+        """Let a worker do all that is left, and stop it; compare."""
+        client, log, keys = self.client, self.log, self.keys
+        self.loader.stop()
+        told = self.loader.told
+        wanted = {(kind, work) for kind in KINDS for work in told[kind]}
+        with working(f"http://{self.server.address}", log, self.mode) as worker:
+            wait_until(log, lambda: wanted <= log.ended.keys(), worker)
+            wait_until(log, lambda: all_settled(client), worker)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(_PATIENCE_S) == 0
+        log.read()
+        keys.check_not_begun_again(log)
+        keys.look(log, told, again=True)
+        assert keys.count() == len(told[QUEUE_ONCE]) + len(told[GROUP_ONCE])
+        assert set(client.broker.topics()) == {GROUP, GROUP_ONCE, KEYS}, "a message was given up"
+
+
+def kill_writers(server: Restarting, kind: str) -> None:
+    """Kill the segment writer, without which the server goes on; or the server and both writers, and start it again."""
+    writers = scribes(server.server)
+    os.kill(writers[SEGMENTS], signal.SIGKILL)
+    if kind == "all":
+        os.kill(writers[LOG], signal.SIGKILL)
         server.again(signal.SIGKILL)
-    log.read()
-    told = {name: dict(works) for name, works in loader.told.items()}
-    check_queues(client, log, told)
-    keys.check_not_begun_again(log)
-    keys.look(log, told)
-
-
-def finish(server: Restarting, client: Client, log: Log, loader: Loader, keys: Keys) -> None:
-    """Let a worker do all that is left, and stop it; compare."""
-    loader.stop()
-    told = loader.told
-    wanted = {(kind, work) for kind in KINDS for work in told[kind]}
-    with working(f"http://{server.address}", log) as worker:
-        wait_until(log, lambda: wanted <= log.ended.keys(), worker)
-        wait_until(log, lambda: all_settled(client), worker)
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(_PATIENCE_S) == 0
-    log.read()
-    keys.check_not_begun_again(log)
-    keys.look(log, told, again=True)
-    assert keys.count() == len(told[QUEUE_ONCE]) + len(told[GROUP_ONCE])
-    assert set(client.broker.topics()) == {GROUP, GROUP_ONCE, KEYS}, "a message was given up"
 
 
 def all_settled(client: Client) -> bool:
@@ -234,21 +265,31 @@ def all_settled(client: Client) -> bool:
     return not sum(lags) and not any(list(client.topic(kind).read()) for kind in (QUEUE, QUEUE_ONCE))
 
 
-def test_killed_workers_and_servers_lose_no_work_and_commit_every_effect_once(tmp_path: Path) -> None:
-    log = Log(tmp_path / "handled")
-    with restarting(tmp_path) as server, Client(f"http://{server.address}", retries=PATIENT) as client:
+def played(directory: Path, *, kinds: tuple[str, ...], mode: str, durability: str) -> None:
+    """Play all rounds on a fresh server, let everything be handled, and compare."""
+    log = Log(directory / "handled")
+    with restarting(directory) as server, Client(f"http://{server.address}", retries=PATIENT) as client:
         for kind in (QUEUE, QUEUE_ONCE):
-            client.topic(kind).create(type="queue", durability="disk")
+            client.topic(kind).create(type="queue", durability=durability)
         for kind in (GROUP, GROUP_ONCE, KEYS):
             client.broker.create_topic(kind)
-        keys = Keys(client)
-        loader = Loader(client.url, log)
+        play = Play(server, client, log, kinds=kinds, mode=mode)
         try:
             for number in range(ROUNDS):
-                play(server, client, log, loader, keys, number)
+                play.round(number)
         finally:
-            loader.stop()
-        finish(server, client, log, loader, keys)
-    assert all(len(works) > 10 * ROUNDS for works in loader.told.values())
+            play.loader.stop()
+        play.finish()
+    assert all(len(works) > 10 * ROUNDS for works in play.loader.told.values())
     again = sum(len(attempts) > 1 for attempts in log.begun.values())
     assert again, "no kill hit a handler: nothing was tested"
+
+
+def test_killed_workers_and_servers_lose_no_work_and_commit_every_effect_once(tmp_path: Path) -> None:
+    played(tmp_path, kinds=ENDS, mode="tasks", durability="disk")
+
+
+def test_killed_workers_with_threads_servers_and_writers_lose_no_work_and_commit_every_effect_once(
+    tmp_path: Path,
+) -> None:
+    played(tmp_path, kinds=ENDS + WRITERS, mode="threads", durability="fsync")
