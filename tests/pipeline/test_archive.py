@@ -100,7 +100,7 @@ def test_topics_are_archived_once_however_they_are_chosen(job: RunJob, client: C
 def test_another_server_is_not_archived_into_the_same_lake(job: RunJob, client: Client, lake: Lake) -> None:
     fill(client, "archive-server", 0, 1)
     claim(lake, "0" * 32)
-    with pytest.raises(PipelineError, match="take another --lake"):
+    with pytest.raises(PipelineError, match="use another --lake"):
         job("archive", topics=["archive-server"], lake=str(lake.root))
     assert lake.archives() == []
 

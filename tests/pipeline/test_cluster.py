@@ -126,7 +126,7 @@ EXPECTED = {
     "archive": 2500,
     "lineage": 1,
 }
-REFUSED = "lineage asks the server about runs while it works: run it with --master, not --remote"
+REFUSED = "lineage calls the server about runs from the driver, so it does not work with --remote: use --master"
 TARGETS = {"standalone": "", "local-cluster": "master=local-cluster[2,1,1024]", "connect": "remote=local[2]"}
 
 

@@ -145,7 +145,7 @@ def test_what_the_archive_has_lost_is_told_and_not_left_out(
     topic, to, lake = fresh("source"), fresh("again"), str(tmp_path / "lake")
     epoch = _capped(server, topic, 2, range(1, 13))
     _archive_by_hand(Lake(lake), topic, epoch, [1, 2, 6, 7, 10], lost=(3, 5))  # 8 and 9 were deleted before
-    with pytest.raises(PipelineError, match=r"has seqs 3\.\.5: replay what is beside them"):
+    with pytest.raises(PipelineError, match=r"has seqs 3\.\.5: replay the seqs before or after them"):
         replay(topic=topic, to=to, lake=lake, from_seq=1)
     assert server.get(f"/v0/topics/{to}")[0] == 404
     assert replay(topic=topic, to=to, lake=lake, from_seq=6)["rows"] == 5
@@ -175,7 +175,7 @@ def test_a_name_is_of_one_replay(server: ServerProcess, replay: Replays) -> None
     topic, to = fresh("source"), fresh("again")
     write(server, topic, list(range(5)))
     assert replay(topic=topic, to=to, name="mine")["rows"] == 5
-    with pytest.raises(PipelineError, match="its from_seq is not given and not 3; choose another --name"):
+    with pytest.raises(PipelineError, match="its from_seq is not given, here it is 3; choose another --name"):
         replay(topic=topic, to=to, name="mine", from_seq=3)
     assert len(values(server, to)) == 5
 

@@ -67,7 +67,7 @@ def test_a_writer_and_a_batch_are_written_once(spark: "SparkSession", server: Se
 @pytest.mark.parametrize(
     ("mode", "options", "said"),
     [
-        ("overwrite", {}, "only ever appended to: use mode"),
+        ("overwrite", {}, "only be appended to a topic: use mode"),
         ("append", {"topic": "@orders"}, "belongs to the broker API"),
         ("append", {"batch": "1"}, "set option writer too"),
         ("append", {"createTopic": "false"}, "there is no topic"),
@@ -154,5 +154,5 @@ def test_a_batch_that_spark_has_not_noted_as_done_is_not_written_again(
 def test_a_stream_that_would_rewrite_its_topic_is_refused(spark: "SparkSession", checkpoint: str) -> None:
     rows = spark.readStream.format("rate").load().selectExpr("cast(value as string) data").groupBy("data").count()
     writer = rows.selectExpr("data").writeStream.format("driftq").outputMode("complete").option("topic", fresh())
-    with pytest.raises(Exception, match="only ever appended to: use outputMode"):
+    with pytest.raises(Exception, match="only be appended to a topic: use outputMode"):
         writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()

@@ -118,7 +118,9 @@ def test_a_topic_that_was_made_again_stops_a_query_until_it_is_told_to_go_on(
     _run(spark, place, topic="s-again")
     ask(server, "DELETE", "/v0/topics/s-again")
     fill(server, "s-again", range(3))
-    with pytest.raises(PySparkException, match=r"topic 's-again' has lost its earlier life \(recreated\)"):
+    with pytest.raises(
+        PySparkException, match=r"topic 's-again' has lost the end of an earlier topic of this name \(recreated\)"
+    ):
         _run(spark, place, topic="s-again")
     query = _run(spark, place, topic="s-again", onDataLoss="skip")
     assert _seqs(spark, place) == [1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8]

@@ -74,7 +74,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
         }
     except (TypeError, KeyError, AttributeError):
         raise PipelineError(
-            "the checkpoint holds offsets of another source: give this query a checkpointLocation of its own"
+            "the checkpoint holds offsets of another source: give this query its own checkpointLocation"
         ) from None
 
 

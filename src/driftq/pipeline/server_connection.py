@@ -45,7 +45,7 @@ class Wire:
     def __init__(self, server: str, api_key: str | None, *, patience_s: float = PATIENCE_S) -> None:
         parts = urlsplit(server if "://" in server else f"http://{server}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PipelineError(f"{server!r} is no address of a server: give http://host:port")
+            raise PipelineError(f"{server!r} is not a server URL (expected http://host:port)")
         self.server = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/")
         self._api_key = api_key
@@ -134,9 +134,9 @@ class Wire:
     def _too_long(self, why: str, failure: AnswerError | None) -> PipelineError:
         """Return the error for a call whose retries have run out of time."""
         if failure is not None and failure.said in _UNAVAILABLE:
-            return AnswerError(failure.status, failure.said, f"{failure.message}; nothing is lost")
+            return AnswerError(failure.status, failure.said, f"{failure.message}; no records are lost")
         return UnreachableError(
-            f"the server at {self.server} does not answer: {why}; is it running, and is this its address?"
+            f"the server at {self.server} does not answer: {why}; check that it runs and that the address is right"
         )
 
     def _final(self, failure: AnswerError) -> PipelineError:
@@ -144,7 +144,7 @@ class Wire:
         if failure.status not in _DENIED:
             return failure
         return DeniedError(
-            f"the server at {self.server} says {failure.message!r}: set DRIFTQ_API_KEY to a key that may"
+            f"the server at {self.server} denied access ({failure.message}): set DRIFTQ_API_KEY to another key"
         )
 
     def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:

@@ -87,7 +87,7 @@ def session(
     instead of optimizing it. Every thread that writes must call this function itself.
     """
     if master is not None and remote is not None:
-        raise PipelineError("a session has a master or a remote, not both: leave one out")
+        raise PipelineError("give master or remote, not both")
     if remote is not None:
         spark = _remote(remote, conf)
         register(spark, server, api_key=api_key)
@@ -289,4 +289,4 @@ def train() -> None:
         process.stdin.close()
         process.wait()
     if not current_class_data().using():
-        raise PipelineError("the class-data archive could not be made: is the cache directory writable?")
+        raise PipelineError("the class-data archive could not be written: check that the cache directory is writable")

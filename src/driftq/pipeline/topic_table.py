@@ -50,7 +50,7 @@ def read_topic(
     asked = parse({**options, "topic": topic}, server=known)
     wanted = list(columns) if columns is not None else names_of(with_gaps=asked.with_gaps, with_v1=asked.with_v1)
     if not wanted:
-        raise PipelineError("read_topic needs a column at least: leave columns out for all of them")
+        raise PipelineError("read_topic needs at least one column: leave `columns` out to get all")
     kinds = RECORD | GAPS | BROKER
     check_schema((name, kinds.get(name, "")) for name in wanted)
     schema = ddl(wanted)
@@ -110,7 +110,7 @@ def _cold(manifest: TopicFiles, start: int, end: int) -> _Cold | None:
     try:
         from driftq.pipeline.source import local_segments as in_place
     except ImportError as error:
-        raise PipelineError(f"a topic's files cannot be read here: {error}") from error
+        raise PipelineError(f"this process cannot read the topic's files: {error}") from error
 
     at, files, dead, whole = max(start + 1, manifest.earliest), [], [], True
     for segment in sorted(manifest.segments, key=lambda each: each.first):

@@ -15,7 +15,7 @@ def test_an_offset_is_json_with_epoch_and_seq_and_comes_back_the_same() -> None:
 
 
 def test_a_checkpoint_of_another_source_is_refused_by_name() -> None:
-    with pytest.raises(PipelineError, match="checkpointLocation of its own"):
+    with pytest.raises(PipelineError, match="its own checkpointLocation"):
         decode({"orders": 17})
 
 

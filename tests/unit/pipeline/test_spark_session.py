@@ -75,7 +75,7 @@ def test_a_package_that_a_user_has_installed_for_themselves_is_found_too(
 
 
 def test_a_session_is_local_or_remote() -> None:
-    with pytest.raises(PipelineError, match="leave one out"):
+    with pytest.raises(PipelineError, match="master or remote, not both"):
         session(master="local[1]", remote="sc://127.0.0.1")
 
 

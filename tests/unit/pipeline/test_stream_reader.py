@@ -134,7 +134,7 @@ def test_a_topic_that_is_no_longer_named_stays_where_it_was_left() -> None:
 @pytest.mark.parametrize("head", [0, 4])
 def test_a_head_that_goes_back_is_another_life(head: int) -> None:
     server = _Server(t=(1, head, 1))
-    with pytest.raises(DataLossError, match="earlier life"):
+    with pytest.raises(DataLossError, match="earlier topic of this name"):
         _reader(server).latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
     skipping = _reader(server, onDataLoss="skip")
     end = skipping.latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
@@ -147,7 +147,7 @@ def test_a_topic_of_another_server_is_another_life() -> None:
     """A data directory that is lost, or restored from a backup: epochs and seqs may well fit."""
     server = _Server(t=(1, 80, 1))
     left = {"t": _at(1, 50, server_id="before")}
-    with pytest.raises(DataLossError, match="earlier life"):
+    with pytest.raises(DataLossError, match="earlier topic of this name"):
         _reader(server).latestOffset(left, ReadAllAvailable())
     skipping = _reader(server, onDataLoss="skip")
     end = skipping.latestOffset(left, ReadAllAvailable())
@@ -216,7 +216,7 @@ def test_places_on_another_server_than_the_sessions_say_so() -> None:
 
 def test_another_life_fails_is_told_or_is_counted() -> None:
     server = _Server(t=(2, 4, 1))
-    with pytest.raises(DataLossError, match="earlier life"):
+    with pytest.raises(DataLossError, match="earlier topic of this name"):
         _reader(server).latestOffset({"t": _at(1, 50)}, ReadAllAvailable())
     skipping = _reader(server, onDataLoss="skip")
     assert skipping.latestOffset({"t": _at(1, 50)}, ReadAllAvailable()) == {"t": _at(2, 4, lost=1)}

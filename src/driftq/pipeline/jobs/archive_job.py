@@ -39,10 +39,10 @@ _COLUMNS = (
 class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
     """Options of the job `archive`."""
 
-    topics: Annotated[list[str], Meta(description="Topics or patterns, as 'orders,@runs.*'.")]
-    lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
+    topics: Annotated[list[str], Meta(description="Topics or patterns, for example 'orders,@runs.*'.")]
+    lake: Annotated[str, Meta(description="Directory of the lake; created if it does not exist.")]
     table: Annotated[
-        str | None, Meta(description="One table of this name for all topics, instead of one for each.")
+        str | None, Meta(description="Write all topics to one table with this name, instead of one table per topic.")
     ] = None
 
 

@@ -33,19 +33,24 @@ VIEW = "source"
 class RouteOptions(StreamOptions, frozen=True, kw_only=True):
     """Options of the job `route`."""
 
-    topics: Annotated[list[str], Meta(description="Topics or patterns to read, as 'orders,@runs.*'.")]
-    to: Annotated[str, Meta(description="The topic to write to; it is created if it is not there.")]
-    sql: Annotated[str | None, Meta(description=f"A query over the view `{VIEW}`.")] = None
+    topics: Annotated[list[str], Meta(description="Topics or patterns to read, for example 'orders,@runs.*'.")]
+    to: Annotated[str, Meta(description="Topic to write to; created if it does not exist.")]
+    sql: Annotated[str | None, Meta(description=f"SQL query over the view `{VIEW}`.")] = None
     transform: Annotated[
-        str | None, Meta(description="FILE.py:FUNCTION or MODULE:FUNCTION, from a DataFrame to a DataFrame.")
+        str | None, Meta(description="FILE.py:FUNCTION or MODULE:FUNCTION that takes a DataFrame and returns one.")
     ] = None
-    starting: Annotated[str, Meta(description="earliest, latest, a seq, or a JSON map of seqs.")] = "earliest"
+    starting: Annotated[
+        str, Meta(description="Where to start: earliest, latest, a seq, or a JSON map of topic to seq.")
+    ] = "earliest"
     on_data_loss: Annotated[
-        Literal["fail", "skip"], Meta(description="Stop where records were lost before they were read, or go on.")
+        Literal["fail", "skip"], Meta(description="If records were lost before they were read: fail, or skip them.")
     ] = "fail"
-    error_topic: Annotated[str | None, Meta(description="Where records go that the topic refuses.")] = None
+    error_topic: Annotated[str | None, Meta(description="Topic for records that the destination refuses.")] = None
     checkpoint: Annotated[
-        str | None, Meta(description="Directory that keeps how far it is; else one for these topics.")
+        str | None,
+        Meta(
+            description="Directory for the position of the route. Default: one per server, selection and destination."
+        ),
     ] = None
 
 
@@ -84,7 +89,7 @@ def _routed(run: JobRun, options: RouteOptions, rows: "DataFrame") -> JobResult:
 def transform_of(options: RouteOptions) -> Transform:
     """Return the function for the rows. Raises PipelineError unless exactly one of the options is given."""
     if (options.sql is None) == (options.transform is None):
-        raise PipelineError("say what is to be done with the rows: either --sql or --transform")
+        raise PipelineError("give either --sql or --transform, which defines what happens to the rows")
     if options.transform is not None:
         return _function(options.transform)
     query = options.sql
@@ -106,14 +111,16 @@ def as_records(rows: "DataFrame") -> "DataFrame":
     outside = [name for name in ("tag", "node", "meta") if name in rows.columns]
     packed = [name for name in rows.columns if name not in outside]
     if not packed:
-        raise PipelineError(f"there is no column `data`, and none to make it of beside {', '.join(outside)}")
+        raise PipelineError(
+            f"the result has no column `data`, and no column to make it from: only {', '.join(outside)}"
+        )
     return rows.select(*outside, f.to_json(f.struct(*packed), {"ignoreNullFields": "false"}).alias("data"))
 
 
 def _function(place: str) -> Transform:
     module_name, colon, name = place.rpartition(":")
     if not colon or not module_name:
-        raise PipelineError(f"--transform {place!r} names no function: FILE.py:FUNCTION or MODULE:FUNCTION")
+        raise PipelineError(f"--transform {place!r} does not name a function: use FILE.py:FUNCTION or MODULE:FUNCTION")
     found = getattr(_module(module_name), name, None)
     if not callable(found):
         raise PipelineError(f"{module_name} has no function {name!r}")
@@ -129,7 +136,9 @@ def transform_directory(place: str | None) -> Path:
 def _module(name: str) -> Any:
     if not name.endswith(".py"):
         if not _can_be_found(name):
-            raise PipelineError(f"module {name!r} cannot be imported: there is none, neither installed nor here")
+            raise PipelineError(
+                f"module {name!r} cannot be imported: it is neither installed nor in the working directory"
+            )
         return import_module(name)
     from pyspark import cloudpickle
 
@@ -151,4 +160,6 @@ def _can_be_found(name: str) -> bool:
         return False
 
 
-ROUTE = PipelineJob("route", "SQL or Python from source topics into one topic, exactly once.", RouteOptions, run_route)
+ROUTE = PipelineJob(
+    "route", "Apply SQL or Python to topics and write the rows to one topic, exactly once.", RouteOptions, run_route
+)

@@ -40,8 +40,8 @@ def starting(topics: list[str], live: Live, checkpoint: Path, table_of: Callable
             continue
         if mark > standing.head:
             raise PipelineError(
-                f"topic {topic!r} ends at seq {standing.head}, and the lake has it up to {mark}: it has lost its end. "
-                "Take another --lake, or delete the topic and make it anew"
+                f"topic {topic!r} ends at seq {standing.head}, but the lake has it up to seq {mark}: it lost its end. "
+                "Use another --lake, or delete the topic and create it again"
             )
         begins[topic] = mark + 1
     return json.encode(begins).decode() if begins else "earliest"

@@ -19,12 +19,14 @@ _BYTES = 256 << 20
 class StreamOptions(Struct, frozen=True, kw_only=True):
     """How a job reads its stream: once or continuously, and the limits of a batch."""
 
-    once: Annotated[bool, Meta(description="Read what there is, then end; else go on until stopped.")] = False
+    once: Annotated[bool, Meta(description="Read all existing records, then end. Default: run until stopped.")] = False
     interval_s: Annotated[
         Annotated[float, Meta(ge=0)],
-        Meta(description="Seconds between two batches; 0 is as soon as there is something."),
+        Meta(description="Seconds between two batches; 0 starts a batch as soon as there are records."),
     ] = 1.0
-    max_records: Annotated[Annotated[int, Meta(ge=1)], Meta(description="Records in one batch at most.")] = _RECORDS
+    max_records: Annotated[Annotated[int, Meta(ge=1)], Meta(description="Maximum number of records in one batch.")] = (
+        _RECORDS
+    )
 
     def limits(self) -> dict[str, str]:
         """Return the limits of a batch as options of the source."""

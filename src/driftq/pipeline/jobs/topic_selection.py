@@ -26,7 +26,7 @@ def epoch_of(client: Client, topic: str) -> int:
     try:
         return client.topic(topic).segments().epoch
     except NotFoundError as absent:
-        raise AbsentError(f"there is no topic {topic!r}; `driftq topic ls` lists those there are") from absent
+        raise AbsentError(f"there is no topic {topic!r}; `driftq topic ls` lists all topics") from absent
 
 
 _WILD = re.compile(r"[*?\[]")
@@ -45,10 +45,10 @@ def source_options(topics: Sequence[str], without: Sequence[str] = ()) -> dict[s
     """
     wanted = [topic.strip() for topic in topics if topic.strip()]
     if not wanted:
-        raise PipelineError("no topic is named; say --topics NAME,… or a pattern such as --topics 'orders.*'")
+        raise PipelineError("no topic is given; use --topics NAME,… or a pattern such as --topics 'orders.*'")
     named = next((topic for topic in wanted if topic in without), None)
     if named is not None:
-        raise PipelineError(f"topic {named!r} is read and written by the same job, which would never end; leave it out")
+        raise PipelineError(f"the job would read and write topic {named!r}, and never end; leave it out of --topics")
     if not any(map(is_pattern, wanted)):
         return {"topics": ",".join(wanted)}
     pattern = pattern_of(wanted)

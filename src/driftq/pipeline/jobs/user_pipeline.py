@@ -48,10 +48,10 @@ class FileOptions(StreamOptions, frozen=True, kw_only=True):
     """Options of a pipeline that a user wrote."""
 
     interval_s: Annotated[
-        Annotated[float, Meta(ge=0)], Meta(description="Seconds between two batches; 0 is at once.")
+        Annotated[float, Meta(ge=0)], Meta(description="Seconds between two batches; 0 starts the next batch at once.")
     ] = 0.0
     checkpoint: Annotated[
-        str | None, Meta(description="Directory that keeps how far each step is; else one beside the file.")
+        str | None, Meta(description="Directory for the positions of the steps. Default: one next to the file.")
     ] = None
 
 
@@ -92,7 +92,7 @@ def step(
     def keep(wrapped: Function) -> Function:
         called = name or wrapped.__name__
         if dest is not None and source is None:
-            raise PipelineError(f"step {called!r} has a dest and no source; say where its rows come from")
+            raise PipelineError(f"step {called!r} has a dest but no source; add source=, a topic or another step")
         _collected.append(PipelineStep(called, wrapped, source, dest, dict(options or {})))
         return wrapped
 
@@ -153,9 +153,9 @@ def check(steps: list[PipelineStep]) -> None:
         if one.source is None:
             continue
         if one.dest is None and not any(other.source is one.function for other in steps):
-            raise PipelineError(f"the rows of step {one.name!r} go nowhere: give it a dest, or a step that goes on")
+            raise PipelineError(f"step {one.name!r} has no dest, and no other step uses its rows: give it a dest")
         if one.dest in _topics(one, steps):
-            raise PipelineError(f"step {one.name!r} reads {one.dest!r} and writes to it, which would never end")
+            raise PipelineError(f"step {one.name!r} reads topic {one.dest!r} and writes to it, so it would never end")
 
 
 def _before(one: PipelineStep, steps: list[PipelineStep]) -> PipelineStep:

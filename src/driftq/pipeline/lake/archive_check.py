@@ -93,7 +93,7 @@ def _compare(topic: str, held: dict[tuple[str, int], Seqs], live: Live, owner: s
     # Records that retention removes during the check are missing here, but were not deleted.
     after = live.standing(topic)
     if after is None or after.epoch != standing.epoch:
-        return _other(topic, rows, "the topic was deleted while it was compared; verify again")
+        return _other(topic, rows, "the topic was deleted during the comparison; verify again")
     archived = held.get((topic, standing.epoch), Seqs())
     first = max(standing.earliest, after.earliest)
     common, found = archived.between(first, standing.head), found.between(first, standing.head)
@@ -126,7 +126,7 @@ def _differences(archived: Seqs, common: Seqs, found: Seqs) -> Iterator[str]:
     if len(behind):
         yield f"the lake is {len(behind)} records behind: seq {_told(behind)}"
     if len(extra):
-        yield f"{len(extra)} rows of the lake are live no more, deleted since: seq {_told(extra)}"
+        yield f"{len(extra)} rows of the lake are no longer live (deleted since): seq {_told(extra)}"
 
 
 def _span(seqs: Seqs) -> str:

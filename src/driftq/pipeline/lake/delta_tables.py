@@ -46,9 +46,7 @@ class Lake:
 
     def __init__(self, root: str | Path) -> None:
         if "://" in str(root):
-            raise PipelineError(
-                f"the lake {str(root)!r} is no directory: mount it, and give the path where it is mounted"
-            )
+            raise PipelineError(f"the lake {str(root)!r} is not a directory: mount it, and give the path of the mount")
         self.root = Path(root).absolute()
 
     # Paths and tables
@@ -83,8 +81,8 @@ class Lake:
         for other in others:
             if other.path != target.path and other.holds(topic):
                 raise PipelineError(
-                    f"the lake has topic {topic!r} in {other.path.relative_to(self.root)}, and a topic is in one table "
-                    "of a lake: say the same --table as before, or take another --lake"
+                    f"the lake has topic {topic!r} in {other.path.relative_to(self.root)}, and a topic can be in only "
+                    "one table of a lake: use the same --table as before, or another --lake"
                 )
         return target
 

@@ -32,7 +32,7 @@ def claim(lake: Lake, server_id: str | None) -> None:
         fresh.write_text(json.dumps({"server_id": server_id}) + "\n", encoding="utf-8")
         fresh.replace(lake.root / _NOTE)
     elif owner != server_id:
-        raise PipelineError(f"{told(owner, server_id)}; take another --lake for this server")
+        raise PipelineError(f"{told(owner, server_id)}; use another --lake for this server")
 
 
 def check_owner(lake: Lake, parts: Iterable[OffsetRange]) -> None:
@@ -44,8 +44,8 @@ def check_owner(lake: Lake, parts: Iterable[OffsetRange]) -> None:
 def told(owner: str | None, server_id: str | None) -> str:
     """Return the text that explains to users that two ids differ."""
     if server_id is None:
-        return f"the lake has topics of server {owner}, and this one has no topic yet that tells whether it is the same"
+        return f"the lake has topics of server {owner}; this server has no topic yet, so its id is unknown"
     return (
-        f"the lake has topics of server {owner}, and this is server {server_id}: "
-        "its directory is a new one or was restored, and it gives the same seqs to other records"
+        f"the lake has topics of server {owner}, but this is server {server_id}: "
+        "its data directory is new or was restored, and its seqs belong to other records"
     )

@@ -15,7 +15,7 @@ _HEAD = 120
 
 def directory_name(name: str) -> str:
     """Return the directory name for a topic, table or job. The name must not be empty."""
-    assert name, "a name that is empty has no directory"
+    assert name, "the name is empty"
     raw = name.encode()
     text = "".join(chr(byte) if _PLAIN.fullmatch(raw, at, at + 1) else f"~{byte:02x}" for at, byte in enumerate(raw))
     if text[0] in "._":

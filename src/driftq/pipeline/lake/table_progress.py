@@ -83,8 +83,8 @@ def check(table: DeltaTable, moves: Iterable[Move]) -> None:
 def collision(topic: str) -> PipelineError:
     """Return the error for two queries that write the same topic to the same table."""
     return PipelineError(
-        f"another query writes topic {topic!r} into the same table at this moment, and nothing is written twice: "
-        "stop one of them, and start this one again"
+        f"another query is writing topic {topic!r} to the same table, so this batch was not written: "
+        "stop one of the queries, then start this one again"
     )
 
 

@@ -119,7 +119,7 @@ def find_job(name: str) -> PipelineJob[Any]:
     """Return the job with a name. Raises AbsentError, with all names, if there is none."""
     place = PLACES.get(name)
     if place is None:
-        raise AbsentError(f"there is no job {name!r}; there are {', '.join(PLACES)}, and any FILE.py of yours")
+        raise AbsentError(f"there is no job {name!r}: the jobs are {', '.join(PLACES)}, or give a FILE.py of your own")
     module, _, attribute = place.partition(":")
     job = getattr(import_module(module), attribute)
     assert isinstance(job, PipelineJob)

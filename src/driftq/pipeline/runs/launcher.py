@@ -173,8 +173,8 @@ class LiveRun:
         holder = self._runs.holder(text)
         if holder is not None and holder.id != self.record.id:
             raise PipelineError(
-                f"run {holder.id} of {holder.pipeline!r} works on the same checkpoint; "
-                f"`driftq pipeline stop {holder.id}` first"
+                f"run {holder.id} of {holder.pipeline!r} uses the same checkpoint: stop it first, "
+                f"with `driftq pipeline stop {holder.id}`"
             )
         path.mkdir(parents=True, exist_ok=True)
         if text not in self.record.checkpoints:

@@ -107,9 +107,11 @@ class RunRecords:
         known = known or [one for one in named if one.state in OPEN] or named[:1]
         known = known or [one for one in everything if one.id.startswith(wanted)]
         if not known:
-            raise AbsentError(f"no run is called {wanted!r}; `driftq pipeline ls --all` lists them")
+            raise AbsentError(f"no run matches {wanted!r}; `driftq pipeline ls --all` lists all runs")
         if len(known) > 1:
-            raise PipelineError(f"{wanted!r} may be any of {', '.join(one.id for one in known)}; name one of these")
+            raise PipelineError(
+                f"{wanted!r} matches several runs: {', '.join(one.id for one in known)}; give one of these ids"
+            )
         return known[0]
 
     def ask_to_stop(self, record: RunRecord) -> None:
@@ -141,7 +143,7 @@ def _read(path: Path) -> RunRecord | None:
         return None  # it was removed meanwhile, or another version wrote it
     if record.state in OPEN and born(record.pid) != record.born:
         return structs.replace(
-            record, state="lost", error="its process is gone; start it again, it goes on where it was"
+            record, state="lost", error="its process ended unexpectedly; start it again to continue where it was"
         )
     return record
 

@@ -93,7 +93,7 @@ def told_by_line(directory: Path) -> Iterator[None]:
 def frame_of(given: Any, what: str) -> "DataFrame":
     """Return the result of a user's function if it is a DataFrame. Raises PipelineError if it is not."""
     if not hasattr(given, "writeStream"):
-        raise PipelineError(f"{what} has to return a DataFrame, and gave {type(given).__name__}")
+        raise PipelineError(f"{what} must return a DataFrame, but returned {type(given).__name__}")
     frame: DataFrame = given
     return frame
 

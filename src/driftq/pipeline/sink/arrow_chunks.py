@@ -44,15 +44,15 @@ def check_columns(columns: Mapping[str, str], *, routed: bool) -> None:
             "df.select(to_json(struct('*')).alias('data'))"
         )
     if routed and columns.get("topic") != "string":
-        raise PipelineError("set option 'topic', or give the DataFrame a string column 'topic' with one per row")
+        raise PipelineError("set option 'topic', or add a string column 'topic' that names the topic of each row")
     for name, kind in columns.items():
         if name in _TEXTS and kind != "string":
-            raise PipelineError(f"column {name!r} is {kind} and must be string; to_json(…) makes text of it")
+            raise PipelineError(f"column {name!r} is {kind} and must be string; convert it with to_json(…)")
         if name == "meta" and kind not in _META:
             raise PipelineError(f"column 'meta' is {kind} and must be map<string,string> or JSON text")
         if name not in LEFT_BEHIND and name not in (*_TEXTS, "meta"):
             raise PipelineError(
-                f"column {name!r} is no part of a record (data, tag, node, meta): drop it, or pack it into data"
+                f"column {name!r} is not part of a record (data, tag, node, meta): drop it, or put it into data"
             )
 
 

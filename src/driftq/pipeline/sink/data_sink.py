@@ -50,7 +50,7 @@ class SinkTarget(NamedTuple):
             if name is not None and is_broker_topic(name):
                 raise PipelineError(f"topic {name!r} belongs to the broker API: produce to it through /v1")
         if "topics" in options or "topicPattern" in options:
-            raise PipelineError("a write takes option 'topic', or a column 'topic' that names one per row")
+            raise PipelineError("a write needs option 'topic', or a column 'topic' that names the topic of each row")
         return SinkTarget(wire, topic, error_topic, options.get("createTopic", "true").lower() != "false")
 
     def connected(self) -> ServerStage:
@@ -81,7 +81,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, target: SinkTarget, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise PipelineError("a topic is only ever appended to: use outputMode('append') or 'update'")
+            raise PipelineError("rows can only be appended to a topic: use outputMode('append') or 'update'")
         check_columns(_columns(schema), routed=target.topic is None)
         self._target = target
 
@@ -90,8 +90,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None, "write runs in a task"
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
-        assert query is not None, "a task of a streaming query knows its query"
-        assert batch is not None, "and its batch"
+        assert query is not None, "Spark sets the query id of a task"
+        assert batch is not None, "Spark sets the batch number of a task"
         return self._target.staged(query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
@@ -110,7 +110,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def __init__(self, target: SinkTarget, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
         if overwrite:
-            raise PipelineError("a topic is only ever appended to: use mode('append')")
+            raise PipelineError("rows can only be appended to a topic: use mode('append')")
         check_columns(_columns(schema), routed=target.topic is None)
         self._target = target
         self._writer, self._batch = _identity(options)
@@ -134,11 +134,13 @@ def _identity(options: Mapping[str, str]) -> tuple[str, int]:
     writer, batch = options.get("writer"), options.get("batch")
     if writer is None:
         if batch is not None:
-            raise PipelineError("option batch counts the batches of a writer: set option writer too")
+            raise PipelineError("option batch numbers the batches of a writer: set option writer, too")
         return f"batch:{os.urandom(16).hex()}", 0
     number = batch or "0"
     if not number.isdecimal() or int(number) >= 1 << 64:
-        raise PipelineError(f"option batch is {number!r} and must be a number that grows with each write")
+        raise PipelineError(
+            f"option batch is {number!r} and must be an integer from 0 to 2^64-1, higher with each write"
+        )
     return check_writer(writer), int(number)
 
 

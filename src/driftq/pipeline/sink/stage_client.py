@@ -40,7 +40,9 @@ class ServerStage:
             if absent.said != "topic_not_found":
                 raise
             if not self._create:
-                raise AbsentError(f"there is no topic {topic!r}: create it, or leave createTopic on") from absent
+                raise AbsentError(
+                    f"there is no topic {topic!r}: create it, or set option createTopic to true"
+                ) from absent
             self._wire.put(self._wire.topic_path(topic), {})
             self._wire.send(path, body)
 
@@ -57,7 +59,10 @@ class ServerStage:
             last = self._wire.post(path, asked)["last_seq"]
             if last is None or self._is_synced(topic, last):
                 return
-        raise PipelineError(f"batch {batch} is in topic {topic!r} and does not come to rest; see the server's log")
+        raise PipelineError(
+            f"batch {batch} was published to topic {topic!r} but is not durable after {_ROUNDS} attempts; "
+            "see the server's log"
+        )
 
     def drop(self, topic: str, writer: str) -> None:
         """Delete the staged parts of a writer."""

@@ -83,7 +83,7 @@ class StagedRows:
 def check_writer(writer: str) -> str:
     """Return the writer's name if its length is allowed. Raises PipelineError if it is not."""
     if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
-        raise PipelineError(f"writer {writer[:_SHOWN]!r} has to have 1 to {WRITER_BYTES_MAX} bytes")
+        raise PipelineError(f"writer {writer[:_SHOWN]!r} must have 1 to {WRITER_BYTES_MAX} bytes")
     return writer
 
 
@@ -103,7 +103,12 @@ class PartWriter:
         for topic, rows in chunks(batches, self._topic):
             kept, missing = without_null(rows)
             for row in range(len(missing)):
-                self._refuse(topic, missing.slice(row, 1), "invalid_request", "data is null; JSON's own null is 'null'")
+                self._refuse(
+                    topic,
+                    missing.slice(row, 1),
+                    "invalid_request",
+                    "data is null; to write a JSON null, use the text 'null'",
+                )
             self._put(topic, kept)
         return self._done
 
@@ -189,17 +194,17 @@ def _explained(topic: str, batch: int, refusal: AnswerError, published: Sequence
     if not advice:
         return refusal
     if published and refusal.said == "batch_too_large":
-        advice += f"; {', '.join(published)[:_SHOWN]} has all of this batch already, and would get some of it twice"
+        advice += f"; {', '.join(published)[:_SHOWN]} already has the whole batch, and would get some rows twice"
     return PipelineError(f"batch {batch} is not in topic {topic!r}: {refusal.message}; {advice}")
 
 
 _ADVICE = {
-    "stage_incomplete": "it took longer than DRIFTQ_STAGE_TTL_MS, or its parts were dropped: run the query again",
+    "stage_incomplete": "it took longer than DRIFTQ_STAGE_TTL_MS, or its parts were deleted: run the query again",
     "batch_too_large": (
-        "of a stream, set a smaller --max-records (maxRecordsPerTrigger) and remove offsets/{batch} from its "
-        "checkpoint, where this batch is noted; write a table in several steps"
+        "for a stream, set a smaller --max-records (maxRecordsPerTrigger) and remove offsets/{batch}, the plan of "
+        "this batch, from its checkpoint; write a table in several steps"
     ),
-    "topic_full": "make room in the topic or raise its cap, and run the query again",
+    "topic_full": "free space in the topic or raise its cap, then run the query again",
 }
 
 

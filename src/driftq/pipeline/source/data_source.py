@@ -281,7 +281,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._asked.on_data_loss == "fail":
             raise error
         self._gone[topic] = _SAID
-        _log.warning("%s", error.message.partition(":")[0] + ": the query goes on without it, and with it if it comes")
+        _log.warning(
+            "%s",
+            error.message.partition(":")[0] + ": the query continues without it, and reads it if it is created again",
+        )
 
     def _head(self, manifest: TopicFiles) -> int:
         if self._target is None:

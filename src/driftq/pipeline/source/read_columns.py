@@ -60,9 +60,9 @@ def check_schema(fields: Iterable[tuple[str, str]]) -> None:
     """Raise PipelineError if a schema is not a subset of ours. A field is its name and Spark's name of its type."""
     for name, kind in fields:
         if name not in _ALL:
-            raise PipelineError(f"a topic has no column {name!r}: there are {', '.join(_ALL)}")
+            raise PipelineError(f"a topic has no column {name!r}: the columns are {', '.join(_ALL)}")
         if kind != _ALL[name]:
-            raise PipelineError(f"column {name!r} is {_ALL[name]}, and the schema says {kind}")
+            raise PipelineError(f"column {name!r} is {_ALL[name]}, but the schema has {kind}")
 
 
 def check_nulls(never: Iterable[str], *, with_gaps: bool) -> None:

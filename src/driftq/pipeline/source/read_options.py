@@ -118,12 +118,10 @@ def check_names(options: Mapping[str, str]) -> None:
     """Raise PipelineError if there is an unknown option."""
     for name in map(str.lower, options):
         if name.startswith(_STORED):
-            raise PipelineError(
-                "Spark does not hand the options of a table on to whoever reads it: use CREATE TEMPORARY VIEW"
-            )
+            raise PipelineError("Spark does not pass the options of a table to its reader: use CREATE TEMPORARY VIEW")
         if name not in _KNOWN:
             near = get_close_matches(name, _KNOWN, 1, 0.75)
-            hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"there are {', '.join(_READ)}"
+            hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"the options are {', '.join(_READ)}"
             raise PipelineError(f"there is no option {name!r}: {hint}")
 
 
@@ -131,7 +129,9 @@ def check_stream(options: Mapping[str, str]) -> None:
     """Raise PipelineError if a stream has an option that only a table can have."""
     for name in map(str.lower, options):
         if name in ("endingseq", "endingtimestamp"):
-            raise PipelineError(f"{_KNOWN[name]} is for tables: a stream ends when it is stopped, or with availableNow")
+            raise PipelineError(
+                f"{_KNOWN[name]} is only for tables: a stream ends when it is stopped, or with availableNow"
+            )
 
 
 def _api(given: Mapping[str, str]) -> bool:
@@ -152,11 +152,11 @@ def _topics(given: Mapping[str, str], *, v1: bool) -> tuple[tuple[str, ...], str
         try:
             re.compile(pattern)
         except re.error as error:
-            raise PipelineError(f"topicPattern {value!r} is no regular expression: {error}") from None
+            raise PipelineError(f"topicPattern {value!r} is not a regular expression: {error}") from None
         return (), pattern
     names = [value] if named == ["topic"] else [name for name in map(str.strip, value.split(",")) if name]
     if not names:
-        raise PipelineError("option topics names no topic")
+        raise PipelineError("option topics is empty: name at least one topic")
     return tuple(dict.fromkeys(_stored_name(name, v1=v1) for name in names)), None
 
 
@@ -184,7 +184,7 @@ def _of_topics(places: Starts, name: str, topics: tuple[str, ...], pattern: str 
     for topic, seq in places.items():
         known = topic if topic == "*" else _stored_name(topic, v1=v1)
         if known != "*" and (known not in topics if pattern is None else not re.fullmatch(pattern, known)):
-            raise PipelineError(f"{name} names topic {topic!r}, which is not among those that are read")
+            raise PipelineError(f"{name} names topic {topic!r}, which this query does not read")
         found[known] = seq
     return found
 

@@ -149,7 +149,7 @@ def _lost(task: Task, split: Split, gap: SeqGap) -> SeqGap:
     if task.on_data_loss == "fail":
         raise loss(split.topic, [gap])
     if task.on_data_loss == "skip":
-        told = "%s while they were read: they are skipped, and are not in the `lost` of the query's progress"
+        told = "%s during the read: they are skipped, and `lost` in the query's progress does not count them"
         _log.warning(told, _said(split.topic, [gap]))
     return gap
 
@@ -158,21 +158,21 @@ def loss(topic: str, gaps: list[SeqGap]) -> DataLossError:
     """Return the error for records that were lost."""
     return DataLossError(
         f"{_said(topic, gaps)} before they were read: set onDataLoss=rows to get the loss as a row, "
-        "or onDataLoss=skip to go on without"
+        "or onDataLoss=skip to continue without them"
     )
 
 
 def deleted(topic: str, place: TopicOffset) -> DataLossError:
     """Return the error for a topic that was deleted."""
     return DataLossError(
-        f"topic {topic!r} was deleted after seq {place.seq} was read: set onDataLoss=rows or onDataLoss=skip to go on "
-        "without the rest of it, or give the query a new checkpoint"
+        f"topic {topic!r} was deleted after seq {place.seq} was read: set onDataLoss=rows or onDataLoss=skip to "
+        "continue without the rest of it, or give the query a new checkpoint"
     )
 
 
 def _said(topic: str, gaps: list[SeqGap]) -> str:
     told = ", ".join(
-        "its earlier life (recreated)"
+        "the end of an earlier topic of this name (recreated)"
         if gap.reason == "recreated" and gap.last < gap.first
         else f"{'up to all of ' if gap.at_most else ''}seqs {gap.first}..{gap.last} ({gap.reason})"
         for gap in gaps[:5]

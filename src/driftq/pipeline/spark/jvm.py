@@ -264,10 +264,12 @@ def _address(process: "subprocess.Popen[bytes]", told: Path) -> tuple[int, str]:
     end = time.monotonic() + START_PATIENCE_S
     while not told.exists():
         if process.poll() is not None:
-            raise PipelineError(f"Java ended with code {process.returncode} before Spark was up: see what it printed")
+            raise PipelineError(f"Java ended with code {process.returncode} before Spark was ready: see its output")
         if time.monotonic() > end:
             process.kill()
-            raise PipelineError(f"Spark was not up after {START_PATIENCE_S:.0f} s: is the machine out of memory?")
+            raise PipelineError(
+                f"Spark was not ready after {START_PATIENCE_S:.0f} s: check that the machine has free memory"
+            )
         time.sleep(_POLL_S)
     with told.open("rb") as file:
         return read_int(file), UTF8Deserializer().loads(file)

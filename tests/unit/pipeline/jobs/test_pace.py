@@ -28,5 +28,5 @@ def test_times_are_iso_or_milliseconds() -> None:
     at = 1_794_830_400_000
     assert [to_ms(text, "--x") for text in (str(at), "2026-11-16T12:00:00Z", "2026-11-16T13:00:00+01:00")] == [at] * 3
     assert to_ms("2026-11-16T12:00:00", "--x") == at
-    with pytest.raises(PipelineError, match="--from-time 'noon' is no time"):
+    with pytest.raises(PipelineError, match="--from-time 'noon' is not a time"):
         to_ms("noon", "--from-time")

@@ -25,7 +25,7 @@ def test_a_function_of_a_file_is_the_transform(tmp_path: Path) -> None:
     frame = _Frame()
     found: object = transform_of(route(transform=f"{file}:same"))(frame)  # type: ignore[arg-type]
     assert found is frame
-    with pytest.raises(PipelineError, match="has to return a DataFrame, and gave NoneType"):
+    with pytest.raises(PipelineError, match="must return a DataFrame, but returned NoneType"):
         transform_of(route(transform=f"{file}:none"))(frame)  # type: ignore[arg-type]
 
 
@@ -34,7 +34,7 @@ def test_a_function_of_a_file_is_the_transform(tmp_path: Path) -> None:
     [
         ({}, "either --sql or --transform"),
         ({"sql": "SELECT 1", "transform": "m:f"}, "either --sql or --transform"),
-        ({"transform": "mine.py"}, "names no function"),
+        ({"transform": "mine.py"}, "does not name a function"),
         ({"transform": "absent_file.py:f"}, "there is no file"),
         ({"transform": "absent_module_of_nobody:f"}, "cannot be imported"),
         ({"transform": "json:no_such"}, "has no function 'no_such'"),

@@ -51,5 +51,5 @@ def test_one_that_has_begun_goes_on_where_spark_knows(tmp_path: Path, table: Lak
 
 
 def test_a_topic_that_has_lost_its_end_is_refused(tmp_path: Path, table: LakeTable) -> None:
-    with pytest.raises(PipelineError, match="'a' ends at seq 11, and the lake has it up to 12"):
+    with pytest.raises(PipelineError, match="'a' ends at seq 11, but the lake has it up to seq 12"):
         starting(["a"], Topics(a=TopicExtent(7, 1, 11)), tmp_path, lambda _: table)

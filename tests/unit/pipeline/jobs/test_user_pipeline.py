@@ -30,9 +30,9 @@ def test_steps_that_lead_somewhere_are_taken() -> None:
     ("steps", "said"),
     [
         ([step("a", "x", "y"), step("a", "x", "z", other)], "two steps are called 'a'"),
-        ([step("a", "x", None)], "the rows of step 'a' go nowhere"),
-        ([step("a", "x, y", "y")], "step 'a' reads 'y' and writes to it"),
-        ([step("a", "x,y", None), step("b", same, "x", other)], "step 'b' reads 'x' and writes to it"),
+        ([step("a", "x", None)], "step 'a' has no dest"),
+        ([step("a", "x, y", "y")], "step 'a' reads topic 'y' and writes to it"),
+        ([step("a", "x,y", None), step("b", same, "x", other)], "step 'b' reads topic 'x' and writes to it"),
         ([step("a", other, "y")], "neither a topic nor a step"),
     ],
 )

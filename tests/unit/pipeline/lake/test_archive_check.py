@@ -94,7 +94,7 @@ def test_a_lake_that_is_behind_says_how_far(lake: Lake) -> None:
 def test_a_record_deleted_since_is_told(lake: Lake) -> None:
     fill(lake.topic("a"), "a", [1, 2, 3])
     found = one(verify(lake, FakeTopics(a=(TopicExtent(1, 1, 3), [1, 3]))))
-    assert found.differences == ["1 rows of the lake are live no more, deleted since: seq 2"]
+    assert found.differences == ["1 rows of the lake are no longer live (deleted since): seq 2"]
 
 
 def test_rows_of_an_earlier_topic_of_the_same_name_are_left_alone(lake: Lake) -> None:
@@ -147,7 +147,7 @@ class Vanishing(FakeTopics):
 def test_a_topic_that_is_deleted_while_it_is_compared_differs(lake: Lake) -> None:
     fill(lake.topic("a"), "a", [1])
     found = one(verify(lake, Vanishing(a=(TopicExtent(1, 1, 1), [1]))))
-    assert found.differences == ["the topic was deleted while it was compared; verify again"]
+    assert found.differences == ["the topic was deleted during the comparison; verify again"]
 
 
 def test_a_topic_of_another_server_differs_whatever_its_seqs_are(lake: Lake) -> None:

@@ -136,7 +136,7 @@ def test_two_queries_at_the_same_time_write_nothing_twice(tmp_path: Path) -> Non
     late = reading(lake, OffsetRange("a", 5, 0, 2))
     lines = told(lake, late, [record("a", 1), record("a", 2)])
     archived(lake, WriterBatch("one", 0), [record("a", 1)], OffsetRange("a", 5, 0, 1))
-    with pytest.raises(PipelineError, match="another query writes topic 'a'"):
+    with pytest.raises(PipelineError, match="another query is writing topic 'a'"):
         commit_parts(lake, late, lines, WriterBatch("other", 0), seen_ms=0)
     assert seqs(lake, "a") == [1]
 

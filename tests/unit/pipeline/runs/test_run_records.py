@@ -44,7 +44,7 @@ def test_an_open_run_of_a_pipeline_is_meant_before_a_newer_one_that_ended(tmp_pa
 
 def test_which_of_several_open_runs_is_meant_has_to_be_said(runs: RunRecords) -> None:
     ids = {runs.begin("archive", {}, "http://server").id for _ in range(2)}
-    with pytest.raises(PipelineError, match="name one of these") as told:
+    with pytest.raises(PipelineError, match="give one of these ids") as told:
         runs.find("archive")
     assert all(one in str(told.value) for one in ids)
 

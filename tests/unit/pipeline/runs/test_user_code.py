@@ -69,5 +69,5 @@ def test_what_we_say_ourselves_stays_as_it_is(tmp_path: Path, error: Exception) 
 
 
 def test_a_function_that_returns_no_rows_is_named() -> None:
-    with pytest.raises(PipelineError, match="step 'a' has to return a DataFrame, and gave NoneType"):
+    with pytest.raises(PipelineError, match="step 'a' must return a DataFrame, but returned NoneType"):
         frame_of(None, "step 'a'")

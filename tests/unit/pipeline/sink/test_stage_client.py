@@ -74,7 +74,7 @@ def test_a_commit_that_a_restart_has_lost_is_made_again() -> None:
 
 
 def test_a_commit_that_never_comes_to_rest_is_an_error() -> None:
-    with pytest.raises(PipelineError, match="does not come to rest"):
+    with pytest.raises(PipelineError, match="is not durable after 10 attempts"):
         committed(Recorded(*[20, 5] * 10))
 
 

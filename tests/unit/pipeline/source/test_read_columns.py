@@ -59,7 +59,7 @@ def test_a_column_that_a_topic_does_not_have_is_refused() -> None:
     check_schema([("seq", "bigint"), ("data", "string")])
     with pytest.raises(PipelineError, match="no column 'offset'"):
         check_schema([("offset", "bigint")])
-    with pytest.raises(PipelineError, match="'seq' is bigint, and the schema says int"):
+    with pytest.raises(PipelineError, match="'seq' is bigint, but the schema has int"):
         check_schema([("seq", "int")])
 
 

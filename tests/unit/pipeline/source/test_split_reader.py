@@ -52,7 +52,7 @@ def _read(on_data_loss: str, server: Wire | None = None) -> list[Any]:
 def test_what_is_skipped_while_it_is_read_is_said_by_the_task(caplog: pytest.LogCaptureFixture) -> None:
     assert _read("skip") == list(range(15, 21))
     (said,) = caplog.messages
-    assert said.startswith("topic 't' has lost seqs 11..14 (cap) while they were read")
+    assert said.startswith("topic 't' has lost seqs 11..14 (cap) during the read")
 
 
 def test_what_is_lost_while_it_is_read_fails_or_is_a_row(caplog: pytest.LogCaptureFixture) -> None:

@@ -81,7 +81,7 @@ def test_a_first_line_is_told_where_nothing_else_says_why() -> None:
     assert told_by_spark("An error occurred while calling o1.x.\n: java.lang.InterruptedException\n\tat a.b(c)") == (
         "java.lang.InterruptedException"
     )
-    assert told_by_spark("") == "Spark failed and did not say why"
+    assert told_by_spark("") == "Spark failed without a reason"
 
 
 class _JavaError(Exception):

@@ -46,7 +46,7 @@ def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("driftq.pipeline.spark.java._bundled", lambda: None)
-    with pytest.raises(PipelineError, match=r"install one, set JAVA_HOME, or `pip install driftq\[spark\]`"):
+    with pytest.raises(PipelineError, match=r"install it, set JAVA_HOME, or use `pip install driftq\[spark\]`"):
         find_java()
 
 

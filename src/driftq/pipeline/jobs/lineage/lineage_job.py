@@ -60,8 +60,8 @@ _ASKED_MAX = 500
 class LineageOptions(StreamOptions, frozen=True, kw_only=True):
     """Options of the job `lineage`."""
 
-    lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
-    topics: Annotated[tuple[str, ...], Meta(description="Topics of the broker, or patterns.")] = ("@*",)
+    lake: Annotated[str, Meta(description="Directory of the lake; created if it does not exist.")]
+    topics: Annotated[tuple[str, ...], Meta(description="Broker topics or patterns.")] = ("@*",)
 
 
 class KeptState(Protocol):
@@ -249,7 +249,9 @@ def lineage(run: JobRun, options: LineageOptions) -> JobResult:
     name = f"lineage-{selection_key(sorted(options.topics))}"
     checkpoint = Path(run.checkpoint(lake.checkpoint(name)))
     if type(run.spark).__module__.startswith("pyspark.sql.connect"):
-        raise PipelineError("lineage asks the server about runs while it works: run it with --master, not --remote")
+        raise PipelineError(
+            "lineage calls the server about runs from the driver, so it does not work with --remote: use --master"
+        )
     server, key = address_of(run.server), api_key_of({}, None)
     with Wire(server, key) as patient, Wire(server, key, patience_s=0) as hasty:
         progress, still = _follow(run, options, Lineage(lake, patient, hasty), name, checkpoint)

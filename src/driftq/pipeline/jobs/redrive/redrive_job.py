@@ -41,12 +41,14 @@ _GROUP = 2000
 class RedriveOptions(Struct, frozen=True, kw_only=True):
     """Options of the job `redrive`."""
 
-    topics: Annotated[list[str], Meta(description="dead-letter topics; @dlq.NAME for one of the broker", min_length=1)]
-    where: Annotated[str | None, Meta(description=f"a condition in SQL on {', '.join(LETTERS)}")] = None
-    limit: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="letters at most, the oldest first")] = None
-    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="letters per second at most")] = None
-    dry_run: Annotated[bool, Meta(description="only say which letters would be moved")] = False
-    audit: Annotated[str, Meta(description="the topic that notes every move of a queue's letters")] = "audit.redrive"
+    topics: Annotated[list[str], Meta(description="Dead-letter topics; @dlq.NAME for a broker topic.", min_length=1)]
+    where: Annotated[str | None, Meta(description=f"SQL condition on {', '.join(LETTERS)}.")] = None
+    limit: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Maximum number of letters; the oldest go first.")
+    ] = None
+    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Maximum letters per second.")] = None
+    dry_run: Annotated[bool, Meta(description="Only show which letters would be moved.")] = False
+    audit: Annotated[str, Meta(description="Topic that records every move of a queue's letters.")] = "audit.redrive"
 
 
 class RedriveNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -244,5 +246,5 @@ class _QueueMover:
 _TAG_MAX = 255
 
 REDRIVE = PipelineJob(
-    "redrive", "Dead letters that SQL selects, back to where they failed.", RedriveOptions, run_redrive
+    "redrive", "Move dead letters that a SQL condition selects back to where they failed.", RedriveOptions, run_redrive
 )

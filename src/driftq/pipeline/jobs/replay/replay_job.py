@@ -35,7 +35,9 @@ def to_ms(text: str, flag: str) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise PipelineError(f"{flag} {text!r} is no time: write 2026-11-16T12:00:00Z, or Unix milliseconds") from None
+        raise PipelineError(
+            f"{flag} {text!r} is not a time: write 2026-11-16T12:00:00Z, or Unix milliseconds"
+        ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return int(found.timestamp() * 1000)
@@ -52,18 +54,22 @@ _LOOKS = 10
 class ReplayOptions(Struct, frozen=True, kw_only=True):
     """Options of the jobs `replay` and `backfill`."""
 
-    topic: Annotated[str, Meta(description="the topic to read; @NAME for one of the broker")]
-    to: Annotated[str, Meta(description="the topic or queue to write to; created as a log if it is not there")]
-    lake: Annotated[str | None, Meta(description="the lake of `archive`, for what the topic has no more")] = None
-    from_seq: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="first seq")] = None
-    to_seq: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="last seq")] = None
-    from_time: Annotated[str | None, Meta(description="records from then on: 2026-11-16T12:00:00Z, or Unix ms")] = None
-    to_time: Annotated[str | None, Meta(description="records before then")] = None
-    where: Annotated[str | None, Meta(description="a condition in SQL on topic, seq, ts, node, tag, meta, data")] = None
-    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="records per second at most")] = None
-    dry_run: Annotated[bool, Meta(description="only say what would be written")] = False
-    name: Annotated[str | None, Meta(description="of this replay: the same one goes on, another begins anew")] = None
-    epoch: Annotated[int | None, Meta(description="of an earlier topic of this name that is in the archive")] = None
+    topic: Annotated[str, Meta(description="Topic to read; @NAME for a broker topic.")]
+    to: Annotated[str, Meta(description="Topic or queue to write to; created as a log if it does not exist.")]
+    lake: Annotated[str | None, Meta(description="Lake of `archive`, for records that the topic no longer has.")] = None
+    from_seq: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="First seq.")] = None
+    to_seq: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Last seq.")] = None
+    from_time: Annotated[
+        str | None, Meta(description="Records from this time on: 2026-11-16T12:00:00Z, or Unix ms.")
+    ] = None
+    to_time: Annotated[str | None, Meta(description="Records before this time.")] = None
+    where: Annotated[str | None, Meta(description="SQL condition on topic, seq, ts, node, tag, meta, data.")] = None
+    rate: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Maximum records per second.")] = None
+    dry_run: Annotated[bool, Meta(description="Only show what would be written.")] = False
+    name: Annotated[
+        str | None, Meta(description="Name of the replay: the same name continues it, another starts again.")
+    ] = None
+    epoch: Annotated[int | None, Meta(description="Epoch of an earlier topic of this name in the archive.")] = None
 
 
 def run_replay(run: JobRun, options: ReplayOptions) -> JobResult:
@@ -190,8 +196,8 @@ def _keep(client: Client, to: str, plan: ReplayPlan) -> ReplayPlan:
         # The run that made the cursor just before may have a plan with another end. Both plans have the same writer,
         # so this plan also knows what that run writes.
         raise PipelineError(
-            f"another run of this replay into {to!r} has begun at the same moment: when it has ended, start this one "
-            "again, and it goes on from there"
+            f"another run of this replay into {to!r} started at the same moment: wait until it ends, then start "
+            "this one again to continue from there"
         )
     return plan
 
@@ -206,11 +212,11 @@ def _kept(client: Client, to: str, name: str, asked: ReplayRequest) -> ReplayPla
         plan = json.decode((found.meta or {})["plan"], type=ReplayPlan)
     except (KeyError, ValidationError) as unknown:
         raise PipelineError(
-            f"cursor {name!r} of topic {to!r} is none of a replay that can go on: choose another --name"
+            f"cursor {name!r} of topic {to!r} does not belong to a replay that can continue: choose another --name"
         ) from unknown
     unlike = plan.asked.unlike(asked)
     if unlike:
-        raise PipelineError(f"there is another replay {name!r} into {to!r}: its {unlike}; choose another --name")
+        raise PipelineError(f"another replay {name!r} into {to!r} exists: its {unlike}; choose another --name")
     return plan
 
 
@@ -233,6 +239,6 @@ def _writer(client: Client, to: str, plan: ReplayPlan) -> "StagedWriterState | N
 
 
 REPLAY = PipelineJob(
-    "replay", "A range of a topic, from archive and live log, into a topic or a queue.", ReplayOptions, run_replay
+    "replay", "Write a range of a topic, from archive and live log, to a topic or a queue.", ReplayOptions, run_replay
 )
-BACKFILL = PipelineJob("backfill", "The same as replay.", ReplayOptions, run_replay)
+BACKFILL = PipelineJob("backfill", "Another name for replay.", ReplayOptions, run_replay)

@@ -73,7 +73,7 @@ class ReplayRequest(Struct, frozen=True, kw_only=True):
         """Describe the options in which another request differs; empty if there is no difference."""
         mine, theirs = structs.asdict(self), structs.asdict(other)
         return ", ".join(
-            f"{name} is {_shown(mine[name])} and not {_shown(theirs[name])}"
+            f"{name} is {_shown(mine[name])}, here it is {_shown(theirs[name])}"
             for name in mine
             if mine[name] != theirs[name]
         )
@@ -123,7 +123,7 @@ class ReplayPlan(Struct, frozen=True):
 
 def first_half(step: SeqBounds) -> SeqBounds:
     """Return the first half of a step that is too large. The step must have more than one seq."""
-    assert step.first < step.last, "one seq has no halves"
+    assert step.first < step.last, "a step of one seq cannot be halved"
     return SeqBounds(step.first, (step.first + step.last) // 2)
 
 
@@ -152,7 +152,7 @@ def bounds(topic: str, wanted: Wanted, live: SeqBounds | None, archive: Archived
     border = live.first if live is not None and live.last >= live.first else last + 1
     if archive is None and first < border and wanted.first is not None:
         raise PipelineError(
-            f"topic {topic!r} begins at seq {border}: give --lake to take what is before it from the archive, "
+            f"topic {topic!r} begins at seq {border}: give --lake to read earlier records from the archive, "
             f"or --from-seq {border}"
         )
     check_archived(topic, first, min(last, border - 1), archive)
@@ -165,8 +165,8 @@ def check_archived(topic: str, first: int, last: int, archive: Archived | None) 
     if lost:
         told = " and ".join(f"{one.first}..{one.last}" for one in lost)
         raise PipelineError(
-            f"neither the archive nor the live log of topic {topic!r} has seqs {told}: replay what is "
-            "beside them, with --from-seq and --to-seq, and --lake if there is an archive"
+            f"neither the archive nor the live log of topic {topic!r} has seqs {told}: replay the seqs "
+            "before or after them with --from-seq and --to-seq, and give --lake if there is an archive"
         )
 
 

@@ -54,7 +54,7 @@ class ReplaySource:
         if epoch is None:
             epoch = manifest.epoch if manifest is not None else self._archive.newest()
         if epoch is None:
-            raise AbsentError(f"there is no topic {self._topic!r}, neither at the server nor in an archive (--lake)")
+            raise AbsentError(f"there is no topic {self._topic!r}, neither on the server nor in an archive (--lake)")
         live = None
         if manifest is not None and manifest.epoch == epoch:
             live = SeqBounds(manifest.earliest_seq, manifest.head_seq)
@@ -128,7 +128,7 @@ class ReplaySource:
             self._archive.refresh()
             check_archived(plan.topic, first, last, self._archive.of(plan.epoch))
         archive = self._archive.of(plan.epoch)
-        assert archive is not None, "nothing is not all of a range"
+        assert archive is not None, "a range that passed the check has an archive"
         return archive
 
     def _live(self, first: int, last: int) -> "DataFrame":

@@ -76,7 +76,7 @@ class TopicArchive:
             try:
                 seqs, gaps = self._seqs(), self._gaps()
             except FileNotFoundError as gone:
-                raise PipelineError(f"the archive of topic {self._topic!r} has lost a file: {gone}") from gone
+                raise PipelineError(f"a file of the archive of topic {self._topic!r} is missing: {gone}") from gone
             self._epochs = {epoch: Archived(seqs[epoch], tuple(gaps[epoch])) for epoch in {*seqs, *gaps}}
         return self._epochs
 

@@ -39,4 +39,4 @@ def _dead_letter(client: "Client", topic: str) -> str | None:
     try:
         return client.topic(topic).info(touch=False).config.dead_letter
     except NotFoundError as absent:
-        raise AbsentError(f"there is no topic {topic!r}; `driftq topic ls` lists those there are") from absent
+        raise AbsentError(f"there is no topic {topic!r}; `driftq topic ls` lists all topics") from absent

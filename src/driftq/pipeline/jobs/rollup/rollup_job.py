@@ -52,8 +52,8 @@ _LETTER = """IF(broker,
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
     """Options of the job `rollup`."""
 
-    lake: Annotated[str, Meta(description="Directory of the lake; made if it is not there.")]
-    topics: Annotated[tuple[str, ...], Meta(description="Topics or patterns.")] = ("*",)
+    lake: Annotated[str, Meta(description="Directory of the lake; created if it does not exist.")]
+    topics: Annotated[tuple[str, ...], Meta(description="Topics or patterns to count.")] = ("*",)
 
 
 def rollup(run: JobRun, options: RollupOptions) -> JobResult:

@@ -74,7 +74,7 @@ def test_a_plan_is_kept_and_found_again() -> None:
 
 def test_of_two_that_begin_at_the_same_moment_one_goes_on() -> None:
     destination = Destination(rival=plan(last=8))
-    with pytest.raises(PipelineError, match="has begun at the same moment"):
+    with pytest.raises(PipelineError, match="started at the same moment"):
         _keep(client_of(destination), "to", plan())
     found = _kept(client_of(destination), "to", "replay:n", ASKED)
     assert found is not None
@@ -87,7 +87,7 @@ def test_of_two_that_begin_at_the_same_moment_one_goes_on() -> None:
 def test_a_name_that_another_question_has_is_refused(asked: ReplayRequest) -> None:
     client = client_of(Destination())
     _keep(client, "to", plan())
-    with pytest.raises(PipelineError, match=r"there is another replay 'replay:n' into 'to': its .* and not"):
+    with pytest.raises(PipelineError, match=r"another replay 'replay:n' into 'to' exists: its .*, here it is"):
         _kept(client, "to", "replay:n", asked)
 
 
@@ -95,7 +95,7 @@ def test_a_name_that_another_question_has_is_refused(asked: ReplayRequest) -> No
 def test_a_cursor_without_a_plan_that_is_understood_is_refused(meta: dict[str, str]) -> None:
     destination = Destination()
     destination.cursors["replay:n"] = meta
-    with pytest.raises(PipelineError, match="none of a replay that can go on: choose another --name"):
+    with pytest.raises(PipelineError, match="does not belong to a replay that can continue: choose another --name"):
         _kept(client_of(destination), "to", "replay:n", ASKED)
 
 

@@ -81,7 +81,7 @@ def test_ranges_beside_what_neither_has_can_be_replayed() -> None:
 
 def test_what_was_lost_inside_an_archive_stops_a_replay_that_wants_it() -> None:
     archive = Archived(Seqs([*range(1, 11), *range(21, 31)]), (SeqGap(11, 20, "cap"),))
-    with pytest.raises(PipelineError, match=r"has seqs 11\.\.20: replay what is beside them"):
+    with pytest.raises(PipelineError, match=r"has seqs 11\.\.20: replay the seqs before or after them"):
         bounds("t", Wanted(1, 40), SeqBounds(31, 40), archive)
     with pytest.raises(PipelineError, match=r"has seqs 15\.\.20:"):
         check_archived("t", 15, 30, archive)
@@ -160,7 +160,7 @@ def test_what_two_questions_differ_in_is_told() -> None:
     first = ReplayRequest(topic="a", to_seq=9)
     assert first.unlike(ReplayRequest(topic="a", to_seq=9)) == ""
     assert first.unlike(ReplayRequest(topic="b", from_seq=2, to_seq=9)) == (
-        "topic is 'a' and not 'b', from_seq is not given and not 2"
+        "topic is 'a', here it is 'b', from_seq is not given, here it is 2"
     )
     assert first.key() != ReplayRequest(topic="a", from_seq=9).key()
 

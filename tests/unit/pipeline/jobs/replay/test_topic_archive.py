@@ -85,7 +85,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     table = Lake(tmp_path).topic("t")
     fill(table, "t", [1])
     Path(table.files()[0]).unlink()
-    with pytest.raises(PipelineError, match="the archive of topic 't' has lost a file"):
+    with pytest.raises(PipelineError, match="a file of the archive of topic 't' is missing"):
         TopicArchive(str(tmp_path), "t").of(1)
 
 

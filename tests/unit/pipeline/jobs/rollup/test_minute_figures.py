@@ -69,7 +69,7 @@ def test_a_table_knows_how_far_it_has_counted_a_topic(tmp_path: Path) -> None:
     moves = table.moves([OffsetRange("a", 5, 0, 2)])
     assert add_minutes(table, counted(), WriterBatch("query", 0), list(moves.values()))
     assert table.moves([OffsetRange("a", 5, 0, 9)])["a"].cut == 2
-    with pytest.raises(PipelineError, match="another query writes topic 'a'"):
+    with pytest.raises(PipelineError, match="another query is writing topic 'a'"):
         add_minutes(table, counted(), WriterBatch("other", 0), list(moves.values()))
     assert table.read(["records"])["records"].to_pylist() == [2]
 
