@@ -69,7 +69,7 @@ def test_a_writer_and_a_batch_are_written_once(spark: "SparkSession", server: Se
     [
         ("overwrite", {}, "only be appended to a topic: use mode"),
         ("append", {"topic": "@orders"}, "belongs to the broker API"),
-        ("append", {"batch": "1"}, "set option writer too"),
+        ("append", {"batch": "1"}, "set option writer, too"),
         ("append", {"createTopic": "false"}, "there is no topic"),
     ],
 )
