@@ -157,7 +157,7 @@ class ReadOnlyError(DriftQError):
     code = "read_only"
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic!r} can only be read here", detail={"topic": topic})
+        super().__init__(f"topic {topic!r} is read-only in this API", detail={"topic": topic})
 
 
 class StageIncompleteError(DriftQError):

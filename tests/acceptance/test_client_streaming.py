@@ -254,7 +254,7 @@ def test_an_error_of_the_pieces_is_the_callers_and_the_server_sees_no_whole_requ
         with pytest.raises(OSError, match="the file is gone"):
             post(kind, url, failing(), retries=3)
         assert got.get(timeout=5) == b"2\r\nab\r\n"
-        with pytest.raises(ValueError, match="3 bytes and not the 4"):
+        with pytest.raises(ValueError, match="3 bytes, but its length is 4"):
             post(kind, url, [b"ab", b"c"], retries=3, content_length=4)
         assert got.get(timeout=5) == b"abc"
         assert got.empty()

@@ -76,7 +76,7 @@ def _columns(pa: Any, body: bytes, known: Container[str], rows_max: int) -> tupl
     if first is None:
         raise _malformed("it has no schema")
     if first.kind != _SCHEMA:
-        raise _malformed(f"its first message is {first.kind_name}; a schema comes first")
+        raise _malformed(f"its first message is {first.kind_name}; it must be a schema")
     fields = _schema(first.header, known)
     whole = pa.py_buffer(body)
     chunks: dict[str, list[Any]] = {name: [] for name, kind in fields.items() if kind != _NULL}
@@ -90,7 +90,7 @@ def _columns(pa: Any, body: bytes, known: Container[str], rows_max: int) -> tupl
             raise InvalidRequestError(f"the Arrow stream has more than {_BATCHES_MAX} record batches; send larger ones")
         if rows > rows_max:
             raise BatchTooLargeError(
-                f"more than {rows_max} records in one write", detail={"records": rows, "max": rows_max}
+                f"too many records in one write; the limit is {rows_max}", detail={"records": rows, "max": rows_max}
             )
         for name, array_of_rows in batch.arrays(pa, whole, fields):
             chunks[name].append(array_of_rows)
@@ -112,7 +112,7 @@ def _malformed(reason: str) -> InvalidRequestError:
 def _number(data: bytes, form: Struct, place: int) -> int:
     """Return the number at `place`. Raises InvalidRequestError if it is not inside `data`."""
     if place < 0 or place + form.size > len(data):
-        raise _malformed("its metadata points outside of itself")
+        raise _malformed("its metadata has an offset outside of the message")
     found: int = form.unpack_from(data, place)[0]
     return found
 
@@ -174,7 +174,7 @@ class _Table:
             return 0, 0
         count = _number(self._data, _U32, place)
         if count * item_bytes > len(self._data) - place - 4:
-            raise _malformed("its metadata points outside of itself")
+            raise _malformed("its metadata has an offset outside of the message")
         return place + 4, count
 
 
@@ -212,13 +212,13 @@ def _messages(body: bytes) -> Iterator[_Message]:
                 raise _malformed(f"{len(body) - place} bytes follow its end")
             return
         if size > len(body) - place:
-            raise _malformed(f"{size} bytes of metadata are announced at byte {place}, and {len(body) - place} follow")
+            raise _malformed(f"{size} bytes of metadata are declared at byte {place}; {len(body) - place} follow")
         message = _message(body[place : place + size], place + size)
         place = message.body_start + message.body_bytes
         if message.body_bytes < 0 or place > len(body):
             raise _malformed(
-                f"a message body of {message.body_bytes} bytes is announced at byte {message.body_start}, "
-                f"and {len(body) - message.body_start} bytes follow"
+                f"a message body of {message.body_bytes} bytes is declared at byte {message.body_start}; "
+                f"{len(body) - message.body_start} bytes follow"
             )
         yield message
 
@@ -238,9 +238,9 @@ def _schema(header: _Table, known: Container[str]) -> _Fields:
     for field in header.tables(1):
         name, kind = field.text(0), field.number(2, _U8)
         if name not in known:
-            raise InvalidRequestError(f"column {name[:100]!r} is not a column of a write")
+            raise InvalidRequestError(f"column {name[:100]!r} is unknown; a write has data, tag, node and meta")
         if name in fields:
-            raise InvalidRequestError(f"column {name!r} is there twice")
+            raise InvalidRequestError(f"column {name!r} appears twice")
         if kind not in (_NULL, _UTF8, _LARGE_UTF8) or field.place(4) is not None:
             shown = "a dictionary" if field.place(4) is not None else _type_name(kind)
             raise InvalidRequestError(f"column {name!r} is {shown}; it must be utf8 or large_utf8")
@@ -293,7 +293,7 @@ def _values(pa: Any, name: str, kind: int, counts: tuple[int, int], parts: list[
     bits = validity if validity.size else None
     made = pa.Array.from_buffers(pa.utf8() if kind == _UTF8 else pa.large_utf8(), rows, [bits, offsets, data])
     if made.null_count != nulls:
-        raise _malformed(f"column {name!r} announces {nulls} nulls and has {made.null_count}")
+        raise _malformed(f"column {name!r} declares {nulls} nulls and has {made.null_count}")
     made.validate(full=True)
     return made
 

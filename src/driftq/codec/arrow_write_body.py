@@ -33,7 +33,7 @@ def decode_arrow(body: bytes, limits: Limits, rows_max: int, *, node: str | None
     data = columns.get("data")
     if data is None or data.valid is not None:
         row = 0 if data is None else data.present().index(0)
-        raise InvalidRequestError(f"column 'data' has no value in row {row}; JSON's own null is the text null")
+        raise InvalidRequestError(f"column 'data' has no value in row {row}; for a JSON null, write the text null")
     tag = _limited(columns.get("tag"), "tag", limits.tag_bytes_max)
     own, batch_node = _nodes(_limited(columns.get("node"), "node", limits.node_bytes_max), node, limits.node_bytes_max)
     meta = _metas(columns.get("meta"), limits)
@@ -46,7 +46,7 @@ def _limited(column: Texts | None, what: str, most: int) -> Texts | None:
         sizes = list(map(sub, column.offsets[1:], column.offsets))
         if max(sizes) > most:
             row, size = next((row, size) for row, size in enumerate(sizes) if size > most)
-            raise InvalidRequestError(f"{what} of row {row} has {size} bytes, and {most} are the most")
+            raise InvalidRequestError(f"{what} of row {row} is {size} bytes; the limit is {most}")
     return column
 
 
@@ -54,7 +54,7 @@ def _nodes(own: Texts | None, batch: str | None, most: int) -> tuple[Texts | Non
     """Return the column of nodes and the node of the batch, at most one of them."""
     common = None if not batch else batch.encode("utf-8", "replace")
     if common is not None and len(common) > most:
-        raise InvalidRequestError(f"node has {len(common)} bytes, and {most} are the most")
+        raise InvalidRequestError(f"node is {len(common)} bytes; the limit is {most}")
     if own is None or common is None or own.valid is None:
         return own, common if own is None else None
     values, present = slices(own.data, 0, own.offsets), own.present()
@@ -69,7 +69,7 @@ def _metas(column: Texts | None, limits: Limits) -> Texts | None:
         try:
             metas.append(json_text.parse(_META, text) if here else None)
         except InvalidRequestError as error:
-            raise InvalidRequestError(f"meta of row {row} is no JSON object of strings: {error.message}") from None
+            raise InvalidRequestError(f"meta of row {row} is not a JSON object of strings: {error.message}") from None
     return meta_column(metas, limits.meta_bytes_max)
 
 
@@ -100,5 +100,5 @@ def _bad_row(values: Sequence[bytes]) -> InvalidRequestError:
         try:
             json_text.parse(_VALUE, value)
         except InvalidRequestError as error:
-            return InvalidRequestError(f"data of row {row} is no JSON: {error.message}")
-    return InvalidRequestError("data is no JSON")
+            return InvalidRequestError(f"data of row {row} is not JSON: {error.message}")
+    return InvalidRequestError("data is not JSON")

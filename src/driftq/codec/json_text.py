@@ -73,7 +73,7 @@ def parse(decoder: Decoder[T], body: bytes) -> T:
     except RecursionError:
         raise _too_deep() from None
     except MsgspecError as error:
-        raise InvalidRequestError(f"the body cannot be used: {error}") from None
+        raise InvalidRequestError(f"the body is invalid: {error}") from None
 
 
 def with_fewest_escapes(values: Iterable[bytes]) -> list[bytes]:

@@ -281,7 +281,7 @@ def _texts(values: Sequence[str | None], what: str, most: int) -> Texts | None:
         data, sizes = b"".join(encoded), list(map(len, encoded))
     if max(sizes) > most:
         row, size = next((row, size) for row, size in enumerate(sizes) if size > most)
-        raise InvalidRequestError(f"records[{row}].{what} has {size} bytes, and {most} are the most")
+        raise InvalidRequestError(f"records[{row}].{what} is {size} bytes; the limit is {most}")
     return Texts.sized(data, sizes, valid)
 
 
@@ -289,7 +289,7 @@ def _nodes(own: Sequence[str | None], batch: str | None, most: int) -> tuple[Tex
     """Return the column of nodes and the node of the batch, at most one of them."""
     common = None if batch is None else batch.encode()
     if common is not None and len(common) > most:
-        raise InvalidRequestError(f"node has {len(common)} bytes, and {most} are the most")
+        raise InvalidRequestError(f"node is {len(common)} bytes; the limit is {most}")
     if own.count(None) == len(own):
         return None, common
     if batch is not None:
@@ -302,12 +302,12 @@ def meta_column(metas: Sequence[dict[str, str] | None], most: int) -> Texts | No
     if metas.count(None) == len(metas):
         return None
     if max(map(len, filter(None, metas)), default=0) > META_KEYS_MAX:
-        raise InvalidRequestError(f"a meta has more than {META_KEYS_MAX} keys")
+        raise InvalidRequestError(f"a meta has too many keys; the limit is {META_KEYS_MAX}")
     encode = _META.encode
     column = Texts.of([None if meta is None else encode(meta) for meta in metas])
     longest = max(map(sub, column.offsets[1:], column.offsets))
     if longest > most:
-        raise InvalidRequestError(f"a meta has {longest} bytes, and {most} are the most")
+        raise InvalidRequestError(f"a meta is {longest} bytes; the limit is {most}")
     return column
 
 
@@ -320,7 +320,7 @@ def check_key(key: str | None) -> str | None:
     except UnicodeEncodeError:
         raise InvalidRequestError("idempotency_key is not UTF-8") from None
     if size > KEY_BYTES_MAX:
-        raise InvalidRequestError(f"idempotency_key has {size} bytes, and {KEY_BYTES_MAX} are the most")
+        raise InvalidRequestError(f"idempotency_key is {size} bytes; the limit is {KEY_BYTES_MAX}")
     return key
 
 
@@ -336,7 +336,7 @@ def _check_count(count: int, limits: Limits) -> None:
     most = limits.batch_records_max
     if count > most:
         raise BatchTooLargeError(
-            f"{count} records in one write, and {most} are the most", detail={"records": count, "max": most}
+            f"{count} records in one write; the limit is {most}", detail={"records": count, "max": most}
         )
 
 
@@ -345,7 +345,7 @@ def _check_sizes(sizes: Sequence[int], limits: Limits) -> None:
     if max(sizes) > most:
         row, size = next((row, size) for row, size in enumerate(sizes) if size > most)
         raise RecordTooLargeError(
-            f"records[{row}] has {size} bytes, and {most} are the most", detail={"bytes": size, "max": most}
+            f"records[{row}] is {size} bytes; the limit is {most}", detail={"bytes": size, "max": most}
         )
 
 

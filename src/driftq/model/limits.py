@@ -55,7 +55,7 @@ WRITER_BYTES_MAX = 128
 """Length of the name of a writer that stages parts, in bytes."""
 
 CURSORS_MAX = 1000
-"""Named cursors per topic."""
+"""Limit of named cursors per topic."""
 
 U64_MAX = (1 << 64) - 1
 """The largest value of a u64 field of the contract."""

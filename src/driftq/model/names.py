@@ -67,7 +67,7 @@ def check_stored_name(name: str) -> None:
     """Raise InvalidRequestError for a name that no topic of either API can have."""
     if not is_stored_name(name):
         raise InvalidRequestError(
-            "a topic name is 1 to 255 of A-Z a-z 0-9 . _ : - and begins with a letter or a digit",
+            "a topic name has 1 to 255 characters of A-Z a-z 0-9 . _ : - and begins with a letter or a digit",
             detail={"topic": name},
         )
 
@@ -76,6 +76,6 @@ def check_router_name(name: str) -> None:
     """Raise InvalidRequestError for a name that no router or cursor can have."""
     if not is_router_name(name):
         raise InvalidRequestError(
-            "a router name is 1 to 255 of A-Z a-z 0-9 . _ : - > and begins with a letter or a digit",
+            "a router name has 1 to 255 characters of A-Z a-z 0-9 . _ : - > and begins with a letter or a digit",
             detail={"router": name},
         )

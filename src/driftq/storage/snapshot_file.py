@@ -107,7 +107,7 @@ def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
     layout.disk.rename(f"{path}.tmp", path)
     layout.disk.sync_dir(layout.meta_dir, Site.SNAPSHOT_DIR)
     if not _reads_back(layout, path, parts):
-        raise OSError(f"{path} reads back other bytes than were written")
+        raise OSError(f"{path} does not have the bytes that were written to it")
 
 
 def _reads_back(layout: Layout, path: str, parts: Sequence[bytes]) -> bool:

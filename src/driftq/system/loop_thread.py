@@ -90,7 +90,7 @@ class LoopThread:
         try:
             step()
         except BaseException:  # noqa: BLE001  # the exception is foreign, and this thread must continue
-            _log.exception("code of others has stopped its event loop, which goes on")
+            _log.exception("a coroutine has stopped the event loop of its thread; the loop is started again")
 
 
 def _is_cancelled() -> bool:

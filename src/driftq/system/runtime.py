@@ -120,7 +120,7 @@ class Pending(Struct, Generic[T], eq=False):
 
     def result(self) -> T:
         """Return the value of a settled operation, or raise its error."""
-        assert self.settled, "asked for the result of an operation that is under way"
+        assert self.settled, "the operation is not settled yet"
         if self.error is not None:
             raise self.error
         return self._value  # type: ignore[return-value]
@@ -171,7 +171,7 @@ def each(items: Iterable[T], step: Callable[[T], None]) -> None:
         except Exception as error:  # noqa: BLE001  # it is raised below
             failures.append(error)
     if failures:
-        raise ExceptionGroup(f"{len(failures)} failed, and the others had their turns", failures)
+        raise ExceptionGroup(f"{len(failures)} calls failed; all others were made", failures)
 
 
 class ThreadWorker(Generic[Job]):

@@ -225,7 +225,7 @@ class ScribeProcess:
         self, work: str, head: bytes, lock: Lock, hear: Callable[[WriterMessage], None], gone: Callable[[], None]
     ) -> None:
         """Send the process its task and the lock."""
-        assert self._loop is not None, "a scribe is to be had from a runtime"
+        assert self._loop is not None, "a runtime attaches the loop first"
         self._hear, self._gone = hear, gone
         name = work.encode()
         _log.info("writer process started", extra=facts(process=_process_name(work), pid=self.pid))

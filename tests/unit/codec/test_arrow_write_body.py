@@ -142,7 +142,7 @@ def _messages(table: Any) -> tuple[bytes, bytes]:
 def test_a_record_batch_without_a_schema_is_refused() -> None:
     body = bytearray(pa.record_batch({"data": [1]}).serialize().to_pybytes())
     body[131] = 255
-    with pytest.raises(InvalidRequestError, match="its first message is a record batch; a schema comes first"):
+    with pytest.raises(InvalidRequestError, match="its first message is a record batch; it must be a schema"):
         decode_arrow(bytes(body), _LIMITS, 100)
 
 

@@ -127,6 +127,6 @@ def test_what_reads_back_differently_is_not_installed(
             file.close()
 
     disk.on_call = rot
-    with pytest.raises(OSError, match="reads back other bytes"):
+    with pytest.raises(OSError, match="does not have the bytes that were written"):
         install_snapshot(layout, 1, content)
     assert read_file(disk, "/data/meta/snapshot-0000000000000001.bin") != content

@@ -211,7 +211,7 @@ def test_a_failed_answer_raises_its_error() -> None:
 
 def test_an_answer_is_given_once_and_not_asked_for_early() -> None:
     pending: Pending[int] = Pending()
-    with pytest.raises(AssertionError, match="under way"):
+    with pytest.raises(AssertionError, match="not settled yet"):
         pending.result()
     pending.resolve(1)
     with pytest.raises(AssertionError):

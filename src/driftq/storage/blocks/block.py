@@ -188,7 +188,7 @@ class Block:
         buffer = without_salt(buffer, header)
         at = find_columns(buffer, header.bits, header.count)
         if at is None:
-            return Bad("its columns do not fit", header)
+            return Bad("its columns are invalid", header)
         return Block(buffer, header, at)
 
     @staticmethod

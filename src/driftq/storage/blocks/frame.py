@@ -203,14 +203,14 @@ def read_frame(
     frame = _new(Frame, (kind, bits, count, topic_id, seq, ts, synced_to, start, stop, salt))
     body, sum_at = start + HEAD_BYTES, stop - count - 8
     if stop > end or length & 7 or sum_at < body + 8:
-        return Bad("its length does not fit", frame)
+        return Bad("its length is wrong", frame)
     columns = buffer[body:sum_at] if length < _COPIED_MAX else memoryview(buffer)[body:sum_at]
     if xxh3_64_intdigest(columns, head_sum) != _unpack_sum(buffer, sum_at)[0]:
         return Bad("the checksum of its columns does not match", frame)
     if kind == _APPEND:
-        return frame if count else Bad("it appends nothing", frame)
+        return frame if count else Bad("it has no records", frame)
     if count or bits or sum_at - body - 8 != LENGTH.unpack_from(buffer, body)[0] + 7 & ~7:
-        return Bad("its body does not fit", frame)
+        return Bad("the length of its body is wrong", frame)
     return frame
 
 

@@ -221,10 +221,10 @@ def _decode_del(content: bytes) -> tuple[int, bytes] | None:
 def _footer_bytes(tail: bytes) -> int:
     """Return the size of the footer with its length and magic, from a file's last bytes."""
     if len(tail) < _TAIL.size:
-        raise ColdDamagedError("a cold segment is too short to be one")
+        raise ColdDamagedError("a cold segment is too short")
     size, magic = _TAIL.unpack_from(tail, len(tail) - _TAIL.size)
     if magic != _PARQUET_MAGIC:
-        raise ColdDamagedError("a cold segment does not end as a Parquet file does")
+        raise ColdDamagedError("a cold segment does not end like a Parquet file")
     return int(size) + _TAIL.size
 
 
@@ -330,7 +330,7 @@ class ColdFile:
         node, batch_node = _nodes(_texts(columns["node"]))
         data = _texts(columns["data"])
         if data is None or data.count != group.count or data.valid is not None:
-            raise ColdDamagedError(f"row group {number} of {self._path} has other rows than the footer says")
+            raise ColdDamagedError(f"row group {number} of {self._path} does not have the rows that the footer lists")
         first_row = sum(earlier.count for earlier in self.groups[:number])
         frame = encode_block(
             Rows(data, node=node, batch_node=batch_node, tag=_texts(columns["tag"]), meta=_texts(columns["meta"])),
@@ -352,7 +352,7 @@ def _read_footer(file: File, size: int) -> bytes:
     if wanted > len(tail):
         tail = file.pread(wanted, size - wanted)
         if len(tail) != wanted:
-            raise ColdDamagedError("a cold segment is shorter than it was")
+            raise ColdDamagedError("a cold segment became shorter while it was read")
     return tail[-wanted:]
 
 
@@ -366,9 +366,9 @@ def _described(metadata: _Metadata) -> tuple[int, list[RowGroup]]:
         topic_id = int(said[b"driftq.topic_id"])
         groups = _groups.decode(said[b"driftq.groups"])
     except (KeyError, ValueError, DecodeError) as error:
-        raise ColdDamagedError(f"a cold segment's footer does not describe it: {error}") from error
+        raise ColdDamagedError(f"a cold segment's footer has no valid description: {error}") from error
     if not groups or len(groups) != metadata.num_row_groups:
-        raise ColdDamagedError("a cold segment's footer describes other row groups than it has")
+        raise ColdDamagedError("a cold segment's footer lists other row groups than the file has")
     return topic_id, groups
 
 

@@ -71,7 +71,7 @@ class ColdStore:
         self._forget(topic_id, first_seq)
         index = self.read_index(topic_id, first_seq)
         if index is None:
-            raise OSError("a cold segment reads back other bytes than were written")
+            raise OSError("a cold segment does not have the bytes that were written to it")
         return index
 
     def read_index(self, topic_id: int, first_seq: int) -> BlockIndex | None:
@@ -146,7 +146,7 @@ class ColdStore:
         except ColdDamagedError as error:
             raise self._damaged(str(error)) from error
         if opened is None:
-            raise self._damaged(f"{path} and the flags beside it do not belong together")
+            raise self._damaged(f"{path} and its .del file do not belong together")
         self._used = True
         with self._lock:
             if len(self._opened) >= _OPENED_MAX:
@@ -169,7 +169,7 @@ class ColdStore:
 
     def _check_mark(self) -> None:
         if not carries_mark(self._layout):
-            raise OSError(errno.ENODEV, f"{self.path} does not carry the mark of this server, topics/.driftq.id")
+            raise OSError(errno.ENODEV, f"{self.path} does not have the mark of this server, topics/.driftq.id")
 
     def _forget(self, topic_id: int, first_seq: int) -> None:
         with self._lock:

@@ -327,7 +327,7 @@ def _check_frames(content: bytes, size: int) -> None:
     while place < size:
         header = read_frame(content, place, len(content))
         if not isinstance(header, Frame) or not isinstance(Block.read(content, header), Block):
-            raise BlockDamagedError(f"behind a failed sync there is no sound frame at byte {place}")
+            raise BlockDamagedError(f"after a failed sync there is no valid frame at byte {place}")
         place = header.end
 
 
@@ -335,10 +335,12 @@ def verified(content: bytes, first_seq: int, count: int) -> Block:
     """Return the block of a frame that is valid and is the one that its index describes. Raises BlockDamagedError."""
     header = read_frame(content, 0, len(content))
     if not isinstance(header, Frame):
-        why = getattr(header, "why", "it is of another version")
+        why = getattr(header, "why", "it has another version")
         raise BlockDamagedError(f"the block of seqs {first_seq}..{first_seq + count - 1} is damaged: {why}")
     if header.kind != Kind.APPEND or header.seq != first_seq or header.count != count:
-        raise BlockDamagedError(f"the block of seqs {first_seq}..{first_seq + count - 1} holds something else")
+        raise BlockDamagedError(
+            f"the block of seqs {first_seq}..{first_seq + count - 1} is not the one that the index lists"
+        )
     block = Block.read(content, header)
     if not isinstance(block, Block):
         raise BlockDamagedError(f"the block of seqs {first_seq}..{first_seq + count - 1} is damaged: {block.why}")

@@ -161,7 +161,7 @@ class SegmentScribe:
         *,
         hurry: bool = False,
     ) -> None:
-        assert not self.gone, "whoever orders has looked whether anybody is there"
+        assert not self.gone, "callers check `gone` before they order"
         self._orders += 1
         self._waiting[self._orders] = done, len(segments)
         self._scribe.send(_encode(_Order(kind, self._orders, segments, hurry)), buffers)
@@ -180,7 +180,7 @@ class SegmentScribe:
                 continue
             tags = TagIndex.decode(bytes(message.body[place : place + found]))
             place += found
-            assert tags is not None, "what came over the line is what was sent"
+            assert tags is not None, "messages arrive unchanged"
             sealed.append(tags)
         done(sealed, None)
 
@@ -188,7 +188,7 @@ class SegmentScribe:
         self.gone = True
         waiting, self._waiting = self._waiting, {}
         for done, segments in waiting.values():
-            done([], ScribeError(EIO, "the process that writes segments is gone", range(segments)))
+            done([], ScribeError(EIO, "the process that writes segments has ended", range(segments)))
         if self.on_gone is not None and not self._closing:
             self.on_gone()
 
@@ -252,7 +252,7 @@ class SegmentWork:
         for one in order.segments:
             index = decode_index(body[place : place + one.place])
             place += one.place
-            assert index is not None, "what came over the line is what was sent"
+            assert index is not None, "messages arrive unchanged"
             segments.append(UnsealedSegment(one.topic_id, one.first_seq, index, partial(self._blocks, one, index)))
         found = seal(self._store, segments, hurry=order.hurry)
         self._tidy()

@@ -73,7 +73,7 @@ class WalScan:
 
     def __iter__(self) -> Iterator[Frame | Damage]:
         for found in self.walk():
-            assert not isinstance(found, Span), "who asks for spans walks"
+            assert not isinstance(found, Span), "use walk() if there are spans"
             yield found
 
     def walk(self) -> Iterator[Frame | Damage | Span]:

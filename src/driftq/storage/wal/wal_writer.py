@@ -67,7 +67,7 @@ def _refusal(error: OSError) -> InternalError:
     what = "the next log file cannot be made"
     if is_no_space(error):
         return write_error(what, error)
-    return ShardReadOnlyError(f"{what}: {error.strerror}; writes work again when it can")
+    return ShardReadOnlyError(f"{what}: {error.strerror}; writes work again when it can be made")
 
 
 class WalWriter:
@@ -135,7 +135,7 @@ class WalWriter:
         except DriftQError as failure:
             error = failure
         except Exception as bug:  # noqa: BLE001 - after any error, no write may be reported as safe
-            error = self._stopped = ShardStoppedError(f"the writer of the log failed: {bug!r}")
+            error = self._stopped = ShardStoppedError(f"the log writer failed: {bug!r}")
             self._due_ns = None
         if error is not None:
             self._failed_generation = generation

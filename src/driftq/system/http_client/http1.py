@@ -130,11 +130,11 @@ class RequestHead:
 
     def _begin(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
         if not _TOKEN.fullmatch(method):
-            raise ValueError(f"{method!r} is not a method of HTTP")
+            raise ValueError(f"{method!r} is not an HTTP method")
         target = self._prefix + (path if _TARGET.fullmatch(path) else quote(path, safe=_PATH_SAFE))
         for name in headers:
             if name.lower() in _OF_THE_BODY:
-                raise ValueError(f"the header {name!r} of HTTP follows from the body of a request and cannot be set")
+                raise ValueError(f"the HTTP header {name!r} cannot be set: it is derived from the body")
         if query:
             target += ("&" if "?" in target else "?") + urlencode(query, quote_via=quote)
         return f"{method} {target} HTTP/1.1\r\n{self._fixed}{_fields(tuple(headers.items()))}".encode("latin-1")
@@ -202,7 +202,9 @@ class ResponseReader:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
             if not self.complete or isinstance(error, HttpParserUpgrade):
-                raise HttpError(f"what came is not a response of HTTP: {error}", sent=True) from error
+                raise HttpError(
+                    f"the server sent something that is not an HTTP response: {error}", sent=True
+                ) from error
             self._surplus = True
         if not self.head_complete:
             self._head_bytes += len(data)
@@ -261,7 +263,7 @@ class ResponseReader:
 
     def received(self, size: int) -> None:
         """Note that `size` bytes, at least one, were put into `room`."""
-        assert self._large is not None, "room was asked for"
+        assert self._large is not None, "room() was called"
         self._received += size
         if self._received == len(self._large):
             self.complete = True

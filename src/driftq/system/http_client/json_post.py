@@ -58,7 +58,7 @@ class Poster:
             status, _ = await connection.begin("POST", head, body, deadline)
             return PostReply(status, await _body(connection, deadline))
         except HttpError as error:
-            raise PostError(f"the answer of {self._name} broke off: {error}") from error
+            raise PostError(f"the answer of {self._name} is incomplete: {error}") from error
         finally:
             self._pool.give_back(connection)
 

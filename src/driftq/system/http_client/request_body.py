@@ -22,9 +22,9 @@ class Body:
 
     def __init__(self, pieces: Iterable[bytes] | AsyncIterable[bytes], length: int | None = None) -> None:
         if isinstance(pieces, str | bytes | bytearray | memoryview):
-            raise TypeError(f"a body in pieces is an iterable of bytes, not {type(pieces).__name__}")
+            raise TypeError(f"a body in pieces must be an iterable of bytes, not {type(pieces).__name__}")
         if length is not None and length < 0:
-            raise ValueError("the length of a body is at least 0")
+            raise ValueError("the length of a body must be at least 0")
         self._pieces = pieces
         self.length = length
         self.spent = False
@@ -72,7 +72,7 @@ class _Framing:
         if self._length is None:
             return b"%x\r\n%b\r\n" % (len(piece), piece)
         if self._size > self._length:
-            raise ValueError(f"the body has more than the {self._length} bytes of its length")
+            raise ValueError(f"the body has more bytes than its length, {self._length}")
         return piece
 
     def last(self) -> bytes:
@@ -80,5 +80,5 @@ class _Framing:
         if self._length is None:
             return _LAST_CHUNK
         if self._size != self._length:
-            raise ValueError(f"the body has {self._size} bytes and not the {self._length} of its length")
+            raise ValueError(f"the body has {self._size} bytes, but its length is {self._length}")
         return b""

@@ -260,7 +260,7 @@ def test_a_missing_file_is_no_damage() -> None:
 def test_a_parquet_file_of_somebody_else_is_damage() -> None:
     sink = BytesIO()
     pq.write_table(pa.table({"seq": [1]}), sink)
-    with pytest.raises(ColdDamagedError, match="does not describe it"):
+    with pytest.raises(ColdDamagedError, match="no valid description"):
         ColdFile.open(stored(sink.getvalue()), PATH, encode_del(b"\0", sink.getvalue()))
 
 

@@ -121,9 +121,9 @@ def test_in_a_directory_without_the_mark_of_this_server_a_wrong_checksum_proves_
     put(image, "/data/.driftq.id", b"f" * 32 + b"\n")
     if mark is not None:
         put(image, "/cold/topics/.driftq.id", mark)
-    with pytest.raises(OSError, match="does not carry the mark"):
+    with pytest.raises(OSError, match="does not have the mark"):
         store_on(image).read_index(TOPIC, FIRST)
-    with pytest.raises(OSError, match="does not carry the mark"):
+    with pytest.raises(OSError, match="does not have the mark"):
         store_on(image).write(TOPIC, 200, some_blocks(), bytes(9))
 
 
