@@ -64,7 +64,7 @@ def test_a_replacement_lists_what_it_changes_and_asks_who_sits_at_a_terminal(cli
     command = ["-m", "driftq", "topic", "create", "replaced", "--cap-records", "5", "--replace"]
     code, seen = at_a_terminal(command, typed=b"n\n", DRIFTQ_URL=cli.url)
     seen = " ".join(seen.split())
-    assert (code, "nothing was done" in seen) == (1, True)
+    assert (code, "nothing was changed" in seen) == (1, True)
     assert "ttl_ms 60000 -> 0" in seen
     assert "cap_records 0 -> 5" in seen
     assert "durability fsync -> disk" in seen
@@ -79,7 +79,7 @@ def test_a_deletion_asks_who_sits_at_a_terminal(cli: CommandLine) -> None:
     cli.ok("topic", "create", "asked")
     command = ["-m", "driftq", "topic", "delete", "asked"]
     code, seen = at_a_terminal(command, typed=b"n\n", DRIFTQ_URL=cli.url)
-    assert (code, "nothing was done" in seen) == (1, True)
+    assert (code, "nothing was changed" in seen) == (1, True)
     code, seen = at_a_terminal(command, typed=b"y\n", DRIFTQ_URL=cli.url)
     assert (code, "Delete topic asked" in seen) == (0, True)
     assert cli("topic", "show", "asked").code == 5
@@ -184,7 +184,7 @@ def test_what_was_written_before_a_refusal_is_told(cli: CommandLine, tmp_path: P
     (tmp_path / "lines").write_bytes(lines(*range(40)))
     done = cli("append", "full", str(tmp_path / "lines"), "--batch", "10")
     assert done.code == 1
-    assert done.err.endswith("; 20 records were written before\n")
+    assert done.err.endswith("; 20 records were written before that\n")
     assert done.err.count("\n") == 1
 
 
@@ -197,7 +197,7 @@ def test_an_append_that_is_interrupted_tells_what_is_written(cli: CommandLine) -
         until(lambda: cli("read", "broken-off").out.count("\n"), lambda found: found == 3)
         command.send_signal(signal.SIGINT)
         assert command.wait(PATIENCE_S) == 130
-        assert command.stderr.read() == b"driftq: interrupted; 3 records were written before\n"
+        assert command.stderr.read() == b"driftq: interrupted; 3 records were written before that\n"
 
 
 def test_a_pipe_is_appended_in_order(cli: CommandLine) -> None:
@@ -306,7 +306,7 @@ def test_routers_are_created_listed_drawn_and_deleted(cli: CommandLine, cli_serv
     assert drawn[0] == "ra"
     assert [line.split("── ")[1].split()[0] for line in drawn[1:]] == ["rb", "rc", "ra", "rd"]
     assert "exactly_once" in drawn[2]
-    assert "(back to the above)" in drawn[3]
+    assert "(cycle)" in drawn[3]
     assert cli.ok("router", "graph").out.count("ra") == 2
     assert cli.ok("router", "graph", "--json").json == cli.ok("router", "ls", "--json").json
     assert cli.ok("router", "delete", "r4", "--yes", "--json").json["deleted"] is True

@@ -228,7 +228,7 @@ def test_a_log_writer_that_hangs_for_good_makes_the_server_exit_with_its_own_cod
     )
     assert re.search("driftq: the log stopped: the process that writes the log has not answered for [4-6] s", errors)
     assert "acked records that are not known to be on disk: 3 of class disk; all of class fsync are" in errors
-    assert f"process {pid} may still write them, and a start waits for it" in errors
+    assert f"process {pid} may still write them; the next start waits for it" in errors
     with serving(tmp_path) as server:
         server.wait_ready()
         assert seqs(server)[:1] == [1]

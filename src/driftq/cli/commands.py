@@ -19,7 +19,7 @@ import typer
 from driftq import __version__
 from driftq.cli.lazy_groups import CommandEntry, LazyGroup, commands_of
 
-_WHAT = "An append-only-log server that never loses what it acked, and never loses anything in silence."
+_WHAT = "A log, queue and broker server that keeps every acked record, and reports every loss."
 
 _SERVER = "Server"
 _TOPICS = "Topics and records"
@@ -30,53 +30,53 @@ _SHELL = "This command line"
 COMMANDS = {
     "serve": CommandEntry(_SERVER, "driftq.cli.server.serve_entry:serve", "Run a server until SIGTERM or SIGINT."),
     "selfcheck": CommandEntry(
-        _SERVER, "driftq.cli.server.selfcheck:selfcheck", "Start a server of its own and check that it works."
+        _SERVER, "driftq.cli.server.selfcheck:selfcheck", "Start a temporary server and check that it works."
     ),
-    "demo": CommandEntry(_SERVER, "driftq.cli.demo.demo:demo", "Play a day of agents on a server of its own."),
+    "demo": CommandEntry(_SERVER, "driftq.cli.demo.demo:demo", "Play a workload of agents on a new server."),
     "doctor": CommandEntry(
-        _SERVER, "driftq.cli.server.doctor:doctor", "Check the machine and the server, and say what to do."
+        _SERVER, "driftq.cli.server.doctor:doctor", "Check the machine and the server, and recommend what to do."
     ),
     "bench": CommandEntry(
         _SERVER, "driftq.cli.server.bench:bench", "Measure rates and latencies of a server in a few seconds."
     ),
     "topic": CommandEntry(
-        _TOPICS, "driftq.cli.topics.topic:topic", "List, show, create and delete topics; their named cursors."
+        _TOPICS, "driftq.cli.topics.topic:topic", "List, show, create, change and delete topics; list named cursors."
     ),
     "append": CommandEntry(
-        _TOPICS, "driftq.cli.topics.append:append", "Append JSON lines of a file or of standard input."
+        _TOPICS, "driftq.cli.topics.append:append", "Append JSON lines from a file or from standard input."
     ),
     "read": CommandEntry(_TOPICS, "driftq.cli.topics.read:read", "Print the records of a topic."),
     "tail": CommandEntry(_TOPICS, "driftq.cli.topics.read:tail", "Print the last records of topics and follow them."),
     "router": CommandEntry(_TOPICS, "driftq.cli.topics.router:router", "List, draw, create and delete routers."),
-    "queue": CommandEntry(_WORK, "driftq.cli.work.queue:queue", "Show queues, take jobs, and run a command for each."),
+    "queue": CommandEntry(
+        _WORK, "driftq.cli.work.queue:queue", "Show queues, take jobs, and run a command for each job."
+    ),
     "group": CommandEntry(
-        _WORK, "driftq.cli.work.group:groups", "Show the groups of the broker, and put one elsewhere."
+        _WORK, "driftq.cli.work.group:groups", "Show the groups of the broker, and move their positions."
     ),
     "run": CommandEntry(_WORK, "driftq.cli.work.run:run", "Show the steps of a run."),
-    "dlq": CommandEntry(_WORK, "driftq.cli.work.dlq:dlq", "Show dead letters, and give them another chance."),
+    "dlq": CommandEntry(_WORK, "driftq.cli.work.dlq:dlq", "Show dead letters, and move them back for a retry."),
     "export": CommandEntry(
         _DATA, "driftq.cli.data.export:export", "Write a topic to an NDJSON, Arrow or Parquet file."
     ),
     "import": CommandEntry(
-        _DATA, "driftq.cli.data.import_group:imports", "Bring in records of files, or of another broker."
+        _DATA, "driftq.cli.data.import_group:imports", "Import records from files, or the log of another broker."
     ),
     "backup": CommandEntry(_DATA, "driftq.cli.data.backup:backup", "Back up every topic of a running server."),
-    "restore": CommandEntry(_DATA, "driftq.cli.data.backup:restore", "Make a data directory of a backup."),
+    "restore": CommandEntry(_DATA, "driftq.cli.data.backup:restore", "Make a data directory from a backup."),
     "inspect": CommandEntry(
         _DATA, "driftq.cli.data.data_directory:inspect", "Show what is in the files of a data directory."
     ),
     "verify": CommandEntry(
-        _DATA, "driftq.cli.data.data_directory:verify", "Read every byte of a data directory, and say what is wrong."
+        _DATA, "driftq.cli.data.data_directory:verify", "Read every byte of a data directory, and list what is wrong."
     ),
-    "repair": CommandEntry(
-        _DATA, "driftq.cli.data.data_directory:repair", "Make a damaged data directory whole again."
-    ),
+    "repair": CommandEntry(_DATA, "driftq.cli.data.data_directory:repair", "Repair a damaged data directory."),
     "pipeline": CommandEntry(_DATA, "driftq.cli.data.pipeline:pipeline", "Run the jobs of the data pipeline on Spark."),
     "help": CommandEntry(
         _SHELL, "driftq.cli.shell_help:manual", "Show the help of a command, or what the exit codes mean."
     ),
     "completion": CommandEntry(
-        _SHELL, "driftq.cli.shell_help:completion", "Print the completions for bash, zsh or fish."
+        _SHELL, "driftq.cli.shell_help:completion", "Print shell completions for bash, zsh or fish."
     ),
 }
 """Commands by name, in the order of the help."""

@@ -23,13 +23,13 @@ class ExitCode(IntEnum):
 
 
 MEANINGS = {
-    ExitCode.OK: "all is well",
-    ExitCode.FAILED: "refused or failed; one line on standard error says why",
-    ExitCode.USAGE: "wrong usage, or an answer was needed and there is no terminal to ask at",
-    ExitCode.UNREACHABLE: "no server answers there, or it is not ready",
-    ExitCode.DENIED: "the server wants another API key",
-    ExitCode.ABSENT: "there is no such topic, router, run or job",
-    ExitCode.BAD_INPUT: "the input is not what it should be; what was taken before is told",
+    ExitCode.OK: "the command succeeded",
+    ExitCode.FAILED: "refused or failed; one line on standard error gives the reason",
+    ExitCode.USAGE: "wrong usage, or a question without a terminal to ask (pass --yes)",
+    ExitCode.UNREACHABLE: "no server answers at this URL, or it is not ready",
+    ExitCode.DENIED: "the API key is missing, unknown, or not allowed to do this",
+    ExitCode.ABSENT: "the topic, router, run or job does not exist",
+    ExitCode.BAD_INPUT: "bad input; the message reports how much was processed",
     ExitCode.DAMAGED: "damage was found",
     ExitCode.WAL_STOPPED: "the server's log stopped, because its writer died or a sync failed; start the server again",
     ExitCode.WAL_HUNG: "the server's log writer did not answer; check the disk, then start the server again",
@@ -38,8 +38,8 @@ MEANINGS = {
 """Meaning of each code; docs/cli.md has the same texts."""
 
 EXIT_CODES = (
-    "Exit codes: 0 all is well, 1 refused or failed (one line on standard error says why), 2 wrong usage; "
-    "`driftq help exit-codes` tells the others."
+    "Exit codes: 0 success, 1 refused or failed (one line on standard error gives the reason), 2 wrong usage; "
+    "`driftq help exit-codes` lists all codes."
 )
 """Printed at the end of every command's help."""
 

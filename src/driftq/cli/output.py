@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 Json = Annotated[bool, typer.Option("--json", help="Print the same fields as JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _UNLIMITED = 10_000
 """Width of a table in columns if the output is not a terminal."""
@@ -137,9 +137,9 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise CommandError(f"{question} There is no terminal to ask at: say --yes", ExitCode.USAGE)
+        raise CommandError(f"{question} Not a terminal, so there is no one to ask; pass --yes", ExitCode.USAGE)
     if not typer.confirm(question, err=True):
-        raise CommandError("nothing was done")
+        raise CommandError("cancelled; nothing was changed")
 
 
 @contextmanager

@@ -40,23 +40,23 @@ Url = Annotated[
         "--url",
         envvar="DRIFTQ_URL",
         metavar="URL",
-        help="The server; without it http://127.0.0.1:4000.",
+        help="URL of the server. Default: http://127.0.0.1:4000.",
         show_default=False,
     ),
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--api-key-file", metavar="FILE", help="A file with the API key; without it DRIFTQ_API_KEY."),
+    typer.Option("--api-key-file", metavar="FILE", help="File with the API key. Default: DRIFTQ_API_KEY."),
 ]
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)]
 
 _SERVER = {"url": Url, "key_file": KeyFile}
 
 _NEXT = {
-    "topic_not_found": "`driftq topic ls` lists those there are",
-    "router_not_found": "`driftq router ls` lists those there are",
+    "topic_not_found": "`driftq topic ls` lists all topics",
+    "router_not_found": "`driftq router ls` lists all routers",
     "not_a_queue": "only a topic created with `--type queue` has jobs",
-    "topic_not_empty": "leave --if-empty out to delete it with its records",
+    "topic_not_empty": "omit --if-empty to delete it with its records",
     "topic_full": "delete records, or raise its caps",
     "read_only": "topics of the broker are written through /v1",
 }
@@ -84,7 +84,7 @@ def client_of(url: str | None, key_file: Path | None, **options: Any) -> "Client
         return Client(server_url(url), api_key(key_file), **options)
     except ValueError as error:
         raise CommandError(
-            f"{error}; mend --url or DRIFTQ_URL, --api-key-file or DRIFTQ_API_KEY", ExitCode.USAGE
+            f"{error}; check --url or DRIFTQ_URL, --api-key-file or DRIFTQ_API_KEY", ExitCode.USAGE
         ) from None
 
 
@@ -106,7 +106,7 @@ def served(function: "Callable[Concatenate[Client, ...], None]") -> Callable[...
 def server_url(url: str | None) -> str | None:
     """Return the URL unchanged. Raise CommandError if it is not an HTTP URL."""
     if url is not None and not url.startswith(("http://", "https://")):
-        raise CommandError(f"{url!r} is no address of a server; it begins with http://", ExitCode.USAGE)
+        raise CommandError(f"{url!r} is not a server URL (expected http://host:port)", ExitCode.USAGE)
     return url
 
 
@@ -117,9 +117,9 @@ def api_key(key_file: Path | None) -> str | None:
     try:
         key = key_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        raise CommandError(f"the API key cannot be read from {key_file}", ExitCode.USAGE) from None
+        raise CommandError(f"cannot read the API key from {key_file}", ExitCode.USAGE) from None
     if not key:
-        raise CommandError(f"there is no API key in {key_file}", ExitCode.USAGE)
+        raise CommandError(f"the API key file {key_file} is empty", ExitCode.USAGE)
     return key
 
 
@@ -133,16 +133,18 @@ def translated(error: "ClientError", url: str, *, has_key: bool | None = None) -
     if isinstance(error, ApiError):
         return _refused(error, url, bool(os.environ.get("DRIFTQ_API_KEY")) if has_key is None else has_key)
     if isinstance(error, TransportError):
-        return CommandError(f"{error}; start a server with `driftq serve`, or say --url", ExitCode.UNREACHABLE)
-    return CommandError(f"what answers at {url} is no DriftQ server: {error}", ExitCode.UNREACHABLE)
+        return CommandError(f"{error}; start a server with `driftq serve`, or pass --url", ExitCode.UNREACHABLE)
+    return CommandError(f"unexpected response from {url}, which is not a DriftQ server: {error}", ExitCode.UNREACHABLE)
 
 
 def _refused(error: "ApiError", url: str, has_key: bool) -> CommandError:
     if error.status == 401:
-        what = "does not know this API key" if has_key else "wants an API key"
-        return CommandError(f"the server at {url} {what}; set DRIFTQ_API_KEY, or say --api-key-file", ExitCode.DENIED)
+        what = "does not know this API key" if has_key else "requires an API key"
+        return CommandError(f"the server at {url} {what}; set DRIFTQ_API_KEY, or pass --api-key-file", ExitCode.DENIED)
     if error.status == 403:
-        return CommandError(f"this API key may not do that: {error.message}; use one that may", ExitCode.DENIED)
+        return CommandError(
+            f"this API key is not allowed to do this: {error.message}; use another key", ExitCode.DENIED
+        )
     if error.code in ("cold_unavailable", "segment_unavailable"):
         return CommandError(error.message, ExitCode.UNREACHABLE)
     if error.status == 503:
@@ -150,7 +152,9 @@ def _refused(error: "ApiError", url: str, has_key: bool) -> CommandError:
     if error.status == 429:
         return CommandError(f"{error.message}; try again in {error.retry_after or 1:g} s")
     absent_in_broker = error.message.startswith("topic does not exist")
-    next_step = "`driftq topic ls --prefix @` lists those there are" if absent_in_broker else _NEXT.get(error.code)
+    next_step = (
+        "`driftq topic ls --prefix @` lists the topics of the broker" if absent_in_broker else _NEXT.get(error.code)
+    )
     message = error.message if next_step is None else f"{error.message}; {next_step}"
     absent = error.status == 404 or absent_in_broker
     return CommandError(message, ExitCode.ABSENT if absent else ExitCode.FAILED)

@@ -20,7 +20,7 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell to complete in.")],
+    shell: Annotated[Shell, typer.Argument(help="Shell to print completions for.")],
 ) -> None:
     """Print the completions for a shell.
 

@@ -54,7 +54,7 @@ def test_a_graph_begins_at_its_sources_and_a_ring_anywhere() -> None:
     rows = [row("r1", "a", "b"), row("r2", "b", "c"), row("r3", "x", "y"), row("r4", "y", "x")]
     lines = drawn(*draw_graph(rows))
     assert [line for line in lines if "──" not in line] == ["a", "x"]
-    assert lines[-1].endswith("(back to the above)")
+    assert lines[-1].endswith("(cycle)")
     assert len(lines) == 6
 
 

@@ -96,7 +96,7 @@ def test_who_says_no_at_a_terminal_ends_it(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stdin", _Terminal())
     monkeypatch.setattr(sys, "stderr", _Terminal())
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
-    with pytest.raises(CommandError, match="nothing was done"):
+    with pytest.raises(CommandError, match="nothing was changed"):
         confirm("Delete?", yes=False)
 
 

@@ -14,7 +14,7 @@ from driftq.client.errors import ClientError
     ("error", "code", "said"),
     [
         (TransportError("no answer from u: refused", sent=False), ExitCode.UNREACHABLE, "driftq serve"),
-        (ProtocolError("it says hello"), ExitCode.UNREACHABLE, "no DriftQ server"),
+        (ProtocolError("it says hello"), ExitCode.UNREACHABLE, "not a DriftQ server"),
         (ApiError(401, "unauthorized", "no"), ExitCode.DENIED, "DRIFTQ_API_KEY"),
         (ApiError(403, "forbidden", "no write scope"), ExitCode.DENIED, "no write scope"),
         (ApiError(404, "topic_not_found", "there is no topic 'x'"), ExitCode.ABSENT, "driftq topic ls"),
@@ -40,7 +40,7 @@ def test_every_refusal_has_its_code_and_its_advice(
         ("wrong", None, "does not know this API key"),
         ("wrong", "other", "does not know this API key"),
         (None, "other", "does not know this API key"),
-        (None, None, "wants an API key"),
+        (None, None, "requires an API key"),
     ],
 )
 def test_a_key_that_is_refused_is_told_from_none(

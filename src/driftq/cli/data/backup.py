@@ -30,7 +30,9 @@ def backup(
     *,
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="DIR", help="Directory on the server's machine; without it its --backup-dir."),
+        typer.Option(
+            "--to", metavar="DIR", help="Directory on the server's machine. Default: the server's --backup-dir."
+        ),
     ] = None,
     url: Url = None,
     key_file: KeyFile = None,
@@ -46,7 +48,7 @@ def backup(
         raise CommandError(f"the backup failed: {done.error}")
     if done.damaged:
         raise CommandError(
-            "the server's own files are damaged, and so is the backup in these places: stop it and run `driftq verify`",
+            "the backup is damaged, because the server's files are: stop the server and run `driftq verify`",
             ExitCode.DAMAGED,
         )
 
@@ -61,15 +63,16 @@ async def _followed(client: "Client", backup: "BackupRow", tell: Callable[[int],
 
 def restore(
     *,
-    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="The directory that backups went to.")],
+    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Directory that contains the backups.")],
     data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory to make; it must be new or empty.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory to create; it must be new or empty.", show_default=False),
     ] = None,
     cold_dir: ColdDir = None,
     backup_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Which backup; without it the newest.")
+        str | None, typer.Option("--id", metavar="ID", help="Id of the backup. Default: the newest.")
     ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Show which backups there are, and restore none.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="List the backups and restore nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a data directory from a backup and check every byte. A server can be started on it."""
@@ -79,7 +82,7 @@ def restore(
             show_rows([_listed(one) for one in read_manifests(disk, str(source))], as_json=as_json)
             return
         if data_dir is None:
-            raise CommandError("say where to: --data-dir DIR, a directory that is new or empty", ExitCode.USAGE)
+            raise CommandError("missing --data-dir DIR, a new or empty directory to restore into", ExitCode.USAGE)
         settings = settings_of(str(data_dir), cold_dir)
         layout = Layout(disk, settings.data_dir, settings.cold_dir)
         work = Restore(disk, str(source), layout, SystemEntropy(), backup_id)

@@ -29,10 +29,10 @@ from driftq.system.machine import read_boot_id
 from driftq.system.runtime import AsyncioRuntime
 
 DataDir = Annotated[
-    str | None, typer.Option(metavar="DIR", help="The data directory; without it DRIFTQ_DATA_DIR, or ./driftq-data.")
+    str | None, typer.Option(metavar="DIR", help="Data directory. Default: DRIFTQ_DATA_DIR, else ./driftq-data.")
 ]
 ColdDir = Annotated[
-    str | None, typer.Option(metavar="DIR", help="The cold directory, where the server has one; or DRIFTQ_COLD_DIR.")
+    str | None, typer.Option(metavar="DIR", help="Cold directory, if the server has one. Default: DRIFTQ_COLD_DIR.")
 ]
 
 _FINDING = ("verdict", "file", "offset", "topic_id", "first_seq", "last_seq", "what")
@@ -53,7 +53,7 @@ def layout_of(settings: Settings) -> Layout:
 def inspect(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files to look into, frame by frame or block by block."),
+        typer.Argument(metavar="[FILE]...", help="Files to show frame by frame or block by block."),
     ] = None,
     *,
     data_dir: DataDir = None,
@@ -79,7 +79,8 @@ def verify(
     data_dir: DataDir = None,
     cold_dir: ColdDir = None,
     after_crash: Annotated[
-        bool, typer.Option("--after-crash", help="Pass over what a crash alone may leave, as a start does.")
+        bool,
+        typer.Option("--after-crash", help="Ignore what a crash alone can leave, as the server does at its start."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -90,7 +91,7 @@ def verify(
     wrong = report.wrong(after_crash=after_crash)
     _show_report(report, wrong, as_json=as_json)
     if wrong:
-        note(f"{len(wrong)} things are wrong; `driftq repair` mends what can be mended")
+        note(f"{len(wrong)} problems found; `driftq repair` repairs what can be repaired")
         raise typer.Exit(ExitCode.DAMAGED)
 
 
@@ -115,19 +116,17 @@ def repair(
     *,
     data_dir: DataDir = None,
     cold_dir: ColdDir = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do it; without this it is only told what is wrong.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Repair. Without it, problems are only listed.")] = False,
     lost: Annotated[
         tuple[str, str] | None,
         typer.Option(
             "--accept-loss",
             metavar="TOPIC FROM..TO",
-            help="Make a hole of records whose file is gone for good, so that the server starts without it.",
+            help="Mark records as lost whose file no longer exists, so that the server starts without it.",
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who accepts the loss; without it, the user of this account.")
+        str | None, typer.Option(metavar="NAME", help="Who accepts the loss. Default: the current user.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -143,7 +142,7 @@ def repair(
         wrong = report.wrong()
         _show_report(report, wrong, as_json=as_json)
         if wrong:
-            note("nothing was done; --yes repairs, and keeps the originals in a folder damaged-<seconds>")
+            note("nothing was changed; --yes repairs and keeps the originals in a folder damaged-<seconds>")
             raise typer.Exit(ExitCode.DAMAGED)
         return
     work = Repair(
@@ -156,7 +155,7 @@ def repair(
     done = work.run()
     show(structs.asdict(done) | {"lost": [structs.asdict(lost) for lost in done.lost]}, as_json=as_json)
     if done.left:
-        raise CommandError("something is still wrong: is the disk itself failing?", ExitCode.DAMAGED)
+        raise CommandError("the directory is still damaged after the repair; check the disk", ExitCode.DAMAGED)
 
 
 def _accept_loss(layout: Layout, topic: str, seqs: str, by: str, *, as_json: bool) -> None:
@@ -168,7 +167,7 @@ def _accept_loss(layout: Layout, topic: str, seqs: str, by: str, *, as_json: boo
     try:
         accepted = accept_loss(layout, SystemClock(), topic, int(found[1]), int(found[2]), by)
     except (InvalidRequestError, TopicNotFoundError) as error:
-        raise CommandError(f"nothing was done: {error.message}") from None
+        raise CommandError(f"nothing was changed: {error.message}") from None
     show(structs.asdict(accepted), as_json=as_json)
 
 

@@ -47,7 +47,7 @@ def format_of(path: Path | None, given: Format | None) -> Format:
 
 FormatOption = Annotated[
     Format | None,
-    typer.Option("--format", "-f", help="Kind of file; without it as its name says.", show_default=False),
+    typer.Option("--format", "-f", help="Format of the file. Default: by its suffix.", show_default=False),
 ]
 
 
@@ -55,10 +55,10 @@ def export(
     name: TopicName,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; without it standard output.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write. Default: standard output.")
     ] = None,
     form: FormatOption = None,
-    from_seq: Annotated[int, typer.Option(min=0, help="Begin behind this seq.")] = 0,
+    from_seq: Annotated[int, typer.Option(min=0, help="Start after this seq (exclusive).")] = 0,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: Json = False,
@@ -66,7 +66,7 @@ def export(
     """Write every record of a topic to a file: NDJSON, Arrow or Parquet."""
     chosen = format_of(output, form)
     if output is None and chosen is not Format.NDJSON and sys.stdout.isatty():
-        raise CommandError(f"{chosen} is nothing for a terminal; name a file with -o", ExitCode.USAGE)
+        raise CommandError(f"{chosen} is binary and standard output is a terminal; name a file with -o", ExitCode.USAGE)
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
     with connected(url, key_file) as client, _opened(output) as file:
@@ -87,7 +87,7 @@ def export(
     if output is not None:
         show({"file": str(output), **facts}, as_json=as_json)
     if done.gaps:
-        note(f"{len(done.gaps)} ranges of records had been lost before; the export says which")
+        note(f"{len(done.gaps)} ranges of records were lost earlier; the export lists them")
 
 
 class _Done:

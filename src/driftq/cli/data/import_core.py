@@ -22,10 +22,10 @@ from driftq.system.runtime import AsyncioRuntime, run
 
 
 def import_core(
-    file: Annotated[Path, typer.Argument(help="The log that driftq-core has written, JSON lines.")],
+    file: Annotated[Path, typer.Argument(help="Log file of driftq-core (JSON lines).")],
     *,
     data_dir: Annotated[
-        str | None, typer.Option(help="Data directory to import into; made if absent, and no server may have it open.")
+        str | None, typer.Option(help="Data directory to import into; created if missing. No server may have it open.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -56,10 +56,10 @@ _gap = json.Decoder(_Gap)
 
 
 def import_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files that `driftq export` or others wrote.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="NDJSON, Arrow or Parquet files.")],
     *,
     topic: Annotated[
-        str, typer.Option("--topic", "-t", help="Topic to write to; made if absent.", autocompletion=complete_topic)
+        str, typer.Option("--topic", "-t", help="Topic to write to; created if missing.", autocompletion=complete_topic)
     ],
     form: FormatOption = None,
     url: Url = None,
@@ -86,7 +86,9 @@ def _import(client: "Client", topic: str, path: Path, form: Format) -> dict[str,
     from driftq.client import BadRequestError
 
     if path == Path("-") or (path.exists() and not path.is_file() and not path.is_dir()):
-        what = f"{path} is no file, and an import reads one twice; save it first, or pipe plain values to"
+        what = (
+            f"{path} is not a regular file, and an import reads its input twice; save it first, or pipe plain values to"
+        )
         raise CommandError(f"{what} `driftq append`", ExitCode.BAD_INPUT)
     try:
         size = path.stat().st_size
@@ -95,7 +97,7 @@ def _import(client: "Client", topic: str, path: Path, form: Format) -> dict[str,
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror or error}", ExitCode.BAD_INPUT) from None
     except BadRequestError as error:
-        raise CommandError(f"{path} is refused: {error.message}", ExitCode.BAD_INPUT) from None
+        raise CommandError(f"the server refused {path}: {error.message}", ExitCode.BAD_INPUT) from None
 
 
 def _imported(client: "Client", topic: str, path: Path, form: Format, tell: Callable[[int], None]) -> dict[str, object]:
@@ -152,7 +154,7 @@ def _batches(path: Path, form: Format) -> "Iterator[tuple[pyarrow.Table, int]]":
             if table.num_rows:
                 yield as_records(table), read
     except pa.ArrowInvalid as error:
-        raise CommandError(f"{path} is no {form} file: {error}", ExitCode.BAD_INPUT) from None
+        raise CommandError(f"{path} is not a valid {form} file: {error}", ExitCode.BAD_INPUT) from None
 
 
 def _parquet(path: Path) -> "Iterator[tuple[pyarrow.Table, int]]":
@@ -224,7 +226,7 @@ class _Columns:
             if _is_gap(line):
                 return
             raise CommandError(
-                f"line {number} of {path} is no record: {error}; lines that are plain values go in by `driftq append`",
+                f"line {number} of {path} is not a record: {error}; use `driftq append` for plain values",
                 ExitCode.BAD_INPUT,
             ) from None
         self.data.append(data)

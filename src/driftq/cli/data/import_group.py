@@ -15,10 +15,10 @@ class _Imports(LazyGroup):
         _FILES: CommandEntry(
             "Ways",
             "driftq.cli.data.import_files:import_files",
-            "Write the records of NDJSON, Arrow or Parquet files to a topic; may be left out.",
+            "Write the records of NDJSON, Arrow or Parquet files to a topic (the word `files` is optional).",
         ),
         "driftq-core": CommandEntry(
-            "Ways", "driftq.cli.data.import_core:import_core", "Bring in the log of the Go broker."
+            "Ways", "driftq.cli.data.import_core:import_core", "Import the log of the Go broker."
         ),
     }
 
@@ -36,7 +36,7 @@ def _nothing_of_its_own() -> None:
 imports = typer.Typer(
     cls=_Imports,
     callback=_nothing_of_its_own,
-    help="Write the records of files to a topic, or bring in what another broker has stored.",
+    help="Import records from files, or the log of another broker.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -25,14 +25,14 @@ from driftq.system.clock import SystemClock
 if TYPE_CHECKING:
     from driftq.pipeline.runs.run_records import RunRecord
 
-pipeline = group("The data pipeline on Spark: run jobs, see how they stand, stop them.")
+pipeline = group("The data pipeline on Spark: run jobs, show their state, stop them.")
 
 _HELP = frozenset(("-h", "--help"))
 _POLL_S = 0.2
 _LISTED = ("id", "pipeline", "state", "rows", "rows_per_s", "lag", "batches", "started_ts", "ended_ts", "error")
 
-Master = Annotated[str | None, typer.Option(metavar="URL", help="Spark master; without it local[*], this machine.")]
-Remote = Annotated[str | None, typer.Option(metavar="URL", help="Spark Connect server, as sc://host:15002.")]
+Master = Annotated[str | None, typer.Option(metavar="URL", help="Spark master. Default: local[*], this machine.")]
+Remote = Annotated[str | None, typer.Option(metavar="URL", help="Spark Connect server, for example sc://host:15002.")]
 
 
 def need_spark() -> None:
@@ -49,15 +49,15 @@ def need_spark() -> None:
 )
 def run(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME|FILE.py", help="A job, or a file of yours.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME|FILE.py", help="Name of a job, or your own pipeline file.")
+    ] = None,
     *,
     master: Master = None,
     remote: Remote = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be given often.")
-    ] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")] = None,
     every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.1, help="Run once, again and again, so long apart.")
+        float | None, typer.Option(metavar="SECONDS", min=0.1, help="Repeat the job every SECONDS.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; print the id of the run.")] = False,
     url: Url = None,
@@ -120,7 +120,7 @@ def _settings(conf: list[str] | None) -> dict[str, str]:
     pairs = [one.partition("=") for one in conf or ()]
     wrong = next((key for key, equals, _ in pairs if not (key and equals)), None)
     if wrong is not None:
-        raise CommandError(f"--conf {wrong} is no KEY=VALUE", ExitCode.USAGE)
+        raise CommandError(f"--conf {wrong} is not KEY=VALUE", ExitCode.USAGE)
     return {key: value for key, _, value in pairs}
 
 
@@ -129,7 +129,7 @@ def _tell_help(context: typer.Context, name: str | None) -> None:
     if name is None or name in _HELP:
         from driftq.pipeline.runs.job import PLACES
 
-        typer.echo(f"\nJobs: {', '.join(PLACES)}. `driftq pipeline run NAME --help` tells the flags of one.")
+        typer.echo(f"\nJobs: {', '.join(PLACES)}. `driftq pipeline run NAME --help` shows the flags of a job.")
         return
     need_spark()
     from driftq.cli.data.pipeline_run import help_of
@@ -141,7 +141,7 @@ def _tell_help(context: typer.Context, name: str | None) -> None:
 @pipeline.command("ls")
 def list_runs(
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show runs that have ended, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the pipelines that run on this machine."""
@@ -167,7 +167,7 @@ def status(
 def stop(
     wanted: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or the name of its pipeline.")],
     *,
-    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for its end.")] = 60.0,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until it has ended.")] = 60.0,
     as_json: Json = False,
 ) -> None:
     """Stop a run after its current batch."""
@@ -185,16 +185,16 @@ def stop(
         record = runs.find(record.id)
     _say_run(record, as_json=as_json)
     if record.state in OPEN:
-        raise CommandError(f"run {record.id} was asked to stop and still works; process {record.pid} is its own")
+        raise CommandError(f"run {record.id} was asked to stop and is still running, in process {record.pid}")
 
 
 @pipeline.command("verify")
 def verify(
     what: Annotated[str, typer.Argument(metavar="archive", help="What to verify.")],
     *,
-    lake: Annotated[str, typer.Option(metavar="DIRECTORY", help="The lake.")],
+    lake: Annotated[str, typer.Option(metavar="DIRECTORY", help="Directory of the lake.")],
     topics: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Topics, with commas; without it all that the lake has.")
+        str | None, typer.Option(metavar="NAMES", help="Topics, separated by commas. Default: all topics of the lake.")
     ] = None,
     url: Url = None,
     key_file: KeyFile = None,
@@ -202,7 +202,7 @@ def verify(
 ) -> None:
     """Compare an archive with its topics, seq by seq, and print `equal` or the differences."""
     if what != "archive":
-        raise CommandError(f"{what!r} cannot be verified; say `driftq pipeline verify archive`", ExitCode.USAGE)
+        raise CommandError(f"{what!r} cannot be verified; use `driftq pipeline verify archive`", ExitCode.USAGE)
     need_spark()
     from driftq.pipeline.lake.archive_check import verify as compare
     from driftq.pipeline.lake.delta_tables import Lake
@@ -234,16 +234,17 @@ cluster = group("A real Spark cluster on this machine, for trying things.")
 pipeline.add_typer(cluster, name="cluster", help="A real Spark cluster on this machine, for trying things.")
 
 Directory = Annotated[
-    Path | None, typer.Option(metavar="DIRECTORY", help="Its logs and files; without it one in the cache.")
+    Path | None,
+    typer.Option(metavar="DIRECTORY", help="Directory for its logs and files. Default: one in the user's cache."),
 ]
 
 
 @cluster.command("up")
 def cluster_up(
     *,
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
-    cores: Annotated[int, typer.Option(min=1, help="Cores of each.")] = 1,
-    memory: Annotated[str, typer.Option(help="Memory of each, as Spark says it.")] = "1536m",
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 2,
+    cores: Annotated[int, typer.Option(min=1, help="Cores of each worker.")] = 1,
+    memory: Annotated[str, typer.Option(help="Memory of each worker, in Spark's notation.")] = "1536m",
     directory: Directory = None,
     as_json: Json = False,
 ) -> None:

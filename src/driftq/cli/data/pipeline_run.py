@@ -59,7 +59,7 @@ def prepare(name: str, flags: list[str], *, again: bool = False) -> _Prepared:
     HelpAskedError.
     """
     if name.endswith(".py"):
-        about = "A pipeline of yours: functions with @pipeline.step, or plain Structured Streaming code."
+        about = "Your own pipeline: functions with @pipeline.step, or plain Structured Streaming code."
         options = _ending(parse_flags(FileOptions, flags, name=name, about=about), again=again)
         return _Prepared(options, lambda run: run_file(run, Path(name), options))
     job = find_job(name)
@@ -78,7 +78,7 @@ def help_of(name: str) -> str:
         prepare(name, ["--help"])
     except HelpAskedError as asked:
         return str(asked)
-    raise AssertionError("who asks for help gets it")
+    raise AssertionError("--help did not raise HelpAskedError")
 
 
 def run_here(call: Call, *, as_json: bool) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def outages(every_s: float) -> Callable[[RunRecord], None]:
         nonlocal said
         if record.state in OPEN and record.error != said:
             said = record.error
-            note(f"driftq: {said}; again in {every_s:g} s" if said else "driftq: the server is back")
+            note(f"driftq: {said}; retry in {every_s:g} s" if said else "driftq: the server is back")
 
     return tell
 
@@ -162,7 +162,7 @@ def run_detached(call: Call) -> RunRecord:
         if found is not None:
             return found
         threading.Event().wait(_POLL_S)
-    raise CommandError(f"it ended with code {child.returncode} before it began; {log} has its words")
+    raise CommandError(f"the pipeline process exited with code {child.returncode} before it started; see {log}")
 
 
 @contextmanager

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 _PORT = 4000
 _LABELS = ("--router", "driftq.cli.demo.step_labels:Labels")
 
-DataDir = Annotated[Path, typer.Option(metavar="DIR", help="Where the server keeps its data; the lake is beside it.")]
-Serve = Annotated[bool, typer.Option("--serve", help="Go on serving when it is over, until Ctrl-C.")]
-Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Where to listen; 4000 with --serve, else any.")]
+DataDir = Annotated[Path, typer.Option(metavar="DIR", help="Data directory of the server; the lake is next to it.")]
+Serve = Annotated[bool, typer.Option("--serve", help="Keep the server running afterwards, until Ctrl-C.")]
+Port = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Port to listen on. Default: 4000 with --serve, else any free port."),
+]
 Spark = Annotated[bool, typer.Option("--spark/--no-spark", help="Run the data pipeline, if it is installed.")]
-Runs = Annotated[int, typer.Option(min=12, max=1000, help="How many runs the agents get.")]
+Runs = Annotated[int, typer.Option(min=12, max=1000, help="Number of runs for the agents.")]
 
 
 def demo(
@@ -81,7 +84,7 @@ def _pipeline(url: str, lake: Path) -> "Tables":
 
     absent = missing()
     if absent is not None:
-        note(f"the data pipeline is left out: it needs {absent}; install it with `pip install 'driftq[spark]'`")
+        note(f"the data pipeline is skipped: it needs {absent}; install it with `pip install 'driftq[spark]'`")
         return {}
     try:
         tables = run_pipeline(url, lake, _say)
@@ -121,11 +124,11 @@ def _say(what: str) -> None:
 def _wait(server: ChildServer, url: str) -> None:
     """Wait until Ctrl-C. Raise CommandError if the server ends first."""
     try:
-        note(f"the server goes on at {url} until Ctrl-C")
+        note(f"the server keeps running at {url} until Ctrl-C")
         server.process.wait()
     except KeyboardInterrupt:
         return
-    raise CommandError("the server ended; its log says why")
+    raise CommandError("the server ended; see its log")
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def run_pipeline(url: str, lake: Path, tell: Callable[[str], None]) -> Tables:
     settings = RunSettings(server=url, short=True, state_dir=str(lake / "_pipelines"))
     tell("Spark archives the topics")
     archived = run_job("archive", settings=settings, topics=list(TOPICS), lake=str(lake), once=True)
-    tell("Spark follows the runs")
+    tell("Spark traces the runs")
     run_job("lineage", settings=settings, lake=str(lake), once=True)
     tell("the archive is compared with the server")
     with Client(url) as client:

@@ -59,7 +59,7 @@ class StoryStep(NamedTuple):
     def failure(self, attempt: int) -> str | None:
         """Return the error of an attempt (the first is 1), or None if it succeeds."""
         if self.name == "search-2" and self.number % 4 == 0 and attempt == 1:
-            return "the search engine says 429"
+            return "the search engine returned 429"
         if self.name == "search-3" and self.number % 5 == 0 and attempt <= 2:  # the first two attempts
             return "the search took too long"
         return None

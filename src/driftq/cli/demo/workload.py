@@ -148,7 +148,7 @@ async def _all_is_done(client: AsyncClient, working: "Sequence[asyncio.Future[No
                     done.pop().result()
                     raise KeyboardInterrupt  # workers handle the signals, so a worker that ended received one
     except TimeoutError:
-        raise DemoError(f"the workload was not through after {_PATIENCE_S:.0f} s; is the machine very busy?") from None
+        raise DemoError(f"the workload did not finish within {_PATIENCE_S:.0f} s; is the machine overloaded?") from None
 
 
 async def _left(client: AsyncClient) -> int:

@@ -56,9 +56,11 @@ class BenchTarget(NamedTuple):
 def bench(
     *,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each workload runs.")] = 3.0,
-    connections: Annotated[int, typer.Option(min=1, max=1000, help="Connections with a request on its way.")] = 8,
-    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Records of a write that has many.")] = 100,
-    durability: Annotated[Durability, typer.Option(help="Of the topic.")] = Durability.DISK,
+    connections: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of connections, each with one request in flight.")
+    ] = 8,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Records per write in the batch workload.")] = 100,
+    durability: Annotated[Durability, typer.Option(help="Durability class of the topic.")] = Durability.DISK,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: Json = False,
@@ -73,7 +75,7 @@ def bench(
         except RefusedError as refusal:
             raise CommandError(f"the server refused: {refusal}") from None
         except OSError as error:
-            raise CommandError(f"the connection broke: {error}; is the server well?", ExitCode.UNREACHABLE) from None
+            raise CommandError(f"the connection broke: {error}; check the server", ExitCode.UNREACHABLE) from None
         finally:
             client.topic(name).delete()
     show_rows(rows, _FIELDS, as_json=as_json)
@@ -82,7 +84,7 @@ def bench(
 def _target(client: "Client", name: str, key_file: Path | None) -> BenchTarget:
     parts = urlsplit(client.url)
     if parts.scheme != "http" or parts.hostname is None:
-        raise CommandError("bench speaks plain HTTP only; say --url http://…", ExitCode.USAGE)
+        raise CommandError("bench supports plain HTTP only; pass --url http://…", ExitCode.USAGE)
     key = api_key(key_file) or os.environ.get("DRIFTQ_API_KEY", "").strip()
     headers = () if not key else (f"authorization: Bearer {key}",)
     return BenchTarget((parts.hostname, parts.port or 80), f"{parts.path}/v0/topics/{name}", headers)

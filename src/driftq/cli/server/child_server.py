@@ -60,7 +60,7 @@ class ChildServer:
         except subprocess.TimeoutExpired:
             raise ChildError(f"the server did not stop within {PATIENCE_S:.0f} s") from None
         if code != 0:
-            raise ChildError(f"a server that was told to stop exited with {code}")
+            raise ChildError(f"the server exited with code {code} after SIGTERM")
 
     def kill(self) -> None:
         """Kill the server if it still runs, and remove the port file."""
@@ -78,4 +78,4 @@ class ChildServer:
             said = self._log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
             raise ChildError(f"the server did not start: {said.removeprefix('driftq: ')}")
         if not self._port_file.exists():
-            raise ChildError("the server listens, but wrote no port file")
+            raise ChildError("the server listens, but did not write its port file")

@@ -96,11 +96,11 @@ def doctor(
         Path | None,
         typer.Option(
             envvar="DRIFTQ_DATA_DIR",
-            help=f"Where a server has, or will have, its data. Default: that of the running server, else {_DATA_DIR}.",
+            help=f"Data directory to check. Default: that of the running server, else {_DATA_DIR}.",
         ),
     ] = None,
     cold_dir: Annotated[
-        Path | None, typer.Option(envvar="DRIFTQ_COLD_DIR", help="Its cold directory, where it has one.")
+        Path | None, typer.Option(envvar="DRIFTQ_COLD_DIR", help="Cold directory, if the server has one.")
     ] = None,
     url: Url = None,
     key_file: KeyFile = None,
@@ -156,7 +156,7 @@ def _disk(data_dir: Path) -> Iterator[DoctorFinding]:
     enough = usage.free >= max(_FREE_MIN, usage.total * _FREE_SHARE_MIN)
     found = f"{size(usage.free)} of {size(usage.total)} free at {place}"
     yield DoctorFinding(
-        "disk space", "ok" if enough else "warn", found, "" if enough else "free some, or move --data-dir"
+        "disk space", "ok" if enough else "warn", found, "" if enough else "free some space, or move --data-dir"
     )
     try:
         times = sorted(_sync_times(place / f".driftq-doctor-{SystemEntropy().token(6).hex()}"))
@@ -166,7 +166,7 @@ def _disk(data_dir: Path) -> Iterator[DoctorFinding]:
     middle, worst = times[len(times) // 2], times[int(len(times) * 0.99)]
     found = f"p50 {middle:.2f} ms, p99 {worst:.2f} ms, max {times[-1]:.2f} ms of {_PROBES} at {place}"
     quick = worst < _SLOW_SYNC_MS
-    advice = "" if quick else "every fsync-class write waits so long; use a faster disk for --data-dir"
+    advice = "" if quick else "every write of class fsync waits this long; use a faster disk for --data-dir"
     yield DoctorFinding("fsync", "ok" if quick else "warn", found, advice)
 
 
@@ -217,14 +217,14 @@ def _clock() -> Iterator[DoctorFinding]:
     stepped = abs(_offset_ms(clock) - began)
     if now_ms < _BUILT_MS:
         yield DoctorFinding(
-            "clock", "fail", readable("ts", now_ms), "set the clock: it is before this program was made"
+            "clock", "fail", readable("ts", now_ms), "set the clock: it is earlier than the release of this program"
         )
     elif stepped > _STEP_MS:
         yield DoctorFinding(
-            "clock", "warn", f"it stepped by {stepped:.0f} ms", "let a time service slew it, not step it"
+            "clock", "warn", f"it jumped by {stepped:.0f} ms", "let a time service adjust it gradually (slew)"
         )
     else:
-        yield DoctorFinding("clock", "ok", f"{readable('ts', now_ms)}, and steady")
+        yield DoctorFinding("clock", "ok", f"{readable('ts', now_ms)}, without jumps")
 
 
 def _offset_ms(clock: SystemClock) -> float:
@@ -242,7 +242,9 @@ def _limits() -> Iterator[DoctorFinding]:
     unlimited = hard == resource.RLIM_INFINITY
     enough = unlimited or hard >= _HANDLES_MIN
     found = f"soft {soft}, hard {'unlimited' if unlimited else hard}"
-    advice = "" if enough else f"raise it to {_HANDLES_MIN} or more (ulimit -n, LimitNOFILE=): a connection takes one"
+    advice = (
+        "" if enough else f"raise it to {_HANDLES_MIN} or more (ulimit -n, LimitNOFILE=): each connection needs one"
+    )
     yield DoctorFinding("file handles", "ok" if enough else "warn", found, advice)
 
 
@@ -310,7 +312,7 @@ def _server(url: str | None, key_file: Path | None) -> ServerFacts:
         vitals = convert(answer.get("vitals"), Vitals)
     except ValidationError:
         advice = f"the server is {health.version}: use the doctor of that version"
-        return ServerFacts([*findings, DoctorFinding("vitals", "warn", "the server does not tell them", advice)])
+        return ServerFacts([*findings, DoctorFinding("vitals", "warn", "the server does not report them", advice)])
     findings += check_vitals(vitals, clock.wall_ms())
     return ServerFacts(findings, vitals.place)
 

@@ -57,16 +57,18 @@ def check_ready(answer: Mapping[str, Any] | Refusal) -> Iterator[DoctorFinding]:
 
 def _not_ready(refusal: Refusal) -> DoctorFinding:
     if refusal.status in (401, 403):
-        return DoctorFinding("key", "fail", refusal.message, "set DRIFTQ_API_KEY, or say --api-key-file")
+        return DoctorFinding("key", "fail", refusal.message, "set DRIFTQ_API_KEY, or pass --api-key-file")
     if refusal.code == "wal_stopped":
         return DoctorFinding(
             "log writer",
             "fail",
             refusal.message,
-            "restart the server: the start recovers; then look in `dmesg` and in its log for what stopped the writer",
+            "restart the server to recover; then look in `dmesg` and in its log for what stopped the writer",
         )
     if refusal.code == "not_ready":
-        return DoctorFinding("ready", "fail", refusal.message, "wait: it reads its log; `/v0/ready` says how far it is")
+        return DoctorFinding(
+            "ready", "fail", refusal.message, "wait: it is reading its log; `/v0/ready` shows the progress"
+        )
     if refusal.code == "shutting_down":
         return DoctorFinding("ready", "fail", refusal.message, "start the server again when it has exited")
     return DoctorFinding("ready", "fail", refusal.message, f"look in the log of the server for `{refusal.code}`")
@@ -74,8 +76,8 @@ def _not_ready(refusal: Refusal) -> DoctorFinding:
 
 def _writers(writers: Mapping[str, Mapping[str, Any]]) -> Iterator[DoctorFinding]:
     advice = {
-        "hung": "look at the disk (`dmesg`, `iostat`): a process that writes for the server does not get an answer",
-        "replaced": "restart the server when it suits you: threads do the work of a process that ended",
+        "hung": "check the disk (`dmesg`, `iostat`): a writer process gets no answer from it",
+        "replaced": "restart the server when convenient: threads do the work of a writer process that ended",
     }
     for name in ("log", "segments"):
         state = writers.get(name)
@@ -95,19 +97,19 @@ def _writable(answer: Mapping[str, Any]) -> DoctorFinding:
     if answer.get("reason") == "disk_full":
         advice = "make room: delete topics or records, or lower caps; see `Disk full` in docs/operating.md"
     else:
-        advice = "look at the disk and at the rights of the data directory; writes work again once the cause is gone"
+        advice = "check the disk and the permissions of the data directory; writes resume when the cause is removed"
     return DoctorFinding("writes", "fail", f"refused: {message}", advice)
 
 
 def _holes(holes: Mapping[str, int]) -> DoctorFinding:
     at_most = holes.get("at_most", 0)
     damage, crash, control = (holes.get(name, 0) for name in ("corruption", "crash", "control"))
-    found = f"{damage} by damage, {crash} by crashes, {control} of control"
-    found += f"; {at_most} of them may have lost nothing" if at_most else ""
+    found = f"{damage} by damage, {crash} by crashes, {control} of control frames"
+    found += f"; {at_most} of them may be empty" if at_most else ""
     if damage or control:
         advice = "stop the server and run `driftq verify` on its data directory: it names the files and the records"
     else:
-        advice = "readers get a tombstone for each; write the records again, or use the class fsync to lose none"
+        advice = "readers get a tombstone for each; write the records again, or use the class fsync to prevent this"
     return DoctorFinding("holes", "warn", found, advice)
 
 
@@ -127,42 +129,42 @@ def check_no_vitals(refusal: Refusal) -> DoctorFinding:
     return DoctorFinding(
         "key",
         "warn",
-        f"the server refuses its metrics: {refusal.message}",
-        "use a key with the scope read, better admin: checkpoints, disk, backups and clock were not checked",
+        f"the server refuses to show its metrics: {refusal.message}",
+        "use a key with scope read, or better admin: checkpoints, disk, backups and clock were not checked",
     )
 
 
 def _caller(caller: CallerVitals) -> DoctorFinding:
     if caller.key is None:
         return DoctorFinding("key", "ok", "the server has no keys: every caller may do everything")
-    names = f", names that begin with {' or '.join(caller.prefixes)}" if caller.prefixes else ""
+    names = f", names that start with {' or '.join(caller.prefixes)}" if caller.prefixes else ""
     found = f"entry {caller.key} of DRIFTQ_API_KEYS: {', '.join(caller.scopes)}{names}"
-    advice = "" if _ADMIN in caller.scopes else "backups and the data directory need a key with the scope admin"
+    advice = "" if _ADMIN in caller.scopes else "backups and checks of the data directory need a key with scope admin"
     return DoctorFinding("key", "ok", found, advice)
 
 
 def _checkpoint(checkpoint: CheckpointVitals) -> DoctorFinding:
     age_s = checkpoint.age_ms / 1000
-    found = f"{age_s:.0f} s old, {size(checkpoint.wal_bytes)} of log since, {checkpoint.failures} failed"
+    found = f"{age_s:.0f} s old, {size(checkpoint.wal_bytes)} of log since then, {checkpoint.failures} failed"
     late = checkpoint.age_ms > max(_CHECKPOINT_LATE_MS, 5 * checkpoint.interval_ms) and checkpoint.wal_bytes > 0
     if not late:
         return DoctorFinding("checkpoint", "ok", found)
-    advice = "look for `a checkpoint failed` in the log: its reason is mostly a full or failing disk"
+    advice = "look for `a checkpoint failed` in the log; usually the disk is full or failing"
     return DoctorFinding("checkpoint", "fail" if checkpoint.failures else "warn", found, advice)
 
 
 def _disk(disk: DiskVitals | None) -> Iterator[DoctorFinding]:
     if disk is None:
-        advice = "the file system of the data directory does not say how full it is: watch it by other means"
+        advice = "the file system of the data directory does not report its free space; monitor it in another way"
         yield DoctorFinding("server disk", "warn", "unknown", advice)
         return
     enough = disk.free_bytes >= max(_FREE_MIN, disk.total_bytes * _FREE_SHARE_MIN)
     found = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} free"
-    room = "make room, or give the server a larger disk: a full one refuses writes"
+    room = "free space or use a larger disk: with a full disk, writes are refused"
     yield DoctorFinding("server disk", "ok" if enough else "warn", found, "" if enough else room)
     fill = disk.fill_bytes_per_s
     if fill is None:
-        yield DoctorFinding("disk forecast", "ok", "not known in the first five minutes of a server")
+        yield DoctorFinding("disk forecast", "ok", "not known in the first five minutes after a start")
     elif fill <= 0:
         yield DoctorFinding("disk forecast", "ok", "the free space did not shrink in the last hour")
     else:
@@ -181,10 +183,10 @@ def _duration(seconds: float) -> str:
 
 def _backup(last_ts: int | None, now_ms: int) -> DoctorFinding:
     if last_ts is None:
-        advice = "take one with `driftq backup`; the server knows those in its --backup-dir and those of this run"
-        return DoctorFinding("backup", "warn", "none is known", advice)
+        advice = "take one with `driftq backup`; the server knows those in its --backup-dir and those since its start"
+        return DoctorFinding("backup", "warn", "no backup known", advice)
     age_ms = now_ms - last_ts
-    found = f"the newest is of {readable('ts', last_ts)}"
+    found = f"the newest is from {readable('ts', last_ts)}"
     if age_ms <= _BACKUP_OLD_MS:
         return DoctorFinding("backup", "ok", found)
     return DoctorFinding("backup", "warn", f"{found}, {age_ms // _DAY_MS} days old", "take one with `driftq backup`")
@@ -193,13 +195,15 @@ def _backup(last_ts: int | None, now_ms: int) -> DoctorFinding:
 def _clock(clock: ClockVitals, now_ms: int) -> DoctorFinding:
     skew_ms = clock.now_ms - now_ms
     if clock.ahead_ms > _AHEAD_MS:
-        found = f"stamps of records are {clock.ahead_ms} ms ahead of the server's clock"
-        return DoctorFinding("server clock", "warn", found, "nothing: they slow down until the clock has caught up")
+        found = f"record timestamps are {clock.ahead_ms} ms ahead of the server's clock"
+        return DoctorFinding(
+            "server clock", "warn", found, "nothing to do: they advance slowly until the clock has caught up"
+        )
     if abs(skew_ms) > _SKEW_MS:
         where = "ahead of" if skew_ms > 0 else "behind"
         found = f"it is {abs(skew_ms) / 1000:.0f} s {where} the clock of this machine"
         return DoctorFinding("server clock", "warn", found, "let a time service set the clocks of both machines")
-    return DoctorFinding("server clock", "ok", f"{readable('ts', clock.now_ms)}, as here")
+    return DoctorFinding("server clock", "ok", f"{readable('ts', clock.now_ms)}, same as this machine")
 
 
 def _handles(place: PlaceVitals) -> DoctorFinding:

@@ -26,7 +26,7 @@ def move_aside(settings: Settings, disk: Disk, clock: Clock) -> list[str]:
     try:
         return [_moved(disk, one, clock) for one in (settings.cold_dir, settings.data_dir) if one and disk.exists(one)]
     except OSError as error:
-        raise StartError(f"{settings.data_dir} cannot be moved aside: {error.strerror}") from error
+        raise StartError(f"{settings.data_dir} cannot be renamed: {error.strerror}") from error
     finally:
         lock.release()
 

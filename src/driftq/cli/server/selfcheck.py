@@ -111,9 +111,9 @@ def _check_server(directory: str, checks: _Checks) -> None:
     with ChildServer(Path(directory, "server"), Path(directory, "server.log")) as server:
         checks.passed("a server starts and writes its port file")
         _check_probes(server.address)
-        checks.passed("health and readiness answer on both of their paths")
+        checks.passed("health and readiness answer on both paths")
         server.stop()
-        checks.passed("SIGTERM stops it with exit code 0")
+        checks.passed("SIGTERM stops the server with exit code 0")
 
 
 def _check_probes(address: str) -> None:
@@ -136,10 +136,10 @@ def _check_engine(directory: str, checks: _Checks) -> None:
     settings = Settings(data_dir=f"{directory}/engine")
     Path(settings.data_dir).mkdir()
     written = _with_engine(settings, _write)
-    checks.passed(f"{_WRITES * _RECORDS} records are written with a sync each {_RECORDS} and read back")
+    checks.passed(f"{_WRITES * _RECORDS} records are written, with a sync every {_RECORDS}, and read back")
     found = _with_engine(settings, _read)
-    _require(found == written, "after a restart the records are not those that were written")
-    checks.passed("they are the same after a restart")
+    _require(found == written, "after a restart, the records differ from those written")
+    checks.passed("the records are the same after a restart")
 
 
 def _with_engine(
@@ -164,12 +164,12 @@ async def _write(engine: Engine, runtime: AsyncioRuntime) -> bytes:
     for write in range(_WRITES):
         rows = make_rows([b'{"write":%d,"row":%d}' % (write, row) for row in range(_RECORDS)], ["tag"] * _RECORDS)
         appended = await runtime.future(engine.append(_TOPIC, rows, config=config))
-        _require(appended.first_seq == last + 1, f"seq {appended.first_seq} was given behind seq {last}")
+        _require(appended.first_seq == last + 1, f"seq {appended.first_seq} was assigned after seq {last}")
         last = appended.last_seq
     records = await _read(engine, runtime)
     data = [record["data"] for record in json.decode(b"[%b]" % records, type=list[dict[str, object]])]
     wanted = [{"write": write, "row": row} for write in range(_WRITES) for row in range(_RECORDS)]
-    _require(data == wanted, "the records that were read are not those that were written")
+    _require(data == wanted, "the records read differ from those written")
     return records
 
 
@@ -182,7 +182,7 @@ async def _read(engine: Engine, runtime: AsyncioRuntime) -> bytes:
         if isinstance(page, Fetch):
             await runtime.future(page)
             continue
-        _require(page.tombstone is None, f"the reader was told of a loss: {page.tombstone}")
+        _require(page.tombstone is None, f"the reader got a tombstone: {page.tombstone}")
         parts.append(render_records(page, Fields(tags=True)))
         cursor, caught_up = page.next_from_seq, page.caught_up
     return b",".join(parts)

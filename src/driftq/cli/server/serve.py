@@ -120,7 +120,7 @@ async def _serve(settings: Settings, keys: ApiKeys, scribes: list[ScribeProcess]
     chosen = choose_address(settings)
     if settings.reset_wal:
         for name in move_aside(settings, disk, clock):
-            _log.warning("what there was is kept as %s", name)
+            _log.warning("existing data was renamed to %s", name)
     _log_start(settings, chosen)
     server = Server(settings, disk, clock, runtime, boot_id=read_boot_id(), pid=os.getpid(), recover=False)
     threshold = Threshold(server, keys)
@@ -142,7 +142,7 @@ async def _serve(settings: Settings, keys: ApiKeys, scribes: list[ScribeProcess]
         raise
     if not recovered:
         await listener.close(0)
-        _log.info("stopped before it was ready", extra=facts(replay_progress=server.replay_progress))
+        _log.info("stopped before the server was ready", extra=facts(replay_progress=server.replay_progress))
         return ExitCode.OK
     patience.hurry(_LOOP_PATIENCE_S)
     if threshold.behind is None:
@@ -222,18 +222,18 @@ def _tell_what_was_found(server: Server) -> None:
         ),
     )
     for snapshot in found.refused_snapshots:
-        _log.warning("checkpoint %s was passed over", snapshot)
+        _log.warning("checkpoint %s is not valid and was skipped", snapshot)
     if found.damaged or found.control_lost or found.jumps_refused:
         _log.warning(
-            "the log is damaged: %d regions, %d of them control frames, %d frames behind a loss",
+            "the log is damaged: %d regions, %d of them control frames, %d frames after a loss",
             found.damaged,
             found.control_lost,
             found.jumps_refused,
         )
     if holes is not None and (known := holes.corruption + holes.crash - holes.at_most):
-        _log.warning("records are missing: %d holes by damage or crashes", known)
+        _log.warning("records are missing: %d holes from damage or crashes", known)
     if holes is not None and holes.at_most:
-        _log.warning("records may be missing: %d holes of which nobody knows whether they lost any", holes.at_most)
+        _log.warning("records may be missing: %d holes that may be empty", holes.at_most)
 
 
 def _announce(server: Server, address: ListenAddress) -> None:
@@ -247,7 +247,7 @@ def _announce(server: Server, address: ListenAddress) -> None:
 def _give_up(server: Server, _: int, __: FrameType | None) -> None:
     """End the process when the shutdown exceeds its time limit."""
     code = failed_code(server)
-    message = last_words(server, "the disk did not let the server stop in time")
+    message = last_words(server, "the shutdown took too long; the disk may be hanging")
     refuse(message, server.settings.log_format, code)
     sys.stderr.flush()
     server.engine.writers.abandon()

@@ -14,8 +14,8 @@ from driftq.config import OPTIONS, Option, Value
 _DESCRIPTION = """\
 Run a server until SIGTERM or SIGINT.
 
-Every flag can be set in the environment too: --wal-shards is DRIFTQ_WAL_SHARDS there. The flag wins.
-Keys come from DRIFTQ_API_KEYS alone."""
+Every flag can also be set in the environment: --wal-shards is DRIFTQ_WAL_SHARDS. The flag takes precedence.
+API keys are read only from DRIFTQ_API_KEYS."""
 
 
 def parse_flags(arguments: Sequence[str]) -> dict[str, Value]:
@@ -72,7 +72,7 @@ def _number(option: Option) -> Callable[[str], int]:
         except ValueError:
             value = option.least - 1
         if value < option.least or (option.most is not None and value > option.most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {option.least}{most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {option.least}{most}")
         return value
 
     return parse

@@ -29,7 +29,7 @@ def last_words(server: Server, what: str) -> str:
     unconfirmed = server.unconfirmed()
     words = f"{what}; {what_is_known(unconfirmed)}"
     if any(unconfirmed) and writers.log_pids:
-        words += f"; process {', '.join(map(str, writers.log_pids))} may still write them, and a start waits for it"
+        words += f"; process {', '.join(map(str, writers.log_pids))} may still write them; the next start waits for it"
     return words
 
 
@@ -40,5 +40,5 @@ def what_is_known(unconfirmed: Unconfirmed) -> str:
     counts = [f"{count} of class {name}" for name, count in unconfirmed._asdict().items() if count]
     return (
         f"acked records that are not known to be on disk: {' and '.join(counts)}; all of class fsync are on disk; "
-        "the next start reads the log and reports what of class disk is missing"
+        "the next start reads the log and reports missing records of class disk"
     )

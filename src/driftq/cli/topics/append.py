@@ -42,14 +42,18 @@ def append(
     client: "Client",
     name: TopicName,
     file: Annotated[
-        Path | None, typer.Argument(help="A file with a JSON value a line; without it, or with -, standard input.")
+        Path | None, typer.Argument(help="File with one JSON value per line. Default, and with `-`: standard input.")
     ] = None,
     *,
-    tag: Annotated[str | None, typer.Option(help="Label every record so.")] = None,
-    node: Annotated[str | None, typer.Option(help="Name the origin of every record so.")] = None,
-    batch: Annotated[int, typer.Option(min=1, max=_BATCH_MAX, help="Records of one write, at most.")] = _BATCH_MAX,
-    create: Annotated[bool, typer.Option(help="Create the topic if it is not there.")] = True,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Tell of lines that are no JSON and go on.")] = False,
+    tag: Annotated[str | None, typer.Option(help="Tag to put on every record.")] = None,
+    node: Annotated[str | None, typer.Option(help="Node (origin) to put on every record.")] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, max=_BATCH_MAX, help="Maximum number of records per write.")
+    ] = _BATCH_MAX,
+    create: Annotated[bool, typer.Option(help="Create the topic if it does not exist.")] = True,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Report lines that cannot be stored, and continue.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Append every line of a file, or of standard input, to a topic: one JSON value per line."""
@@ -68,16 +72,20 @@ def append(
                 asyncio.run(job.run(source, batch, tell))
         except ClientError as error:
             refusal = translated(error, client.url, has_key=client.has_key)
-            raise CommandError(f"{refusal.message}; {job.records} records were written before", refusal.code) from None
+            raise CommandError(
+                f"{refusal.message}; {job.records} records were written before that", refusal.code
+            ) from None
         except OSError as error:
             so_far = f"{file or 'standard input'} cannot be read: {error.strerror}"
-            raise CommandError(f"{so_far}; {job.records} records were written before", ExitCode.BAD_INPUT) from None
+            raise CommandError(
+                f"{so_far}; {job.records} records were written before that", ExitCode.BAD_INPUT
+            ) from None
         except KeyboardInterrupt:
-            so_far = f"interrupted; {job.records} records were written before"
+            so_far = f"interrupted; {job.records} records were written before that"
             raise CommandError(so_far, ExitCode.INTERRUPTED) from None
     show(job.report(name, (clock.monotonic_ns() - began_ns) / 1e9), as_json=as_json)
     if job.bad_lines:
-        raise CommandError(job.failure or f"{job.bad_lines} lines were left out", ExitCode.BAD_INPUT)
+        raise CommandError(job.failure or f"{job.bad_lines} lines were skipped", ExitCode.BAD_INPUT)
 
 
 @contextmanager
@@ -238,7 +246,7 @@ class Appending:
                     decode(row)
             except (MsgspecError, RecursionError) as error:
                 rows[at] = b""
-                if not self._go_on_after(lines.first + at, f"is no JSON: {error}"):
+                if not self._go_on_after(lines.first + at, f"is not JSON: {error}"):
                     del rows[at:]
                     break
         text = b"\n".join(rows)
@@ -250,7 +258,7 @@ class Appending:
         if self._skip_bad:
             note(f"line {number} {why}")
         else:
-            self.failure = f"line {number} {why}; every line before it is written, none behind it"
+            self.failure = f"line {number} {why}; all lines before it are written, none after it"
         return self._skip_bad
 
     def _spliced(self, text: bytes) -> "JsonLinesReader":
@@ -277,7 +285,7 @@ class Appending:
             self._post(self._spliced(b"\n".join(row for _, row in rows)))
         except BadRequestError as error:
             if len(rows) == 1:
-                return self._go_on_after(rows[0][0], f"is refused: {error.message}")
+                return self._go_on_after(rows[0][0], f"was refused: {error.message}")
             middle = len(rows) // 2
             return self._write_by_halves(rows[:middle]) and self._write_by_halves(rows[middle:])
         return True

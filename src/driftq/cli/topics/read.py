@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 _LINES = 10
 """Number of existing records that `tail` shows by default."""
 
-FromSeq = Annotated[int | None, typer.Option(min=0, help="Begin behind this seq; 0: at what is retained.")]
+FromSeq = Annotated[int | None, typer.Option(min=0, help="Start after this seq (exclusive). 0 = oldest available.")]
 Epoch = Annotated[
     int | None,
-    typer.Option(
-        min=0, help="The epoch that --from-seq is from, as `topic show` printed it; without it, the current one."
-    ),
+    typer.Option(min=0, help="Epoch that --from-seq belongs to, as `topic show` printed it. Default: the current one."),
 ]
-FromTs = Annotated[int | None, typer.Option(min=0, help="Begin with what was written at this time, in ms.")]
-Count = Annotated[int | None, typer.Option("--limit", min=1, help="End after so many records.")]
+FromTs = Annotated[int | None, typer.Option(min=0, help="Start with records written at or after this time (Unix ms).")]
+Count = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many records.")]
 
 
 @served
@@ -41,7 +39,7 @@ def read(
 ) -> None:
     """Print the records of a topic, up to the newest one at the start; with --json, one object per line."""
     if from_seq is not None and from_ts is not None:
-        raise CommandError("--from-seq and --from-ts exclude each other; leave one out", ExitCode.USAGE)
+        raise CommandError("--from-seq and --from-ts cannot be combined; omit one", ExitCode.USAGE)
     if epoch is None and from_seq:
         epoch = client.topic(name).info(touch=False).epoch
     with client.topic(name).read(from_seq, from_ts=from_ts, epoch=epoch) as items:
@@ -67,7 +65,9 @@ def tail(
         list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.", autocompletion=complete_topic)
     ],
     *,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Begin with so many of the last.")] = _LINES,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Number of existing records to print first.")
+    ] = _LINES,
     from_seq: FromSeq = None,
     from_ts: FromTs = None,
     limit: Count = None,

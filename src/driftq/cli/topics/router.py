@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from driftq.client import Client
 
-router = group("Routers: list and draw them, create and delete them.")
+router = group("Routers: list, draw, create and delete them.")
 
 _ROW = ("router", "source", "dest", "guarantee", "forwarded_total")
 
-Name = Annotated[str, typer.Argument(metavar="ROUTER", help="The router.")]
+Name = Annotated[str, typer.Argument(metavar="ROUTER", help="Name of the router.")]
 
 
 @router.command("ls")
@@ -29,9 +29,9 @@ Name = Annotated[str, typer.Argument(metavar="ROUTER", help="The router.")]
 def ls(
     client: "Client",
     *,
-    prefix: Annotated[str | None, typer.Option(help="Only names that begin like this.")] = None,
-    source: Annotated[str | None, typer.Option(help="Only those from this topic.")] = None,
-    dest: Annotated[str | None, typer.Option(help="Only those to this topic.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only names that start with this.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only routers from this topic.")] = None,
+    dest: Annotated[str | None, typer.Option(help="Only routers to this topic.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the routers, with source, destination and guarantee."""
@@ -43,7 +43,7 @@ def ls(
 @served
 def graph(
     client: "Client",
-    topic: Annotated[str | None, typer.Argument(help="Only what comes from this topic.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="Draw only this topic and what its records flow to.")] = None,
     *,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +84,7 @@ def _grow(tree: "Tree", topic: str, flows: dict[str, list[RouterRow]], drawn: se
     drawn.add(topic)
     for row in flows.get(topic, []):
         once = "  exactly_once" if row.guarantee is Guarantee.EXACTLY_ONCE else ""
-        back = "  (back to the above)" if row.dest in (*above, topic) else ""
+        back = "  (cycle)" if row.dest in (*above, topic) else ""
         branch = tree.add(f"[bold]{row.dest}[/]  {row.router}{once}  forwarded_total {row.forwarded_total}{back}")
         if not back:
             _grow(branch, row.dest, flows, drawn, (*above, topic))
@@ -95,12 +95,18 @@ def _grow(tree: "Tree", topic: str, flows: dict[str, list[RouterRow]], drawn: se
 def create(
     client: "Client",
     name: Name,
-    source: Annotated[str, typer.Argument(help="The topic whose records are copied.")],
-    dest: Annotated[str, typer.Argument(help="The topic the copies go to; made if absent.")],
+    source: Annotated[str, typer.Argument(help="Topic whose records are copied.")],
+    dest: Annotated[str, typer.Argument(help="Topic that gets the copies; created if missing.")],
     *,
-    tag: Annotated[str | None, typer.Option(help="Only records with this tag; `a*`: that begins with a.")] = None,
-    exactly_once: Annotated[bool, typer.Option("--exactly-once", help="No copy twice, even after a crash.")] = False,
-    allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="Even if it closes a ring.")] = False,
+    tag: Annotated[
+        str | None, typer.Option(help="Only records with this tag; `a*` matches tags that start with a.")
+    ] = None,
+    exactly_once: Annotated[
+        bool, typer.Option("--exactly-once", help="Never copy a record twice, even after a crash.")
+    ] = False,
+    allow_cycle: Annotated[
+        bool, typer.Option("--allow-cycle", help="Create the router even if it closes a cycle.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Create a router, or replace its settings. It copies records that are written from now on."""
@@ -117,5 +123,5 @@ def delete(client: "Client", name: Name, *, yes: Yes = False, as_json: Json = Fa
     confirm(f"Delete router {name}?", yes=yes)
     answer = client.delete_router(name)
     if not answer.deleted:
-        raise CommandError(f"there is no router {name}; `driftq router ls` lists those there are", ExitCode.ABSENT)
+        raise CommandError(f"router {name} does not exist; `driftq router ls` lists all routers", ExitCode.ABSENT)
     show(fields_of(answer), as_json=as_json)

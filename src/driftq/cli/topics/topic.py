@@ -13,17 +13,22 @@ from driftq.model.topic_config import Discard, Durability, TopicType
 if TYPE_CHECKING:
     from driftq.client import Client, Topic
 
-topic = group("Topics: list, show, create, change and delete them, and where their readers stand.")
+topic = group("Topics: list, show, create, change and delete them, and list their named cursors.")
 
-_Durability = Annotated[Durability | None, typer.Option(help="What an ack waits for; disk by default.")]
-_TtlMs = Annotated[int | None, typer.Option(min=0, help="Records expire after this time; 0: never.")]
-_CapRecords = Annotated[int | None, typer.Option(min=0, help="Keep at most this many records; 0 is no limit.")]
-_CapBytes = Annotated[int | None, typer.Option(min=0, help="Keep at most this many bytes; 0 is no limit.")]
+_Durability = Annotated[Durability | None, typer.Option(help="What an ack waits for. Default: disk.")]
+_TtlMs = Annotated[int | None, typer.Option(min=0, help="Records expire after this time in ms; 0 = never.")]
+_CapRecords = Annotated[int | None, typer.Option(min=0, help="Keep at most this many records; 0 = no limit.")]
+_CapBytes = Annotated[int | None, typer.Option(min=0, help="Keep at most this many bytes; 0 = no limit.")]
 _Discard = Annotated[Discard | None, typer.Option(help="At a cap: drop old records, or reject new ones.")]
-_LeaseMs = Annotated[int | None, typer.Option(help="Of a queue: how long a job is held.")]
-_MaxDeliveries = Annotated[int | None, typer.Option(help="Of a queue: then a job is a dead letter.")]
-_DeadLetter = Annotated[str | None, typer.Option(help="Of a queue: the topic for dead letters.")]
-_More = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")]
+_LeaseMs = Annotated[int | None, typer.Option(help="For queues: lease of a job in ms.")]
+_MaxDeliveries = Annotated[
+    int | None,
+    typer.Option(help="For queues: deliveries after which a job becomes a dead letter; needs --dead-letter."),
+]
+_DeadLetter = Annotated[str | None, typer.Option(help="For queues: topic for dead letters.")]
+_More = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set any other setting; may be repeated.")
+]
 
 _ROW = ("topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effective_priority")
 _CURSOR = ("cursor", "seq", "lag", "head_seq", "epoch", "updated_ts", "meta")
@@ -34,7 +39,7 @@ _CURSOR = ("cursor", "seq", "lag", "head_seq", "epoch", "updated_ts", "meta")
 def ls(
     client: "Client",
     *,
-    prefix: Annotated[str | None, typer.Option(help="Only names that begin like this.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only names that start with this.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the topics, including those of the broker (`@NAME`)."""
@@ -109,7 +114,8 @@ def set_fields(
     dead_letter: _DeadLetter = None,
     more: _More = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Return this setting to its default.")
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Reset this setting to its default; may be repeated."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -187,7 +193,7 @@ def delete(
     confirm(f"Delete topic {name} and all its records?", yes=yes or if_empty)
     answer = client.topic(name).delete(if_empty=if_empty)
     if not answer.deleted:
-        raise CommandError(f"there is no topic {name}; `driftq topic ls` lists those there are", ExitCode.ABSENT)
+        raise CommandError(f"topic {name} does not exist; `driftq topic ls` lists all topics", ExitCode.ABSENT)
     show(fields_of(answer), as_json=as_json)
 
 
@@ -197,7 +203,7 @@ def cursors(
     client: "Client",
     name: TopicName,
     *,
-    prefix: Annotated[str | None, typer.Option(help="Only names that begin like this.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only names that start with this.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the named cursors of a topic and the lag of each."""

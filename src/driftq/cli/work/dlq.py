@@ -23,7 +23,7 @@ from driftq.model.v1_answers import RedriveAsked, TopicNames
 if TYPE_CHECKING:
     from driftq.client import Client, Record
 
-dlq = group("Dead letters: list and show them, and give them another chance.")
+dlq = group("Dead letters: list them, show them, and move them back for a retry.")
 
 _DLQ = "dlq."
 _REDRIVE = "/v1/dlq/redrive"
@@ -35,7 +35,7 @@ _OF_BROKER = ("offset", "ts", "group", "attempts", "last_error", "tenant_id", "r
 _OF_QUEUE = ("seq", "ts", "deliveries", "source_seq", "tag", "data")
 _MOVED = ("source", "state", "matched", "moved", "failed")
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="The topic of the broker, or the queue, they come from.")]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Broker topic or queue that the dead letters come from.")]
 
 
 class RedriveCommand(Struct):
@@ -109,7 +109,7 @@ def show_letters(
     client: "Client",
     source: Source,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of letters to show (the newest).")] = 100,
     as_json: Json = False,
 ) -> None:
     """Show the dead letters of a topic or a queue: what failed, how often, and for a broker topic the last error."""
@@ -127,7 +127,9 @@ def _target_of(client: "Client", source: str) -> str | None:
     if target is not None:
         return target
     if f"{_DLQ}{source}" not in ask(client, "GET", "/v1/topics", TopicNames).topics:
-        raise CommandError(f"{source} has no dead letters; `driftq dlq ls` lists what has", ExitCode.ABSENT)
+        raise CommandError(
+            f"{source} has no dead letters; `driftq dlq ls` lists topics and queues that have some", ExitCode.ABSENT
+        )
     return None
 
 
@@ -183,15 +185,19 @@ def redrive(
     client: "Client",
     source: Source,
     *,
-    of_group: Annotated[str | None, typer.Option("--group", help="Only what failed in this group.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only what is this tenant's.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Only what failed with this in its last error.")] = None,
-    run_id: Annotated[str | None, typer.Option("--run", help="Only what belongs to this run.")] = None,
-    before_ms: Annotated[int | None, typer.Option(help="Only what was given up before this time.")] = None,
-    after_ms: Annotated[int | None, typer.Option(help="Only what was given up at this time or later.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="At most so many a second.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
+    of_group: Annotated[str | None, typer.Option("--group", help="Only messages that failed in this group.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only messages of this tenant.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only messages whose last error contains this text.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="Only messages of this run.")] = None,
+    before_ms: Annotated[
+        int | None, typer.Option(help="Only messages dead-lettered before this time (Unix ms).")
+    ] = None,
+    after_ms: Annotated[
+        int | None, typer.Option(help="Only messages dead-lettered at or after this time (Unix ms).")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of letters to move (the oldest).")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Maximum number of letters per second.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print how many there are.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -206,12 +212,12 @@ def redrive(
         body = {"topic": source, "filter": wanted, "limit": limit, "rate_per_s": rate, "group": of_group}
         done = _redriven(client, {name: value for name, value in body.items() if value}, dry_run=dry_run)
     elif wanted or of_group or rate:
-        raise CommandError(f"{source} is a queue: of its dead letters only --limit can choose", ExitCode.USAGE)
+        raise CommandError(f"{source} is a queue; for queues, --limit is the only filter", ExitCode.USAGE)
     else:
         done = _requeued(client, source, target, limit, dry_run=dry_run)
     show({"source": source, **done}, as_json=as_json)
     if done["failed"]:
-        raise CommandError(f"{done['failed']} dead letters could not be moved; they are where they were")
+        raise CommandError(f"{done['failed']} dead letters could not be moved; they are still dead letters")
 
 
 def _redriven(client: "Client", body: dict[str, Any], *, dry_run: bool) -> dict[str, Any]:
@@ -245,7 +251,7 @@ def _requeued(client: "Client", queue: str, target: str, limit: int | None, *, d
             others = [letter for letter in page if (letter.meta or {}).get(f"{_STAMP}from") != queue]
             if others:
                 raise CommandError(
-                    f"{target} has a record that is no dead letter of {queue}, seq {others[0].seq}; move those by hand"
+                    f"record {others[0].seq} of {target} is not a dead letter of {queue}; move such records by hand"
                 )
             key = f"redrive:{target}:{page[0].ts}:{page[0].seq}-{page[-1].seq}"
             client.topic(queue).write([_revived(letter) for letter in page], idempotency_key=key)

@@ -14,7 +14,7 @@ from driftq.model.v1_answers import GroupList, GroupMoved
 if TYPE_CHECKING:
     from driftq.client import Client
 
-groups = group("Groups of the broker: how far each is, and putting one elsewhere.")
+groups = group("Groups of the broker: show their positions and lag, and move them.")
 
 _ROW = (
     *("topic", "group", "partition", "streams", "lag", "in_flight", "waiting", "done", "floor", "last_acked"),
@@ -22,14 +22,14 @@ _ROW = (
 )
 _MOVED = ("partition", "floor_before", "floor_after")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic of the broker.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the broker.")]
 
 
 @groups.command("ls")
 @served
 def ls(
     client: "Client",
-    topic: Annotated[str | None, typer.Argument(help="Only those of this topic.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="Only groups of this topic.")] = None,
     *,
     name: Annotated[str | None, typer.Option("--group", help="Only this group.")] = None,
     as_json: Json = False,
@@ -49,12 +49,14 @@ def ls(
 def seek(
     client: "Client",
     topic: Topic,
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="The group; one that is not there is made.")],
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group; created if missing.")],
     *,
-    to: Annotated[str, typer.Option(metavar="earliest|latest|OFFSET|@MS", help="Where it goes on; @: at a time.")],
+    to: Annotated[
+        str, typer.Option(metavar="earliest|latest|OFFSET|@MS", help="New position; @MS is a time (Unix ms).")
+    ],
     partition: Annotated[list[int] | None, typer.Option(min=0, help="Only this partition; may be repeated.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even while it has open streams.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Move the group even while it has open streams.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:

@@ -14,15 +14,17 @@ from driftq.cli.work.queue_work import LeaseMs, Node, lease_of, work, worker_nam
 if TYPE_CHECKING:
     from driftq.client import Client, Job
 
-queue = group("Queues: how one stands, and its jobs: take, settle, or run a command for each.")
+queue = group("Queues: show a queue, take and settle jobs, or run a command for each job.")
 queue.command("work")(work)
 
 _JOB = ("$seq", "lease_id", "deadline", "$ts", "deliveries", "$tag", "data", "meta")
 
-Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", help="The jobs, by seq.")]
+Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", help="Seqs of the jobs.")]
 LeaseIds = Annotated[
     list[str] | None,
-    typer.Option("--lease-id", help="The lease of each job, in their order; then no other is settled."),
+    typer.Option(
+        "--lease-id", help="Lease id of each job, in the order of the seqs; a job with another lease is not settled."
+    ),
 ]
 
 
@@ -43,7 +45,7 @@ def claim(
     client: "Client",
     name: TopicName,
     *,
-    most: Annotated[int, typer.Option("--max", min=1, max=1000, help="Take up to so many.")] = 1,
+    most: Annotated[int, typer.Option("--max", min=1, max=1000, help="Maximum number of jobs to take.")] = 1,
     lease_ms: LeaseMs = None,
     node: Node = None,
     as_json: Json = False,
@@ -77,7 +79,7 @@ def nack(
     name: TopicName,
     seqs: Seqs,
     *,
-    delay_ms: Annotated[int, typer.Option(min=0, help="Not before so many ms from here.")] = 0,
+    delay_ms: Annotated[int, typer.Option(min=0, help="Delay in ms before the jobs are delivered again.")] = 0,
     lease_id: LeaseIds = None,
     node: Node = None,
     as_json: Json = False,
@@ -92,7 +94,7 @@ def _held(seqs: list[int], lease_ids: list[str] | None) -> "list[Job]":
     from driftq.client import Job
 
     if lease_ids and len(lease_ids) != len(seqs):
-        raise CommandError("say --lease-id once for each seq, or not at all", ExitCode.USAGE)
+        raise CommandError("pass --lease-id once for each seq, or not at all", ExitCode.USAGE)
     ids = lease_ids or [""] * len(seqs)
     return [Job(seq, one, 0, 0, 0, None) for seq, one in zip(seqs, ids, strict=True)]
 

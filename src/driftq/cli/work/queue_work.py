@@ -32,8 +32,8 @@ _LOOK_S = 0.2
 """How often the queue is checked for remaining jobs, in seconds."""
 
 
-Node = Annotated[str | None, typer.Option(help="The name of this worker; without it that of the machine.")]
-LeaseMs = Annotated[int | None, typer.Option(min=100, help="How long a job is held; without it as the queue says.")]
+Node = Annotated[str | None, typer.Option(help="Name of this worker. Default: cli@ and the host name.")]
+LeaseMs = Annotated[int | None, typer.Option(min=100, help="Lease of a job in ms. Default: that of the queue.")]
 
 
 def worker_name(node: str | None) -> str:
@@ -58,15 +58,26 @@ class WorkOrder(Struct, frozen=True):
 def work(
     client: "Client",
     name: TopicName,
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What runs for each job; after `--`.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND...", help="Command to run for each job, after `--`.")
+    ],
     *,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-j", min=1, max=1000, help="Commands at a time.")] = 1,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-j", min=1, max=1000, help="Maximum number of commands at the same time.")
+    ] = 1,
     lease_ms: LeaseMs = None,
-    retry_ms: Annotated[int | None, typer.Option(min=0, help="Give a job back for so long; else ever longer.")] = None,
-    give_up_code: Annotated[int | None, typer.Option(min=1, max=255, help="Who exits so makes a dead letter.")] = None,
-    until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue has no job left.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many jobs.")] = None,
-    drain_s: Annotated[float, typer.Option(min=0, help="How long running commands may take to finish.")] = 30.0,
+    retry_ms: Annotated[
+        int | None,
+        typer.Option(min=0, help="Delay in ms before a failed job is retried. Default: exponential backoff."),
+    ] = None,
+    give_up_code: Annotated[
+        int | None, typer.Option(min=1, max=255, help="Exit code that sends the job straight to the dead-letter topic.")
+    ] = None,
+    until_empty: Annotated[bool, typer.Option("--until-empty", help="Stop when the queue is empty.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many jobs.")] = None,
+    drain_s: Annotated[
+        float, typer.Option(min=0, help="How long running commands may take to finish after a stop, in seconds.")
+    ] = 30.0,
     node: Node = None,
     as_json: Json = False,
 ) -> None:
@@ -75,13 +86,13 @@ def work(
     Example: driftq queue work thumbnails -j 4 -- python make_thumbnail.py
     """
     if shutil.which(command[0]) is None:
-        raise CommandError(f"there is no command {command[0]!r} to run", ExitCode.USAGE)
+        raise CommandError(f"command {command[0]!r} does not exist", ExitCode.USAGE)
     job = WorkOrder(name, command, retry_ms, give_up_code, until_empty, limit, as_json)
     state = client.topic(name).info(touch=False)
     lease = lease_ms or lease_of(state)
     if give_up_code is not None and state.config.dead_letter is None:
-        what = f"{name} has no topic for dead letters, and --give-up-code makes one of a job"
-        raise CommandError(f"{what}; leave it out, or set dead_letter of the queue", ExitCode.USAGE)
+        what = f"--give-up-code needs a dead-letter topic, and {name} has none"
+        raise CommandError(f"{what}; omit the option, or set dead_letter of the queue", ExitCode.USAGE)
     stats = asyncio.run(_run(client, job, concurrency, lease, drain_s, worker_name(node)))
     show({"topic": name, **stats}, as_json=as_json)
 
@@ -89,7 +100,7 @@ def work(
 def lease_of(state: "TopicState") -> int:
     """Return the default lease of a queue in ms. Raise CommandError if the topic is not a queue."""
     if state.queue is None:
-        raise CommandError(f"{state.topic} is no queue; create one with `driftq topic create NAME --type queue`")
+        raise CommandError(f"{state.topic} is not a queue; create one with `driftq topic create NAME --type queue`")
     return state.config.lease_ms
 
 

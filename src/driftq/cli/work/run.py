@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from driftq.client import Client
 
-run = group("Runs: what became of the steps of one.")
+run = group("Runs: show the steps of a run and their states.")
 
 _STYLES = {"done": "green", "dead": "red", "leased": "cyan", "waiting": "yellow", "ready": ""}
 
@@ -37,13 +37,13 @@ def show_run(
     try:
         found = ask(client, "GET", path_of("v1", "runs", run_id), RunSteps, query={"tenant_id": tenant})
     except NotFoundError:
-        raise CommandError(f"there is no run {run_id} among the newest; is the id right?", ExitCode.ABSENT) from None
+        raise CommandError(f"run {run_id} is not among the newest runs; check the id", ExitCode.ABSENT) from None
     if as_json:
         show(to_builtins(found), as_json=True)
         return
     draw(tree_of(found))
     if found.truncated:
-        note("older steps of this run have left the index; the lineage tables of the pipeline have all of them")
+        note("the index no longer has older steps of this run; the lineage tables of the pipeline have all of them")
 
 
 def tree_of(found: RunSteps) -> "Tree":

@@ -128,7 +128,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(record: RunRecord, capsys: pyt
     away = structs.replace(record, error="no server answers")
     for told in (record, away, away, record):
         tell(told)
-    assert capsys.readouterr().err == "driftq: no server answers; again in 5 s\ndriftq: the server is back\n"
+    assert capsys.readouterr().err == "driftq: no server answers; retry in 5 s\ndriftq: the server is back\n"
 
 
 def test_a_run_is_listed_and_shown_with_the_same_fields(cli: Cli, record: RunRecord) -> None:
@@ -152,7 +152,7 @@ def test_what_ended_is_listed_only_with_all(cli: Cli, runs: RunRecords, record: 
 def test_stop_asks_and_says_when_it_still_works(cli: Cli, runs: RunRecords, record: RunRecord) -> None:
     code, _, told = cli("stop", record.id, "--wait", "0")
     assert code == 1
-    assert "still works" in told
+    assert "is still running" in told
     assert runs.asked_to_stop(record)
 
 

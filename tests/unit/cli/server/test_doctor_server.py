@@ -82,7 +82,7 @@ def test_a_writer_that_hangs_or_was_replaced_is_named(writer: str, state: dict[s
     assert sum(one.status != "ok" for one in findings) == 1
 
 
-@pytest.mark.parametrize(("reason", "words"), [("disk_full", "make room"), ("internal", "look at the disk")])
+@pytest.mark.parametrize(("reason", "words"), [("disk_full", "make room"), ("internal", "check the disk")])
 def test_a_server_that_refuses_writes_fails(reason: str, words: str) -> None:
     ready = READY | {"writable": False, "reason": reason, "message": "no space left"}
     finding = found("writes", check_ready(ready))
@@ -92,10 +92,10 @@ def test_a_server_that_refuses_writes_fails(reason: str, words: str) -> None:
 
 def test_holes_are_told_apart_and_say_when_nothing_may_be_lost() -> None:
     damage = found("holes", check_ready(READY | {"holes": {"corruption": 2, "crash": 1, "control": 0}}))
-    assert (damage.status, damage.found) == ("warn", "2 by damage, 1 by crashes, 0 of control")
+    assert (damage.status, damage.found) == ("warn", "2 by damage, 1 by crashes, 0 of control frames")
     assert "driftq verify" in damage.advice
     crash = found("holes", check_ready(READY | {"holes": {"corruption": 0, "crash": 3, "control": 0, "at_most": 2}}))
-    assert crash.found.endswith("2 of them may have lost nothing")
+    assert crash.found.endswith("2 of them may be empty")
     assert "tombstone" in crash.advice
 
 
@@ -159,7 +159,7 @@ def test_file_handles_are_a_warning_only_when_few_are_left() -> None:
 
 def test_the_rights_of_the_key_are_told() -> None:
     finding = vital("key", caller=CallerVitals(2, ["read", "write"], ["orders."]))
-    assert finding.found == "entry 2 of DRIFTQ_API_KEYS: read, write, names that begin with orders."
+    assert finding.found == "entry 2 of DRIFTQ_API_KEYS: read, write, names that start with orders."
     assert "admin" in finding.advice
     refused = check_no_vitals(Refusal(403, "forbidden", "this key may not do that"))
     assert (refused.status, "were not checked" in refused.advice) == ("warn", True)

@@ -106,7 +106,7 @@ def test_a_refused_line_is_found_and_all_before_it_are_written(bad: int, run: Ca
     job = run(server, b"".join(b"%d\n" % number for number in range(10)))
     assert server.stored == list(range(bad))
     assert job.failure is not None
-    assert job.failure.startswith(f"line {bad + 1} is refused: no")
+    assert job.failure.startswith(f"line {bad + 1} was refused: no")
 
 
 def test_of_two_bad_lines_the_first_is_told(run: Callable[..., Appending]) -> None:
@@ -114,7 +114,7 @@ def test_of_two_bad_lines_the_first_is_told(run: Callable[..., Appending]) -> No
     job = run(server, b"0\n1\n2\n{bad\n4\n")
     assert server.stored == [0]
     assert job.failure is not None
-    assert job.failure.startswith("line 2 is refused")
+    assert job.failure.startswith("line 2 was refused")
 
 
 def test_bad_lines_are_skipped_on_request(run: Callable[..., Appending], capsys: pytest.CaptureFixture[str]) -> None:
