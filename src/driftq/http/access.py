@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do (http-v0 §2)."""
+"""Access rights of the caller of a request (http-v0 §2)."""
 
 from enum import Flag, auto
 
@@ -8,7 +8,7 @@ from driftq.errors import ForbiddenError
 
 
 class Scope(Flag):
-    """What a key may be used for."""
+    """The operations that an API key may be used for."""
 
     READ = auto()
     WRITE = auto()
@@ -21,33 +21,33 @@ EVERYTHING = Scope.READ | Scope.WRITE | Scope.DELETE | Scope.ADMIN
 
 
 class Access(Struct, frozen=True):
-    """The rights of one key; without keys, of everybody."""
+    """The rights of one API key. A server without keys gives every caller full rights."""
 
     key_id: int | None = None
-    """Which key, in the order they were given; None when there are none."""
+    """Position of the key in the configured list; None when the server has no keys."""
     scopes: Scope = EVERYTHING
     prefixes: tuple[str, ...] = ()
-    """Beginnings of names; none means any name."""
+    """Allowed prefixes of topic and router names; an empty tuple allows every name."""
 
     def may(self, needed: Scope) -> bool:
-        """Does it have every scope of these?"""
+        """Whether the key has every scope in `needed`."""
         return needed in self.scopes
 
     def may_name(self, name: str) -> bool:
-        """May it touch a topic or router of this name?"""
+        """Whether the key may use a topic or router of this name."""
         return not self.prefixes or name.startswith(self.prefixes)
 
     def check_name(self, name: str) -> None:
-        """Refuse a name in a body that it may not touch. Raises ForbiddenError."""
+        """Raise ForbiddenError if the key may not use this name, which came from a request body."""
         if not self.may_name(name):
             raise ForbiddenError("this key may not use that name", detail={"topic": name})
 
     def check(self, needed: Scope) -> None:
-        """Refuse what it may not do. Raises ForbiddenError."""
+        """Raise ForbiddenError unless the key has every scope in `needed`."""
         if not self.may(needed):
             raise ForbiddenError("this key may not do that")
 
 
 FULL = Access()
 STRANGER = Access(-1, NOTHING)
-"""Whoever has no known key, where the handler says who may come in."""
+"""A caller without a known key; passed only to handlers that decide themselves what such a caller may do."""

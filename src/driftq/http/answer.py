@@ -1,12 +1,13 @@
-"""What a handler may answer with: a reply, a promise of one, a stream, or a WebSocket.
+"""The kinds of answer that a handler can return: a reply, a promise of a reply, a stream, or a WebSocket.
 
-A stream is driven by its source, without a task. The connection calls
-    opened   once, when the head is on its way
-    room     whenever the peer has read so much that the sink takes more, after it had no room
-    closed   once, when the peer is gone or the stream has been closed, whoever began it; then nothing more. Also where
-             it was never opened, by a HEAD or a failed handshake for example: what it holds is let go in there
-    goodbye  when the server is going: say what there is to say, and close
-A source checks `sink.room` before it renders: a peer that does not read costs what it has been sent and no more.
+A stream needs no task: its source drives it. The connection calls these methods of the source:
+    opened   once, when the response head has been written
+    room     each time the sink accepts more data again, after it was full
+    closed   once, when the peer is gone or either side has closed the stream. It is the last call. It also comes for a
+             stream that was never opened (HEAD, a failed handshake); the source releases its resources here
+    goodbye  when the server shuts down: the source writes its last data and closes the sink
+A source checks `sink.room` before it renders more data. So a peer that does not read costs only the memory of what has
+already been written for it.
 """
 
 from collections.abc import Callable
@@ -21,52 +22,52 @@ from driftq.system.runtime import Pending
 
 
 class Sink(Protocol):
-    """The way to the peer of one stream."""
+    """Where a stream source writes the bytes for its peer."""
 
     @property
     def room(self) -> bool:
-        """May more be written? It may anyway, but who does pays with memory."""
+        """False when the peer's buffer is full. Writing is still allowed but grows memory without bound."""
         ...
 
     @property
     def unsent(self) -> int:
-        """Bytes written that the peer has not taken: with a slow one they become fewer, with a stuck one never."""
+        """Bytes that were written and that the peer has not read yet; for a stuck peer this number never falls."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the peer. Those of one loop turn leave together. After the end it does nothing."""
+        """Write bytes to the peer. Writes of one loop turn are sent together. After the end a write does nothing."""
         ...
 
     def push(self, data: bytes) -> None:
-        """The same for somebody who has said it all with this: where nothing waits before it, it leaves now."""
+        """Like `write`, for the last write of a loop turn: sent at once if nothing is queued before it."""
         ...
 
     def close(self) -> None:
-        """End the stream behind what has been written; a peer that does not read is not waited for without end."""
+        """End the stream after everything written has been sent; the wait for a peer that does not read is limited."""
         ...
 
     def cut(self) -> None:
-        """End it now, so that the peer can tell that it is not whole."""
+        """End the stream now, in a way that shows the peer that the stream is incomplete."""
         ...
 
 
 class StreamSource(Protocol):
-    """What is streamed."""
+    """The producer of a stream's data (see the module docstring for the order of calls)."""
 
     def opened(self, sink: Sink) -> None:
-        """The stream begins."""
+        """Start the stream: the head has been written, and `sink` accepts data."""
         ...
 
     def room(self) -> None:
-        """There is room again."""
+        """Continue writing: the sink was full and accepts data again."""
         ...
 
     def closed(self) -> None:
-        """It is over."""
+        """Release everything that the stream holds; no other call follows."""
         ...
 
     def goodbye(self) -> None:
-        """The server is shutting down."""
+        """Write the last data and close the sink, because the server shuts down."""
         ...
 
 
@@ -80,101 +81,101 @@ class StreamAnswer(Struct, frozen=True):
 
 
 class SocketSink(Protocol):
-    """The way to the peer of one WebSocket."""
+    """Where a WebSocket source sends the messages for its peer."""
 
     @property
     def room(self) -> bool:
-        """May more be sent?"""
+        """False when the peer's buffer is full. Sending is still allowed but grows memory without bound."""
         ...
 
     def send(self, text: bytes) -> None:
-        """One text message, UTF-8. After the end it does nothing."""
+        """Send one text message, encoded as UTF-8. After the end it does nothing."""
         ...
 
     def listen(self, wanted: bool) -> None:
-        """Hear the peer, or let it wait: who has more to do than it wants to keep stops listening for a while."""
+        """Start or stop reading from the peer. A source with too much unfinished work stops reading for a while."""
         ...
 
     def close(self, code: int = 1000) -> None:
-        """End behind what has been sent."""
+        """Close the WebSocket after everything sent so far has left."""
         ...
 
 
 class SocketSource(Protocol):
-    """What speaks on a WebSocket. As a stream's source, and it hears, too."""
+    """The server side of one WebSocket. Works like `StreamSource`, and receives messages too."""
 
     def opened(self, sink: SocketSink) -> None:
-        """The handshake is through."""
+        """Start the session: the handshake is complete, and `sink` accepts messages."""
         ...
 
     def received(self, message: str | bytes) -> None:
-        """A whole message: text, or bytes if it was binary."""
+        """Handle one complete message: `str` if it was text, `bytes` if it was binary."""
         ...
 
     def room(self) -> None:
-        """There is room again."""
+        """Continue sending: the sink was full and accepts messages again."""
         ...
 
     def closed(self) -> None:
-        """It is over."""
+        """Release everything that the session holds; no other call follows."""
         ...
 
     def goodbye(self) -> None:
-        """The server is shutting down."""
+        """Send the last messages and close the sink, because the server shuts down."""
         ...
 
 
 class Upgrade(Struct, frozen=True):
-    """Go on as a WebSocket. A request that is no handshake gets a `400`, and the source hears `closed` only."""
+    """Continue as a WebSocket. If the request is not a handshake, it gets a `400`, and only `closed` is called."""
 
     source: SocketSource
 
 
 class Promise(Pending[Reply], eq=False):
-    """A reply that will come, or an envelope: nobody has to look after it."""
+    """A reply that comes later. Errors are already turned into envelopes, so the receiver need not check for them."""
 
 
 Answer = Reply | StreamAnswer | Upgrade | Pending[Reply]
 
 
 class ReplySlot(Struct, eq=False):
-    """Where a reply belongs in the order."""
+    """The place of one reply in the order of the replies of a connection."""
 
     request: Request | None
     keep_alive: bool = True
     old: bool = False
-    """Is this a client of HTTP/1.0?"""
+    """Whether the client speaks HTTP/1.0."""
     coded: bool = False
-    """Is the body to be unpacked?"""
+    """Whether the request body is compressed and must be unpacked."""
     answer: Reply | StreamAnswer | Upgrade | bytes | None = None
-    """Bytes are an answer that is written as it is."""
+    """`bytes` are a complete answer, written to the connection unchanged."""
 
     @property
     def with_body(self) -> bool:
-        """HEAD wants none."""
+        """Whether the reply has a body; a reply to HEAD does not."""
         return self.request is None or self.request.method != "HEAD"
 
     @property
     def request_id(self) -> bytes:
-        """The id that the answer has; a request by the short way does not name itself."""
+        """Return the request id for the answer; a request on the short path always gets a new id."""
         return fresh() if self.request is None else id_of(self.request)
 
 
 class Replies(Protocol):
-    """The replies of one connection."""
+    """The replies of one connection, as the short path uses them."""
 
     def expect(self) -> ReplySlot:
-        """Take the next place, for a reply that comes in a later turn of the loop."""
+        """Reserve the next place for a reply that comes in a later turn of the loop."""
         ...
 
     def tell(self, slot: ReplySlot, body: bytes) -> None:
-        """A `200` with this JSON is the reply."""
+        """Answer `200` with this JSON body."""
         ...
 
     def settle(self, slot: ReplySlot, reply: Reply) -> None:
-        """This is the reply. With a request in its slot the log hears of it."""
+        """Answer with this reply. If the slot has a request, the access log gets a line."""
         ...
 
 
 Shortcut = Callable[[bytes, Replies], bool]
-"""Takes up a request, given its body, and expects a reply; or does nothing, and says so with False."""
+"""Handles the body of a request and reserves a reply, or does nothing and returns False."""

@@ -1,9 +1,10 @@
-"""Every request's way to its handler, and what becomes of an error: the wire's door to a server.
+"""The app: passes each request to its handler and turns errors into replies.
 
-The order of checks is http-v0 §1.7: state of the server, who is asking, how much they may have under way, what they
-may do, whether there is such a path and method, whether they take the answer; then the handler looks at the body. A
-handler that has its answer returns it; one that waits for a commit returns a `Pending` of it. An error of ours becomes
-its envelope; anything else is a bug, is logged with its trace, and shows as `500 internal` and no more.
+The order of checks is http-v0 §1.7: the state of the server, the caller's key, the caller's limit of requests in
+flight, the caller's rights, whether path and method exist, whether the caller accepts the answer's type. Then the
+handler checks the body. A handler returns its answer, or a `Pending` if it has to wait for a commit. A `DriftQError`
+becomes its error envelope. Any other exception is a bug: it is logged with its traceback, and the caller gets only
+`500 internal`.
 """
 
 from driftq.errors import ForbiddenError, NotAcceptableError, UnauthorizedError
@@ -39,7 +40,7 @@ _ROOT = "/v0/"
 
 
 class App:
-    """The handlers of one server."""
+    """The `/v0` handlers of one server, and the broker (`/v1`) for all other paths."""
 
     def __init__(self, server: Server, keys: ApiKeys | None = None) -> None:
         self._server = server
@@ -47,7 +48,7 @@ class App:
         self._open = not keys
         self._now_ns = server.clock.monotonic_ns
         self._probes_too = server.settings.probe_auth
-        # A server with keys checks every request, and the short path makes no request that could be logged.
+        # The short path builds no Request, so it can neither check a key nor write an access log line.
         self._short = self._open and server.settings.short_writes and not server.settings.access_log
         self.routes = [
             *ProbeEndpoints(server).routes(),
@@ -67,11 +68,11 @@ class App:
         ]
         self._table = RouteTable(self.routes, fence_of(server.engine))
         self._own = {_first_segment(route.path) for route in self.routes}
-        """First segments of the paths that are this API's; everything else is the broker's, known or not."""
+        """First segments of the paths of this API; every other path goes to the broker, even an unknown one."""
         self.broker = Dialect(server, self._keys)
 
     def handle(self, request: Request) -> Answer:
-        """The answer to a request, or what it will come from. Never raises."""
+        """Return the answer to a request, or a promise of it. Never raises."""
         request.began_ns = self._now_ns()
         if not request.path.startswith(_ROOT) and _first_segment(request.path) not in self._own:
             return self.broker.handle(request)
@@ -84,7 +85,7 @@ class App:
         return self._promise(request, answer)
 
     def shortcut(self, request: Request) -> Shortcut | None:
-        """Return what takes the bodies of requests that have the head of this one, if they may take a short path."""
+        """Return the short path for request bodies with the same head as this request, or None if there is none."""
         found = self._table.find(request.path) if self._short else None
         route = None if found is None else found.routes.get(request.method)
         if found is None or route is None or route.shortcut is None:
@@ -93,7 +94,7 @@ class App:
         return route.shortcut(request)
 
     def _promise(self, request: Request, answer: Pending[Reply]) -> Answer:
-        """The same promise, kept with an envelope where it fails."""
+        """Return a promise that turns an error of `answer` into an error envelope."""
         if answer.settled and answer.error is None:
             return answer.result()
         promised = Promise()
@@ -106,14 +107,14 @@ class App:
 
     def _answer(self, request: Request) -> Answer:
         found = self._table.find(request.path)
-        # Whoever takes GET takes HEAD: the connection leaves the body out.
+        # A path that accepts GET accepts HEAD too; the connection leaves out the body.
         method = request.method
         route = None if found is None else found.routes.get("GET" if method == "HEAD" else method)
         if route is None or not (route.probe or route.always):
             self._server.check_ready()
         if self._open or (route is not None and route.probe and not self._probes_too):
             if route is not None and found is not None and not route.stream:
-                # Nobody to ask who they are, and nothing else to look at: most calls of a server without keys.
+                # The usual case: no key to check, and no stream whose `Accept` header must be checked.
                 request.params = found.params
                 return self._handled(request, route)
             return self._routed(request, route, found)
@@ -123,7 +124,7 @@ class App:
         return self._counted(request, route, found)
 
     def _admit(self, request: Request, route: Route | None) -> Access:
-        """Who is asking. Raises UnauthorizedError."""
+        """Return the rights of the caller. Raise UnauthorizedError if the key is missing or unknown."""
         access = self._keys.who(request, form_token=route is not None and route.form_token)
         if access is not None:
             return access
@@ -132,7 +133,7 @@ class App:
         raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
 
     def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
-        """The answer to one of a key's requests, which is under way until it is there."""
+        """Return the answer to a request with a key; it counts as in flight until its answer is ready."""
         slot = self._server.admission.take_request(request.access.key_id)
         try:
             answer = self._routed(request, route, found)
@@ -158,7 +159,7 @@ class App:
         return self._handled(request, route)
 
     def _handled(self, request: Request, route: Route) -> Answer:
-        """Return the handler's answer, after the records of the topic in the path, or of all, where they are loading.
+        """Call the handler; first wait for the topics that it needs, if their records are still being loaded.
 
         A stream does not wait: it has everything loaded at once.
         """
@@ -200,9 +201,9 @@ def _first_segment(path: str) -> str:
 
 
 def _check_access(request: Request, route: Route | None, found: RouteMatch | None) -> None:
-    """Scopes, then the name in the path. Raises ForbiddenError.
+    """Check the scopes, then the name in the path. Raise ForbiddenError if the key lacks one of them.
 
-    An unknown path below a topic needs what a write needs: nobody learns more of it by asking.
+    An unknown path below a topic needs the scope for writing, so its error reveals nothing to a key without that scope.
     """
     access = request.access
     below_topic = found is None and request.path.startswith(_TOPICS)

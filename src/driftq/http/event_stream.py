@@ -1,7 +1,7 @@
-"""Event streams as bytes (http-v0 §12.3), and the beat of one that has nothing to say.
+"""Encodes event streams (http-v0 §12.3), and sends heartbeats on idle ones.
 
-A line is `field: value` with one space and LF; an event ends with an empty line and has one line of data, which is
-compact JSON and so has no line breaks of its own.
+A line is `field: value` with one space and LF. An event ends with an empty line and has one line of data: compact JSON,
+which contains no line breaks.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,24 @@ _NS_PER_MS = 1_000_000
 
 
 def head(event: bytes, event_id: bytes | None = None) -> bytes:
-    """An event up to its data."""
+    """Return the bytes of an event up to its data."""
     if event_id is None:
         return b"event: %b\ndata: " % event
     return b"id: %b\nevent: %b\ndata: " % (event_id, event)
 
 
 def frame(event: bytes, data: bytes, event_id: bytes | None = None) -> bytes:
-    """A whole event."""
+    """Return the bytes of a complete event."""
     return b"%b%b\n\n" % (head(event, event_id), data)
 
 
 def heartbeat(now_ms: int) -> bytes:
-    """A comment, so that both sides know that the other is there."""
+    """Return a comment line that shows both sides that the connection is alive."""
     return b": hb %d\n\n" % now_ms
 
 
 class Heartbeat:
-    """Calls back after every interval in which nothing was said."""
+    """Calls `beat` after every interval in which nothing was sent."""
 
     def __init__(self, runtime: Runtime, clock: Clock, interval_ms: int, beat: Callable[[], None]) -> None:
         self._runtime = runtime
@@ -45,15 +45,15 @@ class Heartbeat:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """From now on."""
+        """Start the first interval now."""
         self._wait(self._interval_ns)
 
     def spoke(self) -> None:
-        """Something was said: the interval begins again. Costs a number, for the timer looks when it fires."""
+        """Restart the interval because something was sent. Only notes the time; the timer checks it when it fires."""
         self._spoke_ns = self._clock.monotonic_ns()
 
     def stop(self) -> None:
-        """It is over."""
+        """Stop calling `beat`; cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,10 +1,10 @@
-"""gzip, both ways (http-v0 §1.2).
+"""Compresses replies and decompresses request bodies with gzip (http-v0 §1.2).
 
 Invariants
-- A body is unpacked to no more bytes than a body may have; what would be longer counts as oversized, and is not kept.
-- What would hold up the loop is done by a thread: the answer is then a `Pending`.
-- What is wrong with a body's coding is noted in the request and told by whoever wants the body: a request for nothing
-  is still a `404`.
+- A body is never decompressed beyond the body limit: a longer one is marked oversized and dropped.
+- Work that would block the loop for long runs on a thread, and the result is a `Pending`.
+- An error in a body's encoding is stored in the request, and is raised when a handler reads the body. So a request for
+  an unknown path still gets a `404`.
 """
 
 import zlib
@@ -16,26 +16,26 @@ from driftq.http.request import Headers, Request
 from driftq.system.runtime import Pending, Runtime, SerialWorker
 
 PACKED_MIN = 1024
-"""Less is not worth it."""
+"""Replies with fewer bytes are not compressed."""
 INLINE_MAX = 256 << 10
-"""So many plain bytes are packed or unpacked on the loop: two or three milliseconds."""
+"""Up to this many uncompressed bytes are processed on the loop, which takes 2 to 3 ms."""
 
 _GZIP = 31
-"""zlib's name for the format."""
+"""The value of zlib's `wbits` that selects the gzip format."""
 _LEVEL = 1
 _CODINGS = (b"gzip", b"x-gzip")
 _PACKED_HEADERS = ((b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
 
 
 class Packing:
-    """The thread that packs what is large. It is started when it is first needed."""
+    """Compresses and decompresses; large bodies on a thread, which starts when it is first needed."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._worker: SerialWorker[Callable[[], None]] | None = None
 
     def unpack(self, request: Request, body_bytes_max: int) -> Pending[None] | None:
-        """Replace the body by what it means. Where that takes long, the answer says when it is done."""
+        """Replace the body by its decompressed bytes. Returns a `Pending` if that happens on the thread, else None."""
         coding = (request.header(b"content-encoding") or b"").strip().lower()
         if coding in (b"", b"identity"):
             return None
@@ -56,7 +56,7 @@ class Packing:
         return done
 
     def pack(self, request: Request, reply: Reply) -> Reply | Pending[Reply]:
-        """The reply as its caller takes it: packed if it may be and is worth it."""
+        """Return the reply, compressed if the caller accepts gzip and it is text of at least `PACKED_MIN` bytes."""
         size = reply.size
         if size < PACKED_MIN or not _packs(reply) or not takes_gzip(request.headers):
             return reply
@@ -72,13 +72,13 @@ class Packing:
         return done
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread if it was started."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
 
     def _unpack(self, request: Request, body: bytes, most: int, *, last: bool) -> bool:
-        """Whether that was all there is to do: it was not if the body became too long and this is not the last try."""
+        """Decompress a body into the request. Returns False if it exceeds `most` bytes and this is not the last try."""
         try:
             plain = unpacked(body, most)
         except InvalidRequestError as error:
@@ -102,7 +102,7 @@ def _run(jobs: list[Callable[[], None]]) -> None:
 
 
 def takes_gzip(headers: Headers) -> bool:
-    """Does `Accept-Encoding` list it, and not with a weight of nothing?"""
+    """Whether `Accept-Encoding` lists gzip with a weight other than 0."""
     for name, value in headers:
         if name == b"accept-encoding" and b"gzip" in (lower := value.lower()):
             for item in lower.split(b","):
@@ -118,7 +118,7 @@ def _packs(reply: Reply) -> bool:
 
 
 def packed(reply: Reply) -> Reply:
-    """The same reply in gzip."""
+    """Return the reply compressed with gzip."""
     press = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     parts = [press.compress(part) for part in (reply.body, *reply.more)]
     parts.append(press.flush())
@@ -126,7 +126,7 @@ def packed(reply: Reply) -> Reply:
 
 
 def unpacked(body: bytes, most: int) -> bytes | None:
-    """What a gzip body means; None if that is longer than it may be. Raises InvalidRequestError."""
+    """Return a gzip body decompressed, or None above `most` bytes. Raise InvalidRequestError if it is damaged."""
     parts: list[bytes] = []
     size = 0
     while body:
@@ -141,6 +141,6 @@ def unpacked(body: bytes, most: int) -> bytes | None:
         if not press.eof:
             raise InvalidRequestError("the gzip body is cut short")
         parts.append(part)
-        # A file of gzip may have several members; what is behind the last one must be another.
+        # A gzip body may have several members; bytes after the last member must be another member.
         body = press.unused_data
     return b"".join(parts)

@@ -1,10 +1,10 @@
-"""The API keys (http-v0 §2): parsed once, kept as digests, compared without telling how close a guess was.
+"""The API keys (http-v0 §2): parsed once, stored as digests, compared in constant time.
 
     entry     key | key:scopes | key:scopes:prefixes | key::prefixes      separated by commas
     scopes    joined by +, in any case: read r, write w, delete del d, admin a, rw; none means all
-    prefixes  joined by |: beginnings of names; none means any name
+    prefixes  joined by |: prefixes of names; none means any name
 
-Nothing that leaves this module, an error included, holds a key or a part of one.
+Nothing that leaves this module, an error included, contains a key or a part of one.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ _SCHEME = b"Bearer "
 
 
 class ApiKeys:
-    """Who may come in. Without any, everybody may."""
+    """The configured API keys with their rights. Without any key, every caller has full rights."""
 
     def __init__(self, entries: Iterable[tuple[bytes, Access]] = ()) -> None:
         self._entries = tuple(entries)
@@ -43,12 +43,12 @@ class ApiKeys:
 
     @classmethod
     def parse(cls, text: str) -> "ApiKeys":
-        """The keys of DRIFTQ_API_KEYS. Raises StartError."""
+        """Parse the value of DRIFTQ_API_KEYS. Raise StartError if an entry is invalid."""
         entries = [entry for entry in map(str.strip, text.split(",")) if entry]
         return cls(_entry(entry, number) for number, entry in enumerate(entries))
 
     def who(self, request: Request, *, form_token: bool) -> Access | None:
-        """Who is asking; None where it is nobody known."""
+        """Return the rights of the request's key, or None if the key is missing or unknown."""
         digest = request.key_digest
         if digest is None:
             token = presented(request, form_token=form_token)
@@ -58,11 +58,11 @@ class ApiKeys:
         return self._whose(digest)
 
     def find(self, token: bytes) -> Access | None:
-        """Whose key this is."""
+        """Return the rights of a key, or None if it is unknown."""
         return self._whose(digest_of(token))
 
     def _whose(self, digest: bytes) -> Access | None:
-        """Every key is compared, whichever fits."""
+        """Return the rights of the key with this digest. Compares all keys, so the time does not reveal a match."""
         found: Access | None = None
         for known, access in self._entries:
             if compare_digest(digest, known) and found is None:
@@ -92,7 +92,7 @@ def _scopes(text: str, number: int) -> Scope:
 
 
 def presented(request: Request, *, form_token: bool) -> bytes | None:
-    """The key that came with a request: in its header, else in the query where that counts."""
+    """Return the key that a request carries: in its header, else in its query if `form_token` allows that."""
     header = request.header(b"authorization")
     if header is not None:
         return key_in(header)
@@ -101,10 +101,10 @@ def presented(request: Request, *, form_token: bool) -> bytes | None:
 
 
 def key_in(header: bytes) -> bytes | None:
-    """The key in the value of an `Authorization` header."""
+    """Return the key in the value of an `Authorization` header, or None if the scheme is not Bearer."""
     return header[len(_SCHEME) :].strip() if header.startswith(_SCHEME) else None
 
 
 def digest_of(token: bytes) -> bytes:
-    """What is kept of a key."""
+    """Return the digest under which a key is stored."""
     return sha256(token).digest()

@@ -1,4 +1,4 @@
-"""One answer, and its bytes on HTTP/1."""
+"""A reply, and the encoding of its head for HTTP/1."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -11,31 +11,31 @@ JSON = b"application/json"
 
 
 class Reply(Struct, frozen=True):
-    """A status, a body, and what is unusual about the head."""
+    """A status, a body and additional headers."""
 
     status: int
     body: bytes = b""
     content_type: bytes = JSON
-    """Empty: there is no body, and nothing is said about one."""
+    """Empty: the reply has neither a body nor headers about one."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     more: Sequence[bytes] = ()
-    """What the body goes on with, in pieces: a large page is not copied on its way out."""
+    """Further pieces of the body, so that a large page is sent without being copied into one buffer."""
     plain: bool = False
-    """Is it never to be packed?"""
+    """Whether it must not be compressed."""
 
     @property
     def size(self) -> int:
-        """The length of the whole body."""
+        """Return the length of the whole body in bytes."""
         return len(self.body) + sum(map(len, self.more)) if self.more else len(self.body)
 
     @property
     def whole(self) -> bytes:
-        """The whole body."""
+        """Return the whole body as one piece."""
         return b"".join((self.body, *self.more)) if self.more else self.body
 
 
 def json_reply(status: int, value: object, *headers: tuple[bytes, bytes]) -> Reply:
-    """A reply whose body is JSON."""
+    """Return a reply with `value` encoded as its JSON body."""
     return Reply(status, json.encode(value), headers=headers)
 
 
@@ -45,11 +45,11 @@ _JSON_HEADS = {
 }
 
 OK_JSON = _JSON_HEADS[200] + PROCESS
-"""The head of a `200` with JSON, up to the number in the id of its request."""
+"""The head of a `200` with JSON, up to the counting part of the request id."""
 
 
 def encode_head(reply: Reply, size: int, *, request_id: bytes, keep_alive: bool, old: bool) -> bytes:
-    """The head of a reply. `old` is a client of HTTP/1.0, which must be told that the connection stays."""
+    """Return the head of a reply. A client of HTTP/1.0 (`old`) needs a header if the connection stays open."""
     if keep_alive and not old and not reply.headers and reply.content_type is JSON:
         return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (_JSON_HEADS[reply.status], request_id, size)
     parts = [STATUS_LINES[reply.status], b"x-request-id: %b\r\n" % request_id]

@@ -1,4 +1,4 @@
-"""One request, as handlers see it."""
+"""One HTTP request, as the handlers get it."""
 
 from collections.abc import Callable
 from urllib.parse import parse_qsl
@@ -12,13 +12,13 @@ Headers = list[tuple[bytes, bytes]]
 
 _METHODS = {b"GET": "GET", b"POST": "POST", b"PUT": "PUT", b"PATCH": "PATCH", b"DELETE": "DELETE"}
 _DIGITS_MAX = 20
-"""What a 64-bit number takes at most."""
+"""The largest number of digits of a 64-bit number."""
 
 
 class Request(Struct, eq=False):
-    """A method, a target cut at its question mark, headers with names in lower case, and the whole body.
+    """A method, a target split into path and query, headers with names in lower case, and the whole body.
 
-    What stands behind the fields is filled in on the way: a request is made once per call, and nobody keeps it longer.
+    The fields from `fields` on are filled in while the request is processed. A request object serves one call only.
     """
 
     method: str
@@ -27,57 +27,57 @@ class Request(Struct, eq=False):
     headers: Headers = []
     body: bytes = b""
     fields: dict[bytes, bytes] | None = None
-    """Of each name the first header, for `header`; None as long as nobody has asked."""
+    """The first header of each name, for `header`; None until `header` is first called."""
     key_digest: bytes | None = None
-    """Of the key that stood in the head, where that was read before: then it is in no header."""
+    """Digest of the key in the head, if the connection has already read it: then the key is in no header."""
     oversized: bool = False
-    """Was the body longer than it may be? Then it is not here."""
+    """Whether the body exceeded the limit; then `body` is empty."""
     fault: DriftQError | None = None
-    """What is wrong with the coding of the body, for whoever wants the body to raise. Then it is not here."""
+    """The error in the encoding of the body, raised by a handler that reads the body; then `body` is empty."""
     params: tuple[str, ...] = ()
-    """What stood in the place of the route's colons, decoded."""
+    """The path segments that matched the route's colons, percent-decoded."""
     access: Access = FULL
     began_ns: int = 0
-    """When it was taken up, on the monotonic clock."""
+    """Time on the monotonic clock at which handling began, in ns."""
     waits: bool = False
-    """Is it answered late because its caller asks for that? Then it is never slow."""
+    """Whether the caller asked to wait for the answer: then the request is never logged as slow."""
     request_id: bytes = b""
-    """What it is called in its answer and in the log; empty until somebody asks (`http.request_id`)."""
+    """The id used in the answer and in the log; empty until `http.request_id` first sets it."""
     on_hang_up: Callable[[], None] | None = None
-    """What a handler that lets its caller wait wants called when that one is gone, or is in a hurry."""
+    """Set by a handler that lets its caller wait; called when the caller is gone, or wants an answer now."""
 
     @classmethod
     def of(cls, method: bytes, target: bytes, headers: Headers, body: bytes, *, oversized: bool = False) -> "Request":
-        """From what stood on the wire."""
-        # A proxy's form of the target names the host first (RFC 9112 §3.2.2).
+        """Build a request from its parts as received."""
+        # A proxy sends an absolute target, which begins with the host (RFC 9112 §3.2.2).
         if not target.startswith(b"/") and target[:7].lower() == b"http://":
             target = b"/" + target[7:].partition(b"/")[2]
         path, query = _known_targets.get(target) or _cut(target)
         return cls(_METHODS.get(method) or method.decode("latin-1"), path, query, headers, body, oversized=oversized)
 
     def hang_up(self) -> None:
-        """From the connection: the caller is gone, sends no more, or the server is going. Who can answer now, does."""
+        """Call `on_hang_up` once: the caller is gone or sends no more, or the server shuts down."""
         hung_up, self.on_hang_up = self.on_hang_up, None
         if hung_up is not None:
             hung_up()
 
     def header(self, name: bytes) -> bytes | None:
-        """The first header of a name, which is in lower case."""
+        """Return the first header of a name; the name must be in lower case."""
         fields = self.fields
         if fields is None:
             fields = self.fields = dict(reversed(self.headers))
         return fields.get(name)
 
     def argument(self, name: str) -> str | None:
-        """The first argument of a name in the query, form-decoded."""
+        """Return the first query argument of a name, form-decoded."""
         return _arguments(self.query).get(name) if name in self.query else None
 
     def flag(self, name: str, default: bool) -> bool:
-        """A boolean argument; what is none of the four words is the default."""
+        """Return a boolean argument (true, 1, false, 0); the default for any other text."""
         return _FLAGS.get(_arguments(self.query).get(name, ""), default) if self.query else default
 
     def number(self, name: str, default: int) -> int:
-        """An integer argument that is not negative; what cannot be read is the default."""
+        """Return an integer argument that is not negative; the default for text that is not a number."""
         text = self.argument(name)
         if text is None or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdecimal()):
             return default
@@ -88,17 +88,17 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _QUERY_KEPT_MAX = 64
 _QUERIES_KEPT_MAX = 1024
 _known_queries: dict[str, dict[str, str]] = {}
-"""Short queries that were asked lately: most callers ask few, and often."""
+"""Arguments of recently used short queries: most callers repeat a few queries often."""
 
 
 _TARGET_KEPT_MAX = 128
 _TARGETS_KEPT_MAX = 1024
 _known_targets: dict[bytes, tuple[str, str]] = {}
-"""Short targets that were asked for lately, cut. As with queries, none that may hold a token."""
+"""Recently used short targets, split. As with queries, none that may contain a token."""
 
 
 def _cut(target: bytes) -> tuple[str, str]:
-    """Path and query of a target."""
+    """Split a target into its path and its query."""
     path, _, query = target.decode("latin-1").partition("?")
     if len(target) <= _TARGET_KEPT_MAX and b"token" not in target and b"%" not in target:
         if len(_known_targets) >= _TARGETS_KEPT_MAX:
@@ -108,13 +108,13 @@ def _cut(target: bytes) -> tuple[str, str]:
 
 
 def _arguments(query: str) -> dict[str, str]:
-    """The arguments of a query, of each name the first."""
+    """Return the arguments of a query; of several with one name, the first."""
     known = _known_queries.get(query)
     if known is not None:
         return known
     pairs = parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace")
     arguments = dict(reversed(pairs))
-    # A token is a key: it is not to be found in memory longer than its request.
+    # A token is a key: it must not stay in memory longer than its request.
     if len(query) <= _QUERY_KEPT_MAX and "token" not in arguments:
         if len(_known_queries) >= _QUERIES_KEPT_MAX:
             _known_queries.clear()

@@ -1,8 +1,8 @@
-"""The id of a request: what its answer, the log and the caller call it (`x-request-id`).
+"""Request ids: each answer and log line carries the id of its request (`x-request-id`).
 
-A caller may name its request with 1 to 128 printable ASCII characters, without spaces and quotes. Any other name is
-replaced: an id goes into heads and log lines as it is. Without a name the id is 24 hex digits, 12 of the process and
-12 that count. Every answer has it, on both APIs, so a fresh one must cost next to nothing.
+A caller may choose the id: 1 to 128 printable ASCII characters without spaces and quotes. Any other value is replaced,
+because an id is written into heads and log lines without escaping. A generated id has 24 hex digits: 12 that identify
+the process and 12 that count. Every answer of both APIs has an id, so generating one must be cheap.
 """
 
 import re
@@ -14,20 +14,20 @@ from driftq.system.entropy import SystemEntropy
 NAME = b"x-request-id"
 
 PROCESS = SystemEntropy().token(6).hex().encode()
-"""What every fresh id of this process begins with."""
+"""The first 12 hex digits of every id that this process generates."""
 next_number = count(16**11).__next__
-"""Counts requests; the number has 12 hex digits without being padded."""
+"""Return the next request number; it starts so high that it always has 12 hex digits."""
 
 _GIVEN = re.compile(rb"[!#-&(-~]{1,128}")
 
 
 def fresh() -> bytes:
-    """Return an id that no other request has."""
+    """Return a new id that no other request has."""
     return b"%b%x" % (PROCESS, next_number())
 
 
 def id_of(request: Request) -> bytes:
-    """Return the id of a request: the caller's if it can be used, else a fresh one, the same at every call."""
+    """Return the id of a request: the caller's if it is valid, else a generated one. Every call returns the same id."""
     if not request.request_id:
         request.request_id = _given(request.header(NAME)) or fresh()
     return request.request_id

@@ -1,7 +1,7 @@
-"""Routes: which handler takes which path and method, and what a caller needs for it.
+"""The route table: which handler serves which path and method, and what the caller needs for it.
 
-A path is a pattern of segments; one that begins with a colon takes any one segment, percent-decoded, and gives it to
-the handler as `request.params`, in order.
+A path is a pattern of segments. A segment that begins with a colon matches any non-empty segment; its percent-decoded
+value is passed to the handler in `request.params`, in order.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,34 +19,34 @@ _REMEMBERED_MAX = 4096
 
 
 class Route(NamedTuple):
-    """One row of the table."""
+    """One handler with its method, its path and the conditions for calling it."""
 
     method: str
     path: str
     handler: Handler
     scopes: Scope = NOTHING
     guards_name: bool = False
-    """Is the first parameter a name that a key's prefixes must allow?"""
+    """Whether the first parameter is a name that the key's prefixes must allow."""
     names_topics: bool = False
-    """Whether its body may name topics, or its answer is about all: then it waits until none is late."""
+    """Whether its body may name topics, or its answer covers all topics: then it waits until every topic is loaded."""
     stream: bool = False
-    """Does it answer with events? Then `Accept` must allow them, and it is no request in flight."""
+    """Whether it answers with events: then `Accept` must allow them, and the request does not count as in flight."""
     upgrade: bool = False
-    """Does it go on as a WebSocket? Then it is no request in flight."""
+    """Whether it continues as a WebSocket: then the request does not count as in flight."""
     probe: bool = False
-    """Is it answered whatever the state of the server, and to whom, is a setting?"""
+    """Whether it is answered in every state of the server. The setting `probe_auth` decides whether it needs a key."""
     always: bool = False
-    """Is it answered whatever the state of the server?"""
+    """Whether it is answered in every state of the server; it needs a key like other routes."""
     form_token: bool = False
-    """May the key stand in the query?"""
+    """Whether the key may be given in the query."""
     knows_callers: bool = False
-    """Does the handler say itself who may come in? Then `request.access` may be `STRANGER`."""
+    """Whether the handler itself decides which callers to accept: then `request.access` may be `STRANGER`."""
     shortcut: Callable[[Request], Shortcut | None] | None = None
-    """Finds the short way of requests from full access with the head of this one, where there is one."""
+    """Returns the short path for requests with full access and the head of the given request, or None."""
 
 
 class RouteMatch(NamedTuple):
-    """The routes of a path, by method, and what stood in the place of its colons."""
+    """The routes of a path, by method, and the values of the segments that its colons matched."""
 
     routes: dict[str, Route]
     params: tuple[str, ...]
@@ -56,15 +56,15 @@ Fence = Callable[[dict[str, Route], list[str]], dict[str, Route]]
 
 
 class RouteTable:
-    """All routes."""
+    """All routes of an app, found by path."""
 
     def __init__(self, routes: Iterable[Route], fence: Fence | None = None) -> None:
-        """`fence` may put other routes in the place of those of a path, by what stands in the place of its colons."""
+        """`fence` may replace the routes of a matched path, given the values of its parameters."""
         self._fence = fence
         self._fixed: dict[str, dict[str, Route]] = {}
         self._shapes: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
         self._remembered: dict[str, RouteMatch] = {}
-        """Paths with colons that were asked for lately: most callers ask for few, and often."""
+        """Recently requested paths with parameters: most callers repeat a few paths often."""
         for route in routes:
             self._add(route)
 
@@ -81,7 +81,7 @@ class RouteTable:
         shapes.append((shape, {route.method: route}))
 
     def find(self, path: str) -> RouteMatch | None:
-        """The routes of a path; a pattern with fewer colons wins by being registered first."""
+        """Return the routes of a path, or None. Of several patterns that match, the first registered wins."""
         remembered = self._remembered.get(path)
         if remembered is not None:
             return remembered
@@ -106,7 +106,7 @@ class RouteTable:
 
 
 def decoded(part: str) -> str:
-    """A segment of a path as the name it stands for; what is no UTF-8 becomes a name that no topic can have."""
+    """Return a path segment percent-decoded; invalid UTF-8 becomes a name that no topic can have."""
     if "%" not in part and part.isascii():
         return part
     return unquote_to_bytes(part.encode("latin-1")).decode("utf-8", "replace")

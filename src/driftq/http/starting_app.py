@@ -1,7 +1,7 @@
-"""What a server says before it can do anything: it is alive, it is not ready, and how far it has come.
+"""Answers requests while the server starts: health, readiness, and the progress of recovery.
 
-It stands where the app will stand, for a start that takes long. Who connected meanwhile is passed on to the app once
-that is there. What it tells needs the same keys as it will then.
+The listener uses this object in place of the app during a long start. Once the app exists, all requests are passed to
+it, also those of connections made earlier. The endpoints here need the same keys as they do in the app.
 """
 
 from driftq.errors import DriftQError, NotReadyError, UnauthorizedError
@@ -24,16 +24,16 @@ _METRICS = "/v0/metrics"
 
 
 class Threshold:
-    """Answers in the app's place."""
+    """Answers requests until the app exists, then passes them to it."""
 
     def __init__(self, server: Server, keys: ApiKeys | None = None) -> None:
         self._server = server
         self._keys = keys or ApiKeys()
         self.behind: App | None = None
-        """The app, once there is one."""
+        """The app; None until the start is complete."""
 
     def handle(self, request: Request) -> Answer:
-        """The answer to a request."""
+        """Return the answer to a request."""
         if self.behind is not None:
             return self.behind.handle(request)
         told = request.path in (*_HEALTH, *_READY, _METRICS)
@@ -47,7 +47,7 @@ class Threshold:
         return plain(broker_error_reply(self._not_ready()))
 
     def _tell(self, request: Request) -> Reply:
-        """What can be told of a server that is not there yet."""
+        """Return health or metrics of the starting server; readiness raises NotReadyError."""
         if request.path == _METRICS:
             self._check(request, Scope.READ)
             return self._metrics(request)
@@ -58,7 +58,7 @@ class Threshold:
         return json_reply(200, self._server.health())
 
     def _check(self, request: Request, needed: Scope) -> None:
-        """Who is asking, and may they? Raises UnauthorizedError or ForbiddenError."""
+        """Raise UnauthorizedError or ForbiddenError if the server has keys and the request's key lacks `needed`."""
         if not self._keys:
             return
         access = self._keys.who(request, form_token=False)

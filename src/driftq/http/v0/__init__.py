@@ -1,1 +1,1 @@
-"""The v0 dialect: one module per resource. Handlers translate between the wire and the parts; they decide nothing."""
+"""The handlers of `/v0`, one module per resource. They translate between HTTP and the features; they decide nothing."""

@@ -1,7 +1,7 @@
-"""Backups of the running server (an addition to http-v0). Only a key with `admin` and without prefixes may ask.
+"""Backups of the running server (an addition to http-v0). They need a key with the `admin` scope and no prefixes.
 
-Where a backup goes is the operator's to say: into the directory of `--backup-dir`, or one below it. Without that
-setting any directory may be named, but only to a server that nobody outside this machine can reach.
+The operator decides where backups go: into the directory given by `--backup-dir`, or one below it. Without that
+setting a request may name any directory, but only if the server listens on the loopback interface.
 """
 
 import ipaddress
@@ -24,21 +24,21 @@ from driftq.system.hang_guard import Patience
 
 _BACKUPS = "/v0/backups"
 _LOOP_PATIENCE_S = 0.5
-"""So long the loop waits for a path to be resolved, once: until that call returns it does not wait again."""
+"""How long the loop waits for a path to be resolved. After a timeout it does not wait again until that call ends."""
 
 
 class BackupBegin(Struct):
-    """What a POST asks for."""
+    """The body of `POST /v0/backups`."""
 
     to: str | None = None
-    """A directory on the server's machine."""
+    """The target directory on the server's machine."""
 
 
 _BEGIN = Decoder(BackupBegin)
 
 
 class BackupEndpoints:
-    """The handlers."""
+    """The handlers of `/v0/backups`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -47,7 +47,7 @@ class BackupEndpoints:
         self._patience = Patience(_LOOP_PATIENCE_S)
 
     def routes(self) -> list[Route]:
-        """Three."""
+        """Return the routes of `/v0/backups`."""
         return [
             Route("POST", _BACKUPS, self.begin, Scope.ADMIN),
             Route("GET", _BACKUPS, self.list, Scope.ADMIN),
@@ -55,7 +55,7 @@ class BackupEndpoints:
         ]
 
     def begin(self, request: Request) -> Reply:
-        """Begin one; how far it is can be asked for."""
+        """Start a backup and answer `202`; `get` reports its progress."""
         _check_whole(request)
         body = decode_body(_BEGIN, request, body_bytes_max=self._body_bytes_max, optional=True)
         try:
@@ -66,19 +66,19 @@ class BackupEndpoints:
         return json_reply(202, BackupState(_row(backup), self._figures(request)))
 
     def list(self, request: Request) -> Reply:
-        """Those of this run of the server."""
+        """List the backups made since the server started."""
         _check_whole(request)
         rows = [_row(backup) for backup in self._backups.all.values()]
         return json_reply(200, BackupList(rows, self._figures(request)))
 
     def get(self, request: Request) -> Reply:
-        """How far one is."""
+        """Report the state and the progress of one backup."""
         _check_whole(request)
         backup = self._backups.get(request.params[0])
         return json_reply(200, BackupState(_row(backup), self._figures(request)))
 
     def _directory(self, to: str | None) -> str:
-        """Where a backup may go. Raises InvalidRequestError or ForbiddenError."""
+        """Return the real path of the target. Raise InvalidRequestError or ForbiddenError if it is not allowed."""
         root = self._server.settings.backup_dir
         if to is None:
             if root is None:
@@ -101,7 +101,7 @@ class BackupEndpoints:
 
 
 def _check_whole(request: Request) -> None:
-    """A backup is of every topic: a key for some names is not enough."""
+    """Raise ForbiddenError if the key is limited to prefixes: a backup contains every topic."""
     if request.access.prefixes:
         raise ForbiddenError("this key may not do that")
 

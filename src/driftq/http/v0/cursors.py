@@ -1,4 +1,4 @@
-"""Named cursors (http-v0 §22.4)."""
+"""The handlers of named cursors (http-v0 §22.4)."""
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -21,7 +21,7 @@ _CURSORS = "/v0/topics/:topic/cursors"
 
 
 class CursorPut(Struct):
-    """What a PUT asks for."""
+    """The body of a PUT of a cursor."""
 
     seq: U64
     epoch: U64 | None = None
@@ -33,7 +33,7 @@ _PUT = Decoder(CursorPut)
 
 
 class Cursors:
-    """The handlers."""
+    """The handlers of `/v0/topics/:topic/cursors`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -42,7 +42,7 @@ class Cursors:
         self._limits = server.settings.limits
 
     def routes(self) -> list[Route]:
-        """Four."""
+        """Return the routes of named cursors."""
         one = f"{_CURSORS}/:name"
         return [
             Route("GET", _CURSORS, self.list, Scope.READ, guards_name=True),
@@ -52,7 +52,7 @@ class Cursors:
         ]
 
     def put(self, request: Request) -> Pending[Reply]:
-        """Move a cursor, or make one."""
+        """Move a cursor, or create it if it does not exist."""
         body = decode_body(_PUT, request, body_bytes_max=self._limits.body_bytes_max)
         check_u64(body.seq, "seq")
         check_u64(body.epoch, "epoch")
@@ -81,14 +81,14 @@ class Cursors:
         return run(answer())
 
     def get(self, request: Request) -> Reply:
-        """Where a cursor stands."""
+        """Report the position of a cursor."""
         name, cursor = request.params
         found = self._cursors.get(name, cursor)
         row = _fields(self._engine.topic(name), cursor, found)
         return json_reply(200, CursorState(*row, self._figures(request)))
 
     def list(self, request: Request) -> Reply:
-        """A page of a topic's cursors."""
+        """List one page of a topic's cursors."""
         topic = self._engine.topic(request.params[0])
         found = self._cursors.all(topic.name)
         names, cursor = Paging.of(request).cut(sorted(found), lambda _: True)
@@ -96,7 +96,7 @@ class Cursors:
         return json_reply(200, CursorList(rows, performance=self._figures(request), next_cursor=cursor))
 
     def delete(self, request: Request) -> Pending[Reply]:
-        """Forget a cursor."""
+        """Delete a cursor and report whether it existed."""
 
         async def answer() -> Reply:
             topic, name = request.params

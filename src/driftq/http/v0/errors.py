@@ -1,4 +1,4 @@
-"""The error envelope of http-v0 §1.5, and the status of every code (§1.6). No other module writes either."""
+"""Builds the error envelope of http-v0 §1.5 with the status of each error code (§1.6). Only this module does."""
 
 import logging
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def refusal(
     detail: Mapping[str, object] | None = None,
     status: int | None = None,
 ) -> Reply:
-    """An envelope; its status is the code's unless HTTP has a finer one."""
+    """Return an error envelope. Its status is that of `code`, unless `status` gives a more exact one."""
     error: dict[str, object] = {"code": code, "message": message}
     if detail is not None:
         error["detail"] = detail
@@ -60,7 +60,7 @@ def refusal(
 
 
 def error_reply(error: DriftQError) -> Reply:
-    """What a caller is told of an error that the engine raised."""
+    """Return the reply to a request that failed with this error."""
     headers = []
     if error.retry_after_ms is not None:
         seconds = max(1, -(-error.retry_after_ms // _MS_PER_S))
@@ -71,7 +71,7 @@ def error_reply(error: DriftQError) -> Reply:
 
 
 def failed_reply(request: Request, error: BaseException) -> Reply:
-    """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
+    """Return the reply to a request that failed with any error. A bug is logged; its reply is only `internal`."""
     if isinstance(error, DriftQError):
         return error_reply(error)
     named = facts(request_id=id_of(request).decode("ascii"))

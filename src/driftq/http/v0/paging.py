@@ -1,7 +1,7 @@
 """Pages of a list that is sorted by name (http-v0 §1.9).
 
-A cursor is the last name of the page before, as base64 for URLs without padding: it stays good whatever comes and goes
-in the list meanwhile.
+A cursor is the last name of the previous page, as URL-safe base64 without padding. It stays valid when names are added
+to the list or removed from it.
 """
 
 from base64 import b64decode, urlsafe_b64encode
@@ -17,16 +17,16 @@ PAGE_SIZE_MAX = 1000
 
 
 class Paging(NamedTuple):
-    """Which part of a list is asked for."""
+    """The part of a list that a request asks for."""
 
     prefix: str
     after: str
-    """The last name that was shown; empty at the start."""
+    """The last name of the previous page; empty for the first page."""
     size: int
 
     @classmethod
     def of(cls, request: Request) -> "Paging":
-        """As the query says. Raises InvalidRequestError for a cursor that is none."""
+        """Read the paging arguments of a query. Raise InvalidRequestError if the cursor is invalid."""
         if not request.query:
             return cls("", "", PAGE_SIZE)
         size = min(max(request.number("page_size", PAGE_SIZE), 1), PAGE_SIZE_MAX)
@@ -35,9 +35,9 @@ class Paging(NamedTuple):
     def cut(
         self, names: Sequence[str], shown: Callable[[str], bool], allowed: Sequence[str] = ()
     ) -> tuple[list[str], str | None]:
-        """The names of this page, out of all in order, and the cursor of the next if there is more.
+        """Return the names of this page and the cursor of the next page, or None if this page is the last.
 
-        `allowed` are beginnings of names, none meaning any: the cost follows what they let through.
+        `names` is sorted. `allowed` are prefixes of names (empty: any name); the cost depends on the names that match.
         """
         page: list[str] = []
         for name in self._candidates(names, allowed):
@@ -60,12 +60,12 @@ class Paging(NamedTuple):
 
 
 def encode_cursor(name: str) -> str:
-    """A name as a cursor."""
+    """Return the cursor that continues after this name."""
     return urlsafe_b64encode(name.encode()).rstrip(b"=").decode()
 
 
 def decode_cursor(cursor: str) -> str:
-    """The name in a cursor, of either alphabet of base64, padded or not. Raises InvalidRequestError."""
+    """Return the name in a cursor (either base64 alphabet, padded or not). Raise InvalidRequestError for other text."""
     try:
         plain = cursor.rstrip("=").replace("-", "+").replace("_", "/").encode("ascii")
         return b64decode(plain + b"=" * (-len(plain) % 4), validate=True).decode()

@@ -1,4 +1,4 @@
-"""The probes (http-v0 §17)."""
+"""Health and readiness probes (http-v0 §17)."""
 
 from driftq.http.reply import Reply, json_reply
 from driftq.http.request import Request
@@ -7,13 +7,13 @@ from driftq.server import Server
 
 
 class ProbeEndpoints:
-    """Whether the process answers, and whether it takes requests."""
+    """The handlers of the health and readiness probes."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def routes(self) -> list[Route]:
-        """Both, each under its two names."""
+        """Return the routes of both probes, each under two paths."""
         return [
             Route("GET", "/v0/health", self.health, probe=True),
             Route("GET", "/healthz", self.health, probe=True),
@@ -22,9 +22,9 @@ class ProbeEndpoints:
         ]
 
     def health(self, _: Request) -> Reply:
-        """Always the same."""
+        """Report that the process answers; the status is always 200."""
         return json_reply(200, self._server.health())
 
     def ready(self, _: Request) -> Reply:
-        """How it stands."""
+        """Report whether the server accepts requests."""
         return json_reply(200, self._server.readiness())
