@@ -1,1 +1,1 @@
-"""Peers above the engine; none imports another."""
+"""Features on top of the engine, one package each. No feature imports another."""

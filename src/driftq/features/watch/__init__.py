@@ -1,1 +1,1 @@
-"""Live reading: sessions, feeds that merge many topics into one row of events, batches rendered once for all."""
+"""Live reading: sessions, feeds that merge many topics into one sequence of events, and pages rendered once for all."""

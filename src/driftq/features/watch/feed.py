@@ -1,18 +1,18 @@
-"""One reader of many topics: what they have for it, as one row of events (http-v0 §12.4, §12.6).
+"""Feeds: one reader's events from many topics, in one sequence (http-v0 §12.4, §12.6).
 
-A feed is woken for a topic, and looks. What it finds it hands to its outlet, one batch a step, while the outlet takes
-more; a slow outlet costs a set of names and nothing else, for everything is read again when there is room.
+A topic that changes wakes the feed. The feed reads it and passes one batch per step to its outlet, as long as the
+outlet accepts more. A slow outlet costs only a set of topic names: records are read again when the outlet has room.
 
     woken → its topic is marked → (a turn) → a pass: marked topics by name, each read up to where its head was → parked
 
 Invariants
-- A place moves when its event is handed over, in the same step; so streams that share places miss nothing between them.
-- A topic is read in the step after it was marked or later, so what was marked before a read is seen by that read.
-- `caught_up` is said once for every position at the end that was not there before, and once by every feed.
-- A feed waits for one block or upstream, for 250 ms at most. What takes longer holds up its own topic only: the feed
-  goes on with the others, and comes back to the topic when what it waits for has settled (`Subscription.late`).
-- A topic whose records are unavailable keeps its place and is tried again every second; its outlet hears of it once per
-  outage. The other topics of the feed go on.
+- A position moves in the same step in which its event goes to the outlet, so streams that share positions miss nothing.
+- A topic is read in the step after it was marked, or later, so a read sees every change that was marked before it.
+- `caught_up` is sent once for each new position at the end of a topic, and once by each feed.
+- A feed waits for one block or upstream, for 250 ms at most. A longer wait delays only its own topic: the feed
+  continues with the others, and returns to the topic when the wait has settled (`Subscription.late`).
+- A topic whose records are unavailable keeps its position and is tried again every 1,000 ms. The feed reports this to
+  its outlet once per outage, and continues with its other topics.
 """
 
 import logging
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 _EVENT_COST = 100
 _TRY_AGAIN_MS = 1000
 _LATE_MS = 250
-"""So long the other topics of a feed wait for a block of one of them."""
+"""How many milliseconds the other topics of a feed wait for a block of one of them."""
 
 
 class Feed:
-    """The topics of one connection."""
+    """Reads the topics of one connection and passes their events to an outlet."""
 
     def __init__(self, watch: Watch, outlet: Outlet) -> None:
         self._watch = watch
@@ -51,20 +51,20 @@ class Feed:
         self._current: Subscription | None = None
         self._waiting = False
         self._held: Fetch | None = None
-        """A fetch that has settled holds its blocks until they have been read."""
+        """A settled fetch; it keeps its blocks in memory until the feed has read them."""
         self._asked = False
         self._put_off: set[str] = set()
-        """Topics that are looked at again when a timer ends."""
+        """Names of topics that the feed reads again when a timer fires."""
         self._troubled = False
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._subscriptions)
 
-    # What it follows
+    # Subscriptions
 
     def add(self, name: str, place: ReadPosition, options: Options) -> None:
-        """Follow a topic; if it was followed before, from another place and in another way."""
+        """Follow a topic from `place`. An earlier subscription to the same topic is replaced."""
         if self._closed:
             return
         self.remove(name)
@@ -77,7 +77,7 @@ class Feed:
         self.mark(found)
 
     def remove(self, name: str) -> None:
-        """Follow it no more: not one event after this."""
+        """Stop following a topic; no event of it is sent after this call."""
         found = self._subscriptions.pop(name, None)
         if found is None:
             return
@@ -88,34 +88,34 @@ class Feed:
             self._current = None
 
     def close(self) -> None:
-        """It is over."""
+        """End the feed and drop all its subscriptions."""
         self._closed = True
         self._held = None
         for name in list(self._subscriptions):
             self.remove(name)
 
-    # Its turns
+    # Turns
 
     def mark(self, subscription: Subscription) -> None:
-        """Look at a topic, by and by; at one that is unavailable not before its time."""
+        """Schedule a read of a topic, unless it is late, or unavailable with its retry timer running."""
         if subscription.is_late or (subscription.unavailable and subscription.name in self._put_off):
             return
         self._marked.add(subscription.name)
         self._ask()
 
     def resume(self) -> None:
-        """The outlet takes more again."""
+        """Continue, because the outlet accepts more again."""
         self._ask()
 
     def let_go(self) -> None:
-        """The outlet has been stuck for a while: keep nothing for it."""
+        """Release the fetched blocks, because the outlet has not accepted anything for a while."""
         self._held = None
         for subscription in self._subscriptions.values():
             if not subscription.is_late:
                 subscription.late = None
 
     def step(self) -> int:
-        """One batch of one topic, at most."""
+        """Pass on at most one batch of one topic. Return the cost in bytes."""
         self._asked = False
         if self._closed or self._waiting or not self._outlet.ready:
             return 0
@@ -135,10 +135,10 @@ class Feed:
             return 0
         return cost
 
-    # With others
+    # Shared reads
 
     def lead(self, subscription: Subscription) -> tuple[int, Lead | None]:
-        """Look at a topic now. What that cost, and what came of it if it holds for all who stand where it stood."""
+        """Read a topic now. Return the cost, and a `Lead` if subscriptions in the same state can reuse the result."""
         stood = self._stands(subscription)
         if stood is None:
             self.mark(subscription)
@@ -152,7 +152,7 @@ class Feed:
         return cost, Lead(stood, place.cursor, place.epoch, place.head, topic, said)
 
     def follow(self, subscription: Subscription, lead: Lead) -> bool:
-        """Go where another one went, and say what it said; unless this one stands elsewhere."""
+        """Adopt the leader's position and resend its bytes. Return False if this feed was not in the leader's state."""
         if self._stands(subscription) != lead.stood:
             return False
         place = subscription.place
@@ -164,7 +164,7 @@ class Feed:
         return True
 
     def _stands(self, subscription: Subscription) -> object:
-        """Where it waits for more of a topic, and all else that its next words depend on; None if it does not wait."""
+        """Return the state that the next bytes depend on, besides the topic; None unless it waits for new records."""
         place = subscription.place
         here = (place.epoch, place.cursor)
         busy = self._asked or self._waiting or self._closed or self._marked or self._pass
@@ -174,7 +174,7 @@ class Feed:
         return None if standing is None else (here, standing)
 
     def _ask(self) -> None:
-        """Ask for a turn, if there is anything to do with one."""
+        """Request a turn if there is a topic to read."""
         if self._asked or self._waiting or self._closed:
             return
         following = self._following()
@@ -185,7 +185,7 @@ class Feed:
         self._watch.turns.ask(self, 0 if topic is None else self._watch.priority(topic))
 
     def _following(self) -> str | None:
-        """The name of the topic that is next, as far as that can be said now."""
+        """Return the name of the topic that would be read next, or None."""
         if self._current is not None:
             return self._current.name
         if self._pass:
@@ -193,7 +193,7 @@ class Feed:
         return min(self._marked) if self._marked else None
 
     def _take_next(self) -> Subscription | None:
-        """Begin with the next topic."""
+        """Make the next marked topic the current one. Return None if there is none."""
         while self._pass or self._marked:
             if not self._pass:
                 self._pass.extend(sorted(self._marked))
@@ -205,7 +205,7 @@ class Feed:
                 return found
         return None
 
-    # One topic
+    # Reading one topic
 
     def _work(self) -> int:
         begins = self._current is None
@@ -222,13 +222,13 @@ class Feed:
         return self._read(subscription, topic)
 
     def _end(self, subscription: Subscription) -> None:
-        """The topic is gone."""
+        """Remove a subscription whose topic was deleted, and report the deletion."""
         head = subscription.place.head if subscription.topic is None else subscription.topic.head
         self.remove(subscription.name)
         self._outlet.deleted(subscription.name, head)
 
     def _bring(self, topic: Topic) -> bool:
-        """Have what is due copied into the topic first. Is that waited for?"""
+        """Have the router copies that are due written into the topic. Return whether the feed waits for them."""
         waiting = self._engine.bring(topic)
         if waiting is None:
             return False
@@ -236,7 +236,7 @@ class Feed:
         return True
 
     def _read(self, subscription: Subscription, topic: Topic) -> int:
-        """One batch, and what follows from it."""
+        """Read one batch and pass it on, or start to wait for a block. Return the cost."""
         place, options = subscription.place, subscription.options
         if topic.config.ttl_ms:
             topic.expire(self._engine.time.now())
@@ -259,7 +259,7 @@ class Feed:
         if place.cursor >= head:
             return cost + self._parked(subscription, topic, head)
         if place.cursor >= subscription.target:
-            # It grows as fast as it is read: the others of this feed come first, then it goes on.
+            # The topic grows as fast as it is read: let the other topics of this feed go first, then continue.
             self._leave(subscription)
             self.mark(subscription)
         return cost
@@ -283,7 +283,7 @@ class Feed:
         self._troubled = False
 
     def _parked(self, subscription: Subscription, topic: Topic, head: int) -> int:
-        """The topic has been read to its end."""
+        """Leave a topic that was read to its end. Send `caught_up` if this position was not reported yet."""
         self._leave(subscription)
         subscription.first = False
         subscription.topic = topic
@@ -301,7 +301,7 @@ class Feed:
     # Waiting
 
     def _wait(self, pending: Pending[None]) -> None:
-        """Wait for what the current topic needs; after a while, let only that topic wait."""
+        """Wait for a block or upstream of the current topic; after `_LATE_MS`, let only that topic wait."""
         subscription = self._current
         assert subscription is not None, "a feed waits for the topic that it reads"
         self._waiting = True
@@ -322,7 +322,7 @@ class Feed:
         pending.then(settled)
 
     def _go_on_without(self, subscription: Subscription, pending: Pending[None]) -> None:
-        """Go on with the other topics while this one waits."""
+        """Continue with the other topics while this one waits."""
         if self._closed or pending.settled:
             return
         self._waiting = False
@@ -332,7 +332,7 @@ class Feed:
         self._ask()
 
     def _came_late(self, subscription: Subscription, error: BaseException | None) -> None:
-        """Come back to a topic that only itself waited for."""
+        """Return to a topic that had to wait alone."""
         if self._closed or self._subscriptions.get(subscription.name) is not subscription:
             return
         if isinstance(error, SegmentUnavailableError):
@@ -343,7 +343,7 @@ class Feed:
             self.mark(subscription)
 
     def _trouble(self, error: BaseException) -> None:
-        """Go on with the other topics where one is unavailable; after any other failure try all again later."""
+        """If one topic is unavailable, continue with the others; after another failure, try all of them later."""
         subscription = self._current
         if subscription is None or not isinstance(error, SegmentUnavailableError):
             self._wait_a_while(error)
@@ -353,7 +353,7 @@ class Feed:
         self._ask()
 
     def _put_aside(self, subscription: Subscription, error: SegmentUnavailableError) -> None:
-        """Try a topic again later, and say once that it is unavailable."""
+        """Try a topic again later, and report once that it is unavailable."""
         self._look_later(subscription, _TRY_AGAIN_MS)
         if not subscription.unavailable:
             subscription.unavailable = True
@@ -361,7 +361,7 @@ class Feed:
             self._outlet.flush()
 
     def _wait_a_while(self, error: BaseException) -> None:
-        """What is to be read cannot be read now; it may be later. Said once, however often it is tried."""
+        """Pause the whole feed for `_TRY_AGAIN_MS` ms. Log a warning for the first of several failures in a row."""
         if not self._troubled:
             self._troubled = True
             _log.warning("a watch has to wait: %s", error)
@@ -373,8 +373,8 @@ class Feed:
         self._ask()
 
     def _is_paced(self, subscription: Subscription, topic: Topic) -> bool:
-        """Does a topic of negative priority wait, because the server is pressed?"""
-        by_config = topic.config.priority or 0  # recency only adds to it
+        """Whether a topic of negative priority has to wait because the server is under pressure."""
+        by_config = topic.config.priority or 0  # recent reads can only raise the priority
         if by_config >= 0 or self._engine.pressure.level < Level.PRESSED or self._watch.priority(topic) >= 0:
             subscription.paced = False
             return False

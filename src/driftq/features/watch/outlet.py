@@ -1,4 +1,4 @@
-"""Where the events of a feed go: a stream or a socket, as the feed sees it."""
+"""The interface between a feed and the connection that sends its events: an event stream or a WebSocket."""
 
 from typing import Protocol
 
@@ -8,54 +8,54 @@ from driftq.model.tombstone import Tombstone
 
 
 class Outlet(Protocol):
-    """Where the events go. Each call hands one over, and may not fail."""
+    """Sends the events of one feed. The methods must not raise."""
 
     @property
     def ready(self) -> bool:
-        """Does it take more? Whoever says no calls `Feed.resume` later."""
+        """Whether the outlet accepts more. After False, the outlet calls `Feed.resume` when it has room."""
         ...
 
     def records(self, name: str, batch: RenderedPage, from_seq: int, head_seq: int) -> None:
-        """Records after a cursor."""
+        """Send records after the cursor `from_seq`."""
         ...
 
     def tombstone(self, name: str, tombstone: Tombstone) -> None:
-        """A loss."""
+        """Report records that were lost."""
         ...
 
     def caught_up(self, name: str, head_seq: int) -> None:
-        """There is nothing more for now."""
+        """Report that the topic was read to its end."""
         ...
 
     def deleted(self, name: str, head_seq: int) -> None:
-        """The topic is gone, and with it the subscription."""
+        """Report that the topic was deleted; its subscription has ended."""
         ...
 
     def paced(self, names: list[str], retry_after_ms: int) -> None:
-        """These topics wait while the server is pressed."""
+        """Report that these topics wait while the server is under pressure."""
         ...
 
     def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
-        """Records of a topic cannot be read now; the feed tries again by itself, from the same cursor."""
+        """Report that records of a topic cannot be read now. The feed retries from the same cursor."""
         ...
 
     def flush(self) -> None:
-        """That was all for this step."""
+        """Send the buffered events; the feed has none left in this step."""
         ...
 
     def failed(self) -> None:
-        """The feed has made a mistake, and has ended."""
+        """End the connection, because the feed failed with an internal error."""
         ...
 
     def standing(self) -> object:
-        """What its words depend on beside the topic they are about, to be compared; None if they are its alone."""
+        """Return the state that the sent bytes depend on besides the topic; None if no other outlet can share them."""
         ...
 
     @property
     def said(self) -> bytes | None:
-        """What the last flush handed over, right behind it; None if that is too much to be handed on."""
+        """The bytes of the last flush, valid directly after it; None if there are too many to share."""
         ...
 
     def say_again(self, said: bytes) -> None:
-        """Hand over what another outlet of the same standing said."""
+        """Send the bytes that another outlet with an equal `standing` sent."""
         ...

@@ -1,7 +1,8 @@
-"""Where a reader of one topic stands, and how it begins.
+"""Positions of readers in a topic, and how a read starts.
 
-A place carries the epoch of its topic: a topic of the same name that was made anew is told as such, whatever its seqs.
-Several streams of one session share its places; a step of a feed reads and moves one without anybody in between.
+A position contains the epoch of its topic. A reader of a topic that was deleted and created again under the same name
+is therefore informed of it, whatever the seqs are. Several streams of one session share its positions. One step of a
+feed reads and moves a position without interruption.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ _HIDDEN = (Reason.CAP, Reason.TTL, Reason.MIXED)
 
 
 class Options(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """The shape of batches, and which records are in them."""
+    """The size of batches, and which records and fields they contain."""
 
     limit: int = PAGE_RECORDS
     max_batch_bytes: int = PAGE_BYTES
@@ -30,27 +31,27 @@ class Options(Struct, frozen=True, kw_only=True, cache_hash=True):
     meta: bool = True
     data: bool = True
     strong: bool = False
-    """Only what is on stable storage?"""
+    """Whether only records on stable storage are delivered."""
     hides_loss: bool = False
-    """Is what cap and TTL took before the first read told as `from_seq_too_old`?"""
+    """Whether records that caps or TTL removed before the first read are reported as `from_seq_too_old`."""
 
     def fields(self) -> Fields:
-        """The same for rendering."""
+        """Return which fields of a record are rendered."""
         return Fields(tags=self.tags, meta=self.meta, data=self.data)
 
     def query(self, cursor: int, up_to: int | None) -> PageQuery:
-        """The same for reading after a cursor."""
+        """Return the query for a page after a cursor."""
         return PageQuery(cursor, self.limit, self.nodes, self.max_batch_bytes, up_to)
 
     def first_loss(self, tombstone: Tombstone) -> Tombstone:
-        """Return a loss before the first read as this reader is told of it."""
+        """Return the tombstone to report for a loss before the first read."""
         if self.hides_loss and tombstone.reason in _HIDDEN:
             return structs.replace(tombstone, reason=Reason.FROM_SEQ_TOO_OLD)
         return tombstone
 
 
 class ReadPosition:
-    """A cursor, and which life of the name it is about."""
+    """A cursor, the epoch of the topic that it belongs to, and the last head."""
 
     __slots__ = ("cursor", "epoch", "head")
 
@@ -58,11 +59,11 @@ class ReadPosition:
         self.cursor = cursor
         self.epoch = epoch
         self.head = head
-        """The last head that was seen."""
+        """The head of the topic when it was last read."""
 
 
 class ReadStart(Struct, frozen=True):
-    """Where to begin: at a seq of an epoch, at the end, or at a time."""
+    """Where a read starts: after a seq of an epoch, at the end, or at a time."""
 
     from_seq: int = 0
     tail: bool = False
@@ -71,7 +72,7 @@ class ReadStart(Struct, frozen=True):
 
 
 class StartedRead(Struct, frozen=True):
-    """A place to begin at, and how its topic stood."""
+    """A position to start from, with the head, earliest seq and epoch of the topic at that moment."""
 
     place: ReadPosition
     head_seq: int
@@ -82,7 +83,10 @@ class StartedRead(Struct, frozen=True):
 async def begin(
     engine: Engine, starts: Mapping[str, ReadStart], *, lenient: bool, strong: bool
 ) -> dict[str, StartedRead]:
-    """The places of these topics, in the order of their names. Raises unless all are there, or `lenient` drops them."""
+    """Return the starting positions of these topics, ordered by name.
+
+    Raise TopicNotFoundError for a missing topic; with `lenient`, leave it out instead.
+    """
     known = {name: start for name, start in sorted(starts.items()) if _is_there(engine, name, lenient=lenient)}
     begun: dict[str, StartedRead] = {}
     for name, start in known.items():
@@ -100,7 +104,7 @@ async def begin(
             _check_syncs(topic)
         epoch = topic.id if start.epoch is None else start.epoch
         if start.tail or (start.epoch == topic.id and cursor > topic.head and topic.keeps_head):
-            cursor = topic.head  # above the head of the same epoch nothing was missed
+            cursor = topic.head  # above the head of the same epoch the reader has missed nothing
         begun[name] = StartedRead(ReadPosition(cursor, epoch, topic.head), topic.head, topic.earliest, topic.id)
     return begun
 

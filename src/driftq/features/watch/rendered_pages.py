@@ -1,11 +1,12 @@
-"""Pages as the bytes that readers get, rendered once for everybody who asks for the same.
+"""A cache of pages that are rendered to bytes once for all readers with the same request.
 
-A page is a function of a topic's state and of what is asked. At one head records can only go and holes only come, so
-head, count, front and holes tell two states apart; what was rendered is dropped when one of them has changed.
+A page depends only on the state of the topic and on the request. While the head stays the same, records can only
+disappear and holes can only be added. Head, count, earliest seq and holes therefore identify a state. When one of them
+has changed, the cached pages of the topic are dropped.
 
 Invariants
-- Nothing is kept of a topic but its newest state.
-- All that is kept is at most `bytes_max`, the topics that were asked for longest ago going first.
+- Only pages of a topic's newest state are cached.
+- The cache holds at most `bytes_max` bytes; the topics that were requested longest ago are dropped first.
 """
 
 from collections import OrderedDict
@@ -27,19 +28,19 @@ _Key = tuple[int, int | None, Options]
 
 
 class RenderedPage:
-    """A page, and its records as JSON with commas between them."""
+    """A page without its slices, and its records as JSON joined by commas."""
 
     __slots__ = ("event", "message", "page", "records", "size")
 
     def __init__(self, page: Page, fields: Fields) -> None:
-        # Of the page only the numbers are kept: its slices would hold on to blocks.
+        # The slices of the page are dropped, because they would keep blocks in memory.
         self.size = page.size
         self.records = render_records(page, fields) if page.slices else b""
         self.page = page._replace(slices=[])
         self.event: bytes | None = None
-        """The same as an event of a stream, made by the first who sends it."""
+        """The records as an event of a stream; the first stream that sends them sets it."""
         self.message: bytes | None = None
-        """The same as a message of a socket, likewise."""
+        """The records as a message of a WebSocket; the first socket that sends them sets it."""
 
 
 class _Kept:
@@ -54,7 +55,7 @@ class _Kept:
         self.size = 0
 
     def is_of(self, topic: Topic) -> bool:
-        """Is the topic as it was?"""
+        """Whether the topic is still in the state that was cached."""
         return (
             self._head == topic.head
             and self._count == topic.count
@@ -64,7 +65,7 @@ class _Kept:
 
 
 class RenderedPages:
-    """What was rendered last."""
+    """The cache of rendered pages, by topic."""
 
     def __init__(self, engine: Engine, bytes_max: int = _BYTES_MAX) -> None:
         self._engine = engine
@@ -72,10 +73,10 @@ class RenderedPages:
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self.kept_bytes = 0
         self.rendered = 0
-        """How often records were rendered."""
+        """How often records were rendered, for tests and metrics."""
 
     def read(self, topic: Topic, cursor: int, up_to: int | None, options: Options) -> RenderedPage | Fetch:
-        """A page of a topic that retention has been applied to, or what to wait for before asking again."""
+        """Return a page of a topic, or the Fetch to wait for before the next call. The caller has applied retention."""
         if options.nodes and not topic.config.dedupe_node:
             options = structs.replace(options, nodes=frozenset())
         key = (cursor, up_to, options)
@@ -105,7 +106,7 @@ class RenderedPages:
         kept = self._kept_of(topic)
         self._kept[topic.id] = kept
         kept.batches[key] = batch
-        # It may be kept as an event and as a message, too.
+        # The records may also be kept as an event and as a message.
         size = 3 * len(batch.records)
         kept.size += size
         self.kept_bytes += size

@@ -1,13 +1,14 @@
-"""Subscriptions of one topic that ask the same of it: woken together, and told together where they stand together.
+"""Groups of subscriptions with the same topic and options, which share one read.
 
-Those who have read a topic to its end stand at one place, and what one of them is told next all are told, byte by byte.
-So the first is served as ever, and the others are handed what it said (`Feed.follow`). Who stands elsewhere or does not
-read is marked, and has a turn of its own. So has at once who follows other topics too: a feed says what its topics have
-in the order of their names, whichever of them is served first.
+Subscriptions that have read a topic to its end are at the same position, and the next bytes for all of them are equal.
+So the first of them reads the topic as usual, and the others send its bytes again (`Feed.follow`). A subscription at
+another position, or of a connection that does not accept bytes, is marked and reads the topic in a turn of its own.
+The same holds for a subscription whose feed follows other topics too, because a feed sends the events of its topics in
+the order of their names.
 
 Invariants
-- Whoever was a member when the topic changed is served or marked, once for all changes before its turn.
-- What is handed on was read in the same step: nothing has happened to the topic in between.
+- Each subscription that was a member when the topic changed is served or marked, once for all changes before its turn.
+- Shared bytes were read in the same step, so the topic has not changed since.
 """
 
 from collections import deque
@@ -20,14 +21,14 @@ from driftq.features.watch.position import Options
 from driftq.features.watch.turns import Turns
 
 _TOGETHER_MAX = 32
-"""So many are served in one step; the others wait for the next, as everybody does."""
+"""How many subscriptions are served in one step; the others wait for the next step."""
 
 
 class Lead(NamedTuple):
-    """What became of one who was served, for all who stood where it stood."""
+    """The result of one subscription's read, for all subscriptions that were in the same state."""
 
     stood: object
-    """All that its words depended on, beside the topic."""
+    """All state that the bytes depended on, besides the topic."""
     cursor: int
     epoch: int
     head: int
@@ -36,28 +37,28 @@ class Lead(NamedTuple):
 
 
 class SharedReader(Protocol):
-    """One subscription."""
+    """A subscription, as its group uses it."""
 
     @property
     def alone(self) -> bool:
-        """Is it the only one of its feed?"""
+        """Whether the feed of this subscription follows only one topic."""
         ...
 
     def lead(self) -> tuple[int, Lead | None]:
-        """Be served now, or marked. Says what it cost, and what came of it if that holds for others too."""
+        """Read now, or be marked. Return the cost, and a `Lead` if others can reuse the result."""
         ...
 
     def follow(self, lead: Lead) -> bool:
-        """Be told the same, if it stands where that one stood."""
+        """Send the bytes of `lead` if this subscription was in the same state. Return whether it was."""
         ...
 
     def wake(self) -> None:
-        """Be marked."""
+        """Mark the topic, so that the feed reads it in a later turn."""
         ...
 
 
 class Chorus:
-    """All who follow one topic in one way."""
+    """All subscriptions with one topic and one set of options."""
 
     def __init__(self, ask: "Callable[[Chorus], None]") -> None:
         self._ask = ask
@@ -65,10 +66,12 @@ class Chorus:
         self.members: dict[SharedReader, None] = {}
         self._left: deque[SharedReader] = deque()
         self._waiting: set[SharedReader] = set()
-        """Who is in it. They keep their place: else a topic that changes all the time is told to the first alone."""
+        """The members in `_left`. A member that is woken again keeps its place in the line; otherwise a topic that
+        changes all the time would serve only the first members.
+        """
 
     def wake(self) -> None:
-        """Something may have happened to the topic."""
+        """Schedule all members, because the topic may have changed."""
         for member in self.members:
             if not member.alone:
                 member.wake()
@@ -79,7 +82,7 @@ class Chorus:
             self._ask_once()
 
     def step(self) -> int:
-        """Serve some of those who are left."""
+        """Serve up to `_TOGETHER_MAX` waiting members. Return the cost."""
         self._asked = False
         lead: Lead | None = None
         spent = cost = 0
@@ -106,7 +109,7 @@ class Chorus:
 
 
 class Choruses:
-    """All of them, by topic and options; one that has lost its last member is gone."""
+    """All groups, by topic name and options. A group ends with its last member."""
 
     def __init__(self, engine: Engine, turns: Turns, priority: Callable[[Topic], int]) -> None:
         self._engine = engine
@@ -115,7 +118,7 @@ class Choruses:
         self._all: dict[tuple[str, Options], Chorus] = {}
 
     def join(self, name: str, options: Options, member: SharedReader) -> None:
-        """Be woken when something happens to a topic; where only what is synced is wanted, by a sync too."""
+        """Wake `member` whenever the topic changes; with `strong` options, also after each sync."""
         chorus = self._all.get((name, options))
         if chorus is None:
             chorus = self._all[name, options] = Chorus(lambda chorus: self._turns.ask(chorus, self._priority_of(name)))
@@ -125,7 +128,7 @@ class Choruses:
         chorus.members[member] = None
 
     def leave(self, name: str, options: Options, member: SharedReader) -> None:
-        """And no more."""
+        """Remove a member. The last one ends the group."""
         chorus = self._all[name, options]
         del chorus.members[member]
         if not chorus.members:

@@ -9,7 +9,7 @@ from driftq.system.runtime import Pending
 
 
 class Subscription:
-    """A topic that a feed follows, and how far it has read it."""
+    """A topic that a feed follows, and how far the feed has read it."""
 
     __slots__ = (
         "_feed",
@@ -31,7 +31,7 @@ class Subscription:
         self.place = place
         self.options = options
         self.topic = topic
-        """The topic as it was last found: it knows its last head even when it is gone."""
+        """The topic as it was last found: its last head is known even after it was deleted."""
         self.first = True
         """Whether nothing of the topic has been read yet."""
         self.told: tuple[int, int] | None = None
@@ -39,22 +39,22 @@ class Subscription:
         self.target = 0
         self.paced = False
         self.unavailable = False
-        """Whether its outlet knows that records cannot be read now."""
+        """Whether the outlet was informed that records cannot be read now."""
         self.late: Pending[None] | None = None
-        """What only this topic waits for; when it has settled, what holds the blocks of the next read."""
+        """What only this topic waits for. After it has settled, it keeps the blocks of the next read in memory."""
 
     @property
     def is_late(self) -> bool:
-        """Whether it cannot be read before something has settled that the rest of its feed does not wait for."""
+        """Whether the topic has to wait for something that the other topics of the feed do not wait for."""
         return self.late is not None and not self.late.settled
 
     @property
     def alone(self) -> bool:
-        """Does its feed follow nothing else?"""
+        """Whether the feed follows no other topic."""
         return len(self._feed) == 1
 
     def wake(self) -> None:
-        """Something may have happened to the topic."""
+        """Mark the topic for a read, because it may have changed."""
         self._feed.mark(self)
 
     def lead(self) -> tuple[int, Lead | None]:
@@ -67,20 +67,20 @@ class Subscription:
 
 
 class Follower(Protocol):
-    """The feed of a subscription."""
+    """The feed of a subscription, as the subscription uses it."""
 
     def __len__(self) -> int:
-        """Return how many topics it follows."""
+        """Return the number of followed topics."""
         ...
 
     def mark(self, subscription: Subscription) -> None:
-        """Look at a topic, by and by."""
+        """Schedule a read of a topic."""
         ...
 
     def lead(self, subscription: Subscription) -> tuple[int, Lead | None]:
-        """Look at a topic in this step."""
+        """Read a topic in this step. Return the cost, and a `Lead` that others may reuse."""
         ...
 
     def follow(self, subscription: Subscription, lead: Lead) -> bool:
-        """Go where another one went."""
+        """Adopt the position and send the bytes of `lead`. Return False if the state was different."""
         ...

@@ -1,7 +1,7 @@
-"""Whose turn it is: streams that have something to say are served one step at a time, by the bands of their topics.
+"""Turns: streams with something to send are served step by step, in the order of their topics' priority bands.
 
-A loop turn serves for so many bytes or steps and then lets everybody else run. Under pressure the first step waits for
-a moment, so that what comes meanwhile goes out with it.
+One turn of the event loop serves at most `_TURN_BYTES` bytes or `_TURN_STEPS` steps, and then lets other work run.
+When the server is under pressure, the first step waits for `GATHER_MS`, so that later requests share it.
 """
 
 from typing import Protocol
@@ -18,15 +18,15 @@ _NS_PER_MS = 1_000_000
 
 
 class Served(Protocol):
-    """Somebody who takes turns."""
+    """A stream, or a group of streams, that is served in turns."""
 
     def step(self) -> int:
-        """Do one piece of work. Returns what it cost, in bytes; who wants more asks for another turn."""
+        """Do one piece of work and return its cost in bytes. If more is left, request another turn."""
         ...
 
 
 class Turns:
-    """Everybody who is waiting for one."""
+    """The streams that wait for a turn."""
 
     def __init__(self, engine: Engine, runtime: Runtime, clock: Clock) -> None:
         self._engine = engine
@@ -38,13 +38,15 @@ class Turns:
 
     @property
     def moment_ms(self) -> int:
-        """When the turn began that is under way, or was first asked for: one look at the clock for all who take it."""
+        """The start of the current turn, or of the wait for it, in monotonic milliseconds: one clock call serves all
+        of them.
+        """
         if not self._scheduled:
             self._moment_ms = self._clock.monotonic_ns() // _NS_PER_MS
         return self._moment_ms
 
     def ask(self, one: Served, priority: int) -> None:
-        """Be served once, by and by."""
+        """Schedule one step of `one`."""
         self._bands.add(one, priority, self.moment_ms)
         if not self._scheduled:
             self._scheduled = True
@@ -63,7 +65,7 @@ class Turns:
                 spent += cost
                 steps += 1
         finally:
-            # Whatever became of one of them, the others have their turns.
+            # Even if one of them raised, the others get their turns.
             self._scheduled = bool(self._bands)
             if self._scheduled:
                 self._runtime.soon(self._serve)

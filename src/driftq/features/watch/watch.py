@@ -1,4 +1,4 @@
-"""What all feeds of a server share: the engine, sessions, rendered batches, and the order in which they are served."""
+"""The parts that all feeds of a server share: engine, sessions, rendered pages and turns."""
 
 from driftq.engine.engine import Engine
 from driftq.engine.load.priority import effective_priority
@@ -16,7 +16,7 @@ _KNOWN_MAX = 4096
 
 
 class Watch:
-    """Live reading, as one thing."""
+    """Live reading, as one feature of the server."""
 
     def __init__(self, engine: Engine, runtime: Runtime, clock: Clock, entropy: Entropy) -> None:
         self.engine = engine
@@ -29,7 +29,7 @@ class Watch:
         self._priorities: dict[int, tuple[int, int]] = {}
 
     def priority(self, topic: Topic) -> int:
-        """What a topic's pushes are served by; worked out again every so often, for it changes slowly."""
+        """Return the priority that a topic's streams are served with. A value is cached for `_AGAIN_MS` ms."""
         now_ms = self.turns.moment_ms
         known = self._priorities.get(topic.id)
         if known is not None and now_ms < known[0]:

@@ -1,7 +1,7 @@
-"""Watch sessions: what a stream reads and where it stands, kept between its connections (http-v0 §12.1, §12.5).
+"""Watch sessions: the subscriptions and positions of a stream, kept between its connections (http-v0 §12.1, §12.5).
 
-A session is collected when nobody has used it for its time; never while a stream of it is open. It lives in memory and
-ends with the process.
+A session without an open stream is removed after `SESSION_TTL_MS` ms without use. Sessions are kept in memory and end
+with the process.
 """
 
 from base64 import urlsafe_b64encode
@@ -17,28 +17,28 @@ _NS_PER_MS = 1_000_000
 
 
 class Session:
-    """One subscription."""
+    """The topics and options of one watch, and the position in each topic."""
 
     def __init__(
         self, wid: str, owner: int | None, places: dict[str, ReadPosition], options: Options, heartbeat_ms: int
     ) -> None:
         self.wid = wid
         self.owner = owner
-        """The key that made it, by number; nobody's without keys."""
+        """The number of the API key that created the session; None without keys."""
         self.places = places
-        """By name, in the order of names; shared by all its streams."""
+        """Positions by topic name, ordered by name; all streams of the session share them."""
         self.options = options
         self.heartbeat_ms = heartbeat_ms
         self.streams = 0
         self.idle_ns = 0
-        """Since when it has no stream."""
+        """Since when the session has no stream, in nanoseconds of the steady clock."""
 
     def cursors(self) -> dict[str, int]:
-        """Where it stands, topic by topic."""
+        """Return the cursor of each topic."""
         return {name: place.cursor for name, place in self.places.items()}
 
     def rewind(self, cursors: dict[str, int]) -> None:
-        """Go back to where a client was, never forward; topics that are not its own are passed over."""
+        """Move back to the cursors of a client, never forward. Topics outside the session are ignored."""
         for name, cursor in cursors.items():
             place = self.places.get(name)
             if place is not None:
@@ -46,7 +46,7 @@ class Session:
 
 
 class Sessions:
-    """All of them."""
+    """All watch sessions of the server."""
 
     def __init__(self, clock: Clock, entropy: Entropy, sessions_max: int) -> None:
         self._clock = clock
@@ -54,7 +54,7 @@ class Sessions:
         self._max = sessions_max
         self._all: dict[str, Session] = {}
         self._idle: dict[str, Session] = {}
-        """Those without a stream, used longest ago first."""
+        """Sessions without a stream; the one used longest ago is first."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -62,7 +62,7 @@ class Sessions:
     def create(
         self, owner: int | None, places: dict[str, ReadPosition], options: Options, heartbeat_ms: int
     ) -> Session:
-        """A new one, or the refusal that there are as many as there may be."""
+        """Create a session. Raise ThrottledError if the limit of sessions is reached."""
         self.collect()
         if 0 < self._max <= len(self._all):
             raise ThrottledError(
@@ -77,23 +77,23 @@ class Sessions:
         return session
 
     def find(self, wid: str) -> Session | None:
-        """The session of an id, if it is there still."""
+        """Return the session with this id, or None if it has ended."""
         self.collect()
         return self._all.get(wid)
 
     def opened(self, session: Session) -> None:
-        """A stream of it begins."""
+        """Count a stream that opens, so that the session is not removed."""
         session.streams += 1
         self._idle.pop(session.wid, None)
 
     def closed(self, session: Session) -> None:
-        """And ends."""
+        """Count a stream that has closed. After the last one, the session can expire."""
         session.streams -= 1
         if not session.streams:
             self._rest(session)
 
     def collect(self) -> None:
-        """Let go of those whose time is over."""
+        """Remove the sessions that were idle for longer than `SESSION_TTL_MS`."""
         limit_ns = self._clock.steady_ns() - SESSION_TTL_MS * _NS_PER_MS
         while self._idle:
             wid, session = next(iter(self._idle.items()))
