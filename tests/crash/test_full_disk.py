@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from driftq.errors import DiskFullError
+from driftq.errors import DiskFullError, DriftQError
 from driftq.system.disk import Site
 from driftq.system.runtime import Pending
 from driftq.testing import CrashMode, SimDisk
+from tests.crash.judge import Violation
 from tests.crash.sweep import ALL, KILL, MODES, Swept, crash, sweep
 from tests.crash.world import SETTINGS, World
 
@@ -134,6 +135,30 @@ def test_a_start_without_a_free_byte_is_ready_and_can_be_emptied(mode: str, way:
     again.judge()
 
 
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_checkpoint_works_where_another_program_takes_every_free_byte(way: str, seed: int | None) -> None:
+    """The checkpoint is written over the reserve file, so the reserve is never free for others.
+
+    proves: G-IO-15
+    """
+    world = _begin(seed=seed)
+    _fill(world, "a", "b", "d")
+    disk = world.disk
+
+    def take(operation: str, path: str) -> None:
+        disk.space = disk.used_bytes()
+
+    disk.on_call = take
+    before = disk.used_bytes()
+    _done(world, lambda: WAYS[way](world))
+    world.advance(3000)
+    assert disk.used_bytes() < before - (256 << 10)
+    for mode in MODES:
+        again = _started_on(crash(disk, mode, 1), world)
+        again.judge()
+
+
 def test_a_shard_without_a_file_is_covered_by_a_checkpoint_that_nothing_follows() -> None:
     """The log of a run that could never make a file is empty, and the next run's files are not passed over.
 
@@ -235,3 +260,43 @@ def test_without_the_sync_of_the_reserve_file_a_power_loss_takes_the_space_for_t
         again.advance(3000)
         short += _is_short(again)
     assert short, "no power loss shows that the sync is missing"
+
+
+def _damaged_starts(ignore: Site | None) -> int:
+    """Count the power losses after a checkpoint over the reserve file that a second start does not recover from."""
+    world = _begin(ignore=ignore)
+    _fill(world, "a", "b", "d")
+    _take_the_rest(world)
+    lent = world.disk.synced[Site.BALLAST_LENT]
+    images = []
+
+    def record(operation: str, path: str) -> None:
+        if operation == "sync_dir" and path == "/data/meta" and world.disk.synced[Site.BALLAST_LENT] > lent:
+            images.append(world.disk.fork())
+
+    world.disk.on_call = record
+    _done(world, lambda: WAYS["delete"](world))
+    world.advance(2000)
+    assert len(images) > 1, "no checkpoint was written over the reserve file"
+    damaged = 0
+    for image in images:
+        for seed in range(6):
+            disk = image.crash(CrashMode.REORDER, seed)
+            disk.space = None
+            try:
+                first = _started_on(disk, world)
+                first.advance(6000)
+                _started_on(crash(first.disk, KILL, 1), first)
+            except (Violation, AssertionError, DriftQError):
+                damaged += 1
+    return damaged
+
+
+def test_a_power_loss_never_leaves_a_checkpoint_that_is_the_reserve_file_too() -> None:
+    """proves: G-IO-14, G-CKPT-1"""
+    assert _damaged_starts(None) == 0
+
+
+def test_without_the_syncs_of_a_lent_reserve_file_a_start_extends_a_checkpoint() -> None:
+    """proves: G-IO-14"""
+    assert _damaged_starts(Site.BALLAST_LENT) > 0

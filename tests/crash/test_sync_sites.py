@@ -39,6 +39,7 @@ SHOWN_ELSEWHERE = {
     Site.WAL_DRAIN: "test_drained",
     Site.WAL_RESERVE: "test_full_disk",
     Site.BALLAST: "test_full_disk",
+    Site.BALLAST_LENT: "test_full_disk",
     Site.STAGE_FILE: "test_staging",
     Site.STAGE_DIR: "test_staging",
     Site.SERVER_ID: "test_server_id",

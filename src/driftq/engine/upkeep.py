@@ -7,6 +7,8 @@ idle topics have reserved, idempotency keys out of their window. Every five seco
 removed that retention has passed.
 """
 
+import errno
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -207,10 +209,14 @@ class Upkeep:
         self._journal.space.relief_ends()
 
     def keep_ballast(self) -> None:
-        """Have space to give back for the next checkpoint, which may be as large as the last one, and grow."""
+        """Reserve space for the next checkpoint, up to twice the size of the last one; refuse records without it."""
         if not self._checkpointer.lacked:
             size = 2 * self._checkpointer.bytes_written
-            self._filing.in_background(lambda: self._ballast.keep(size))
+            self._filing.in_background(partial(self._ballast.keep, size), self._ballast_looked_after)
+
+    def _ballast_looked_after(self) -> None:
+        error = None if self._ballast.is_whole else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._journal.space.note(self._ballast, error)
 
     def _due(self, now: int) -> bool:
         if not self._catalog.by_id:

@@ -93,18 +93,43 @@ def _written_by(body: bytes) -> str:
 
 def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
     """Write a snapshot, make it durable and read it back. Raises OSError; then nothing older was changed."""
-    path = layout.snapshot_path(number)
-    file = layout.disk.create(f"{path}.tmp")
+    path = unfinished_path(layout, number)
+    file = layout.disk.create(path)
     try:
         write_fully(file, parts, 0)
         file.sync(Site.SNAPSHOT_FILE)
     except OSError:
         file.close()
         with suppress(OSError):
-            layout.disk.unlink(f"{path}.tmp")  # an incomplete file would take space that the next may need
+            layout.disk.unlink(path)  # an incomplete file would take space that the next may need
         raise
     file.close()
-    layout.disk.rename(f"{path}.tmp", path)
+    _finish(layout, number, parts)
+
+
+def unfinished_path(layout: Layout, number: int) -> str:
+    """Return where a snapshot is until it is complete."""
+    return f"{layout.snapshot_path(number)}.tmp"
+
+
+def overwrite_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
+    """Write a snapshot over the file at `unfinished_path`, which may be longer, as `install_snapshot` does.
+
+    Raises OSError; then that file is still there.
+    """
+    file = layout.disk.open(unfinished_path(layout, number))
+    try:
+        write_fully(file, parts, 0)
+        file.truncate(sum(map(len, parts)))
+        file.sync(Site.SNAPSHOT_FILE)
+    finally:
+        file.close()
+    _finish(layout, number, parts)
+
+
+def _finish(layout: Layout, number: int, parts: Sequence[bytes]) -> None:
+    path = layout.snapshot_path(number)
+    layout.disk.rename(unfinished_path(layout, number), path)
     layout.disk.sync_dir(layout.meta_dir, Site.SNAPSHOT_DIR)
     if not _reads_back(layout, path, parts):
         raise OSError(f"{path} does not have the bytes that were written to it")

@@ -23,7 +23,10 @@ class Ballast:
         self._path = layout.ballast_path
         self._directory = layout.data
         self._least = size
-        self._size = 0
+        self.size = 0
+        """Its size in bytes; 0 when it is lent, released or not known."""
+        self.is_whole = True
+        """Whether it was large enough for a checkpoint like the last one when it was last looked after."""
 
     def keep(self, size: int) -> bool:
         """Make the file as large as `size` and the size given at the start. Returns whether it is.
@@ -32,7 +35,8 @@ class Ballast:
         file, stays free.
         """
         size = max(size, self._least)
-        if not self._least or self._size >= size:
+        if not self._least or self.size >= size:
+            self.is_whole = True
             return True
         try:
             there = self._disk.exists(self._path)
@@ -41,12 +45,14 @@ class Ballast:
                 found = file.size()
                 free = self._disk.free_bytes(self._directory) - max(size // 4, _LEFT_FREE)
                 self._extend(file, found, min(size, found + free))
-                self._size = file.size()
+                self.size = file.size()
             finally:
                 file.close()
         except OSError:
+            self.is_whole = False
             return False
-        return self._size >= size
+        self.is_whole = self.size >= max(self._least, size // 2)
+        return self.size >= size
 
     def _extend(self, file: File, found: int, size: int) -> None:
         try:
@@ -57,9 +63,23 @@ class Ballast:
             with suppress(OSError):
                 file.truncate(found)
 
+    def lend(self, path: str, directory: str) -> bool:
+        """Rename the file to `path` in `directory`, to be overwritten there. Return whether there was a file."""
+        self.size = 0
+        if not self._disk.exists(self._path):
+            return False
+        self._disk.rename(self._path, path)
+        self._disk.sync_dir(directory, Site.BALLAST_LENT)
+        self._disk.sync_dir(self._directory, Site.BALLAST_LENT)
+        return True
+
+    def take_back(self, path: str) -> None:
+        """Rename a lent file back, whatever was written to it."""
+        self._disk.rename(path, self._path)
+
     def release(self) -> bool:
         """Remove the file to free its space. Returns whether there was one."""
-        self._size = 0
+        self.size = 0
         if not self._disk.exists(self._path):
             return False
         self._disk.unlink(self._path)

@@ -57,6 +57,7 @@ class Site(StrEnum):
     SNAPSHOT_FILE = "snapshot.file"
     SNAPSHOT_DIR = "snapshot.dir"
     BALLAST = "ballast"
+    BALLAST_LENT = "ballast.lent"
     STAGE_FILE = "stage.file"
     STAGE_DIR = "stage.dir"
     SERVER_ID = "server.id"

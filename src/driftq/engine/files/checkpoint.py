@@ -11,7 +11,7 @@ Invariant: no state is captured while a shard is stopped, for it may lack what t
 (`engine/recovery/deferred_load`) are loaded first.
 
 On a full disk a mark that has no room is left out: its place in the log is what counts (`storage/wal/wal_writer`). A
-snapshot that has no room gets that of the ballast (`storage/space_reserve`).
+snapshot that has no room is written over the reserve file (`storage/space_reserve`).
 """
 
 from collections.abc import Callable
@@ -35,7 +35,14 @@ from driftq.model.limits import MIB
 from driftq.storage.blocks.frame import Kind, encode_control
 from driftq.storage.layout import Layout
 from driftq.storage.no_space import is_no_space
-from driftq.storage.snapshot_file import Snapshot, install_snapshot, remove_older, snapshot_parts
+from driftq.storage.snapshot_file import (
+    Snapshot,
+    install_snapshot,
+    overwrite_snapshot,
+    remove_older,
+    snapshot_parts,
+    unfinished_path,
+)
 from driftq.storage.space_reserve import Ballast
 from driftq.storage.wal.group_commit import Shard, Submission
 from driftq.storage.wal.shards import Shards
@@ -290,19 +297,37 @@ class Checkpointer:
         try:
             install_snapshot(self._layout, number, *parts)
         except OSError as error:
-            if not is_no_space(error) or not self._ballast.release():
+            if not is_no_space(error) or not self._overwrite_reserve(number, parts):
                 raise
-            install_snapshot(self._layout, number, *parts)
         try:
             remove_older(self._layout, number)
             for file, name in self._layout.wal_files():
                 if file < snapshot.positions.get(name, (0, 0))[0]:
                     self._layout.disk.unlink(self._layout.wal_path(name, file))
             self._filing.remove_files(trash)
+            self._ballast.keep(2 * self._size)  # before logs and segments take the space that is free now
         except OSError:
             # It is installed; what could not be removed is ignored by a start and removed by the next checkpoint.
             self._filing.failures += 1
         return self._size
+
+    def _overwrite_reserve(self, number: int, parts: tuple[bytes, bytes]) -> bool:
+        """Install the snapshot where the reserve file is. Return whether there was one. Raises OSError.
+
+        A file system that copies on write needs space for that too: then the reserve file is removed first.
+        """
+        path = unfinished_path(self._layout, number)
+        size = self._ballast.size
+        if not self._ballast.lend(path, self._layout.meta_dir):
+            return False
+        try:
+            overwrite_snapshot(self._layout, number, *parts)
+        except OSError as error:
+            self._ballast.take_back(path)
+            if not is_no_space(error) or self._size > size or not self._ballast.release():
+                raise
+            install_snapshot(self._layout, number, *parts)
+        return True
 
     def _fail(self, answer: Pending[bool], why: str) -> None:
         if not answer.settled:

@@ -3,9 +3,9 @@
     roomy → short: records are refused; what makes room works, and so do reads
           ← short ends when nothing is short of space any more
 
-Three things can be short, each for itself: a shard whose next WAL file cannot be made (`storage/wal/wal_writer`),
-segments whose blocks cannot be written (`engine/files/segment_files`), and a checkpoint that cannot be written
-(`engine/files/checkpoint`).
+Four things can be short, each for itself: a shard whose next WAL file cannot be made (`storage/wal/wal_writer`),
+segments whose blocks cannot be written (`engine/files/segment_files`), a checkpoint that cannot be written
+(`engine/files/checkpoint`), and the reserve file for the next checkpoint (`storage/space_reserve`).
 
 Invariants
 - While any of them is short no records are taken, so what is in memory and in no segment does not grow. Otherwise there
