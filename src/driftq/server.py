@@ -301,8 +301,7 @@ class Server:
         return self._closing
 
     def _finish(self) -> None:
-        """Close the engine. Copies that are not made by now are made after the next start, if their source still has
-        records."""
+        """Close the engine. Copies that are missing are made after the next start, if their source keeps data."""
         if self._finished:
             return
         self._finished = True

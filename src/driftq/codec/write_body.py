@@ -350,8 +350,7 @@ def _check_sizes(sizes: Sequence[int], limits: Limits) -> None:
 
 
 def _check_values(text: bytes, offsets: Sequence[int], first: int, last: int) -> None:
-    """Check the depth of these rows' values, in smaller and smaller parts until one has too few brackets to be too
-    deep."""
+    """Check the depth of these rows' values, in ever smaller parts until one has too few brackets to be too deep."""
     part = text[offsets[first] : offsets[last]]
     found = json_text.openers(part)
     if found <= NESTING_MAX:

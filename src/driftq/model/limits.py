@@ -4,13 +4,11 @@ from msgspec import Struct
 
 MIB = 1 << 20
 WAL_FILE_BYTES_MAX = 2 << 30
-"""A place in the WAL has 32 bits for the offset in its file, and the last write of a file may exceed the file's size.
-A place in the WAL has 32 bits for the offset in its file, and the last write of a file may exceed the file's size."""
+"""A place in the WAL has 32 bits for the offset in its file, and the last write of a file may exceed its size."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits of requests and of the server. Every field is a setting; 0 means no limit for amounts that the server
-    holds."""
+    """Limits of requests and of the server. Every field is a setting. 0 means no limit for stored amounts."""
 
     batch_records_max: int = 10_000
     record_bytes_max: int = MIB

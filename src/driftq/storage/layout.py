@@ -66,14 +66,12 @@ class Layout:
         self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
 
     def prepare_stage(self) -> None:
-        """Make the directory of staged parts durable. Called after recovery, so that a refused start does not make it.
-        Make the directory of staged parts durable. Called after recovery, so that a refused start does not make it."""
+        """Make the directory of staged parts durable. Called after recovery, so that a refused start makes none."""
         self.disk.mkdir(self.stage_dir)
         self.disk.sync_dir(self.data, Site.LAYOUT_DIR)
 
     def prepare_cold(self) -> None:
-        """Make the cold directory and its `topics` durable. `has_cold` is true from then on, so recovery comes first.
-        Make the cold directory and its `topics` durable. `has_cold` is true from then on, so recovery comes first."""
+        """Make the cold directory and its `topics` durable. Called after recovery, because `has_cold` is true then."""
         assert self.cold is not None
         make_directory(self.disk, self.cold)
         self.disk.mkdir(self.topics_dir(cold=True))

@@ -47,8 +47,7 @@ def mark_cold_tier(layout: Layout) -> None:
 
 
 def adopt_cold_tier(layout: Layout) -> None:
-    """Mark a cold tier that has segments and no mark, after recovery has found all that it needs there. Raises OSError.
-    Mark a cold tier that has segments and no mark, after recovery has found all that it needs there. Raises OSError."""
+    """Mark a cold tier that has segments and no mark. Called after recovery has found all it needs. Raises OSError."""
     if layout.cold is not None and layout.topic_ids(cold=True):
         mark_cold_tier(layout)
 

@@ -31,8 +31,7 @@ _PIECE_BYTES = 8 << 20
 
 
 class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where replay begins in each shard directory, and the named sections of the parts of the server that have state.
-    Where replay begins in each shard directory, and the named sections of the parts of the server that have state."""
+    """Where replay begins in each shard directory, and the named sections of the features that have state."""
 
     positions: dict[str, tuple[int, int]]
     sections: dict[str, bytes]

@@ -1,5 +1,4 @@
-"""A file that only takes space. It is removed when a checkpoint has no room, because checkpoints must work on a full
-disk.
+"""A file that only takes space. It is deleted if a checkpoint has no room: checkpoints must work on a full disk.
 
     absent → kept (zeros) → released: removed, because a checkpoint had no room → kept again when there is room
 

@@ -72,8 +72,7 @@ class File(Protocol):
         ...
 
     def pread_into(self, view: memoryview, offset: int) -> int:
-        """Fill a view from its start, and return the number of bytes; fewer than its size only at the end of the file.
-        Fill a view from its start, and return the number of bytes; fewer than its size only at the end of the file."""
+        """Fill a view from its start, and return the number of bytes; fewer than its size only at the end of file."""
         ...
 
     def pread_nowait(self, size: int, offset: int) -> bytes | None:

@@ -59,8 +59,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_freed_memory_back() -> bool:
-    """Return freed memory to the kernel. Takes some milliseconds, so it is for quiet times. False if none was returned.
-    Return freed memory to the kernel. Takes some milliseconds, so it is for quiet times. False if none was returned."""
+    """Return freed memory to the kernel. For quiet times: it takes some milliseconds. False if none was returned."""
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (OSError, AttributeError):

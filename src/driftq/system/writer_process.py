@@ -11,7 +11,7 @@ Invariants
 - Messages arrive complete and in order, in both directions. A message that a dead server had sent in part is ignored.
 - The process holds the lock of the data directory as long as it lives: no other server opens the directory while it may
   still write.
-- It ends when the server's end of the line is closed, by `close` or because the server died, after it has handled all
+- It ends when the server's end of the line is closed, by `close` or because the server died, after it has received all
   messages sent before. It ignores signals to the whole process group: the server handles them.
 - If it ends by itself, or by `kill`, the server's `gone` callback is called once.
 - If it does not answer, the server decides (`engine/writer_watch`): `kill` ends it; `leave` stops waiting for it and
@@ -130,8 +130,7 @@ class Desk:
         self._sending = threading.Lock()
 
     def receive(self, wait_s: float | None) -> list[WriterMessage] | None:
-        """Return all messages that have arrived: at least one, [] after `wait_s` seconds, or None when the line is
-        closed.
+        """Return all messages that have arrived: at least one, [] after `wait_s` seconds, None if the line is closed.
 
         Their bodies are valid until the next call.
         """

@@ -240,8 +240,7 @@ class Block:
         return self.frame[len(self.frame) - self.count :]
 
     def without_flags(self) -> "Block":
-        """Return this block with every row live. In the WAL, deletes are frames, and flag bytes there have no meaning.
-        Return this block with every row live. In the WAL, deletes are frames, and flag bytes there have no meaning."""
+        """Return this block with every row live. In the WAL, deletes are frames, and flag bytes mean nothing."""
         if not self.flags.strip(b"\0"):
             return self
         return Block.of(self.frame[: len(self.frame) - self.count] + bytes(self.count))

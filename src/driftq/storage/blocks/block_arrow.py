@@ -189,8 +189,7 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def stream_pieces(batches: Sequence[ArrowBatch], facts: Mapping[str, str]) -> list[bytes]:
-    """Return one IPC stream of batches under `record_schema`, with the facts in its metadata, in pieces to send in
-    order."""
+    """Return one IPC stream of batches under `record_schema` with facts in its metadata, in pieces to send in order."""
     schema = record_schema().with_metadata(dict(facts))  # type: ignore[attr-defined]
     messages = [schema.serialize(), *(batch.serialize() for batch in batches)]  # type: ignore[attr-defined]
     pieces: list[Any] = [memoryview(message) for message in messages]

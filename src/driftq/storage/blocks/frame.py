@@ -48,8 +48,7 @@ _COPIED_MAX = 8192
 
 
 class Kind(IntEnum):
-    """The kind of a frame. Numbers are never reused; features own the ranges that `docs/formats/frame.md` gives them.
-    The kind of a frame. Numbers are never reused; features own the ranges that `docs/formats/frame.md` gives them."""
+    """The kind of a frame. Numbers are never reused; features own the ranges in `docs/formats/frame.md`."""
 
     APPEND = 1
     TOPIC = 2
@@ -96,8 +95,7 @@ class Frame(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """Why a frame was not accepted. `header` is set if the header's own checksum is right, so that it can be trusted.
-    Why a frame was not accepted. `header` is set if the header's own checksum is right, so that it can be trusted."""
+    """Why a frame was not accepted. `header` is set if the header's own checksum is right: then it can be trusted."""
 
     why: str
     header: Frame | None = None

@@ -37,8 +37,7 @@ _ENDS = Struct("<ii").unpack_from
 
 @cache
 def shape_of(bits: int) -> tuple[tuple[int, ...], Callable[[bytes, int], tuple[int, ...]], int]:
-    """Return, for these column bits: the columns in order, the function that reads their directory, and the first
-    offset."""
+    """Return the columns of these bits in order, the function that reads their directory, and where they begin."""
     present = (*(bit for bit in ORDER if bits & bit), DATA)
     return present, Struct(f"<{len(present)}I").unpack_from, HEAD_BYTES + up8(4 * len(present))
 

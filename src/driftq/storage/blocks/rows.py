@@ -78,16 +78,17 @@ class Texts:
 
     def __init__(self, data: bytes, offsets: "array[int]", valid: bytes | None = None) -> None:
         self.pieces = [data]
-        """The values back to back, in the pieces in which they came: a frame is assembled from them without another
-        copy."""
+        """The values back to back, in the pieces in which they came: a frame is built from them without another copy.
+        """
         self.valid = valid
         self._offsets: array[int] | None = offsets
         self._sizes: list[int] | None = None
 
     @staticmethod
     def sized(data: bytes, sizes: list[int], valid: bytes | None = None) -> "Texts":
-        """Return a column of values of these lengths. Its offsets are made on first use, so that columns that are
-        joined first need them only once.
+        """Return a column of values of these lengths.
+
+        Its offsets are made on first use, so columns that are joined first need them only once.
         """
         made = Texts.__new__(Texts)
         made.pieces = [data]
@@ -175,8 +176,7 @@ _EIGHT = [bytes(value >> bit & 1 for bit in range(8)) for value in range(256)]
 
 
 class Row(Struct, frozen=True, gc=False):
-    """A write of one record with data and perhaps a tag, and nothing else. Columns are made from many of them at once.
-    A write of one record with data and perhaps a tag, and nothing else. Columns are made from many of them at once."""
+    """A write of one record with data and perhaps a tag, and nothing else. Columns are made from many at once."""
 
     data: bytes
     tag: bytes | None

@@ -72,8 +72,7 @@ class BlockIndex:
         return self.cells[: STRIDE * blocks].tobytes()
 
     def at_or_after(self, seq: int) -> int:
-        """Return the block that contains a seq, or the first block after it, or the number of blocks if there is none.
-        Return the block that contains a seq, or the first block after it, or the number of blocks if there is none."""
+        """Return the block that contains a seq, else the first block after it, else the number of blocks."""
         cells = self.cells
         block = bisect_right(range(len(cells) // STRIDE), seq, key=lambda i: cells[STRIDE * i]) - 1
         if block >= 0 and seq < self.end_seq(block):

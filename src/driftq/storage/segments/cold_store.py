@@ -1,5 +1,4 @@
-"""The files of cold segments: a Parquet file and its `.del` each. The interface is that of hot segments: row groups are
-blocks.
+"""The files of cold segments, a Parquet file and its `.del` each. Like hot segments, they have blocks: the row groups.
 
 In the index of a cold segment, the offset of a block is the number of its row group. Crash order of `write`: both files
 are synced, then their directory. The caller removes the hot copy only after that, and while both copies exist the hot
@@ -160,8 +159,8 @@ class ColdStore:
         return BlockDamagedError(why)
 
     def _claim_tier(self) -> None:
-        """Mark a tier that has no segment yet. A tier that lost its mark while in use is another file system: raise
-        OSError."""
+        """Mark a tier that has no segment yet. Raises OSError if a tier in use lost its mark: it is another file
+        system."""
         if not self._used and not self._layout.topic_ids(cold=True):
             mark_cold_tier(self._layout)
         self._check_mark()

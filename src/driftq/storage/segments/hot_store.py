@@ -1,5 +1,4 @@
-"""The files of hot segments: write blocks, seal, read a block, set delete flags, remove. The calls block: they are for
-threads and starts.
+"""The files of hot segments: write blocks, seal, read a block, set delete flags, remove. Most calls block.
 
 A segment is a pair of files: `.data`, with frames back to back, is durable before `.idx` is. One file without the other
 is not a segment. `.tags` can always be made again from `.data`. Sealed data never changes, except for its delete flags
@@ -78,8 +77,7 @@ class SegmentStore:
         return self._disk.create(path)
 
     def sync_data(self, topic_id: int, sizes: Sequence[tuple[int, int]]) -> None:
-        """Make the first bytes of some segments durable, and their directory entries. `sizes` has (first seq, bytes)
-        pairs.
+        """Make the first bytes of segments durable, and their directory entries. `sizes` has (first seq, bytes) pairs.
 
         Raises OSError, or BlockDamagedError if an earlier sync failed and the frames cannot be read any more.
         """
@@ -88,8 +86,7 @@ class SegmentStore:
         self._disk.sync_dir(self._layout.topic_dir(topic_id, cold=False), Site.SEGMENT_DIR)
 
     def _sync_data(self, topic_id: int, first_seq: int, size: int, *, check: bool) -> None:
-        """Sync the data of a segment. After a failed sync, write it again first: the kernel considers its pages clean.
-        Sync the data of a segment. After a failed sync, write it again first: the kernel considers its pages clean."""
+        """Sync the data of a segment. After a failed sync, write it again first: the kernel considers it clean."""
         key = (topic_id, first_seq)
         file = self._disk.open(self._layout.segment_path(topic_id, first_seq, "data"))
         try:
@@ -122,8 +119,7 @@ class SegmentStore:
         self._unsynced.add((topic_id, first_seq))
 
     def is_doubtful(self, topic_id: int, first_seq: int) -> bool:
-        """Whether a sync of the data has failed. What was written may then be gone from memory without being on the
-        device."""
+        """Whether a sync of the data has failed. The data may then be lost from memory without being on the device."""
         return (topic_id, first_seq) in self._unsynced
 
     def may_be_doubtful(self, topic_id: int, first_seq: int) -> bool:

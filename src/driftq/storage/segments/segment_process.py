@@ -8,8 +8,8 @@ done.
 Invariants
 - The process never handles a failure. From then on the server does that work itself, because a failed sync must be
   remembered: the kernel reports it only once.
-- If the server ends without a FINISH order, its queued orders are dropped, because the log has all their records. The
-  process ends after the orders in progress.
+- If the server ends without a FINISH order, the process ends at once, even within an order: the log has all records of
+  its orders.
 - When the process has ended, all unanswered orders have failed.
 """
 
@@ -130,8 +130,9 @@ class SegmentScribe:
         *,
         hurry: bool,
     ) -> None:
-        """Order `storage.segments.seal.seal`, of segments given as (topic id, first seq, index, numbers of the blocks
-        to index by tag).
+        """Order `storage.segments.seal.seal`.
+
+        A segment is given as topic id, first seq, index, and the numbers of the blocks whose tags go into the index.
         """
         indexes = [encode_index(index) for _, _, index, _ in segments]
         orders = [

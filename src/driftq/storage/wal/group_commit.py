@@ -225,8 +225,10 @@ class Shard:
         return self._unapplied
 
     def give_up(self, why: str) -> None:
-        """Stop the shard because the writer does not answer. It may still write what it was sent; `close` does not
-        wait."""
+        """Stop the shard because the writer does not answer. It may still write what it was sent.
+
+        A later `close` does not wait for it.
+        """
         self._given_up = True
         self._desert(why)
 

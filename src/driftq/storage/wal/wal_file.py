@@ -41,8 +41,10 @@ _PAGE = 4096
 
 
 def _round(size: int) -> int:
-    """Return a size rounded up to whole pages. A file that is not a multiple of a page and has bytes after its frames
-    was cut."""
+    """Return a size rounded up to whole pages.
+
+    `offline/wal_check` relies on it: a file of another size that has bytes after its frames has lost its end.
+    """
     return -(-size // _PAGE) * _PAGE
 
 
@@ -154,8 +156,7 @@ class WalFiles:
             return ready
 
     def shrink(self, current: WalFile | None, number: int) -> None:
-        """Remove the file of this number if it is not taken, and cut off what the current file has after its reserve.
-        Remove the file of this number if it is not taken, and cut off what the current file has after its reserve."""
+        """Remove the file of this number if it is not taken, and cut off the current file after its reserve."""
         with self._lock:
             ready = self._ready.pop(number, None)
             if ready is not None:

@@ -28,8 +28,7 @@ from driftq.system.runtime import Handle, SerialWorker, ThreadWorker
 from driftq.system.writer_process import Answers, Desk, Scribe, WriterMessage
 
 _TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
-"""A report is sent after this many bytes or frames even if no caller waits: unreported writes count against the queue.
-A report is sent after this many bytes or frames even if no caller waits: unreported writes count against the queue."""
+"""A report is sent after this many bytes or frames even if no caller waits: unreported writes fill the queue."""
 
 _REST_S = 0.0005
 """Pause in seconds after writes that no caller waits for. A loop that wakes its writer in every turn has less time."""
@@ -162,8 +161,7 @@ class LogWork:
         return self._writer.handle(jobs)
 
     def close(self) -> None:
-        """Sync what is written and send the last report. If the server died, mark the log as complete for the next
-        start."""
+        """Sync what is written and send the last report. If the server died, mark the log as complete."""
         self._tell(self._writer.close(drained=not self._left))
 
     def _tell(self, report: WriteReport) -> None:

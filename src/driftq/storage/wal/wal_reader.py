@@ -77,8 +77,7 @@ class WalScan:
             yield found
 
     def walk(self) -> Iterator[Frame | Damage | Span]:
-        """Yield frames and damage up to the end of the log. Where `spans` has a span, yield it instead of its frames.
-        Yield frames and damage up to the end of the log. Where `spans` has a span, yield it instead of its frames."""
+        """Yield frames and damage up to the end of the log. Yield each span of `spans` instead of its frames."""
         buffer, size, place = self._buffer, len(self._buffer), self.end
         number, known, salt = self._number, 0, self.salt
         spans = iter(self.spans)
@@ -123,7 +122,7 @@ class WalScan:
         self._next = span.start
 
     def singles(self, topic_id: int, seq: int, *, rows_max: int, bytes_max: int) -> SingleRecordRun | None:
-        """During the walk: return the run of one-record frames after the last frame, and move the walk past it."""
+        """Return the run of one-record frames after the last frame, and move the walk past it."""
         run = read_run(
             self._buffer,
             self._next,

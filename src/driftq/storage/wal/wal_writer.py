@@ -54,8 +54,7 @@ from driftq.system.runtime import Handle, SerialWorker
 SYNC_DELAY_MS = 10
 """Writes that no caller waits for are synced this many ms after the previous sync."""
 SYNC_GATHER_MS = 1
-"""Writes are synced no earlier than this many ms after the first of them, so that writes close together share a sync.
-Writes are synced no earlier than this many ms after the first of them, so that writes close together share a sync."""
+"""Writes that no caller waits for are synced at least this many ms after the first, so that others join the sync."""
 ROOM_RETRY_MS = 1000
 """While there is no room for the next file, the writer tries again after this many ms."""
 _NS_PER_MS = 1_000_000
@@ -256,8 +255,7 @@ class WalWriter:
         return not current.is_small or current.end > current.size // 2
 
     def _make_room(self, parcel: Parcel) -> bool:
-        """Begin the next file for a parcel, or a small file as the last resort. Returns whether the parcel can be
-        written.
+        """Begin the next file for a parcel, or a small one as the last resort. Returns whether it can be written.
 
         Raises DiskFullError or ShardReadOnlyError.
         """

@@ -1,4 +1,4 @@
-"""Memory for a large body, which is received there piece by piece and stays there."""
+"""Memory for a large body, which is received there piece by piece and is not copied again."""
 
 from contextlib import suppress
 
@@ -8,7 +8,7 @@ def body_room(length: int) -> memoryview:
 
     The kernel may provide the memory in steps of 2 MiB instead of page by page, which takes a quarter of the time.
     """
-    import mmap  # only those who receive something large pay for it
+    import mmap  # imported only if an answer is large
 
     room = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

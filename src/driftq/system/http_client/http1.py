@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES_MAX = 64 << 10
 LARGE_BYTES_MIN, LARGE_BYTES_MAX = 4 << 20, 256 << 20
-"""A body in this range of lengths is received directly into its final memory. The upper limit bounds what a server can
-make a client allocate at once."""
+"""Bodies of this size are received directly into their final memory. The maximum limits what a client allocates."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[!-~]+")
@@ -233,8 +232,7 @@ class ResponseReader:
         return True
 
     def room(self) -> memoryview | None:
-        """Return the memory for the rest of a large body, for a caller that wants all of it; None if `feed` must take
-        it.
+        """Return the memory for the rest of a large body, if the caller wants all of it; None if `feed` must take it.
 
         A caller that has put bytes there calls `received`, and feeds nothing more of this response.
         """
