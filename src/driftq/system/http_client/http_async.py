@@ -131,6 +131,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if isinstance(body, Body):
             await self.begin(method, head, body, deadline)
             self._whole = True
+            self._resume_reading()  # an answer that came while the body was being sent may have paused it
         else:
             self._send(method, head if body is None else head + body, whole=True)
         while not reader.complete:
@@ -154,9 +155,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         reader = self._reader
         while not (chunk := bytes(reader.take())) and not reader.complete:
             await self._wait(deadline)
-        if self._reading_paused:
-            self._reading_paused = False
-            self._open_transport().resume_reading()
+        self._resume_reading()
         return chunk
 
     @property
@@ -232,6 +231,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
         except TimeoutError:
             if not limit.expired():
                 raise
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            self._open_transport().resume_reading()
 
     async def _wait(self, deadline: float) -> None:
         """Wait until the task is woken. Raises HttpError."""
