@@ -27,4 +27,4 @@ def held(layout: Layout) -> Iterator[None]:
 def check_directory(layout: Layout) -> None:
     """Raise StartError if this is not a data directory."""
     if not layout.disk.exists(f"{layout.data}/wal") and not layout.disk.exists(layout.meta_dir):
-        raise StartError(f"{layout.data} is no data directory: it has neither wal nor meta; give one with --data-dir")
+        raise StartError(f"{layout.data} is not a data directory: it has neither wal nor meta; check --data-dir")

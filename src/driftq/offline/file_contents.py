@@ -110,9 +110,9 @@ def inside(disk: Disk, path: str) -> Iterator[Row]:
     """Return one row per item of a file; the file's name gives its kind. Raise NotFoundError, OSError or StartError."""
     kind = kind_of(path)
     if kind is None:
-        raise NotFoundError(f"{path} is no file of a data directory: wal-, snapshot-, seg- or part-")
+        raise NotFoundError(f"{path} is not a file of a data directory (expected wal-, snapshot-, seg- or part-)")
     if not disk.exists(path):
-        raise NotFoundError(f"there is no file {path}")
+        raise NotFoundError(f"file {path} does not exist")
     return _READERS[kind](disk, path)
 
 
@@ -134,11 +134,11 @@ def _wal(disk: Disk, path: str) -> Iterator[Row]:
     scan = scan_of(content, number, head)
     for met in scan:
         if isinstance(met, Damage):
-            yield {"offset": met.start, "length": met.end - met.start, "kind": "", "error": "no frame"}
+            yield {"offset": met.start, "length": met.end - met.start, "kind": "", "error": "not a frame"}
         else:
             yield _frame_row(content, met)
     if scan.torn:
-        yield {"offset": scan.end, "length": len(content) - scan.end, "kind": "", "error": "the log ends here, torn"}
+        yield {"offset": scan.end, "length": len(content) - scan.end, "kind": "", "error": "torn end of the log"}
 
 
 def _frame_row(content: bytes, frame: Frame) -> Row:
@@ -164,7 +164,7 @@ def _says(content: bytes, frame: Frame) -> str:
             case Kind.FILE_HEAD:
                 head = decode_file_head(body)
                 by = f", written by DriftQ {head.written_by}" if head.written_by else ""
-                return f"run {head.run}, shard {head.shard} of {head.shards}, behind file {head.previous}{by}"
+                return f"run {head.run}, shard {head.shard} of {head.shards}, after file {head.previous}{by}"
             case Kind.TOPIC:
                 topic = decode_body(TopicFrame, body)
                 return f"{topic.name} ({topic.config.durability})"
@@ -177,7 +177,7 @@ def _says(content: bytes, frame: Frame) -> str:
                 return f"seqs {hole.first} to {hole.last}: {hole.reason}"
             case Kind.FLOORS:
                 floors = decode_body(FloorsBody, body)
-                return f"earliest {floors.earliest}, lost to caps {floors.cap_lost}, to time {floors.ttl_lost}"
+                return f"earliest {floors.earliest}, last lost to caps {floors.cap_lost}, to TTL {floors.ttl_lost}"
             case _:
                 return f"{len(body)} bytes"
     except DecodeError as error:
@@ -223,7 +223,7 @@ def _data(disk: Disk, path: str) -> Iterator[Row]:
 def _idx(disk: Disk, path: str) -> Iterator[Row]:
     index = decode_index(read_file(disk, path))
     if index is None:
-        yield {"offset": 0, "error": "the index does not check out"}
+        yield {"offset": 0, "error": "the index is not valid"}
         return
     for number in range(len(index)):
         offset, length = index.place(number)
@@ -242,7 +242,7 @@ def _idx(disk: Disk, path: str) -> Iterator[Row]:
 def _tags(disk: Disk, path: str) -> Iterator[Row]:
     tags = TagIndex.decode(read_file(disk, path))
     if tags is None:
-        yield {"error": "the tag index does not check out"}
+        yield {"error": "the tag index is not valid"}
         return
     first, last = tags.first.decode(errors="replace"), tags.last.decode(errors="replace")
     yield {"tags": len(tags), "first": first, "last": last, "holds": f"{len(tags)} tags, {first} to {last}"}
@@ -256,7 +256,7 @@ def _cold(disk: Disk, path: str) -> ColdFile | None:
 def _parquet(disk: Disk, path: str) -> Iterator[Row]:
     opened = _cold(disk, path)
     if opened is None:
-        yield {"error": "the file and the flags beside it do not belong together"}
+        yield {"error": "the file and its flags file (.del) do not belong together"}
         return
     row = 0
     for group in opened.groups:
@@ -278,7 +278,7 @@ def _parquet(disk: Disk, path: str) -> Iterator[Row]:
 def _del(disk: Disk, path: str) -> Iterator[Row]:
     opened = _cold(disk, path)
     if opened is None:
-        yield {"error": "the flags and the file beside them do not belong together"}
+        yield {"error": "the flags and their Parquet file do not belong together"}
         return
     deleted = opened.flags().count(DELETED)
     yield {"flags": len(opened.flags()), "deleted": deleted, "holds": f"{deleted} of {opened.count} records deleted"}
@@ -287,10 +287,10 @@ def _del(disk: Disk, path: str) -> Iterator[Row]:
 def _snapshot(disk: Disk, path: str) -> Iterator[Row]:
     snapshot = decode_snapshot(read_file(disk, path))
     if snapshot is None:
-        yield {"error": "the checkpoint does not check out"}
+        yield {"error": "the checkpoint is not valid"}
         return
     for name, (number, offset) in sorted(snapshot.positions.items()):
-        yield {"item": "position", "name": name or "wal", "holds": f"replay begins at byte {offset} of file {number}"}
+        yield {"item": "position", "name": name or "wal", "holds": f"replay starts at byte {offset} of file {number}"}
     for name, section in sorted(snapshot.sections.items()):
         yield {"item": "section", "name": name, "holds": f"{len(section)} bytes"}
     for content in snapshot.topics:
@@ -306,7 +306,7 @@ def _snapshot(disk: Disk, path: str) -> Iterator[Row]:
             "segments": len(topic.segments),
             "holes": len(topic.holes),
             "records": tail,
-            "holds": f"{len(topic.segments)} segments named, {tail} records copied",
+            "holds": f"{len(topic.segments)} segments referenced, {tail} records copied",
         }
 
 
@@ -318,7 +318,7 @@ def _count_of(frame: bytes) -> int:
 def _part(disk: Disk, path: str) -> Iterator[Row]:
     found = read_head(disk, path)
     if found is None:
-        yield {"error": "the staged part is not whole"}
+        yield {"error": "the staged part is incomplete"}
         return
     yield {"topic_id": found.topic_id, **structs.asdict(found.head)} | {
         "holds": f"batch {found.head.batch} of {found.head.writer}"

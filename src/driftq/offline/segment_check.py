@@ -58,11 +58,11 @@ def read_block(file: File, topic_id: int, offset: int, length: int) -> Block | s
     content = file.pread(length, offset)
     header = read_frame(content, 0, len(content))
     if isinstance(header, NewerVersion):
-        return f"it is of version {header.version}"
+        return f"its format version is {header.version}"
     if isinstance(header, Bad):
         return header.why
     if header.kind != Kind.APPEND or header.topic_id != topic_id:
-        return "it is no block of this topic"
+        return "it is not a block of this topic"
     block = Block.read(content, header)
     return block.why if isinstance(block, Bad) else block
 
@@ -115,9 +115,9 @@ class HotCheck:
         """Yield everything that is wrong with the files."""
         if "data" not in self._suffixes:
             if self._named:
-                yield self._finding("data", Verdict.MISSING, "the checkpoint names it", **self._all_seqs())
+                yield self._finding("data", Verdict.MISSING, "the checkpoint refers to it", **self._all_seqs())
             for suffix in sorted(self._suffixes):
-                yield self._finding(suffix, Verdict.STRAY, "it belongs to no segment", crash=1)
+                yield self._finding(suffix, Verdict.STRAY, "it does not belong to any segment", crash=1)
             return
         index, active = None, self._state is not None and self._state.cells is not None
         if active:
@@ -127,9 +127,9 @@ class HotCheck:
             index = decode_index(read_file(self._layout.disk, self._path("idx")))
             self._tell(0 if index is None else 16 + 8 * len(index.cells))
             if index is None:
-                yield self._finding("idx", Verdict.DAMAGE, "the index does not check out")
+                yield self._finding("idx", Verdict.DAMAGE, "the index is not valid")
         elif self._named:
-            yield self._finding("idx", Verdict.MISSING, "the segment is sealed, and its index is gone")
+            yield self._finding("idx", Verdict.MISSING, "the segment is sealed, but its index is missing")
         yield from self._check_data(index, active=active)
         if not active and ("idx" in self._suffixes or self._named):
             yield from self._check_tags()
@@ -153,7 +153,7 @@ class HotCheck:
             if end < size and (index is None or active):
                 yield from self._check_rest(file, end, size, unsure=active or not self._named)
             elif end < size:
-                yield self._finding("data", Verdict.DAMAGE, f"{size - end} bytes stand behind the last block")
+                yield self._finding("data", Verdict.DAMAGE, f"{size - end} bytes follow the last block")
         finally:
             file.close()
 
@@ -198,16 +198,16 @@ class HotCheck:
 
     def _check_tags(self) -> Iterator[Finding]:
         if "tags" not in self._suffixes:
-            yield self._finding("tags", Verdict.MISSING, "a sealed segment has one; it can be made again", crash=1)
+            yield self._finding("tags", Verdict.MISSING, "a sealed segment has a tag index; it can be rebuilt", crash=1)
             return
         content = read_file(self._layout.disk, self._path("tags"))
         self._tell(len(content))
         index = TagIndex.decode(content)
         if index is None or content[4:8] != bytes(4):
-            what = "the tag index does not check out; it can be made again"
+            what = "the tag index is not valid; it can be rebuilt"
             yield self._finding("tags", Verdict.DAMAGE, what, crash=1)
         elif self._complete and not self._is_of(index, content):
-            what = "the tag index is that of other records; it can be made again"
+            what = "the tag index does not match the records; it can be rebuilt"
             yield self._finding("tags", Verdict.DAMAGE, what)
 
     def _is_of(self, index: TagIndex, content: bytes) -> bool:
@@ -226,7 +226,7 @@ class HotCheck:
     def _check_extent(self, state: SegmentState) -> Iterator[Finding]:
         last = self.rows[-1]
         if last.first_seq + len(last.flags) != state.end_seq or self.rows[0].first_seq != state.first_seq:
-            what = "it holds other seqs than the checkpoint names"
+            what = "its seqs differ from those in the checkpoint"
             yield self._finding("data", Verdict.DAMAGE, what, **self._all_seqs())
 
 
@@ -239,8 +239,8 @@ def _contradiction(block: Block, length: int, index: BlockIndex, number: int) ->
     """Return how the block differs from its index entry; None if it does not."""
     said = (index.first_seq(number), index.count(number), index.first_ts(number), index.last_ts(number))
     if (block.first_seq, block.count, block.ts, block.last_ts) != said or len(block.frame) != length:
-        return "the block is another one than the index says"
-    return None if block.payload_bytes == index.payload(number) else "the block's payload is not what the index says"
+        return "the block does not match its index entry"
+    return None if block.payload_bytes == index.payload(number) else "the payload size does not match the index"
 
 
 class ColdCheck:
@@ -265,7 +265,7 @@ class ColdCheck:
         for suffix, path in (("parquet", self._parquet), ("del", self._del)):
             if suffix not in self._suffixes:
                 verdict = Verdict.MISSING if self._named else Verdict.STRAY
-                what = "a cold segment is a pair, and this half is gone"
+                what = "a cold segment has two files, and this one is missing"
                 yield Finding(path, verdict, what, topic_id=self._topic_id, crash=not self._named)
                 return
         disk = self._layout.disk
@@ -277,7 +277,7 @@ class ColdCheck:
             yield self._damage(self._parquet, str(error))
             return
         if opened is None:
-            yield self._damage(self._del, "it does not check out, or belongs to another Parquet file than the one here")
+            yield self._damage(self._del, "it is not valid, or belongs to another Parquet file")
             return
         yield from self._check_frame(opened)
         if opened.flags().translate(None, _KNOWN_FLAGS):
@@ -301,13 +301,13 @@ class ColdCheck:
             file.close()
         self._tell(size - sum(group.end - group.start for group in opened.groups))
         if magic != _PARQUET_MAGIC:
-            yield self._damage(self._parquet, "the file does not begin as a Parquet file does", offset=0)
+            yield self._damage(self._parquet, "the file does not start like a Parquet file", offset=0)
         if opened.topic_id != self._topic_id:
             yield self._damage(self._parquet, f"it is a segment of topic {opened.topic_id}")
         ends = [4, *(group.end for group in opened.groups)]
         starts = [*(group.start for group in opened.groups), size - 8 - int.from_bytes(tail[:4], "little")]
         if ends != starts:
-            yield self._damage(self._parquet, "something stands between its row groups")
+            yield self._damage(self._parquet, "there are bytes between its row groups")
 
     def _check_group(self, opened: ColdFile, number: int) -> Iterator[Finding]:
         group = opened.groups[number]

@@ -98,7 +98,7 @@ class Verification:
                 total += self._count_below(root, relative)
             elif not _OURS.fullmatch(relative):
                 unfinished = _UNFINISHED.fullmatch(name) is not None
-                what = "it was never finished" if unfinished else "no file of a server is called so"
+                what = "it was never finished" if unfinished else "not the name of a file of a server"
                 self._found(Finding(path, Verdict.STRAY, what, crash=unfinished))
             elif not name.startswith((".", "damaged-")):
                 self.report.files += 1
@@ -135,7 +135,7 @@ class Verification:
                 self._found(Finding(path, Verdict.DAMAGE, error.message))
                 continue
             if snapshot is None:
-                self._found(Finding(path, Verdict.DAMAGE, "the checkpoint does not check out"))
+                self._found(Finding(path, Verdict.DAMAGE, "the checkpoint is not valid"))
             elif newest is None:
                 newest = snapshot
                 self.report.checkpoint = number
@@ -147,14 +147,14 @@ class Verification:
             try:
                 state = decode_topic(content)
             except DecodeError as error:
-                self._found(Finding(path, Verdict.DAMAGE, f"a topic of it cannot be read: {error}"))
+                self._found(Finding(path, Verdict.DAMAGE, f"a topic in it cannot be decoded: {error}"))
                 continue
             self._topics[state.topic_id] = state
             for frame in state.tail:
                 header = read_frame(frame, 0, len(frame))
                 block = Block.read(frame, header) if isinstance(header, Frame) else None
                 if not isinstance(block, Block):
-                    what = f"a block of topic {state.name!r} in it does not check out"
+                    what = f"a block of topic {state.name!r} in it is not valid"
                     self._found(Finding(path, Verdict.DAMAGE, what, topic_id=state.topic_id))
                 else:
                     self.report.records += block.count
@@ -190,10 +190,10 @@ class Verification:
         if any(found.file.startswith(self._layout.meta_dir) for found in self.report.findings):
             return
         if self._marked:
-            what = "the log says that a checkpoint was begun, and there is none"
+            what = "the log shows that a checkpoint was started, but there is none"
             self._found(Finding(self._layout.meta_dir, Verdict.MISSING, what, crash=True))
         elif not any_log and self._layout.topic_ids(cold=False):
-            what = "there are segments, and neither a checkpoint nor a log"
+            what = "there are segments, but neither a checkpoint nor a log"
             self._found(Finding(self._layout.meta_dir, Verdict.MISSING, what))
 
     # Segments
@@ -239,7 +239,7 @@ class Verification:
 
     def _gone(self, topic_id: int, state: SegmentState) -> None:
         suffix = "parquet" if state.cold and self._layout.cold is not None else "data"
-        what = "the checkpoint names it, and there is no such file"
+        what = "the checkpoint refers to it, but the file does not exist"
         if state.cold and self._layout.cold is None:
             what = "it is in the cold tier, and no cold directory was given; set --cold-dir"
         path = self._layout.segment_path(topic_id, state.first_seq, suffix)
@@ -248,7 +248,7 @@ class Verification:
     def _check_gone(self, path: str, topic_id: int, state: SegmentState, rows: list[FlaggedRows]) -> None:
         earliest = self._topics[topic_id].earliest
         for first, last, found, said in gone_rows(rows, state, earliest):
-            what = f"by their delete flags {found} records are gone, and by the checkpoint {said}"
+            what = f"{found} records are deleted by their delete flags, but {said} by the checkpoint"
             self._found(Finding(path, Verdict.DAMAGE, what, None, topic_id, first, last))
 
     # The rest
@@ -261,12 +261,12 @@ class Verification:
     def _part(self, path: str) -> Iterator[Finding]:
         self._tell(self._size(path))
         if read_head(self._disk, path) is None:
-            yield Finding(path, Verdict.DAMAGE, "the staged part is not whole", crash=True)
+            yield Finding(path, Verdict.DAMAGE, "the staged part is incomplete", crash=True)
             return
         rows = read_rows(self._disk, path)
         content = read_file(self._disk, path)
         if rows is None:
-            yield Finding(path, Verdict.DAMAGE, "the records of the staged part do not check out")
+            yield Finding(path, Verdict.DAMAGE, "the records of the staged part are not valid")
         elif content[len(content) - rows.count :].strip(b"\0"):
             yield Finding(
                 path, Verdict.DAMAGE, "a delete flag is set in a staged part", offset=len(content) - rows.count
@@ -276,14 +276,14 @@ class Verification:
         """Check the id of the data directory, and that a cold directory with an id has the same one."""
         path = f"{self._layout.data}/.driftq.id"
         if not self._disk.exists(path):
-            yield Finding(path, Verdict.MISSING, "a server that has started leaves its id", crash=True)
+            yield Finding(path, Verdict.MISSING, "every server writes this file at its first start", crash=True)
             return
         own = read_file(self._disk, path)
         if not _ID.fullmatch(own):
-            yield Finding(path, Verdict.DAMAGE, "it is no id of a server")
+            yield Finding(path, Verdict.DAMAGE, "it is not the id of a server")
         cold = None if self._layout.cold is None else f"{self._layout.cold}/.driftq.id"
         if cold is not None and self._disk.exists(cold) and read_file(self._disk, cold) != own:
-            yield Finding(cold, Verdict.DAMAGE, "it is not the id of the data directory's server")
+            yield Finding(cold, Verdict.DAMAGE, "it differs from the id in the data directory")
 
 
 def verify(layout: Layout) -> VerificationReport:

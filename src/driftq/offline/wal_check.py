@@ -19,9 +19,9 @@ from driftq.system.disk import read_file
 
 Heads = dict[tuple[int, str], WalHead | None]
 _PAGE = 4096
-TORN = "no frame begins here, and nothing proves that one was synced"
-HEADLESS = "its head cannot be read, and without it nothing else in this file can"
-CUT = "the file is shorter than it was made: its frames end here, and more may have followed"
+TORN = "no valid frame starts here, and nothing proves that one was synced"
+HEADLESS = "its head cannot be read, and without it no frame in this file can be checked"
+CUT = "the file was cut off: its frames end here, and more may have followed"
 
 
 class WalFileScan(NamedTuple):
@@ -55,14 +55,14 @@ class WalWalk:
     def missing(self, *, based: bool) -> Iterator[Finding]:
         """Yield missing files. `based`: there is a checkpoint; without one, the log must begin with file 1."""
         known = set(self.files)
-        needed = {(number, name): "a checkpoint ends in it" for name, (number, at) in self._positions.items() if at}
+        needed = {(number, name): "the checkpoint refers to it" for name, (number, at) in self._positions.items() if at}
         for (number, name), head in self.heads.items():
             previous = 0 if head is None else head.body.previous
             if previous and previous >= self._positions.get(name, (0, 0))[0]:
                 needed.setdefault((previous, name), f"file {number} follows it")
         for (number, name), why in sorted(needed.items()):
             if (number, name) not in known:
-                yield Finding(self._layout.wal_path(name, number), Verdict.MISSING, f"the WAL file is gone: {why}")
+                yield Finding(self._layout.wal_path(name, number), Verdict.MISSING, f"the WAL file is missing: {why}")
         numbers = {number for number, _ in self.files} | {number for number, _ in needed}
         # Offset 0 means that the disk was full and the checkpoint found no file; there may still be none.
         ends = [number for number, offset in self._positions.values() if offset]
@@ -70,7 +70,7 @@ class WalWalk:
         for number in range(first, max(numbers, default=0)):
             if number not in numbers:
                 yield Finding(
-                    self._layout.wal_path("", number), Verdict.MISSING, "the numbers of WAL files have a gap here"
+                    self._layout.wal_path("", number), Verdict.MISSING, "a WAL file with this number is missing"
                 )
 
     def scan(self, number: int, name: str) -> WalFileScan:
@@ -151,7 +151,7 @@ def sound_frames(content: bytes, number: int, name: str, heads: Heads) -> Iterat
 
 def _damaged(path: str, region: Damage) -> Finding:
     header = region.header
-    what = f"{region.end - region.start} bytes are no frame, and were synced once"
+    what = f"{region.end - region.start} bytes are not a valid frame, but were synced"
     if header is None or header.kind != Kind.APPEND:
         return Finding(path, Verdict.DAMAGE, what, offset=region.start, topic_id=header.topic_id if header else None)
     last = header.seq + header.count - 1
@@ -162,7 +162,7 @@ def _head_findings(path: str, number: int, head: WalHead | None, content: bytes)
     if head is None:
         return  # the walk reports the first bytes as damaged
     if head.frame.synced_to >> 32 != number:
-        yield Finding(path, Verdict.DAMAGE, f"its head is that of file {head.frame.synced_to >> 32}", offset=0)
+        yield Finding(path, Verdict.DAMAGE, f"its head belongs to file {head.frame.synced_to >> 32}", offset=0)
     if head.version > 1 and content[:HEAD_BYTES] != whole_head(content, head):
         unused = is_zero(content, HEAD_BYTES)
         yield Finding(path, Verdict.DAMAGE, "one of the two copies of its head is damaged", 0, crash=unused)
@@ -176,5 +176,5 @@ def _frame_findings(path: str, content: bytes, frame: Frame) -> Iterator[Finding
     if isinstance(block, Bad):
         yield Finding(path, Verdict.DAMAGE, block.why, frame.start, frame.topic_id, frame.seq, last)
     elif block.flags.strip(b"\0"):
-        what = "a delete flag is set, and the log deletes by frames"
+        what = "a delete flag is set, but the log has no delete flags"
         yield Finding(path, Verdict.DAMAGE, what, frame.end - frame.count, frame.topic_id, frame.seq, last)

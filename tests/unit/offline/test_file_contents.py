@@ -53,7 +53,7 @@ def test_what_is_broken_is_shown_as_that(sound: SimDisk) -> None:
 
 
 def test_other_files_are_refused(sound: SimDisk) -> None:
-    with pytest.raises(NotFoundError, match="no file of a data directory"):
+    with pytest.raises(NotFoundError, match="not a file of a data directory"):
         inside(sound, "/data/notes.txt")
-    with pytest.raises(NotFoundError, match="there is no file"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         inside(sound, "/data/wal/wal-0000000000000099.log")

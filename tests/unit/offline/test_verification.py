@@ -177,7 +177,7 @@ def test_a_directory_in_use_is_refused() -> None:
 
 
 def test_something_else_is_no_data_directory() -> None:
-    with pytest.raises(StartError, match="no data directory"), held(Layout(SimDisk(), "/data/nothing")):
+    with pytest.raises(StartError, match="not a data directory"), held(Layout(SimDisk(), "/data/nothing")):
         pass
 
 

@@ -99,9 +99,9 @@ class CoreImport:
             except InvalidRequestError as error:
                 raise CoreLogError(f"topic {name[:100]!r}: {error.message}") from None
             if name in known:
-                raise CoreLogError(f"topic {name!r} is there already; import into a directory that does not have it")
+                raise CoreLogError(f"topic {name!r} already exists; import into a directory that does not have it")
             if topic.partitions > _PARTITIONS_MAX:
-                raise CoreLogError(f"topic {name!r} has {topic.partitions} partitions, more than {_PARTITIONS_MAX}")
+                raise CoreLogError(f"topic {name!r} has {topic.partitions} partitions; the limit is {_PARTITIONS_MAX}")
 
     # Messages
 

@@ -89,11 +89,11 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[CoreLine]:
         except (DecodeError, ValidationError) as error:
             if not line.endswith(b"\n"):
                 return  # an incomplete last line
-            raise CoreLogError(f"line {number} is no record of driftq-core: {error}") from None
+            raise CoreLogError(f"line {number} is not a record of driftq-core: {error}") from None
         if not MESSAGE <= record.type <= OUTCOME:
             continue
         if not record.topic or record.partition < 0 or record.offset < 0:
-            raise CoreLogError(f"line {number} has no topic, or a negative place")
+            raise CoreLogError(f"line {number} has no topic, or a negative partition or offset")
         yield CoreLine(number, end, record)
 
 
@@ -178,7 +178,7 @@ def message_of(line: CoreLine) -> Message:
     try:
         key, value = record.key.decode(), record.value.decode()
     except UnicodeDecodeError:
-        raise CoreLogError(f"line {line.number}: key and value have to be UTF-8") from None
+        raise CoreLogError(f"line {line.number}: key and value must be UTF-8") from None
     policy = RetryPolicy(record.retry_max_attempts, record.retry_backoff_ms, record.retry_max_backoff_ms)
     envelope = Envelope(
         run_id=record.run_id,

@@ -110,7 +110,7 @@ def _lost_units(layout: Layout, state: TopicCheckpoint, first: int, last: int) -
     lost = joined([(unit.first_seq, unit.last_seq) for unit in units])
     if _above(lost, floor) != _above([(first, last)], floor):
         ranges = ", ".join(f"{low}..{high}" for low, high in lost)
-        raise InvalidRequestError(f"what cannot be read there is {ranges}; accept exactly these ranges, one by one")
+        raise InvalidRequestError(f"the unreadable ranges are {ranges}; accept exactly these, one by one")
     return units
 
 
@@ -149,12 +149,12 @@ def _opened(layout: Layout, topic_id: int, segment: SegmentState) -> tuple[Segme
             return store, index
     if layout.cold is None:
         if segment.cold:
-            raise UnrecoverableError("these records are in the cold tier; give the cold directory with --cold-dir")
+            raise UnrecoverableError("these records are in the cold tier; pass the cold directory with --cold-dir")
         raise FileNotFoundError
     if not layout.topic_ids(cold=True) or is_of_another(layout):
         raise UnrecoverableError(
-            f"{layout.cold} is not the cold directory of this server: it is empty, or has the mark of another one;"
-            " mount it, and try again"
+            f"{layout.cold} is not the cold directory of this server: it is empty, or has the id of another server;"
+            " mount the right one and try again"
         )
     cold = ColdStore(layout)
     index = cold.read_index(topic_id, segment.first_seq)

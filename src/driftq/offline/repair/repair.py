@@ -104,7 +104,7 @@ class Repair:
             self._resume = Resume(self._layout, self._aside)
             if self._resume.take_back():
                 before = verify(self._layout)
-            self._tell("keeping the originals aside")
+            self._tell("copying the originals")
             self._keep_checkpoints()
             self._base = read_remains(self._layout)
             self._keep(before)
@@ -115,7 +115,7 @@ class Repair:
         self._tell("starting and stopping a server")
         self._start()
         with held(self._layout):
-            self._tell("looking for what can be read")
+            self._tell("searching for readable records")
             outcomes = self._rebuild(verify(self._layout))
         self._restart()
         with held(self._layout):
@@ -136,7 +136,7 @@ class Repair:
         for found in report.findings:
             if "cold tier, and no cold directory" in found.what:
                 raise UnrecoverableError(
-                    f"{found.file} is in the cold tier; give the cold directory this server had with --cold-dir"
+                    f"{found.file} is in the cold tier; pass the cold directory of this server with --cold-dir"
                 )
             if START_THAT in found.what:
                 raise UnrecoverableError(f"{found.file}: {found.what}")
@@ -313,7 +313,7 @@ class Repair:
     def _rebuild(self, report: VerificationReport) -> list[RebuildResult]:
         remains = read_remains(self._layout)
         if remains is None or not remains.whole:
-            raise UnrecoverableError(f"{self._layout.data} has no checkpoint behind a start; look at its disk")
+            raise UnrecoverableError(f"{self._layout.data} has no checkpoint after a start; check its disk")
         for found in report.wrong():
             self._aside.keep(found.file)
         before = _states(self._remains)

@@ -104,7 +104,7 @@ def test_imported_keys_are_free_for_producers(rig: _Rig) -> None:
     ("lines", "why"),
     [
         ([line(1, value=b"v"), b"nonsense\n"], "line 2"),
-        ([line(1, "there", value=b"v")], "there already"),
+        ([line(1, "there", value=b"v")], "already exists"),
         ([line(1, "a\x01b", value=b"v")], "invalid name"),
         ([line(1, partition=70_000, value=b"v")], "70001 partitions"),
     ],
