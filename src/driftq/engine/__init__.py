@@ -1,1 +1,1 @@
-"""What a topic means: append, diff, delete, floors, retention, recovery. One loop owns all of it."""
+"""What a topic does: append, read, delete, retention, recovery. All state belongs to one event loop."""

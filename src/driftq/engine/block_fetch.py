@@ -1,7 +1,7 @@
-"""What a read waits for: a block that has to come from a file, or a damaged one that has to become a hole first.
+"""Reads blocks from segment files for readers, and turns damaged blocks into holes.
 
 Files are read on two threads, one for each tier, so that reads of hot segments never wait for a cold tier that hangs.
-The loop goes on, and whoever reads asks again when his `Fetch` has settled.
+The event loop continues meanwhile, and the reader asks for its page again when its `Fetch` has settled.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,15 @@ from driftq.system.runtime import Pending, Runtime, SerialWorker
 
 
 class Fetch(Pending[None], eq=False, kw_only=True):
-    """A read that has to wait. Ask again when it has settled, and hold it until then: it holds blocks of the page."""
+    """A read that has to wait. Ask again when it has settled, and keep it until then: it keeps blocks of the page
+    alive.
+    """
 
     held: list[RowSource]
 
 
 class Fetching:
-    """The threads that read, and what becomes of what they find."""
+    """Owns the threads that read blocks, and stores or reports what they find."""
 
     def __init__(self, runtime: Runtime, blocks: Blocks, journal: Journal, changed: Callable[[Topic], None]) -> None:
         self._runtime = runtime
@@ -37,16 +39,16 @@ class Fetching:
         self._changed = changed
         self._readers: SerialWorker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
         self._cold_readers: SerialWorker[Callable[[], None]] | None = None
-        """Started when first needed."""
+        """Started on first use."""
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads that read blocks."""
         self._readers.close()
         if self._cold_readers is not None:
             self._cold_readers.close()
 
     def wait_for(self, topic: Topic, found: Missing | Damaged) -> Fetch:
-        """What stands between a reader and his page, as something to wait for."""
+        """Return a Pending that settles when the missing block is loaded or the damaged one is logged as a hole."""
         if isinstance(found, Missing):
             return self._fetch(topic, found)
         answer = Fetch(held=[])
@@ -54,14 +56,14 @@ class Fetching:
         return answer
 
     def _fetch(self, topic: Topic, missing: Missing) -> Fetch:
-        """Read a block on a thread. The reader finds it, or the hole that a damaged one became, when he asks again."""
+        """Read a block on a thread. After it, the reader finds the block, or a hole if the block was damaged."""
         answer = Fetch(held=missing.others)
         part = missing.part
         first_seq, index, cold = part.segment.first_seq, part.segment.index, part.segment.cold
 
         def settle(block: Block | None, error: Exception | None) -> None:
             if part.segment.index is not index or part.segment not in topic.segments:
-                # It has been moved to the cold tier or dropped meanwhile: what was read has another place now.
+                # The segment has been moved to the cold tier or dropped meanwhile, so this block is out of date.
                 answer.resolve(None)
             elif block is not None:
                 self._blocks.keep(part.segment, part.number, block)
@@ -76,7 +78,7 @@ class Fetching:
         def read() -> None:
             try:
                 block = self._blocks.read(topic.id, first_seq, index, part.number, cold=cold)
-            except Exception as failure:  # noqa: BLE001 - the thread goes on, and whoever waits hears of it
+            except Exception as failure:  # noqa: BLE001 - the thread continues, and the reader gets the error
                 error = failure
                 self._runtime.from_thread(lambda: settle(None, error))
             else:
@@ -93,7 +95,7 @@ class Fetching:
         return self._cold_readers
 
     def _isolate(self, topic: Topic, part: LogPart, answer: Fetch) -> None:
-        """A damaged block becomes a hole, logged before anybody is told."""
+        """Log a damaged block as a hole before any reader sees the hole."""
         body = HoleBody(part.first_seq, part.end_seq - 1, Reason.CORRUPTION)
 
         def settle(done: Pending[None]) -> None:

@@ -1,13 +1,13 @@
-"""Topics give their reserved seqs back when they are idle, so that a power loss in quiet times leaves no hole.
+"""Idle topics give their reserved seqs back, so that a power loss in quiet times leaves no hole.
 
     reserved (`watch`) → due, written to meanwhile → due again, 60 s after that write
-                       → due, idle → a reservation of nothing is logged and synced; the topic is forgotten here
+                       → due, idle → an empty reservation is logged and synced; the topic leaves the heap
 
 Invariants
 - A topic is in the heap once, from its reservation until it has given it back. A topic that is not in the heap costs
   nothing, and one that is in the heap costs nothing before it is due.
-- A reservation is given back only when every record of the topic is on stable storage and none is under way. From that
-  moment no write may rely on it (`Appender.reserve`), so the next `disk` write waits for one sync.
+- A topic gives its reservation back only when all its records are on stable storage and no write is in flight. From
+  that moment no write may rely on it (`Appender.reserve`), so the next `disk` write waits for one sync.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from driftq.model.topic_config import Durability
 IDLE_MS = 60_000
 """How long a topic keeps its reservation after its last write."""
 _AGAIN_MS = 1000
-"""When to look again at a topic that is idle and has a record that is not synced yet, or whose shard is busy."""
+"""When to check again a topic that is idle but has an unsynced record, or whose shard is busy."""
 _PER_LOOK = 1024
-"""How many reservations are given back in one go: each is a frame in a queue of 4096."""
+"""How many reservations one call gives back at most: each is a frame in a queue of 4096."""
 
 
 class IdleTopics:
-    """The topics that have seqs reserved, by when they are to be looked at."""
+    """The topics that have seqs reserved, in the order in which they are to be checked."""
 
     def __init__(self, may_give_back: Callable[[Topic], bool], reserve: Callable[[Topic, int], None]) -> None:
         self._may_give_back = may_give_back
@@ -38,13 +38,13 @@ class IdleTopics:
         return len(self._due)
 
     def watch(self, topic: Topic, now: int) -> None:
-        """Look at a topic that has seqs reserved when it may be idle."""
+        """Check a topic that has seqs reserved when it may have become idle."""
         if topic.id not in self._watched:
             self._watched.add(topic.id)
             self._look_at(topic, now + IDLE_MS)
 
     def look(self, now: int) -> None:
-        """Give back what topics that are idle by now have reserved."""
+        """Give back the reservations of topics that are idle by now."""
         due = self._due
         for _ in range(_PER_LOOK):
             if not due or due[0][0] > now:

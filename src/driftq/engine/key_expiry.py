@@ -1,12 +1,12 @@
-"""Idempotency keys leave memory, and with it checkpoints, when their window is over, whether or not a write comes.
+"""Removes idempotency keys from memory, and so from checkpoints, when their window is over, even without a write.
 
-    first key of a topic (`watch`) → due when its oldest key is out of its window → expired → due again, or forgotten
+    first key of a topic (`watch`) → due when its oldest key is out of its window → expired → due again, or removed
 
 Invariants
 - A topic is in the heap once, from its first key until it has none. A topic that is not in the heap costs nothing, and
   one that is in the heap costs nothing before it is due.
-- One look forgets at most `_PER_LOOK` keys; the next look continues.
-- Whether a key is known is never decided here: `Keys.find` looks at the time itself.
+- One call removes at most `_PER_LOOK` keys; the next call continues.
+- This module never decides whether a key is known: `IdempotencyKeys.find` compares the time itself.
 """
 
 from heapq import heappop, heappush
@@ -15,11 +15,11 @@ from driftq.engine.state.catalog import Catalog
 from driftq.engine.state.topic import Topic
 
 _PER_LOOK = 20_000
-"""How many keys one look forgets: about 10 ms."""
+"""How many keys one call removes at most; that takes about 10 ms."""
 
 
 class KeyWindows:
-    """The topics that have idempotency keys, by when the oldest key of each is out of its window."""
+    """The topics that have idempotency keys, ordered by when the oldest key of each is out of its window."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._due: list[tuple[int, int, Topic]] = []
@@ -30,13 +30,13 @@ class KeyWindows:
         return len(self._due)
 
     def watch(self, topic: Topic) -> None:
-        """Look at a topic that has keys when its oldest key is out of its window."""
+        """Check a topic that has keys when its oldest key is out of its window."""
         if topic.id not in self._watched and len(topic.keys):
             self._watched.add(topic.id)
             self._look_at(topic)
 
     def look(self, now: int) -> None:
-        """Forget keys that are out of their window by now."""
+        """Remove keys that are out of their window by now."""
         due, left = self._due, _PER_LOOK
         while due and due[0][0] <= now and left > 0:
             topic = heappop(due)[2]

@@ -1,21 +1,21 @@
 """Which moment of engine time each stamp (`$ts`) belongs to.
 
-Engine time (`engine/engine_time`) runs at the speed of the steady clock and never steps. Stamps follow the wall clock,
-which does. A timeline is the record of where the two parted: a list of bends, each "from this stamp on, which was given
-at this moment, a millisecond of stamps is so many milliseconds of engine time". So the age of a record is known
-exactly, however often the wall clock was set.
+Engine time (`engine/engine_time`) runs at the speed of the monotonic clock and never jumps. Stamps follow the wall
+clock, which does. A timeline is a list of bends, one for each change of their relation. A bend has a stamp, the moment
+at which that stamp was given, and a pace: milliseconds of engine time per millisecond of stamps from there on. So the
+age of a record is known exactly, however often the wall clock was set.
 
     pace 1  stamps follow the wall clock
     pace 2  stamps are ahead of the wall clock and advance at half speed
-    pace 0  engine time stands still: just after a crash, while what was noted ahead of time is made up for
+    pace 0  engine time does not advance: just after a crash, until it reaches the moment that was logged in advance
 
 Invariants
 - Stamps strictly increase from bend to bend, and moments do not decrease.
 - `moment` is non-decreasing in the stamp. For every stamp that was given, it is the moment at which it was given.
 - To add a bend changes no moment of an earlier stamp. So it does not matter in which order log files are read.
 
-Below the first bend stamps and moments have the same distances. The oldest bends are forgotten when there are
-`BENDS_MAX`; what was stored before them is judged as if the wall clock had never been set before.
+Below the first bend, stamps and moments differ by a constant. When there are `BENDS_MAX` bends, the oldest is removed;
+records stored before it get their age as if the wall clock had not been set before.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,7 +27,7 @@ STOPPED, FOLLOWS, CREEPS = 0, 1, 2
 
 
 class Bend(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """From a stamp on: the moment it was given at, and milliseconds of engine time per millisecond of stamps."""
+    """The moment at which a stamp was given, and the engine time in ms per millisecond of stamps from it on."""
 
     stamp: int
     moment: int
@@ -38,16 +38,16 @@ class ClockBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     """Body of a CLOCK frame, and part of checkpoints: how engine time, wall clock and stamps relate."""
 
     moment: int
-    """Engine time when this was noted."""
+    """Engine time when this body was made."""
     offset: int
-    """Engine time minus wall time."""
+    """Engine time minus wall time, in ms."""
     stamp: int
     """The last stamp that was given."""
     bends: list[Bend]
 
 
 class Timeline:
-    """The bends, oldest first; none is where stamps have always been moments."""
+    """The bends, oldest first. A timeline without a change has one bend, at which stamp and moment are equal."""
 
     __slots__ = ("_moments", "_stamps", "bends")
 
@@ -55,20 +55,20 @@ class Timeline:
         self.restore([])
 
     def restore(self, bends: list[Bend]) -> None:
-        """Take over the bends of another timeline."""
+        """Replace all bends by those of another timeline."""
         self.bends = list(bends) or [Bend(0, 0, FOLLOWS)]
         self._stamps = [bend.stamp for bend in self.bends]
         self._moments = [bend.moment for bend in self.bends]
 
     def add(self, bend: Bend) -> None:
-        """Continue along another line from a stamp on that is above every stamp given so far."""
+        """Append a bend. Its stamp must be above every stamp given so far."""
         assert bend.stamp > self._stamps[-1]
         assert bend.moment >= self._moments[-1]
         self.restore([*self.bends, bend][-BENDS_MAX:])
 
     @property
     def pace(self) -> int:
-        """The pace of the newest line."""
+        """Return the pace after the newest bend."""
         return self.bends[-1].pace
 
     def moment(self, stamp: int) -> int:
@@ -81,7 +81,9 @@ class Timeline:
         return found if place + 1 == len(self.bends) else min(found, self._moments[place + 1])
 
     def stamp(self, moment: int) -> int:
-        """Return the lowest stamp that was given at or after a moment: what is below it is older."""
+        """Return the lowest stamp that was given at or after a moment. Records with lower stamps are older than the
+        moment.
+        """
         place = bisect_left(self._moments, moment) - 1
         if place < 0:
             return self._stamps[0] - self._moments[0] + moment
@@ -93,6 +95,6 @@ class Timeline:
         return found if last else min(found, self._stamps[place + 1])
 
     def known(self, stamp: int) -> bool:
-        """Whether engine time ran when a stamp was given, so that the clock itself had reached its moment."""
+        """Whether engine time advanced when a stamp was given, so that the clock had reached its moment."""
         place = bisect_right(self._stamps, stamp) - 1
         return place < 0 or self.bends[place].pace != STOPPED

@@ -1,1 +1,1 @@
-"""Segments and checkpoints behind the memory."""
+"""Writes segment files and checkpoints for the topics in memory."""

@@ -1,1 +1,1 @@
-"""Limits, pressure and fairness."""
+"""Limits on what the server accepts, back-pressure, and fairness between topics."""

@@ -1,7 +1,8 @@
-"""How much each key, and everybody together, may have open at one time (http-v0 §16): requests and streams.
+"""Caps on open requests and streams, for each API key and for the whole server (http-v0 §16).
 
-A slot is taken before the work begins and let go when it is over, however it ends. Counts are those of the loop, so a
-cap is exact. Without keys nobody has a limit of their own: `key_id` is None, and only streams are counted.
+A caller takes a slot before the work begins and releases it when the work ends, also after a failure. All counts change
+on the event loop, so a cap is exact. Without API keys there are no limits per key: `key_id` is None, and only streams
+are limited.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ _RETRY_MS = 1000
 
 
 class AdmissionSlot:
-    """One thing that is open. Letting it go twice is letting it go once."""
+    """One open request or stream. Releasing it again has no effect."""
 
     __slots__ = ("_key_id", "_open", "_taken")
 
@@ -23,14 +24,14 @@ class AdmissionSlot:
         self._open = True
 
     def release(self) -> None:
-        """It is over."""
+        """Give the slot back, so that it does not count against the caps any more."""
         if self._open:
             self._open = False
             self._taken[self._key_id] -= 1
 
 
 class Admission:
-    """The counts, and who may still come in."""
+    """Counts open requests and streams, and refuses more than the limits allow."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -39,11 +40,11 @@ class Admission:
 
     @property
     def streams(self) -> int:
-        """Streams and sockets that are open."""
+        """Return how many streams and sockets are open on the whole server."""
         return self._streams.total()
 
     def take_request(self, key_id: int | None) -> AdmissionSlot:
-        """One more request of a key. Raises ThrottledError."""
+        """Count one more request of a key. Raises ThrottledError at the limit."""
         most = self._limits.inflight_per_key_max
         if key_id is not None and 0 < most <= self._requests[key_id]:
             raise _full("max_inflight_per_key", most, "this key has as many requests under way as it may")
@@ -51,7 +52,7 @@ class Admission:
         return AdmissionSlot(self._requests, key_id)
 
     def take_stream(self, key_id: int | None) -> AdmissionSlot:
-        """One more stream or socket; a watch counts for the key that made its session. Raises ThrottledError."""
+        """Count one more stream or socket; a watch counts for the key that made its session. Raises ThrottledError."""
         limits = self._limits
         if 0 < limits.sse_connections_max <= self.streams:
             raise _full("max_sse_connections", limits.sse_connections_max, "there are as many streams as there may be")

@@ -1,7 +1,8 @@
-"""How much room the data directory has, and how quickly it goes.
+"""How much space the data directory has, and how quickly it is used up.
 
-A look asks the file system, which may hang, so it runs on the thread for files; everybody else reads what the last
-look found. The speed is that of the last hour: files of the log come and go, so a few minutes say nothing.
+A measurement asks the file system, which may hang, so it runs on the file thread; other code reads the result of the
+last measurement. The speed is an average over the last hour: log files come and go, so a few minutes would not be
+representative.
 """
 
 from collections import deque
@@ -11,14 +12,14 @@ from driftq.system.clock import Clock
 from driftq.system.machine import DiskUsage, space_at
 
 LOOKS_MAX = 720
-"""One look every five seconds for an hour."""
+"""Number of measurements kept: one every 5 seconds for one hour."""
 KNOWN_NS = 300_000_000_000
-"""Five minutes of looks are needed to tell a speed."""
+"""Measurements must cover at least 5 minutes before a speed is reported."""
 _NS_PER_S = 1_000_000_000
 
 
 class SpaceWatch:
-    """The room of one directory over time."""
+    """Records the free space of one directory over time."""
 
     def __init__(self, clock: Clock, path: str, ask: Callable[[str], DiskUsage] = space_at) -> None:
         self._now_ns = clock.monotonic_ns
@@ -26,10 +27,10 @@ class SpaceWatch:
         self._ask = ask
         self._looks: deque[tuple[int, int]] = deque(maxlen=LOOKS_MAX)
         self.last: DiskUsage | None = None
-        """What the last look found; None before the first, and where the file system does not say."""
+        """Result of the last measurement; None before the first one, and when the file system returned an error."""
 
     def look(self) -> None:
-        """Ask the file system. On the thread for files."""
+        """Ask the file system for the free space. Call this on the file thread."""
         try:
             self.last = self._ask(self._path)
         except OSError:
@@ -39,7 +40,7 @@ class SpaceWatch:
 
     @property
     def fill_bytes_per_s(self) -> float | None:
-        """How quickly the free space shrinks; negative where it grows, None where it is not known yet."""
+        """Return how many bytes of free space are used up per second; negative when it grows, None when unknown."""
         if len(self._looks) < 2:
             return None
         (first_ns, first), (last_ns, last) = self._looks[0], self._looks[-1]

@@ -1,17 +1,17 @@
-"""Whether there is room for records, as one answer for the whole engine, and who is told when that changes.
+"""Whether the disk has space for records: one answer for the whole engine, and callbacks when the answer changes.
 
-    roomy → short: records are refused; what makes room works, and so do reads
+    roomy → short: records are refused; operations that free space still work, and so do reads
           ← short ends when nothing is short of space any more
 
-Four things can be short, each for itself: a shard whose next WAL file cannot be made (`storage/wal/wal_writer`),
-segments whose blocks cannot be written (`engine/files/segment_files`), a checkpoint that cannot be written
-(`engine/files/checkpoint`), and the reserve file for the next checkpoint (`storage/space_reserve`).
+Four things can be short of space, independently: a shard whose next WAL file cannot be created
+(`storage/wal/wal_writer`), segments whose blocks cannot be written (`engine/files/segment_files`), a checkpoint that
+cannot be written (`engine/files/checkpoint`), and the reserve file for the next checkpoint (`storage/space_reserve`).
 
 Invariants
-- While any of them is short no records are taken, so what is in memory and in no segment does not grow. Otherwise there
-  would be more and more to write into the next checkpoint, which is what makes room.
+- While any of them is short, no records are accepted. So the data that is in memory and not yet in a segment does not
+  grow. Otherwise the next checkpoint, which frees space, would have more and more to write.
 - `ephemeral` topics need no disk and are never refused.
-- What uses the reserve of the log is never refused here: deletes, topic deletes and updates, acks.
+- Operations that use the reserve of the log are never refused here: deletes, topic deletes and updates, acks.
 """
 
 import logging
@@ -26,49 +26,51 @@ _log = logging.getLogger(__name__)
 
 
 class DiskSpace:
-    """What is short of space."""
+    """Keeps track of what is short of space."""
 
     def __init__(self) -> None:
         self._shards: Sequence[Shard] = ()
         self._files: dict[object, OSError] = {}
-        """What cannot be written, besides the log: topics whose segments, and what else gives itself a name."""
+        """Errors of writes besides the log. The key is the topic whose segments cannot be written, or another writer's
+        name.
+        """
         self.short = False
-        """Whether records are refused."""
+        """Whether records are refused now."""
         self._relieving = False
         self._waiting: list[Callable[[], None]] = []
         self.free_last: Callable[[Callable[[], None]], None] = lambda then: then()
-        """Frees the last space that there is to give, and calls back."""
+        """Frees the last space that can be freed, then calls its argument."""
         self.on_roomy: Callable[[], None] | None = None
-        """Called when they are taken again."""
+        """Called when records are accepted again."""
         self.on_short: Callable[[], None] | None = None
-        """Called when records begin to be refused, and while they are whenever there is something to be freed."""
+        """Called when records begin to be refused, and again while they are refused whenever files can be freed."""
 
     def watch(self, shards: Sequence[Shard]) -> None:
-        """From now on the logs count too."""
+        """Watch these logs for lack of space too, from now on."""
         self._shards = shards
         for shard in shards:
             shard.on_room = self._look
 
     @property
     def refusal(self) -> DriftQError | None:
-        """What records are refused with, for all topics alike; None where there is room."""
+        """Return the error that records of every topic are refused with; None while there is space."""
         if not self.short:
             return None
         for shard in self._shards:
             if shard.full is not None:
                 return shard.full
         error = next(iter(self._files.values()), None)
-        # A log that has room again settles what waited for it before it calls back.
+        # When a log has space again, it settles the writes that waited for it before it calls back.
         return None if error is None else write_error("there is no room for segments and checkpoints", error)
 
     def check(self) -> None:
-        """Refuse records while there is no room for them. Raises DiskFullError or ShardReadOnlyError."""
+        """Raise DiskFullError or ShardReadOnlyError while there is no space for records."""
         refusal = self.refusal
         if refusal is not None:
             raise refusal
 
     def note(self, what: object, error: Exception | None) -> None:
-        """Take note of what became of a write of something: that it lacks space, or with None that it has it again."""
+        """Store the result of writing `what`: an error that may be a lack of space, or None for success."""
         if error is None:
             self._files.pop(what, None)
         elif isinstance(error, OSError) and is_no_space(error):
@@ -76,23 +78,23 @@ class DiskSpace:
         self._look()
 
     def can_be_freed(self) -> None:
-        """There are files that a checkpoint would remove: have one taken, where space is short."""
+        """Start a checkpoint if space is short: there are files that it would remove."""
         if self.short and self.on_short is not None:
             self.on_short()
 
     def relief_begins(self) -> None:
-        """Somebody is about to free space."""
+        """Mark that a checkpoint is about to free space."""
         self._relieving = True
 
     def relief_ends(self) -> None:
-        """What could be freed is free: logs look for room, and those who waited for it go on."""
+        """Mark that the checkpoint has freed what it could: full logs check for space, and waiting actions run."""
         self._relieving = False
         self.look_for_room()
         if self._waiting:
             self.free_last(self._go_on)
 
     def when_relieved(self, act: Callable[[], None]) -> None:
-        """Do something that had no room in the log: when the last space there is to give has been freed."""
+        """Run `act`, which found no space in the log, after the last space that can be freed is free."""
         self._waiting.append(act)
         if not self._relieving:
             self.free_last(self._go_on)
@@ -104,12 +106,12 @@ class DiskSpace:
             act()
 
     def shrink_logs(self) -> None:
-        """Have every log give back the space that it does not use: a checkpoint has none."""
+        """Make every log give back the space that it does not use, because a checkpoint has none."""
         for shard in self._shards:
             shard.look_for_room(shrink=True)
 
     def look_for_room(self) -> None:
-        """Have every log that is full see now whether there is room again: something was freed."""
+        """Make every full log check now whether there is space again, because something was freed."""
         for shard in self._shards:
             if shard.full is not None:
                 shard.look_for_room()
@@ -118,7 +120,7 @@ class DiskSpace:
         before, self.short = self.short, bool(self._files) or any(shard.full is not None for shard in self._shards)
         if self.short == before:
             return
-        if self.short and all(shard.full is None for shard in self._shards):  # of those `engine/writer_watch` tells
+        if self.short and all(shard.full is None for shard in self._shards):  # `engine/writer_watch` logs full shards
             _log.error("writes are refused, reads are answered", extra=facts(reason=str(self.refusal)))
         changed = self.on_short if self.short else self.on_roomy
         if changed is not None:

@@ -1,12 +1,12 @@
-"""How hard the server is pressed, and what follows from it (http-v0 §15). Throttling costs latency, never data.
+"""How overloaded the server is, and what follows from it (http-v0 §15). Throttling costs latency, never data.
 
-Two signs: how full the fullest shard's queue is, and how late the loop runs what it meant to run by now. The second is
-what a tick every `TICK_MS` finds, the better of the last two: a machine that was asleep, or one long turn, is over when
-it is noticed, and a loop that cannot keep up is late again and again.
+Two signals: how full the fullest shard's queue is, and how late the event loop runs its timers. A tick every `TICK_MS`
+measures the second one; the smaller of the last two measurements counts. So a machine that was asleep, or one long loop
+turn, has no effect, while a loop that cannot keep up is late in every tick.
 
-    CALM      nothing
-    PRESSED   pushes are gathered for `GATHER_MS`; topics of negative priority are not pushed, and can still be polled
-    CRITICAL  writes are refused too, unless they ask not to be
+    CALM      nothing happens
+    PRESSED   pushes are gathered for `GATHER_MS`; topics of negative priority are not pushed, but can still be polled
+    CRITICAL  writes are refused too, unless they set `disable_backpressure`
 """
 
 from enum import IntEnum
@@ -27,7 +27,7 @@ _NS_PER_MS = 1_000_000
 
 
 class Level(IntEnum):
-    """From nothing to refusal."""
+    """Degree of overload; the higher, the more the server holds back."""
 
     CALM = 0
     PRESSED = 1
@@ -35,7 +35,7 @@ class Level(IntEnum):
 
 
 class Pressure:
-    """The two signs, read together."""
+    """Computes the level of overload from queue depth and loop lag."""
 
     def __init__(self, runtime: Runtime, clock: Clock, shards: Shards) -> None:
         self._runtime = runtime
@@ -47,12 +47,12 @@ class Pressure:
         self._last_lag_ms = 0
 
     def start(self) -> None:
-        """Begin to watch the loop."""
+        """Begin to measure how late the loop is."""
         self._due_ns = self._clock.monotonic_ns() + TICK_MS * _NS_PER_MS
         self._timer = self._runtime.later(TICK_MS, self._tick)
 
     def stop(self) -> None:
-        """And end."""
+        """Stop the measurements by cancelling the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -65,7 +65,7 @@ class Pressure:
 
     @property
     def level(self) -> Level:
-        """How it stands now."""
+        """Return the current level of overload."""
         depth = max(shard.depth for shard in self._shards.all)
         if depth > _CRITICAL_DEPTH or self._lag_ms > _CRITICAL_LAG_MS:
             return Level.CRITICAL
@@ -74,7 +74,7 @@ class Pressure:
         return Level.CALM
 
     def check_write(self) -> None:
-        """Refuse a write for now, if it has come to that."""
+        """Raise ThrottledError while the level is CRITICAL."""
         critical = self._lag_ms > _CRITICAL_LAG_MS
         for shard in self._shards.all:
             critical |= shard.depth > _CRITICAL_DEPTH

@@ -1,8 +1,9 @@
-"""Who is served next when many are ready (http-v0 §15). Pure: it knows neither what is served nor what time it is.
+"""Which ready item is served next (http-v0 §15). Pure: it neither knows the kind of items nor reads a clock.
 
-Five bands by effective priority, deficit round robin between them, first come first served inside one. A round gives
-each band credit by its weight; what an item turned out to cost is taken from its band's, and a band in debt waits for
-later rounds. No weight is zero, so nothing starves; and what waits rises, a tenth of a point per millisecond.
+There are five bands by effective priority. Bands are served by deficit round robin, the items of one band in order of
+arrival. Each round gives every band credit in proportion to its weight. The cost of a served item is taken from its
+band's credit, and a band in debt waits for later rounds. No weight is zero, so no band starves. The priority of a
+waiting item rises by a tenth of a point per millisecond.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ T = TypeVar("T")
 _FLOORS = (750, 500, 250, 0)
 _WEIGHTS = (8, 4, 2, 1, 1)
 CREDIT = 64 << 10
-"""What a weight of one is worth in a round, in the unit of costs: bytes."""
+"""Credit that a weight of one adds per round, in bytes."""
 
 _MS_PER_POINT = 10
 _AGE_POINTS_MAX = 1000
@@ -24,7 +25,7 @@ _AGE_STEP_MS = 50
 
 
 def band_of(priority: int) -> int:
-    """The number of a priority's band; 0 is served most."""
+    """Return the number of the band that a priority belongs to; band 0 is served most."""
     for band, floor in enumerate(_FLOORS):
         if priority >= floor:
             return band
@@ -32,7 +33,7 @@ def band_of(priority: int) -> int:
 
 
 class Bands(Generic[T]):
-    """Items that wait to be served."""
+    """Items that wait to be served, in one queue per band."""
 
     def __init__(self) -> None:
         self._queues: list[deque[tuple[T, int, int]]] = [deque() for _ in _WEIGHTS]
@@ -45,28 +46,28 @@ class Bands(Generic[T]):
         return self._size
 
     def add(self, item: T, priority: int, now_ms: int) -> None:
-        """Wait from now on."""
+        """Queue an item with its priority, waiting since `now_ms`."""
         if not self._size:
             self._aged_ms = now_ms
         self._size += 1
         self._queues[band_of(priority)].append((item, priority, now_ms))
 
     def take(self, now_ms: int) -> T:
-        """The next one; there must be one. What it costs is told by `spend`, before the next call."""
+        """Remove and return the next item; there must be one. Call `spend` with its cost before the next `take`."""
         assert self._size
         if now_ms - self._aged_ms >= _AGE_STEP_MS:
             self._aged_ms = now_ms
             self._rise(now_ms)
         while not (self._queues[self._at] and self._credit[self._at] > 0):
             if not self._queues[self._at]:
-                self._credit[self._at] = 0  # neither credit nor debt outlives the wait
+                self._credit[self._at] = 0  # neither credit nor debt is kept by an empty band
             self._at = (self._at + 1) % len(_WEIGHTS)
             self._credit[self._at] += _WEIGHTS[self._at] * CREDIT
         self._size -= 1
         return self._queues[self._at].popleft()[0]
 
     def spend(self, cost: int) -> None:
-        """The one that was taken last has cost so much."""
+        """Charge the cost in bytes of the item that `take` returned last to its band."""
         self._credit[self._at] -= max(cost, 1)
 
     def _rise(self, now_ms: int) -> None:
@@ -85,7 +86,7 @@ AGE_MAX = 1000
 
 
 def effective_priority(config: TopicConfig, consumed_at: int | None, now: int, waited_ms: int = 0) -> int:
-    """The sum of the three, rounded. `consumed_at` is when it was last read, if it was."""
+    """Return manual priority, recency and age added up and rounded. `consumed_at` is the last read, if any."""
     manual = max(-PRIORITY_MAX, min(PRIORITY_MAX, config.priority or 0))
     age = min(AGE_MAX, max(0, waited_ms) * AGE_PER_MS)
     return round(manual + _recency(config, consumed_at, now) + age)

@@ -1,8 +1,9 @@
-"""How many bytes the server may hold (http-v0 §16): live payload of all topics, and what is on its way in.
+"""The limit on bytes that the server holds (http-v0 §16): live payload of all topics, and payload that is being
+written.
 
-What has expired does not count, though nobody may have looked at its topic since: before anything is refused, every
-topic that may hold expired records is looked at. `_due` is the next moment at which one can, so that a full server
-that refuses many writes does not look again for each of them.
+Expired records do not count, even if their topic has not removed them yet: before a write is refused, every topic that
+may hold expired records removes them. `_due` is the next moment at which a topic can have new ones, so a full server
+that refuses many writes does not search again for each of them.
 """
 
 from driftq.engine.engine_time import EngineTime
@@ -13,7 +14,7 @@ _RETRY_MS = 1000
 
 
 class Quota:
-    """The one cap on bytes; 0 is none."""
+    """The server-wide limit on payload bytes; 0 means no limit."""
 
     def __init__(self, catalog: Catalog, time: EngineTime, most: int) -> None:
         self._catalog = catalog
@@ -24,10 +25,11 @@ class Quota:
         self._due = 0
         self._configs_seen = -1
         self.reserved = 0
-        """Bytes that count and are in no topic yet: who adds some here takes them away again."""
+        """Bytes that count although no topic holds them yet. Code that adds bytes here must also subtract them again.
+        """
 
     def check(self, size: int) -> None:
-        """Refuse so many bytes more than there is room for; exactly as many are taken. Raises ThrottledError."""
+        """Raise ThrottledError if `size` more bytes would exceed the limit; reaching it exactly is allowed."""
         if not self._most or self._fits(size):
             return
         self._expire()
@@ -39,7 +41,7 @@ class Quota:
             )
 
     def left(self, wanted: int) -> int | None:
-        """How many bytes there is room for, if less than wanted; None when there is room for all."""
+        """Return how many bytes still fit if that is less than `wanted`; None when `wanted` fits."""
         if not self._most or self._fits(wanted):
             return None
         self._expire()

@@ -1,6 +1,6 @@
-"""Whether a topic that rejects has room (http-v0 §4.4).
+"""Whether a topic with `discard: reject` has room for a write (http-v0 §4.4).
 
-What is under way counts as if it were there, so that writes which race cannot overrun a cap together.
+Writes in flight count as if they were stored, so that concurrent writes cannot exceed a cap together.
 """
 
 from typing import Protocol
@@ -11,21 +11,21 @@ from driftq.model.topic_config import Discard, TopicConfig
 
 
 class TopicLoad(Protocol):
-    """What asks for room."""
+    """A write whose size is checked against the caps."""
 
     @property
     def count(self) -> int:
-        """Records."""
+        """Return the number of records."""
         ...
 
     @property
     def payload_bytes(self) -> int:
-        """Their bytes, as the contract counts them."""
+        """Return the payload bytes of the records, as the contract counts them."""
         ...
 
 
 def check_size(config: TopicConfig, load: TopicLoad) -> None:
-    """A write larger than a whole rejecting topic will never fit."""
+    """Raise RecordTooLargeError if a write exceeds a cap of a rejecting topic even when the topic is empty."""
     if config.discard is Discard.REJECT and (
         _over(load.count, config.cap_records) or _over(load.payload_bytes, config.cap_bytes)
     ):
@@ -36,7 +36,7 @@ def check_size(config: TopicConfig, load: TopicLoad) -> None:
 
 
 def check_caps(topic: Topic, load: TopicLoad) -> None:
-    """A rejecting topic takes what fits, and no more."""
+    """Raise TopicFullError if a write does not fit into a rejecting topic now, RecordTooLargeError if it never will."""
     config = topic.config
     check_size(config, load)
     if config.discard is Discard.REJECT:

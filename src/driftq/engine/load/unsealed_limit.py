@@ -1,11 +1,12 @@
-"""The bound on what is in no segment file yet (http-v0 §16): blocks in memory, and log that no checkpoint can free.
+"""The limit on data that is in no segment file yet (http-v0 §16): blocks in memory, and log that no checkpoint can
+free.
 
-A block leaves memory when the writer of segments has written it, and a checkpoint waits for that writer too. So while
-it does not write, every record that is taken costs memory and log. At the bound records are refused with `429`;
-deletes, acks and everything else that brings no record are not.
+A block leaves memory when the segment writer has written it, and a checkpoint waits for that writer too. So while the
+writer does not write, every accepted record costs memory and log. At the limit, records are refused with `429`;
+deletes, acks and everything else that adds no record are not.
 
-Blocks are bounded at any time. The log is bounded while the writer is hung, because a checkpoint that is under way and
-makes progress may let more log collect than that.
+The limit on blocks always applies. The limit on the log applies only while the writer is hung, because more log may
+collect during a checkpoint that makes progress.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ _RETRY_MS = 1000
 
 
 class UnsealedLimit:
-    """How many bytes may wait for the writer of segments: as many as the cache has, and at least 64 MiB."""
+    """Limits the bytes that wait for the segment writer to the size of the block cache, but at least 64 MiB."""
 
     def __init__(self, blocks: Blocks, cache_bytes: int, checkpoint_bytes: int, log_bytes: Callable[[], int]) -> None:
         self._blocks = blocks
@@ -29,17 +30,17 @@ class UnsealedLimit:
         self._most = max(_LEAST, cache_bytes)
         self._log_most = checkpoint_bytes + self._most
         self.stuck = False
-        """Whether the writer of segments is hung, and checkpoints with it."""
+        """Whether the segment writer is hung, and checkpoints with it."""
 
     @property
     def size(self) -> int:
-        """Bytes of blocks that are in no segment file yet."""
+        """Return the bytes of blocks that are in no segment file yet."""
         return self._blocks.unwritten_bytes
 
     def check(self, size: int = 0) -> None:
-        """Raise ThrottledError if no more records may be taken now.
+        """Raise ThrottledError if no more records may be accepted now.
 
-        `size` is given for what may be larger than the limit, a commit of staged parts: it is refused only while the
+        `size` is given for a commit of staged parts, which may be larger than the limit: it is refused only while the
         writer is hung, because otherwise it is written piece by piece.
         """
         unwritten = self._blocks.unwritten_bytes

@@ -1,1 +1,1 @@
-"""The read path."""
+"""The read path: pages of records, and lookups by seq, tag and time."""

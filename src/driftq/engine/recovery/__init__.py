@@ -1,1 +1,1 @@
-"""From files back to memory."""
+"""Rebuilds the state in memory from checkpoint, segments and log at start."""

@@ -1,1 +1,1 @@
-"""Topics in memory."""
+"""The state of topics in memory."""

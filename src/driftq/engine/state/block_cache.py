@@ -1,20 +1,20 @@
-"""Where the bytes of a block are right now: in memory because they are new or were read lately, or in a segment file.
+"""Finds the bytes of a block: in memory because it is new or was read recently, or in a segment file.
 
-Blocks that are not in their file yet stay in memory, and so does for a while what a checkpoint copies: the cache gets
-what these leave of `budget` bytes, least recently used out first. So all of it together is within the budget for as
-long as the first two are; records of an `ephemeral` topic are not counted. Every block that comes from a file is
-verified before anybody sees it.
+Blocks that are not in their file yet stay in memory, and so do, for a while, blocks that a checkpoint copies. The cache
+gets what these two leave of `budget` bytes and drops the least recently used blocks first. So the total stays within
+the budget as long as the first two do; records of `ephemeral` topics are not counted. Every block that comes from a
+file is verified before it is returned.
 
 A segment is in one of these states. The state is not stored: every read finds it again.
-- readable: its files give back bytes whose checksums fit.
-- unavailable: a call on a file failed with an errno (ENOENT, EIO, ESTALE, ...) or took too long. This says nothing
-  about the records. A caller gets `SegmentUnavailableError`; work without a caller tries again later.
-- damaged: the file is there, in a directory that carries this server's mark, and a checksum does not fit
+- readable: its files return bytes whose checksums match.
+- unavailable: a call on a file failed with an errno (ENOENT, EIO, ESTALE, ...) or took too long. The records may be
+  intact. A caller gets `SegmentUnavailableError`; background work tries again later.
+- damaged: the file exists, in a directory that carries this server's mark, and a checksum does not match
   (`BlockDamagedError`). Only this proof makes a hole.
 - given up: all its records are holes. Its files are not part of the log any more.
 
-A reader whose page is larger than the cache has to see its first block when its last one has been read. So a block is
-found for as long as anybody holds it, in the cache or not.
+A reader whose page is larger than the cache needs its first block again after its last one has been read. So a block
+can be found as long as any reader holds it, even if it has left the cache.
 """
 
 from collections import OrderedDict
@@ -41,7 +41,7 @@ class Usage:
 
 
 class Blocks:
-    """The one door to blocks."""
+    """The only way to get a block: from memory, from a hot file or from a cold file."""
 
     def __init__(self, store: SegmentStore, cold: ColdStore | None, budget: int) -> None:
         self.store = store
@@ -53,16 +53,16 @@ class Blocks:
         self._unwritten: dict[tuple[int, int], int] = {}
         self._held_bytes = 0
         self.unwritten_bytes = 0
-        """Bytes of blocks that are in no file yet: they cannot leave memory."""
+        """Bytes of blocks that are in no file yet and so cannot leave memory."""
         self._alive: WeakValueDictionary[tuple[int, int], Block] = WeakValueDictionary()
 
     @property
     def kept_bytes(self) -> int:
-        """What of the budget is taken: blocks, written or not, and what is lent."""
+        """Return the bytes of the budget that are in use: blocks, written or not, and bytes counted with `lend`."""
         return self._cached_bytes + self._held_bytes
 
     def add(self, segment: Segment, block: Block, *, last_ts: int, payload: int) -> int:
-        """A closed block behind the others of its segment, not in its file yet. Returns its number."""
+        """Append a closed block that is not in its file yet to its segment. Returns its number."""
         number = segment.add(block, last_ts=last_ts, payload=payload)
         if not segment.resident:
             self._unwritten[segment.uid, number] = len(block.frame)
@@ -71,12 +71,12 @@ class Blocks:
         return number
 
     def written(self, segment: Segment, number: int) -> None:
-        """A block is in its file: it may leave memory."""
+        """Mark a block as written to its file, so that it may leave memory."""
         self._uncount(segment, number)
         self.keep(segment, number, segment.pending.pop(number))
 
     def lend(self, size: int) -> None:
-        """Count bytes that somebody else keeps for a while; a negative number takes them back."""
+        """Count bytes that a caller holds for a while against the budget; a negative number takes them off again."""
         self._held_bytes += size
         self._shrink()
 
@@ -91,7 +91,7 @@ class Blocks:
             self._cached_bytes -= len(dropped.frame)
 
     def nowait(self, topic_id: int, segment: Segment, number: int) -> Block | None:
-        """A block without waiting for the device, or None. Raises BlockDamagedError or OSError."""
+        """Return a block if that needs no wait for the device, else None. Raises BlockDamagedError or OSError."""
         found = self.in_memory(segment, number)
         if found is None and not segment.cold:
             found = self.store.read_block_nowait(topic_id, segment.first_seq, segment.index, number)
@@ -100,7 +100,7 @@ class Blocks:
         return found
 
     def load(self, topic_id: int, segment: Segment, number: int) -> Block:
-        """A block, however long it takes. Raises BlockDamagedError or OSError."""
+        """Return a block, even if the read takes long. Raises BlockDamagedError or OSError."""
         found = self.in_memory(segment, number)
         if found is None:
             found = self.read(topic_id, segment.first_seq, segment.index, number, cold=segment.cold)
@@ -108,9 +108,9 @@ class Blocks:
         return found
 
     def read(self, topic_id: int, first_seq: int, index: BlockIndex, number: int, *, cold: bool) -> Block:
-        """A block from its file. Raises BlockDamagedError or OSError.
+        """Read a block from its file. Raises BlockDamagedError or OSError.
 
-        For a thread: it looks at no segment, for that may move to the cold tier while the thread reads.
+        Safe on a thread: it uses no Segment, because that may move to the cold tier while the thread reads.
         """
         if cold:
             assert self.cold is not None
@@ -127,7 +127,7 @@ class Blocks:
         self._shrink()
 
     def forget(self, topic_id: int, segment: Segment) -> None:
-        """A segment is gone, or its files are elsewhere now."""
+        """Drop the blocks of a segment that is deleted, or whose files have moved."""
         for number in range(len(segment.index)):
             self._uncount(segment, number)
             self._alive.pop((segment.uid, number), None)
@@ -137,7 +137,7 @@ class Blocks:
         self.store.forget(topic_id, segment.first_seq)
 
     def in_memory(self, segment: Segment, number: int) -> Block | None:
-        """A block that need not be read, or None."""
+        """Return a block that is in memory, else None."""
         found = segment.pending.get(number)
         if found is None:
             key = (segment.uid, number)

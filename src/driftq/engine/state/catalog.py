@@ -28,7 +28,7 @@ class Catalog:
         self.by_id: dict[int, Topic] = {}
         self.by_name: dict[str, Topic] = {}
         self.config_changes = 0
-        """How many configs have been applied, for whoever remembers something that follows from them."""
+        """How many configs have been applied. Code that caches values computed from configs compares it."""
         self._sorted: list[str] | None = None
         self.next_id = 1
         self.features: list[DurableState] = []
@@ -37,12 +37,12 @@ class Catalog:
         self.load_late: Callable[[], None] | None = None
         """Loads every topic that is late (`engine/recovery/deferred_load`). Raises SegmentUnavailableError."""
         self.wait_for_late: Callable[[], Pending[None]] | None = None
-        """Returns what settles when no topic is late any more, or when one cannot be loaded now."""
+        """Returns a Pending that settles when no topic is late any more, or when one cannot be loaded now."""
         self._floor_moved: FloorMoved | None = None
         self._keyed: Callable[[Topic], None] | None = None
 
     def find(self, name: str) -> Topic | None:
-        """The topic of a name, if it is there for readers. Raises SegmentUnavailableError."""
+        """Return the topic with this name if readers can see it. Raises SegmentUnavailableError."""
         topic = self.holder(name)
         return topic if topic is not None and topic.visible else None
 
@@ -54,49 +54,49 @@ class Catalog:
         return topic
 
     def when_loaded(self, then: Callable[[BaseException | None], None]) -> None:
-        """Call back when no topic is late: at once, where none is; with an error where one cannot be loaded now."""
+        """Call back when no topic is late, at once if none is; with an error if a topic cannot be loaded now."""
         if self.wait_for_late is None:
             then(None)
         else:
             self.wait_for_late().then(lambda done: then(done.error))
 
     def load_all(self) -> None:
-        """Load what is late. Raises SegmentUnavailableError."""
+        """Load all topics that are late. Raises SegmentUnavailableError."""
         if self.load_late is not None:
             self.load_late()
 
     def get(self, name: str) -> Topic:
-        """The topic of a name, or the error that there is none."""
+        """Return the topic with this name, or raise TopicNotFoundError."""
         topic = self.find(name)
         if topic is None:
             raise TopicNotFoundError(name)
         return topic
 
     def names(self) -> list[str]:
-        """Every name that is held, in order; not all of them are there for readers."""
+        """Return every name that is held, sorted; readers may not see all of these topics."""
         if self._sorted is None:
             self._sorted = sorted(self.by_name)
         return self._sorted
 
     def hold_name(self, topic: Topic) -> None:
-        """The topic's name is taken from now on."""
+        """Reserve the topic's name for it."""
         self.by_name[topic.name] = topic
         if self._sorted is not None:
             insort(self._sorted, topic.name)
 
     def free_name(self, topic: Topic) -> None:
-        """And free again, if it was this topic's."""
+        """Release the topic's name, unless another topic holds it now."""
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
             if self._sorted is not None:
                 del self._sorted[bisect_left(self._sorted, topic.name)]
 
     def visible(self) -> Iterable[Topic]:
-        """Every topic that is there for readers."""
+        """Return every topic that readers can see."""
         return [topic for topic in self.by_id.values() if topic.visible]
 
     def adopt(self, topic_id: int, name: str, config: TopicConfig) -> Topic:
-        """A topic that the log or a checkpoint names."""
+        """Register a topic that the log or a checkpoint contains."""
         topic = Topic(topic_id, name, config, self._blocks, self._timeline)
         topic.floor_moved, topic.keyed = self._floor_moved, self._keyed
         self.by_id[topic_id] = topic
@@ -104,20 +104,20 @@ class Catalog:
         return topic
 
     def watch_keys(self, hears: Callable[[Topic], None]) -> None:
-        """Call this one whenever a topic gets an idempotency key, and now for those that have some."""
+        """Call `hears` whenever a topic gets an idempotency key, and now for every topic."""
         self._keyed = hears
         for topic in self.by_id.values():
             topic.keyed = hears
             hears(topic)
 
     def watch_floors(self, hears: FloorMoved) -> None:
-        """From now on somebody hears of floors that the log does not give."""
+        """Call `hears` whenever a retention floor moves that replay cannot compute from the log."""
         self._floor_moved = hears
         for topic in self.by_id.values():
             topic.floor_moved = hears
 
     def forget(self, topic: Topic) -> None:
-        """A topic is deleted: nothing of it is left but files, for a while."""
+        """Remove a deleted topic from memory; only its files remain for a while."""
         topic.visible = False
         topic.gone = True
         self.by_id.pop(topic.id, None)
@@ -132,6 +132,6 @@ class Catalog:
 
 
 def check_epoch(topic: Topic, epoch: int | None) -> None:
-    """Raise EpochMismatchError if the caller names another topic that had this name."""
+    """Raise EpochMismatchError if the caller means an earlier topic with the same name."""
     if epoch is not None and epoch != topic.id:
         raise EpochMismatchError(f"topic {topic.name!r} was deleted and made again since", detail={"epoch": topic.id})

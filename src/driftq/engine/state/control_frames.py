@@ -1,6 +1,6 @@
 """The bodies of the engine's control frames, as msgpack arrays: fields may be added at the end, never moved.
 
-A version that does not know a field refuses the body, so that nothing it stands for is dropped without a word.
+A version that does not know a field refuses the body, so that it never drops what the field means without an error.
 """
 
 from typing import TypeVar
@@ -12,7 +12,7 @@ from driftq.model.topic_config import TopicConfig
 
 
 class TopicFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind TOPIC: create and update. Floors and head stand in it: they only ever grow, and jumps are explained."""
+    """Kind TOPIC: create and update. Contains floors and head, which never decrease, to explain any jump."""
 
     name: str
     config: TopicConfig
@@ -25,7 +25,7 @@ class TopicFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class DeleteFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind DELETE. Never touches a seq at or above `bound`; a selector that is None does not select."""
+    """Kind DELETE. Never deletes a seq at or above `bound`; a selector that is None is not used."""
 
     bound: int
     before: int | None = None
@@ -35,7 +35,7 @@ class DeleteFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class WatermarkBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind HEAD_WATERMARK: `disk` seqs up to here may have been given out."""
+    """Kind HEAD_WATERMARK: `disk` seqs up to `reserved` may have been given out."""
 
     reserved: int
 
@@ -49,7 +49,7 @@ class HoleBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class FloorsBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind FLOORS: where the floors of a topic were that is, or was, `ephemeral` in part."""
+    """Kind FLOORS: the floors of a topic that has records of an `ephemeral` time."""
 
     earliest: int
     cap_lost: int
@@ -57,24 +57,24 @@ class FloorsBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class TimeSeenBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind TIME_SEEN: expiry has been judged at this moment of engine time, or is about to be."""
+    """Kind TIME_SEEN: expiry has been decided for this moment of engine time, or is about to be."""
 
     moment: int
 
 
 COMMIT = 81
-"""The kind of the frame that closes a publication; the number is of the range of staged writes."""
+"""The kind of the frame that closes a publication; the number is in the range of staged writes."""
 
 
 class WriterTag(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The writer column of a publication's Append frames: whose, and which of theirs."""
+    """The writer column of a publication's Append frames: the writer's name and its batch number."""
 
     writer: str
     batch: int
 
 
 class CommitBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind COMMIT: the Append frames before it, with this writer and batch, are these seqs."""
+    """Kind COMMIT: the Append frames before it with this writer and batch have the seqs `first` to `last`."""
 
     writer: str
     batch: int
@@ -88,23 +88,25 @@ _decoders: dict[type[Struct], msgpack.Decoder[Struct]] = {}
 
 
 def encode_body(body: Struct) -> bytes:
-    """To bytes."""
+    """Encode a body as a msgpack array."""
     return _encoder.encode(body)
 
 
 class _StrictConfig(TopicConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A config as stored. Callers of the API may send fields that nobody knows; a stored one has a newer author."""
+    """A config as stored. Callers of the API may send unknown fields; in a stored config they mean a newer version
+    wrote it.
+    """
 
 
 class _Named(Struct, array_like=True):
-    """What a TOPIC body begins with."""
+    """The first fields of a TOPIC body."""
 
     name: str
     config: _StrictConfig
 
 
 class _Numbered(Struct, array_like=True):
-    """What the topics of a checkpoint begin with."""
+    """The first fields of a topic in a checkpoint."""
 
     topic_id: int
     name: str
@@ -117,7 +119,7 @@ check_stored_config = msgpack.Decoder(_Numbered).decode
 
 
 def decode_body(kind: type[_T], body: bytes) -> _T:
-    """From bytes."""
+    """Decode a body. Raises DecodeError if it has fields that this version does not know."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgpack.Decoder(kind)

@@ -1,4 +1,4 @@
-"""The holes of one topic: sorted, apart, neighbours of one reason and one certainty joined."""
+"""The holes of one topic: sorted and disjoint; neighbours with the same reason and certainty are joined."""
 
 from bisect import bisect_right
 
@@ -8,7 +8,7 @@ from driftq.model.tombstone import Hole, Reason
 
 
 class HoleList:
-    """Seq ranges that hold no record through no wish of the reader."""
+    """Seq ranges whose records were lost or damaged, not deleted on request."""
 
     __slots__ = ("all",)
 
@@ -16,7 +16,7 @@ class HoleList:
         self.all: list[Hole] = holes or []
 
     def add(self, first: int, last: int, reason: Reason, *, at_most: bool = False) -> None:
-        """One more range. What is a hole already stays what it is."""
+        """Add a range. Parts of it that are holes already keep their reason."""
         if first > last:
             return
         gaps = []
@@ -31,12 +31,12 @@ class HoleList:
         self.all = _joined(sorted([*self.all, *gaps], key=lambda hole: hole.first))
 
     def forget_before(self, seq: int) -> None:
-        """Retention has passed everything below a seq: a hole down there tells nobody anything."""
+        """Remove the holes below a seq that retention has passed, because readers get a tombstone for them anyway."""
         if self.all and self.all[0].last < seq:
             self.all = [hole for hole in self.all if hole.last >= seq]
 
     def at_or_after(self, seq: int) -> Hole | None:
-        """The hole that holds a seq, or the next one behind it."""
+        """Return the hole that contains a seq, or the next one above it."""
         place = bisect_right(self.all, seq, key=lambda hole: hole.first) - 1
         if place >= 0 and seq <= self.all[place].last:
             return self.all[place]

@@ -1,10 +1,9 @@
 """Idempotency keys of one topic: which seqs an earlier write with the same key got.
 
-A key is remembered while it is at most as old as the window: while its write was stamped at or above the `kept_from`
-that callers compute (`engine.timeline`). It travels in the write's own frame and stands in checkpoints, so it
-lives exactly as long as the write's class promises: that of an `ephemeral` write ends with the process. An entry is
-one integer, so that millions of keys are no garbage collector's business: commit time, first seq, count, and a bit
-that says whether it lasts.
+A key is valid for the length of its window: while its write was stamped at or above the `kept_from` that callers
+compute (`engine.timeline`). The key is stored in the write's own frame and in checkpoints, so it lives as long as the
+durability class of the write promises: that of an `ephemeral` write ends with the process. An entry is one integer, so
+that millions of keys are no load for the garbage collector: commit time, first seq, count, and a bit for `lasts`.
 """
 
 import sys
@@ -16,7 +15,7 @@ _SEQ_BITS = 64
 
 
 class IdempotencyKeys:
-    """Key to the write that used it, oldest first."""
+    """Maps each key to the write that used it, oldest first."""
 
     __slots__ = ("_entries", "_order")
 
@@ -28,17 +27,17 @@ class IdempotencyKeys:
         return len(self._entries)
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether the key was used and is not forgotten yet; its window may be over."""
+        """Whether the key was used and is not removed yet; its window may be over."""
         return key in self._entries
 
     def remember(self, key: bytes, ts: int, first_seq: int, count: int, *, lasts: bool = True) -> None:
-        """A write with this key was committed; `lasts` says whether it will be there after a restart."""
+        """Store the key of a committed write; `lasts` is whether the write survives a restart."""
         self._entries.pop(key, None)
         self._entries[key] = ((ts << _SEQ_BITS | first_seq) << _COUNT_BITS | count) << 1 | lasts
         self._order.append((ts, key))
 
     def find(self, key: bytes, kept_from: int) -> tuple[int, int] | None:
-        """First seq and count of the write that used the key, while it is remembered."""
+        """Return first seq and count of the write that used the key, or None if its window is over."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -47,11 +46,11 @@ class IdempotencyKeys:
 
     @property
     def oldest_ts(self) -> int:
-        """The lowest stamp that a key may have. There must be a key."""
+        """Return the lowest stamp that a key may have. There must be a key."""
         return self._order[0][0]
 
     def expire(self, kept_from: int, most: int = sys.maxsize) -> None:
-        """Forget what was stamped below, and is out of its window, up to so many uses of keys."""
+        """Remove keys that were stamped below `kept_from`. Looks at `most` uses of keys at most."""
         order, entries = self._order, self._entries
         for _ in range(min(most, len(order))):
             ts, key = order[0]
@@ -59,12 +58,12 @@ class IdempotencyKeys:
                 return
             order.popleft()
             entry = entries.get(key)
-            # A key used again after its window stands in the order twice; its entry is the newer use.
+            # A key that was used again after its window is in the order twice; its entry belongs to the newer use.
             if entry is not None and _unpack(entry)[0] == ts:
                 del entries[key]
 
     def items(self) -> Iterator[tuple[bytes, int, int, int]]:
-        """Key, commit time, first seq and count of those that last, oldest first."""
+        """Yield key, commit time, first seq and count of the keys that survive a restart, oldest first."""
         for key, entry in self._entries.items():
             if entry & 1:
                 yield (key, *_unpack(entry))

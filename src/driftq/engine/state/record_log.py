@@ -1,12 +1,12 @@
-"""The log under a topic: blocks and segments in order of their seqs, which rows of them are live, and where they are.
+"""The log of a topic: its segments and blocks in order of their seqs, and which of their rows are live.
 
-Rows come in at the head, as rows for the open block or as blocks of their own. Invariants, after every method
+Records are added at the head, as rows for the open block or as whole blocks. Invariants, after every method
 - `earliest` is the first live record, or `head + 1` when there is none; every row below it is gone;
 - `count` and `payload` are exact over live records;
-- blocks stand in order of their seqs and do not overlap; between two of them there may be a hole, deleted segments, or
-  records that an `ephemeral` class lost with a restart.
+- blocks are in order of their seqs and do not overlap; between two of them there may be a hole, deleted segments, or
+  `ephemeral` records that a restart lost.
 
-What makes rows go is `engine/state/topic`'s business.
+`engine/state/topic` decides which rows are removed.
 """
 
 from abc import ABC, abstractmethod
@@ -24,23 +24,23 @@ from driftq.storage.blocks.rows import Rows
 
 
 class LogPart(NamedTuple):
-    """A closed block, or the open one, as a place in the log."""
+    """The position of a closed block, or of the open one, in the log."""
 
     segment: Segment
     number: int
     first_seq: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a place for
+    count: int  # type: ignore[assignment]  # hides tuple.count, which no caller needs
     first_ts: int
     last_ts: int
 
     @property
     def end_seq(self) -> int:
-        """One more than the seq of its last row."""
+        """Return the seq after its last row."""
         return self.first_seq + self.count
 
 
 class Log(ABC):
-    """The records of one topic."""
+    """The records of one topic, without the rules that remove them."""
 
     def __init__(self, topic_id: int, blocks: Blocks) -> None:
         self.id = topic_id
@@ -52,33 +52,34 @@ class Log(ABC):
         self.payload = 0
         self.segments: list[Segment] = []
         self.dropped: list[Segment] = []
-        """Segments nothing of which is left; whoever keeps the files takes them from here."""
+        """Segments without live records. `engine/files/segment_files` takes them from here and removes their files."""
         self.open: OpenBlock | None = None
         self.open_dead: Dead | None = None
         self.oldest_ts = 0
-        """No live record is older than this: what lets a TTL check end at once."""
+        """A lower bound for the stamps of live records: lets a TTL check end early."""
         self.changed = True
-        """Has anything changed that the last capture does not show?"""
-        # Under way, not part of the state:
+        """Whether anything has changed since the last capture for a checkpoint."""
+        # In flight, not part of the state:
         self.next_seq = 1
         self.op = 0
-        """The newest control frame that is applied."""
+        """The number of the newest control frame that is applied."""
         self.next_op = 1
 
     @abstractmethod
     def is_resident(self) -> bool:
-        """Do the records to come stay in memory for good?"""
+        """Whether records to come are kept in memory only."""
 
     @property
     def usage(self) -> Usage:
-        """Live records and bytes of the whole server, this topic's among them."""
+        """Return live records and bytes of the whole server, including this topic."""
         return self._blocks.usage
 
-    # Coming in
+    # Adding records
 
     def add(self, rows: Rows | Block, ts: int, times: "array[int] | None" = None) -> None:
-        """Records at the head: rows for the open block, or a block of their own. `ts` is that of the last one, and
-        `times` is given with rows whose times differ."""
+        """Add records at the head: rows for the open block, or a block of their own. `ts` is the stamp of the last
+        record; `times` is given for rows with different stamps.
+        """
         first = self.head + 1
         resident = self.is_resident()
         if isinstance(rows, Block):
@@ -104,7 +105,7 @@ class Log(ABC):
         self._account(rows.count, rows.payload_bytes)
 
     def add_one(self, data: bytes, tag: bytes | None, ts: int) -> None:
-        """One record at the head, with no more than these: what `add` does, for less."""
+        """Add one record that has only data and a tag: the same effect as `add`, but faster."""
         head = self.head + 1
         opened = self.open
         if opened is None:
@@ -123,7 +124,7 @@ class Log(ABC):
             self.close_open()
 
     def close_open(self) -> None:
-        """The open block becomes a block of the active segment."""
+        """Close the open block and append it to the active segment."""
         opened = self.open
         if opened is None:
             return
@@ -136,7 +137,7 @@ class Log(ABC):
             segment.live -= dead.count
 
     def seal_active(self) -> None:
-        """What comes next goes to a new segment."""
+        """Close the active segment: the next record goes to a new one."""
         self.close_open()
         if self.segments and not self.segments[-1].sealing:
             self.segments[-1].sealing = True
@@ -153,10 +154,10 @@ class Log(ABC):
         self.segments.append(segment)
         return segment
 
-    # Coming back from a checkpoint
+    # Restoring from a checkpoint
 
     def add_segment(self, segment: Segment) -> None:
-        """A segment that is on disk, all its rows live."""
+        """Append a segment that is on disk and whose rows are all live."""
         if self.segments:
             self.segments[-1].sealing = True
         self.segments.append(segment)
@@ -165,12 +166,12 @@ class Log(ABC):
         self._account(segment.live, payload)
 
     def forget_rows(self, segment: Segment, records: int, payload: int) -> None:
-        """Rows of a segment that turned out to be gone."""
+        """Subtract rows of a segment that were found to be gone."""
         segment.live -= records
         self._account(-records, -payload)
 
     def add_restored(self, block: Block, flags: bytes) -> None:
-        """A block that was copied, behind what is here, with the flags of its gone rows."""
+        """Append a block that a checkpoint copied, with the flags of its gone rows."""
         opened = self.open
         if opened is not None and opened.first_seq + opened.count != block.first_seq:
             self.close_open()
@@ -201,12 +202,12 @@ class Log(ABC):
             self._account(-records, -payload)
 
     def close_where_gap(self, head: int) -> None:
-        """The open block may grow only if it ends at the head."""
+        """Close the open block if it does not end at `head`, because then it cannot grow."""
         if self.open is not None and self.open.first_seq + self.open.count - 1 != head:
             self.close_open()
 
     def settle_restored(self, earliest: int) -> None:
-        """Everything is back: find the first live record."""
+        """Finish a restore: find the first live record."""
         self.earliest = earliest
         self.next_seq = self.head + 1
         self.next_op = self.op + 1
@@ -214,10 +215,10 @@ class Log(ABC):
         if self.is_resident():
             self.seal_active()
 
-    # Places
+    # Finding blocks
 
     def parts(self, seq: int) -> Iterator[LogPart]:
-        """Every block from the one that holds a seq, or the first behind it, to the open one."""
+        """Yield every block from the one that contains a seq, or the first above it, to the open one."""
         segments = self.segments
         low, high = 0, len(segments)
         while low < high:
@@ -243,17 +244,17 @@ class Log(ABC):
             yield LogPart(segment, len(segment.index), opened.first_seq, opened.count, opened.ts, opened.last_ts)
 
     def dead_of(self, part: LogPart) -> Dead | None:
-        """The gone rows of a part, if it has lost any."""
+        """Return the gone rows of a part, or None if all its rows are live."""
         if self.is_open(part):
             return self.open_dead
         return part.segment.dead.get(part.number)
 
     def is_open(self, part: LogPart) -> bool:
-        """Is it the open block?"""
+        """Whether a part is the open block."""
         return self.open is not None and part.first_seq == self.open.first_seq
 
     def live_in(self, part: LogPart) -> tuple[int, int]:
-        """Live rows of a part and their payload bytes."""
+        """Return the number of live rows of a part and their payload bytes."""
         opened = self.open
         if opened is not None and part.first_seq == opened.first_seq:
             dead = self.open_dead
@@ -263,19 +264,19 @@ class Log(ABC):
         return part.segment.live_in(part.number)
 
     def source_nowait(self, part: LogPart) -> RowSource | None:
-        """The rows of a part, or None when reading them would wait. Raises BlockDamagedError or OSError."""
+        """Return the rows of a part, or None when reading them would wait. Raises BlockDamagedError or OSError."""
         if self.is_open(part):
             return self.open
         return self._blocks.nowait(self.id, part.segment, part.number)
 
     def block_of(self, segment: Segment, number: int) -> Block:
-        """A closed block, however long it takes. Raises BlockDamagedError or OSError."""
+        """Return a closed block, even if the read takes long. Raises BlockDamagedError or OSError."""
         return self._blocks.load(self.id, segment, number)
 
-    # Going
+    # Removing records
 
     def _dead(self, part: LogPart) -> Dead:
-        """The gone rows of a part, made when there were none."""
+        """Return the gone rows of a part; creates the object if needed."""
         if not self.is_open(part):
             return part.segment.dead_of(part.number)
         if self.open_dead is None:
@@ -291,7 +292,7 @@ class Log(ABC):
         self.changed = True
 
     def _settle(self) -> None:
-        """Move `earliest` to the first live record and let go of what lies before it."""
+        """Move `earliest` to the first live record and drop the segments below it."""
         if not self.count:
             self.earliest = self.head + 1
         else:
@@ -317,13 +318,13 @@ class Log(ABC):
             del segments[:done]
 
     def _drop_if_empty(self, segment: Segment) -> None:
-        """A delete may have emptied a segment inside the log."""
+        """Drop a segment if a delete has removed its last live row."""
         if segment.sealing and not segment.live and segment in self.segments:
             self.segments.remove(segment)
             self.dropped.append(segment)
 
 
 def _payload_of(block: Block, flags: bytes) -> int:
-    """Payload bytes of the flagged rows."""
+    """Return the payload bytes of the flagged rows."""
     weights = block.weights(0, block.count)
     return sum(weights[row + 1] - weights[row] for row, flag in enumerate(flags) if flag == DELETED)

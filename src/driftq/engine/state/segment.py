@@ -1,10 +1,10 @@
-"""One segment of a topic as memory knows it: where its blocks are, which of their rows are gone.
+"""One segment of a topic in memory: where its blocks are, and which of their rows are gone.
 
     active → sealing → sealed (a durable pair) → cold            a hole or a delete may empty it at any point: dropped
 
-`Dead` holds a flag byte per row, the same byte as on disk, for those blocks only that have lost rows. A row is gone
-when it was deleted, or when retention passed it while the rest of its block stayed. Only deletes are flipped on disk:
-what retention took lies below the topic's `earliest`, which says the same with one number.
+`Dead` holds a flag byte per row, the same byte as on disk, but only for blocks that have lost rows. A row is gone when
+it was deleted, or when retention removed it while the rest of its block stayed. Only the flags of deletes are set on
+disk: rows that retention removed are below the topic's `earliest`, which is stored as one number.
 
 Invariant: `live` is the number of rows in closed blocks that are not gone.
 """
@@ -21,7 +21,7 @@ _uids = count(1)
 
 
 class Dead:
-    """The gone rows of one block."""
+    """The rows of one block that are gone."""
 
     __slots__ = ("count", "flags", "payload")
 
@@ -31,7 +31,7 @@ class Dead:
         self.payload = payload
 
     def add(self, rows: Iterable[int], sizes: Iterable[int]) -> tuple[int, int]:
-        """Mark rows; those gone already do not count. Returns how many were new, and their payload bytes."""
+        """Mark rows as gone. Returns how many of them were live, and their payload bytes."""
         flags = self.flags
         records = payload = 0
         for row, size in zip(rows, sizes, strict=True):
@@ -44,22 +44,22 @@ class Dead:
         return records, payload
 
     def any_in(self, rows: range) -> bool:
-        """Is any of these rows, which follow each other, gone already?"""
+        """Whether any of these consecutive rows is gone already."""
         return self.flags.find(_GONE, rows[0], rows[-1] + 1) >= 0
 
     def add_run(self, rows: range, payload: int) -> tuple[int, int]:
-        """Mark rows that follow each other and are all live: what `add` does, for less."""
+        """Mark consecutive rows that are all live as gone: the same effect as `add`, but faster."""
         self.flags[rows[0] : rows[-1] + 1] = _GONE * len(rows)
         self.count += len(rows)
         self.payload += payload
         return len(rows), payload
 
     def grow(self, rows: int) -> None:
-        """The open block has got more rows; they are live."""
+        """Add flags for new rows of the open block; they are live."""
         self.flags.extend(bytes(rows))
 
     def first_live(self, row: int) -> int:
-        """The first row from `row` on that is not gone; the number of rows when there is none."""
+        """Return the first row from `row` on that is not gone; the number of rows when there is none."""
         rest = self.flags[row:]
         return len(self.flags) - len(rest.lstrip(_GONE))
 
@@ -68,7 +68,7 @@ _GONE = bytes([DELETED])
 
 
 class Segment:
-    """A seq range of one topic: closed blocks, and for the active one the file they go to."""
+    """A seq range of one topic: closed blocks, and the progress of writing, sealing and moving their files."""
 
     __slots__ = (
         "away",
@@ -105,52 +105,55 @@ class Segment:
         self.live = 0
         self.dead: dict[int, Dead] = {}
         self.pending: dict[int, Block] = {}
-        """Blocks that are not in the file yet, or never will be in a resident segment."""
+        """Blocks that are not in the file yet; in a resident segment, all blocks."""
         self.flips = array("Q")
         """Deleted seqs whose flag is not durable on disk yet, in the order of their deletes."""
         self.noted = 0
-        """So many of them, from the first on, does the last capture show."""
+        """Number of leading entries of `flips` that the last captured checkpoint contains."""
         self.flippable = 0
-        """So many does the newest durable checkpoint show; only their flags may be set."""
+        """Number of leading entries of `flips` in the newest durable checkpoint; only their flags may be set on disk.
+        """
         self.flipping = False
-        """Is a thread setting flags?"""
+        """Whether a thread is setting flags on disk."""
         self.resident = resident
-        """Records of an `ephemeral` topic: never on disk."""
+        """Whether its records belong to an `ephemeral` topic and are never on disk."""
         self.begun_ms = begun_ms
-        """Commit time of the first record: what its age is counted from."""
+        """Commit time of the first record; the age of the segment counts from it."""
         self.data_bytes = 0
         self.written_blocks = 0
         self.durable_blocks = 0
         self.writing = False
         self.given_up = False
-        """Was it dropped with a hole of damage in it? Then its files are kept in `lost/`."""
+        """Whether it was dropped with a damaged block in it; then its files are kept in `lost/`."""
         self.dropped = False
-        """Are its files being removed, or will they be?"""
+        """Whether its files are being removed or will be."""
         self.away = False
-        """Is it being sealed by another process? Then nobody here syncs it: the kernel tells of a failure once."""
+        """Whether another process is sealing it. Then this process must not sync it: the kernel reports a sync error
+        once.
+        """
         self.sealing = False
         self.sealed = False
         self.sealed_behind = 0
-        """The capture it was sealed behind (`Filing.captures`): a later one names it whole."""
+        """Number of the last capture before it was sealed (`Filing.captures`); later captures contain it whole."""
         self.cold = False
         self.moving = False
-        """Is a thread copying it to the cold tier?"""
+        """Whether a thread is copying it to the cold tier."""
         self.named = False
-        """Does the newest durable checkpoint count on its files?"""
+        """Whether the newest durable checkpoint needs its files."""
 
     @property
     def end_seq(self) -> int:
-        """One more than the seq of its last closed row."""
+        """Return the seq after its last closed row."""
         blocks = len(self.index)
         return self.index.end_seq(blocks - 1) if blocks else self.first_seq
 
     @property
     def last_ts(self) -> int:
-        """Commit time of its last closed row, of which there must be one."""
+        """Return the commit time of its last closed row; there must be one."""
         return self.index.last_ts(len(self.index) - 1)
 
     def add(self, block: Block, *, last_ts: int, payload: int) -> int:
-        """A closed block, behind the others. Returns its number."""
+        """Append a closed block. Returns its number."""
         number = len(self.index)
         length = len(block.frame)
         self.index.add(
@@ -168,21 +171,21 @@ class Segment:
         return number
 
     def dead_of(self, block: int) -> Dead:
-        """The gone rows of a block, made when there were none."""
+        """Return the gone rows of a block; creates the object if needed."""
         dead = self.dead.get(block)
         if dead is None:
             dead = self.dead[block] = Dead(bytearray(self.index.count(block)))
         return dead
 
     def live_in(self, block: int) -> tuple[int, int]:
-        """Live rows of a block and their payload bytes."""
+        """Return the number of live rows of a block and their payload bytes."""
         dead = self.dead.get(block)
         if dead is None:
             return self.index.count(block), self.index.payload(block)
         return self.index.count(block) - dead.count, self.index.payload(block) - dead.payload
 
     def clear(self, block: int) -> tuple[int, int]:
-        """All rows of a block are gone. Returns how many were live, and their payload bytes."""
+        """Mark all rows of a block as gone. Returns how many were live, and their payload bytes."""
         records, payload = self.live_in(block)
         if records:
             dead = self.dead_of(block)
@@ -193,15 +196,15 @@ class Segment:
         return records, payload
 
     def find(self, seq: int) -> tuple[int, int]:
-        """The block that holds a seq, and the row in it."""
+        """Return the number of the block that contains a seq, and the row in it."""
         block = self.index.at_or_after(seq)
         return block, seq - self.index.first_seq(block)
 
     def flag_place(self, block: int, row: int) -> int:
-        """Where the delete flag of a row stands in `.data`."""
+        """Return the offset of a row's delete flag in `.data`."""
         offset, length = self.index.place(block)
         return offset + length - self.index.count(block) + row
 
     def row_number(self, block: int, row: int) -> int:
-        """The row's place among all rows of the segment: where its flag stands in a cold `.del`."""
+        """Return the row's number in the whole segment, which is the offset of its flag in a cold `.del`."""
         return sum(self.index.count(b) for b in range(block)) + row

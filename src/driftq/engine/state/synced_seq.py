@@ -1,4 +1,4 @@
-"""Up to where the records of a topic are on stable storage."""
+"""Which records of a topic are on stable storage."""
 
 from driftq.engine.state.topic import Topic
 from driftq.storage.wal.group_commit import Shard
@@ -7,14 +7,14 @@ _UNSYNCED_KEPT = 64
 
 
 def note_unsynced(topic: Topic, shard: Shard, number: int, last_seq: int) -> None:
-    """Seqs up to here are on stable storage once the shard has synced up to this submission."""
+    """Note that seqs up to `last_seq` are on stable storage once the shard has synced submission `number`."""
     topic.unsynced.append((number, last_seq))
     if len(topic.unsynced) > _UNSYNCED_KEPT:
         synced_seq(topic, shard)
 
 
 def synced_seq(topic: Topic, shard: Shard) -> int:
-    """The highest seq known to be on stable storage."""
+    """Return the highest seq that is known to be on stable storage."""
     unsynced = topic.unsynced
     while unsynced and unsynced[0][0] <= shard.synced_number:
         topic.synced_seq = unsynced.popleft()[1]

@@ -1,11 +1,11 @@
 """One topic's state, and what removes its records: retention, deletes, damage. `engine/state/record_log` is its log.
 
 Invariants after every method, in addition to those of the log
-- `1 <= evict_floor <= earliest <= head + 1`; only what cap and TTL took while it was live moves `evict_floor`;
+- `1 <= evict_floor <= earliest <= head + 1`; only cap and TTL, by removing live records, move `evict_floor`;
 - `earliest`, `cap_lost`, `ttl_lost`, `head` and `last_ts` never decrease.
 
-Retention never fails. Where it needs the bytes of a block that is unavailable it leaves that block, and so the topic
-holds up to one block more than its caps and TTL allow. No reader sees those records: they cannot be read.
+Retention never fails. If it needs the bytes of a block that is unavailable, it keeps that block, and so the topic holds
+up to one block more than its caps and TTL allow. No reader sees those records: they cannot be read.
 
 Nothing here logs, waits or reads a clock. `engine/write/state_changes` decides when a change happens, live or replayed.
 """
@@ -34,7 +34,7 @@ _GONE = bytes([DELETED])
 
 
 class Going(Enum):
-    """Why live records go."""
+    """Why live records are removed: by a cap, by TTL, or by a delete."""
 
     BY_CAP = auto()
     BY_TIME = auto()
@@ -49,18 +49,18 @@ class Topic(Log):
     """A named append-only log of records."""
 
     recovered = False
-    """Whether an earlier run of the server has made it."""
+    """Whether an earlier run of the server created the topic."""
     lost_to = 0
     """The last seq whose frame a failed write lost after its ack; meaningless while `lost_from` is None."""
     handing = 0
-    """Those of `waiting` that are applied when they are handed over to the log writer, not when it has written them."""
+    """The part of `waiting` that is applied when it is passed to the log writer, before the writer has written it."""
 
     keyed: "Callable[[Topic], None] | None" = None
     """Called when the topic has got an idempotency key (`engine/key_expiry`)."""
     late = False
-    """Are records of it still to be loaded (`engine/recovery/deferred_load`)? Then nobody may see it."""
+    """Whether records of it are still to be loaded (`engine/recovery/deferred_load`); callers must not see it yet."""
     unread: LogPart | None = None
-    """The block that retention could not read; it tries again when that has been fetched (`engine.upkeep`)."""
+    """The block that retention could not read; it tries again when the block has been fetched (`engine.upkeep`)."""
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, blocks: Blocks, timeline: Timeline) -> None:
         super().__init__(topic_id, blocks)
@@ -75,18 +75,18 @@ class Topic(Log):
         self.holes = HoleList()
         self.keys = IdempotencyKeys()
         self.reserved = 0
-        """`disk`: seqs up to here are promised never to be given twice, in a synced frame."""
-        # Under way, not part of the state:
+        """`disk`: a synced frame guarantees that seqs up to here are never given out twice."""
+        # In flight, not part of the state:
         self.deleted = 0
-        """Records that deletes and damage took in this run: whoever keeps notes on records sees when to look again."""
+        """Records that deletes and damage removed in this run; features compare it to notice removals."""
         self.visible = False
-        """Is its creation committed, and its deletion not?"""
+        """Whether its creation is committed and its deletion is not."""
         self.gone = False
-        """Is its deletion committed?"""
+        """Whether its deletion is committed."""
         self.held = 0
-        """Control operations under way that writes must not overtake."""
+        """Number of control operations in flight that writes must not overtake."""
         self.waiting = 0
-        """Submissions whose effect is not applied yet; what comes behind them waits its turn."""
+        """Number of submissions that are not applied yet; later ones wait for them."""
         self.inflight_records = 0
         self.inflight_payload = 0
         self.reserve_asked = 0
@@ -98,24 +98,24 @@ class Topic(Log):
         """First seq whose frame a failed write lost after its ack, until a checkpoint has it
         (`engine/write/lost_writes`)."""
         self.guard: Guard | None = None
-        """Hears that live records are about to go, before any does: the last chance to copy them."""
+        """Called before live records are removed: the last chance to copy them."""
         self.fed = False
-        """Do copies come into it, in line with its own records, that are made again from the log of others?"""
+        """Whether it receives router copies, in order with its own records, that replay makes again from other logs."""
         self.mixed_to = 0
-        """Up to here some records are in the log and others, of an `ephemeral` time, are not
+        """Up to this seq some records are in the log and others, of an `ephemeral` time, are not
         (`engine/write/floor_log`)."""
         self.floor_moved: FloorMoved | None = None
-        """Hears of every move of `evict_floor` while the topic is mixed."""
+        """Called for every move of `evict_floor` while the topic is mixed."""
 
     def configure(self, config: TopicConfig) -> None:
-        """From now on this is its config."""
+        """Replace the config of the topic."""
         self.config = config
         self.durability: Durability = config.resolved_durability
-        """The class of the writes to come."""
+        """The durability class of writes to come."""
 
     @property
     def evict_floor(self) -> int:
-        """One more than the highest seq that cap or TTL took while it was live."""
+        """Return the seq after the highest one that cap or TTL removed while it was live."""
         return 1 + max(self.cap_lost, self.ttl_lost)
 
     @property
@@ -124,13 +124,13 @@ class Topic(Log):
         return not self.recovered or self.durability in (Durability.DISK, Durability.FSYNC)
 
     def is_resident(self) -> bool:
-        """Records of an `ephemeral` topic are never on disk."""
+        """Whether records to come are never on disk, because the topic is `ephemeral`."""
         return self.durability is Durability.EPHEMERAL
 
     def skip_to(self, head: int, reason: Reason | None, *, at_most: bool = False) -> None:
-        """The seqs up to `head` have no record: a hole, or silence where nobody was promised anything.
+        """Advance the head to `head`. Skipped seqs become a hole with `reason`; with None they are skipped silently.
 
-        `at_most`: it is not known that any of them ever had one that was acked.
+        `at_most`: it is not known that any of them ever had a record that was acked.
         """
         if head <= self.head:
             return
@@ -143,7 +143,7 @@ class Topic(Log):
         self.changed = True
 
     def source(self, part: LogPart) -> RowSource | None:
-        """Return the rows of a part, however long it takes; None when they are damaged, which is a hole from here on.
+        """Return the rows of a part, even if that takes long; None when they are damaged, which makes them a hole.
 
         Raises OSError when they are unavailable; nothing has changed then.
         """
@@ -156,32 +156,32 @@ class Topic(Log):
             return None
 
     def look_through(self, segment: Segment) -> None:
-        """Some block of a segment is damaged: find it, and make a hole of it."""
+        """Find the damaged blocks of a segment, and make holes of them."""
         for part in list(self.parts(segment.first_seq)):
             if part.segment is segment:
-                with suppress(OSError):  # who looks again may find it
+                with suppress(OSError):  # a later call may succeed
                     self.source(part)
 
     def expire_at(self, stamp: int) -> None:
-        """`expire` as of the moment of a stamp, for what a frame does."""
+        """Call `expire` for the moment of a stamp; used to apply frames."""
         if self.config.ttl_ms:
             self.expire(self.timeline.moment(stamp))
 
     def forget_keys(self, stamp: int) -> None:
-        """Forget the idempotency keys that were out of their window when a stamp was given."""
+        """Remove the idempotency keys that were out of their window when a stamp was given."""
         self.keys.expire(self.kept_from(self.timeline.moment(stamp), self.config.idempotency_window_ms))
         if self.keyed is not None:
             self.keyed(self)
 
     def kept_from(self, now: int, age_ms: int) -> int:
-        """Return the lowest stamp of what is at most so old at a moment."""
+        """Return the lowest stamp of records that are at most `age_ms` old at the moment `now`."""
         return self.timeline.stamp(now - age_ms)
 
     def expire(self, now: int) -> None:
-        """Remove what is older than the TTL allows at the front, and raise the floor.
+        """Remove records at the front that are older than the TTL, and raise the floor.
 
-        Whole blocks go by what memory knows of them. Of a block that holds older and newer records the times are
-        needed: while they are unavailable all its records stay, unread, and the next call tries again.
+        Whole blocks are removed by their index entries, without a read. A block with older and newer records must be
+        read for its times: while it is unavailable all its records stay, unread, and the next call tries again.
 
         `now` is a moment of engine time, and so is the time at which each record was stored (`engine.timeline`).
         """
@@ -220,8 +220,8 @@ class Topic(Log):
     def evict(self) -> None:
         """Remove the fewest oldest live records that bring the topic within both caps, and raise the floor.
 
-        Whole blocks go by what memory knows of them. Of the block where the cut is the sizes are needed: while they
-        are unavailable all its records stay, unread, and the next call goes the rest of the way.
+        Whole blocks are removed by their index entries, without a read. The block where the cut is must be read for its
+        sizes: while it is unavailable all its records stay, unread, and the next call removes the rest.
         """
         records = self.count - self.config.cap_records if self.config.cap_records else 0
         payload = self.payload - self.config.cap_bytes if self.config.cap_bytes else 0
@@ -282,7 +282,7 @@ class Topic(Log):
             self.floor_moved(self)
 
     def drop_below(self, seq: int) -> int:
-        """A delete of everything below a seq. Returns how many records were live. Raises OSError, as `source`."""
+        """Delete everything below a seq. Returns how many records were live. Raises OSError, as `source`."""
         before = self.count
         if self.earliest < seq and before:
             self._warn(Going.BY_WISH)
@@ -299,12 +299,12 @@ class Topic(Log):
         return before - self.count
 
     def age_out(self, seq: int) -> None:
-        """Whoever owns the topic has found all below a seq too old: it goes as TTL would take it."""
+        """Remove everything below a seq as if its TTL was over. The feature that owns the topic decides which seq."""
         if self.drop_below(seq):
             self._lose_to_ttl(min(seq, self.head + 1) - 1)
 
     def kill(self, part: LogPart, rows: Sequence[int]) -> int:
-        """A delete of some rows of a part. Returns how many were live."""
+        """Delete some rows of a part. Returns how many were live."""
         before = self.count
         self._warn(Going.BY_WISH)
         self._mark(part, rows)
@@ -312,7 +312,7 @@ class Topic(Log):
         return before - self.count
 
     def lose(self, first: int, last: int, reason: Reason) -> None:
-        """Records that turned out to be damaged: a hole, and their live rows are gone."""
+        """Turn damaged records into a hole; their live rows are gone."""
         for part in list(self.parts(first)):
             if part.first_seq > last:
                 break
@@ -328,7 +328,7 @@ class Topic(Log):
         self._settle()
 
     def is_damaged(self, first: int, end: int) -> bool:
-        """Whether a hole of damage, which retention has not passed, lies in [first, end)."""
+        """Whether [first, end) overlaps a hole of damage that retention has not passed."""
         first = max(first, self.evict_floor)
         return first < end and any(
             hole.first < end and hole.last >= first and hole.reason is Reason.CORRUPTION for hole in self.holes.all
@@ -339,7 +339,7 @@ class Topic(Log):
             self.guard(self, going)
 
     def _mark(self, part: LogPart, rows: Sequence[int]) -> None:
-        """Rows are gone for good: their flags will say so on disk."""
+        """Mark rows as gone for good; their flags are set on disk later."""
         source = self.source(part)
         if source is None:
             return
@@ -362,7 +362,7 @@ class Topic(Log):
             self._drop_if_empty(segment)
 
     def _clear_front(self, part: LogPart) -> int:
-        """Every row of the front part goes. Returns the seq of the last one that was live."""
+        """Remove every row of the front part. Returns the seq of the last one that was live."""
         dead = self.dead_of(part)
         last = part.end_seq - 1
         if dead is not None:
@@ -381,7 +381,7 @@ class Topic(Log):
         return last
 
     def _pass(self, part: LogPart, source: RowSource, row: int) -> int:
-        """The live rows of the front part below `row` go. Returns the seq of the last one that was live."""
+        """Remove the live rows of the front part below `row`. Returns the seq of the last one that was live."""
         weights = source.weights(0, part.count)
         first = self.earliest - part.first_seq
         rows = range(first, row)

@@ -1,1 +1,1 @@
-"""Every change: log, then apply."""
+"""Changes of state: each is logged first and then applied."""
