@@ -1,1 +1,1 @@
-"""Who holds what, until when: shared by whatever hands out records one by one."""
+"""Queues: claims, leases, settlement, dead letters and pushed jobs."""

@@ -1,9 +1,9 @@
-"""A queue topic and its lease table as one thing: what is ready, what is in flight, what a claim may take.
+"""Queue topics together with their lease tables: which jobs are ready or in flight, and which a claim may take.
 
-Every call on a queue begins with `look`, which brings the table up to the present: records that retention, a delete or
-damage took are nobody's any more, leases that have run out and delays that are over are swept.
+Every call on a queue begins with `look`, which updates the table: it drops jobs whose records were removed by
+retention, a delete or damage, and it sweeps expired leases and delays.
 
-Invariant: `ready + in_flight + delayed` is the number of live jobs, at the end of every call.
+Invariant: at the end of every call, `ready + in_flight + delayed` is the number of live jobs.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from driftq.features.queue.lease_table import LeaseTable
 
 
 class QueueCounters(NamedTuple):
-    """What the state of a queue shows."""
+    """The job counts that the state of a queue shows."""
 
     ready: int
     in_flight: int
@@ -26,25 +26,25 @@ class QueueCounters(NamedTuple):
 
 
 class Picked:
-    """What a pass has taken and not granted yet."""
+    """The jobs that a pass has taken and not yet granted."""
 
     __slots__ = ("again", "fresh", "poison")
 
     def __init__(self) -> None:
         self.fresh: list[int] = []
-        """Jobs that were never delivered."""
+        """Seqs of jobs that were never delivered."""
         self.again: dict[int, int] = {}
-        """Jobs that were given back, and which delivery this is."""
+        """Jobs that were given back: seq to the number of the coming delivery."""
         self.poison: dict[int, int] = {}
-        """Jobs that were delivered too often, and how often."""
+        """Jobs that were delivered too often: seq to the number of deliveries."""
 
     @property
     def seqs(self) -> list[int]:
-        """Everything to hand out, in the order of supply."""
+        """The seqs of all jobs to hand out: jobs that were given back first."""
         return [*self.again, *self.fresh]
 
     def keep(self, seqs: set[int]) -> "Picked":
-        """Let go of everything to hand out but these. Returns what was let go of."""
+        """Keep only `seqs` of the jobs to hand out. Return the others."""
         rest = Picked()
         rest.fresh = [seq for seq in self.fresh if seq not in seqs]
         rest.again = {seq: count for seq, count in self.again.items() if seq not in seqs}
@@ -53,7 +53,7 @@ class Picked:
         return rest
 
     def forget(self, gone: set[int]) -> None:
-        """These jobs are not there any more."""
+        """Remove jobs whose records no longer exist."""
         self.fresh = [seq for seq in self.fresh if seq not in gone]
         for seq in gone:
             self.again.pop(seq, None)
@@ -61,14 +61,14 @@ class Picked:
 
 
 class Backlog:
-    """All queues."""
+    """All queue topics, with their lease tables."""
 
     def __init__(self, engine: Engine, book: LeaseBook) -> None:
         self._engine = engine
         self.book = book
 
     def look(self, name: str) -> tuple[Topic, LeaseTable]:
-        """A queue, as it is now. Raises TopicNotFoundError or NotAQueueError."""
+        """Return a queue and its table, updated to the present. Raise TopicNotFoundError or NotAQueueError."""
         topic = self._engine.topic(name)
         if topic.config.type != "queue":
             raise NotAQueueError(name)
@@ -77,7 +77,7 @@ class Backlog:
         return topic, table
 
     def refresh(self, topic: Topic, table: LeaseTable) -> None:
-        """Follow what has happened to the records and what time it is. Raises TopicNotFoundError."""
+        """Update the table: drop jobs whose records are gone, and sweep. Raise TopicNotFoundError."""
         if topic.gone:
             raise TopicNotFoundError(topic.name)
         if topic.earliest != table.seen_earliest:
@@ -89,26 +89,32 @@ class Backlog:
             self._engine.wakeups.wake(topic.name)
 
     def drop_gone(self, topic: Topic, table: LeaseTable, seqs: list[int]) -> None:
-        """Those of these jobs, ascending, that are not there any more are nobody's."""
+        """Drop from the table those of `seqs` (ascending) whose records no longer exist."""
         table.drop(set(seqs).difference(live_of(topic, seqs)))
 
     def settle_debts(self, topic: Topic, table: LeaseTable) -> None:
-        """Let the log know of leases that have run out, for calls that log nothing else. Nobody waits for it."""
+        """Log the leases that have expired, for calls that log nothing else. The caller does not wait
+        for the commit.
+        """
         if table.owed:
             try:
                 self.book.commit(topic, table, LeaseEvent(table.clock))
             except DriftQError:
-                return  # the clock will tell the same after a restart
+                return  # after a restart the clock expires these leases again
 
     def counters(self, topic: Topic) -> QueueCounters:
-        """What the state of a queue shows, exact as of now."""
+        """Return the job counts of a queue, exact at this moment."""
         table = self.book.table(topic)
         self.refresh(topic, table)
         self.settle_debts(topic, table)
         return QueueCounters(ready(topic, table), table.in_flight, table.dead_lettered)
 
     def pick(self, topic: Topic, table: LeaseTable, picked: Picked, limit: int, poison_max: int) -> None:
-        """Take jobs until there are so many: those given back first, lowest seq first, then those never delivered."""
+        """Take jobs until `picked` has `limit` of them: jobs that were given back first, by seq, then jobs never
+        delivered.
+
+        Stop early when `poison_max` jobs were found that were delivered too often.
+        """
         config = topic.config
         deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
         wanted = limit - len(picked.again) - len(picked.fresh)
@@ -131,12 +137,12 @@ class Backlog:
 
     @staticmethod
     def give_back(table: LeaseTable, picked: Picked) -> None:
-        """A pass came to nothing: its jobs can be claimed again, and count as before."""
+        """Undo a pass: its jobs can be claimed again, with the delivery counts that they had before."""
         table.give_back(picked.fresh, fresh=True)
         table.give_back(picked.again)
         table.give_back(picked.poison)
 
 
 def ready(topic: Topic, table: LeaseTable) -> int:
-    """Live jobs that nobody holds and nothing delays."""
+    """Return the number of live jobs that are neither held nor delayed."""
     return topic.count - table.in_flight - len(table.delayed)

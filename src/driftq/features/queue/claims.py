@@ -1,9 +1,10 @@
-"""Claims: one pass takes jobs, moves what was delivered too often, leases the rest, and answers (http-v0 §14.2, §14.8).
+"""Claims: one pass takes jobs, moves dead letters, leases the rest, and answers (http-v0 §14.2, §14.8).
 
     asked → (window) → taken → (dead letters moved) → (blocks fetched) → granted → (frame committed) → answered
 
-Steps in parentheses are waited for only where there is something to wait for; without any the answer is there when the
-call returns. What a pass has taken nobody else can have; if it fails, all of it is given back with its delivery count.
+A step in parentheses is waited for only if it has something to do. If none has, the answer is ready when the call
+returns. No other pass can take the jobs of a pass. If a pass fails, all its jobs are given back with their delivery
+counts.
 """
 
 import sys
@@ -29,7 +30,7 @@ from driftq.system.runtime import Pending, Runtime, run
 
 
 class ClaimResult(NamedTuple):
-    """The answer to a claim: seqs, ascending, each job as JSON text, and how many are ready behind it."""
+    """The answer to a claim: ascending seqs, each job as JSON text, and the number of jobs that are still ready."""
 
     seqs: list[int]
     jobs: list[bytes]
@@ -40,11 +41,11 @@ NOTHING = ClaimResult([], [], 0)
 
 _BYTES_MAX = PAGE_BYTES_MAX
 _PUSHED_BYTES_MAX = PAGE_BYTES
-"""An answer ends before its payloads are more than this, but not before its first job: the rest comes with the next."""
+"""Payload bytes of an answer to a stream. An answer stops before it exceeds the limit, but has at least one job."""
 
 
 class Ask(NamedTuple):
-    """One claimer in a pass. `stream` is where its jobs are counted, if they are pushed."""
+    """One claimer in a pass. `stream` is the set of jobs held through its connection, if jobs are pushed to it."""
 
     node: str
     limit: int
@@ -54,7 +55,7 @@ class Ask(NamedTuple):
 
 
 class Claimer:
-    """Serves claims."""
+    """Serves the claims of all queues."""
 
     def __init__(self, engine: Engine, runtime: Runtime, backlog: Backlog, run_id: int) -> None:
         self._engine = engine
@@ -67,7 +68,7 @@ class Claimer:
     def claim(
         self, topic: Topic, node: str, limit: int, lease_ms: int | None, stream: set[int] | None = None
     ) -> Pending[ClaimResult]:
-        """Lease up to so many jobs of a queue to a node."""
+        """Lease up to `limit` jobs of a queue to a node."""
         ask = Ask(node, min(max(limit, 1), self._claim_max), lease_ms, stream, Pending())
         window_ms = topic.config.claim_jitter_ms
         if not window_ms:
@@ -80,7 +81,7 @@ class Claimer:
         return ask.answer
 
     def _bring_and_serve(self, topic: Topic, asks: list[Ask]) -> None:
-        """Router copies that are due come first."""
+        """Serve the claims after the router copies that are due have been written."""
         waiting = self._engine.bring(topic) if self._engine.upstreams and not topic.gone else None
         if waiting is None:
             self._serve(topic, asks)
@@ -88,7 +89,7 @@ class Claimer:
             waiting.then(lambda _: self._serve(topic, asks))
 
     def _serve(self, topic: Topic, asks: list[Ask]) -> None:
-        """One pass over the queue for one claimer, or a cohort."""
+        """Make one pass over the queue for one claimer or a cohort."""
         if topic.gone:
             _refuse(asks, TopicNotFoundError(topic.name))
             return
@@ -110,7 +111,7 @@ class Claimer:
         run(self._serve_slowly(topic, table, asks, picked))
 
     async def _serve_slowly(self, topic: Topic, table: LeaseTable, asks: list[Ask], picked: Picked) -> None:
-        """The same where something has to be waited for."""
+        """Finish a pass that has to wait for dead letters, blocks or a commit."""
         try:
             while picked.poison and await self._bury(topic, table, picked):
                 self._backlog.pick(topic, table, picked, _wanted(asks), self._claim_max)
@@ -122,22 +123,25 @@ class Claimer:
             grants = self._grant(topic, table, asks, picked)
             if grants.waiting is not None:
                 await grants.waiting
-                self._backlog.drop_gone(topic, table, sorted(picked.seqs))  # while nobody had them yet
-        except Exception as error:  # noqa: BLE001  # whatever it is, no job may stay taken and nobody without an answer
+                self._backlog.drop_gone(topic, table, sorted(picked.seqs))  # deleted during the commit
+        except Exception as error:  # noqa: BLE001  # no job may stay taken, and every claimer is answered
             self._backlog.give_back(table, picked)
             _refuse(asks, error)
         else:
             grants.answer(self._engine.time, topic, table, held)
 
     def _cut(self, table: LeaseTable, picked: Picked, found: list[Slice]) -> None:
-        """Jobs whose bytes are too many for one answer are given back."""
+        """Give back the jobs that did not fit into the answer."""
         rows = sum(len(part.rows) for part in found)
         if rows < len(picked.again) + len(picked.fresh):
             kept = {part.source.first_seq + row for part in found for row in part.rows}
             self._backlog.give_back(table, picked.keep(kept))
 
     async def _bury(self, topic: Topic, table: LeaseTable, picked: Picked) -> bool:
-        """Move what was delivered too often out of the way, as much as goes at a time. Returns whether it went."""
+        """Move jobs that were delivered too often to the dead-letter topic, as many as fit into one batch.
+
+        Return whether all jobs of the batch were moved.
+        """
         slices = await self._fetch(topic, table, picked, list(picked.poison), _BYTES_MAX)
         if not slices or topic.gone:
             return False
@@ -151,7 +155,7 @@ class Claimer:
     async def _fetch(
         self, topic: Topic, table: LeaseTable, picked: Picked, seqs: list[int], budget: int
     ) -> list[Slice]:
-        """The rows of what was taken; what is gone by the time they are there is left out."""
+        """Return the rows of the taken jobs. Jobs whose records disappear during the wait are left out and dropped."""
         seqs.sort()
         while True:
             found = self._engine.rows(topic, seqs, budget)
@@ -165,7 +169,7 @@ class Claimer:
             seqs = live
 
     def _grant(self, topic: Topic, table: LeaseTable, asks: list[Ask], picked: Picked) -> "_Grants":
-        """Lease what was taken to who asked for it."""
+        """Lease the taken jobs to the claimers, and log that."""
         hands = deal(picked.seqs, [ask.limit for ask in asks])
         grants: list[tuple[Ask, Grant | None]] = []
         for ask, hand in zip(asks, hands, strict=True):
@@ -195,13 +199,13 @@ class Claimer:
 
 
 class _Grants(NamedTuple):
-    """What a pass has given to whom, and the commit it waits for."""
+    """The leases that a pass granted to each claimer, and the commit that it waits for."""
 
     grants: list[tuple[Ask, Grant | None]]
     waiting: Pending[None] | None
 
     def answer(self, time: EngineTime, topic: Topic, table: LeaseTable, held: list[Slice]) -> None:
-        """Tell everybody. `held` are the rows of all jobs, so those of each are in memory."""
+        """Answer every claimer. `held` keeps the rows of all jobs in memory."""
         left = ready(topic, table)
         for ask, grant in self.grants:
             if grant is None:
@@ -214,7 +218,7 @@ class _Grants(NamedTuple):
 
 
 def _room(asks: Sequence[Ask]) -> int:
-    """Payload bytes that a pass may hand out."""
+    """Return the number of payload bytes that a pass may hand out."""
     return sum(_BYTES_MAX if ask.stream is None else _PUSHED_BYTES_MAX for ask in asks)
 
 
@@ -223,13 +227,15 @@ def _wanted(asks: Sequence[Ask]) -> int:
 
 
 def _forget_streams(table: LeaseTable, grants: Sequence[Grant]) -> None:
-    """Grants are applied or have failed: what was noted for them has been used, or is not needed."""
+    """Remove the streams of grants that were applied or have failed."""
     for grant in grants:
         table.streams.pop(grant.number, None)
 
 
 def _refuse(asks: list[Ask], error: Exception) -> None:
-    """A pass failed. When the topic is gone whoever opened the window hears of it, and the others get nothing."""
+    """Fail a pass. If the topic is gone, only the claimer that opened the window gets the error; the others get no
+    jobs.
+    """
     for number, ask in enumerate(asks):
         if number and isinstance(error, TopicNotFoundError):
             ask.answer.resolve(NOTHING)

@@ -1,7 +1,8 @@
-"""Cohorts: claims that arrive within one window are served in one pass, evenly (http-v0 §14.2). Pure.
+"""Cohorts: claims that arrive within one window are served evenly in one pass (http-v0 §14.2). Pure.
 
-A window opens with the first claim and lasts as long as the topic says; whoever comes meanwhile is in it. Then all jobs
-there are go round: one to each who has not had all that he asked for, until either is at its end.
+A window opens with the first claim and lasts for the topic's `claim_jitter_ms`. Claims that arrive in this time join
+the cohort. Then the jobs are dealt in turns, one to each claimer that is below its limit, until no job or no such
+claimer is left.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ T = TypeVar("T")
 
 
 def deal(items: Sequence[T], limits: Sequence[int]) -> list[list[T]]:
-    """Hands of items, dealt in their order, one by one, none larger than its limit."""
+    """Deal items in their order, one to each hand in turn. No hand becomes larger than its limit."""
     if len(limits) == 1:
         return [list(items[: limits[0]])]
     hands: list[list[T]] = [[] for _ in limits]

@@ -2,7 +2,8 @@
 
     copy appended → committed as the target's class says, and on disk where the source's log could outlive it → deleted
 
-So a crash leaves a job in both topics or in one, never in neither. What cannot be copied stays.
+After a crash a job is therefore in one of the topics or in both, and never lost. A job that cannot be copied stays in
+its queue.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ _Job = tuple[int, Slice, int]
 async def move(
     engine: Engine, topic: Topic, slices: Sequence[Slice], deliveries: dict[int, int]
 ) -> tuple[list[int], int]:
-    """Move these jobs to the topic's dead letters. Returns the seqs of those that went, and how many were live."""
+    """Move jobs to the topic's dead-letter topic. Return the seqs that moved, and how many of them were live."""
     target = topic.config.dead_letter
     assert target is not None
     every = [(part.source.first_seq + row, part, row) for part in slices for row in part.rows]
@@ -40,7 +41,7 @@ async def move(
 
 
 async def _copy(engine: Engine, topic: Topic, target: str, jobs: list[_Job], deliveries: dict[int, int]) -> list[_Job]:
-    """Copies of these jobs, or of some of them where there is no room for all."""
+    """Append copies of the jobs, or of some of them if there is not enough room. Return the copied jobs."""
     try:
         await engine.append(target, _copies(topic, jobs, deliveries))
     except DriftQError:
@@ -53,7 +54,10 @@ async def _copy(engine: Engine, topic: Topic, target: str, jobs: list[_Job], del
 
 
 async def _synced(engine: Engine, target: str, topic: Topic) -> None:
-    """One log keeps its order over a crash, two do not: wait for the copy's."""
+    """Wait until the copies are synced if they are in another log shard than the queue.
+
+    One shard keeps its order in a crash; two shards do not.
+    """
     copied = engine.catalog.find(target)
     journal = engine.journal
     if copied is None or copied.durability is Durability.EPHEMERAL:

@@ -1,17 +1,17 @@
-"""Jobs pushed to a connection: it holds at most so many, and gets the next as soon as there is room (http-v0 §14.9).
+"""Jobs pushed to a connection: it holds at most `limit` jobs, and gets the next when it has room (http-v0 §14.9).
 
     open → waiting → in line → asking → waiting …→ closed
 
-A `Push` asks for jobs whenever it may hold more, its peer reads, and something is ready; it takes its turn for that
-among all streams, by the priority of its topic. It looks again when the topic changes, when a lease or a delay runs
-out, and when its peer has read. Its claims are those of any worker, so it takes part in cohorts. Under pressure a
-topic of negative priority is not pushed; it can still be polled.
+A `Push` claims jobs whenever it may hold more, its peer reads, and a job is ready. It takes its turn among all streams
+by the priority of its topic. It checks again when the topic changes, when a lease or a delay runs out, and when its
+peer has read. Its claims are like those of any worker, so they take part in cohorts. Under pressure, topics of
+negative priority are not pushed; they can still be polled.
 
-`held` is kept by the lease table: a job leaves it when it is acked, given back or deleted, or its lease has run out.
-When the connection is gone what it holds is given back at once.
+The lease table maintains `held`: a job leaves it when it is acked, given back or deleted, or when its lease expires.
+When the connection closes, the jobs that it holds are given back at once.
 
-While the records of the next jobs cannot be read, the connection gets one error and stays: the push tries again until
-it has delivered a job or found none.
+While the records of the next jobs cannot be read, the connection gets one error and stays open. The push tries again
+until it has delivered a job or found none.
 """
 
 from collections.abc import Callable
@@ -30,15 +30,15 @@ from driftq.features.queue.lease_table import LeaseTable
 from driftq.system.runtime import Pending, Runtime, Timer
 
 _AT_ONCE = 32
-"""So many jobs are rendered before the peer's buffer is looked at again."""
+"""How many jobs are rendered at most before the peer's buffer is checked again."""
 _RETRY_MS = 250
 
 
 class Push:
-    """One connection.
+    """The jobs of one connection.
 
-    `deliver` hands it jobs, `has_room` is whether it takes more, `unavailable` is called when jobs cannot be read now,
-    and `ended` when the queue is gone.
+    `deliver` sends jobs to the connection, `has_room` is whether it accepts more, `unavailable` is called when jobs
+    cannot be read now, and `ended` when the queue is gone.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Push:
         self.wake()
 
     def wake(self) -> None:
-        """Something may have changed: look, and ask for more if there may be more."""
+        """Check for jobs, because something may have changed, and request a turn if there are any."""
         topic, parts = self._topic, self._parts
         if self._closed:
             return
@@ -90,7 +90,7 @@ class Push:
         parts.turns.ask(self, parts.priority(topic))
 
     def step(self) -> int:
-        """Its turn has come: ask for jobs. Returns how many bytes that brought so far."""
+        """Claim jobs in this turn. Return the number of bytes received so far."""
         self._in_line = False
         if self._closed or self._topic.gone:
             self.wake()
@@ -109,7 +109,7 @@ class Push:
         return sum(map(len, claim.result().jobs)) if claim.settled and claim.error is None else 0
 
     def _wanted(self) -> int | None:
-        """How many jobs to ask for; when there is nothing to ask for it will be woken, and so it is after a failure."""
+        """Return how many jobs to claim, or None. In both cases, and after a failure, a later wake-up is arranged."""
         try:
             return self._look()
         except Exception:
@@ -153,7 +153,7 @@ class Push:
             self._parts.runtime.soon(self.wake)
 
     def _look_again(self, table: LeaseTable, *, retry: bool = False) -> None:
-        """Be woken when the next lease or delay runs out; after a failed claim, shortly."""
+        """Wake up when the next lease or delay runs out; with `retry`, after `_RETRY_MS` ms."""
         due = table.next_due()
         if due is None or retry:
             self._look_later(_RETRY_MS if retry else None)
@@ -166,7 +166,7 @@ class Push:
         self._timer = None if delay_ms is None else self._parts.runtime.later(delay_ms, self.wake)
 
     def close(self) -> None:
-        """The connection is gone: what it holds is given back."""
+        """Stop, because the connection closed. The jobs that it holds are given back."""
         if self._closed:
             return
         self._closed = True
@@ -181,14 +181,14 @@ class Push:
 
 
 class PushTurns(Protocol):
-    """Where streams take turns."""
+    """The queue in which all streams wait for their turns."""
 
     def ask(self, one: Push, priority: int) -> None:
-        """Let one `step`, by and by."""
+        """Schedule one call of `one.step`."""
 
 
 class Pusher:
-    """What every `Push` works with."""
+    """The parts that every `Push` works with."""
 
     def __init__(
         self,
@@ -207,5 +207,5 @@ class Pusher:
         self.settler = settler
 
     def priority(self, topic: Topic) -> int:
-        """Which turn a topic's pushes get."""
+        """Return the priority of a topic's pushes."""
         return effective_priority(topic.config, topic.consumed_at, self.engine.time.running())

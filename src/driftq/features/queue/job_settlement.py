@@ -1,8 +1,8 @@
-"""Ack, nack and extend: what becomes of jobs that somebody holds (http-v0 §14.3 to §14.6).
+"""Ack, nack and extend: settles jobs that a node holds (http-v0 §14.3 to §14.6).
 
-An ack is the delete of its jobs, as durable as the topic's class says. While its commit is under way they are in
-flight, and nobody else's; if it fails they can be claimed again. A nack or an extension that cannot be logged changes
-nothing.
+An ack deletes its jobs, as durably as the topic's class demands. Until the delete is committed, the jobs are in flight
+and cannot be claimed. If the commit fails, they can be claimed again. A nack or an extension that cannot be logged
+changes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,25 +30,25 @@ class Settled(NamedTuple):
     ready: int
     in_flight: int
     synced: bool = False
-    """Was a sync waited for?"""
+    """Whether the answer waited for a sync."""
 
 
 class ExtendedJobs(NamedTuple):
-    """The answer to an extend."""
+    """The answer to an extend: deadlines by seq, and skipped seqs."""
 
     deadlines: dict[int, int]
     skipped: list[int]
 
 
 class JobSettler:
-    """Serves acks, nacks and extensions."""
+    """Serves acks, nacks and extensions of leases."""
 
     def __init__(self, engine: Engine, backlog: Backlog) -> None:
         self._engine = engine
         self._backlog = backlog
 
     def ack(self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[str]) -> Pending[Settled]:
-        """Delete those of these jobs that the node holds."""
+        """Delete those of `seqs` that the node holds."""
         topic, table = self._backlog.look(name)
         taken, skipped = table.take(node, seqs, tokens)
         answer: Pending[Settled] = Pending()
@@ -81,7 +81,7 @@ class JobSettler:
         return answer
 
     def nack(self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[str], delay_ms: int) -> Pending[Settled]:
-        """Give back those of these jobs that the node holds, now or after a while."""
+        """Give back those of `seqs` that the node holds, at once or after `delay_ms`."""
         topic, table = self._backlog.look(name)
         taken, skipped = table.take(node, seqs, tokens)
         until = table.clock + min(delay_ms, DELAY_MS_MAX) if delay_ms else 0
@@ -97,7 +97,7 @@ class JobSettler:
     def extend(
         self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[str], lease_ms: int
     ) -> Pending[ExtendedJobs]:
-        """Give those of these jobs that the node holds another deadline."""
+        """Set a new deadline for those of `seqs` that the node holds."""
         topic, table = self._backlog.look(name)
         taken, skipped = table.take_to_extend(node, seqs, tokens)
         deadline = table.clock + min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
@@ -107,7 +107,7 @@ class JobSettler:
         return self._commit(topic, table, taken, event, lambda: ExtendedJobs(dict.fromkeys(taken, shown), skipped))
 
     def release(self, topic: Topic, seqs: Sequence[int]) -> None:
-        """Give back what a connection held that is gone."""
+        """Give back the jobs of a connection that has closed."""
         table = self._backlog.book.table(topic)
         held = {seq: lease for seq in seqs if (lease := table.leased(seq)) is not None}
         releases = [Release(lease.number, jobs) for lease, jobs in by_lease(held)]
@@ -115,13 +115,13 @@ class JobSettler:
             try:
                 self._backlog.book.commit(topic, table, LeaseEvent(table.clock, releases))
             except DriftQError:
-                return  # it ends with its deadline
+                return  # the leases end at their deadline
             self._engine.wakeups.wake(topic.name)
 
     def _commit(
         self, topic: Topic, table: LeaseTable, taken: dict[int, Lease], event: LeaseEvent, result: Callable[[], T]
     ) -> Pending[T]:
-        """Log and apply what was decided, then answer."""
+        """Log and apply a lease event, then answer with `result`."""
         answer: Pending[T] = Pending()
         if not taken:
             self._backlog.settle_debts(topic, table)

@@ -1,8 +1,8 @@
-"""What is logged of leases, and what a checkpoint holds of them: msgpack arrays, fields may be added at the end.
+"""The bytes of lease events in the log and in checkpoints: msgpack arrays; fields may be added at the end.
 
-One frame of kind LEASES per call that changed anything: what was given back, what was given out. An extension is a
-grant of the same number with another deadline. An ack is not in here: it is the delete of its jobs, and a lease ends
-with its job. `docs/formats/leases.md` draws the bytes.
+Each call that changed a lease logs one frame of kind LEASES, with the jobs that were given back and the jobs that were
+handed out. An extension is a grant with the same number and another deadline. Acks are not logged here: an ack deletes
+its jobs, and a lease ends with its job. `docs/formats/leases.md` draws the bytes.
 """
 
 from enum import IntEnum
@@ -11,14 +11,14 @@ from msgspec import Struct, msgpack
 
 
 class LeaseKind(IntEnum):
-    """Frame kinds of this package's range, 32 to 47."""
+    """Frame kinds of this package, out of the range 32 to 47."""
 
     LEASES = 32
     LEASE_STATE = 33
 
 
 class Release(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Jobs of one claim that are nobody's again: at once, or from a moment on."""
+    """Jobs of one claim that become claimable again: at once, or at the time `until`."""
 
     number: int
     seqs: list[int]
@@ -26,7 +26,7 @@ class Release(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Grant(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Jobs that somebody holds from now on. `counts` has the deliveries of those that are not the first."""
+    """Jobs that a node holds from now on. `counts` has the number of deliveries of jobs that were delivered before."""
 
     number: int
     node: str
@@ -34,11 +34,13 @@ class Grant(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     seqs: list[int]
     counts: list[tuple[int, int]] = []
     extends: bool = False
-    """Is it another deadline for what is held under this number? Then it gives nobody what he no longer holds."""
+    """Whether this sets a new deadline for jobs held under this number. Jobs that the node no longer holds are
+    ignored.
+    """
 
 
 class LeaseEvent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind LEASES: one call. Releases come first."""
+    """Kind LEASES: the changes of one call. Releases are applied before grants."""
 
     clock: int
     releases: list[Release] = []
@@ -46,7 +48,7 @@ class LeaseEvent(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class TableState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind LEASE_STATE, and a table in a checkpoint. Of leases that are not logged only the counter is kept."""
+    """Kind LEASE_STATE, and a table in a checkpoint. For leases that are not logged, only `dead_lettered` is kept."""
 
     dead_lettered: int
     clock: int = 0
@@ -62,15 +64,15 @@ _state = msgpack.Decoder(TableState)
 
 
 def encode(body: LeaseEvent | TableState) -> bytes:
-    """To bytes."""
+    """Return an event or a state as msgpack bytes."""
     return _encoder.encode(body)
 
 
 def decode_event(body: bytes) -> LeaseEvent:
-    """From bytes."""
+    """Return the event that these bytes encode."""
     return _event.decode(body)
 
 
 def decode_state(body: bytes) -> TableState:
-    """From bytes."""
+    """Return the table state that these bytes encode."""
     return _state.decode(body)

@@ -1,11 +1,11 @@
 """The lease tables of all topics, as one feature of the engine: frames of kinds 32 and 33, one checkpoint section.
 
-A table begins with the first call that needs it. It is logged where the topic's config asks for durable leases and its
-class keeps anything; the first call under such a config logs the table as it is (LEASE_STATE), and every later one what
-it did. Where leases are not logged only the number of dead letters is in the checkpoint.
+A table is created by the first call that needs it. Its leases are logged if the topic's config asks for durable leases
+and its durability class is not `ephemeral`. The first call under such a config logs the whole table (LEASE_STATE);
+every later call logs its changes. If leases are not logged, a checkpoint contains only the number of dead letters.
 
-After recovery `open` puts every table right once: what the log shows of leases holds where they are durable now, and is
-forgotten where they are not.
+After recovery, `open` corrects every table once: logged leases are kept if leases are durable now, and are dropped if
+they are not.
 """
 
 from msgspec import msgpack
@@ -24,12 +24,12 @@ _NOTHING = TableState(0)
 
 
 def are_durable(topic: Topic) -> bool:
-    """Do the leases of a topic outlive a restart?"""
+    """Whether the leases of a topic survive a restart."""
     return topic.config.leases_durable and topic.durability is not Durability.EPHEMERAL
 
 
 class LeaseBook:
-    """Every table, by the id of its topic."""
+    """All lease tables, by topic id."""
 
     name = "leases"
     kinds = frozenset({int(kind) for kind in LeaseKind})
@@ -39,7 +39,7 @@ class LeaseBook:
         self._engine: Engine | None = None
 
     def open(self, engine: Engine) -> None:
-        """Recovery is over: frames that are applied from now on are this run's own."""
+        """Finish recovery: correct every table. Frames applied after this call come from this run."""
         self._engine = engine
         for topic_id, table in list(self._tables.items()):
             topic = engine.catalog.by_id[topic_id]
@@ -52,7 +52,7 @@ class LeaseBook:
             _follow(table, topic)
 
     def table(self, topic: Topic) -> LeaseTable:
-        """The table of a topic, made when there was none. That of a topic which is gone is kept nowhere."""
+        """Return the table of a topic; create it if needed. A table of a deleted topic is not stored."""
         table = self._tables.get(topic.id)
         if table is None:
             table = LeaseTable()
@@ -62,7 +62,7 @@ class LeaseBook:
         return table
 
     def commit(self, topic: Topic, table: LeaseTable, event: LeaseEvent) -> Pending[None] | None:
-        """Log an event where leases are logged, then apply it. None when it is applied on return."""
+        """Log an event if leases are logged, then apply it. Return None if it is already applied."""
         if not are_durable(topic):
             table.logged = False
             table.owed.clear()
@@ -89,7 +89,7 @@ class LeaseBook:
         return logged
 
     def _log_state(self, engine: Engine, topic: Topic, table: LeaseTable) -> None:
-        """From here on the log shows the leases, beginning with those there are."""
+        """Log the whole table, so that the log describes the leases from here on."""
         table.logged = True
         state = encode(table.capture())
 
@@ -103,29 +103,29 @@ class LeaseBook:
             raise
         logged.then(lambda done: settle(done.error))
 
-    # What the engine asks
+    # Calls from the engine
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
-        """One committed frame."""
+        """Apply one committed frame to its table."""
         if kind == LeaseKind.LEASES:
             self.table(topic).apply(decode_event(body))
         elif self._engine is None:
             self._tables[topic.id] = LeaseTable.of(decode_state(body))
 
     def capture(self) -> bytes:
-        """All tables that have anything to keep, in the order of their topics' ids."""
+        """Return all tables with something to keep, ordered by topic id."""
         states = [(topic_id, table.capture()) for topic_id, table in sorted(self._tables.items())]
         return msgpack.encode([found for found in states if found[1] != _NOTHING])
 
     def restore(self, section: bytes) -> None:
-        """The tables of a checkpoint."""
+        """Load the tables of a checkpoint section."""
         self._tables = {topic_id: LeaseTable.of(state) for topic_id, state in _section.decode(section)}
 
     def forget(self, topic: Topic) -> None:
-        """Leases end with their topic."""
+        """Drop the table of a deleted topic."""
         self._tables.pop(topic.id, None)
 
 
 def _follow(table: LeaseTable, topic: Topic) -> None:
-    """From here on the table has to hear of what the topic loses."""
+    """Record which losses of the topic the table has followed so far."""
     table.seen_earliest, table.seen_deleted = topic.earliest, topic.deleted

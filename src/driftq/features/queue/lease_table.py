@@ -6,16 +6,17 @@
       │             │ └─deadline passed─► reclaimed ─claim─► held
     append          └─nack with a delay─► delayed ─moment come─► reclaimed
 
-Pure: it knows neither clock nor log nor records. Whoever uses it says what time it is, which records have gone
-(`drop`, `drop_below`), and calls `apply` when an event has reached its commit point, live or in replay.
+Pure: the table has no access to clock, log or records. Its callers pass the time and the records that are gone
+(`drop`, `drop_below`), and call `apply` when an event has reached its commit point, live or in replay.
 
 Invariants
 - A job is in at most one of `held`, `settling`, `extending`, `delayed` and the reclaim list. A live job at or below
-  `cursor` that is in none of them is *taken*: a claim under way has it, and will grant it or give it back.
-- A lease lives while `clock <= deadline`; `clock` never goes back, so none comes to life again.
-- One `Lease` and one entry in the deadline heap per claim, however many jobs it has; of a job nothing is stored but its
-  place in `held`, and its deliveries once there were others than one.
-- `frontier` is the highest job of any applied grant: what a restart takes for given out. `cursor` is never below it.
+  `cursor` that is in none of them is *taken*: a running claim has it, and will grant it or give it back.
+- A lease is valid while `clock <= deadline`. `clock` never goes back, so an expired lease never becomes valid again.
+- Each claim has one `Lease` and one entry in the deadline heap, however many jobs it has. Per job, the table stores
+  only its entry in `held`, and its number of deliveries if that is not one.
+- `frontier` is the highest job of any applied grant: a restart takes all jobs up to it as handed out. `cursor` is never
+  below it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,9 @@ _STALE_MIN = 64
 
 
 class Lease:
-    """The jobs of one claim that share a deadline. `seqs` are those it began with, `left` how many it still has."""
+    """The jobs of one claim with a common deadline. `seqs` are its first jobs; `left` is how many of them it still
+    holds.
+    """
 
     __slots__ = ("deadline", "left", "node", "number", "seqs", "stream")
 
@@ -38,38 +41,40 @@ class Lease:
         self.seqs = seqs
         self.left = len(seqs)
         self.stream = stream
-        """The jobs held through one connection, where it was one that they are pushed to."""
+        """The jobs held through one connection, if jobs are pushed to it."""
 
 
 def lease_id(number: int, seq: int) -> str:
-    """The name of one delivery: no other delivery of the topic has it."""
+    """Return the id of one delivery, which is unique in the topic."""
     return f"lease_{number:x}{seq:016x}"
 
 
 class LeaseTable:
-    """All leases of one topic."""
+    """All leases and delayed jobs of one topic."""
 
     def __init__(self) -> None:
         self.held: dict[int, Lease] = {}
         self.settling: dict[int, Lease] = {}
-        """Acked or nacked, and the commit of that is under way."""
+        """Acked or nacked jobs whose commit is pending."""
         self.extending: dict[int, Lease] = {}
-        """Extended, and the commit of that is under way; neither runs out meanwhile, nor keeps its holder from more."""
+        """Extended jobs whose commit is pending. Meanwhile they do not expire, and their holder can settle or extend
+        them.
+        """
         self.delayed: dict[int, int] = {}
-        """Given back, and from when on they may be claimed."""
+        """Jobs that were given back, and the time from which they can be claimed."""
         self.frontier = 0
         self.cursor = 0
         self.clock = 0
         self.dead_lettered = 0
         self.logged = False
-        """Does the log show the leases as they are?"""
+        """Whether the log describes the leases as they are."""
         self.owed: list[Release] = []
-        """Leases that ran out, or whose ack failed, and the log does not know."""
+        """Leases that expired or whose ack failed, and that are not in the log yet."""
         self.streams: dict[int, set[int]] = {}
-        """For claims under way: where the jobs will be counted."""
+        """For pending claims: grant number to the set of jobs held through its connection."""
         self.seen_earliest = 0
         self.seen_deleted = 0
-        """What of the topic's losses this table has followed."""
+        """The losses of the topic that this table has followed."""
         self._counts: dict[int, int] = {}
         self._reclaimed: list[int] = []
         self._deadlines: list[tuple[int, int, int, Lease]] = []
@@ -79,21 +84,21 @@ class LeaseTable:
 
     @property
     def in_flight(self) -> int:
-        """Jobs that somebody holds, or is just settling."""
+        """The number of jobs that are held or being settled or extended."""
         return len(self.held) + len(self.settling) + len(self.extending)
 
     def leased(self, seq: int) -> Lease | None:
-        """The lease of a job that somebody holds and has not settled."""
+        """Return the lease of a job that is held and not being settled, or None."""
         return self.held.get(seq) or self.extending.get(seq)
 
     def deliveries(self, seq: int) -> int:
-        """How often a job at or below the cursor was delivered."""
+        """Return how often a job at or below the cursor was delivered."""
         return self._counts.get(seq, 1)
 
     # Time
 
     def sweep(self, now: int) -> bool:
-        """Leases that have run out and delays that are over. Returns whether there were any."""
+        """Make expired leases and finished delays claimable. Return whether there were any."""
         self.clock = now = max(self.clock, now)
         found = False
         deadlines = self._deadlines
@@ -126,7 +131,7 @@ class LeaseTable:
             self.owed.append(Release(lease.number, seqs))
 
     def next_due(self) -> int | None:
-        """The next moment at which a sweep may find something."""
+        """Return the next time at which a sweep may find something, or None."""
         moments = []
         if self._deadlines:
             moments.append(self._deadlines[0][0] + 1)
@@ -134,28 +139,30 @@ class LeaseTable:
             moments.append(self._delays[0][0])
         return min(moments, default=None)
 
-    # Giving out
+    # Handing out
 
     def reclaim(self, limit: int) -> list[int]:
-        """Take up to so many jobs that were given back, lowest seq first. Some may be gone by now."""
+        """Take up to `limit` jobs that were given back, lowest seq first. Records of some of them may be gone."""
         heap = self._reclaimed
         return [heappop(heap) for _ in range(min(limit, len(heap)))]
 
     def give_back(self, seqs: Iterable[int], *, fresh: bool = False) -> None:
-        """Jobs that were taken and not granted. Those that were `fresh` have not been delivered yet."""
+        """Return jobs that were taken and not granted. With `fresh`, they count as never delivered."""
         for seq in seqs:
             heappush(self._reclaimed, seq)
             if fresh:
                 self._counts[seq] = 0
 
     def has_reclaimed(self) -> bool:
-        """Has anything been given back?"""
+        """Whether a job was given back and waits for a claim."""
         return bool(self._reclaimed)
 
     # Settling
 
     def take(self, node: str, seqs: Sequence[int], tokens: Sequence[str]) -> tuple[dict[int, Lease], list[int]]:
-        """What of these jobs a node holds, under these tokens if there are any, is `settling` now; the rest is told."""
+        """Move those of `seqs` that the node holds, under these tokens if given, to `settling`. Return them, and the
+        others.
+        """
         taken, skipped = self._take(node, seqs, tokens)
         self.settling.update(taken)
         return taken, skipped
@@ -163,7 +170,9 @@ class LeaseTable:
     def take_to_extend(
         self, node: str, seqs: Sequence[int], tokens: Sequence[str]
     ) -> tuple[dict[int, Lease], list[int]]:
-        """The same, and it is `extending`."""
+        """Move those of `seqs` that the node holds, under these tokens if given, to `extending`. Return them, and the
+        others.
+        """
         taken, skipped = self._take(node, seqs, tokens)
         self.extending.update(taken)
         return taken, skipped
@@ -194,7 +203,7 @@ class LeaseTable:
         return taken, skipped
 
     def done(self, seqs: Iterable[int]) -> None:
-        """The deletes of these jobs are committed."""
+        """Forget jobs whose deletes are committed."""
         counts, settling = self._counts, self.settling
         for seq in seqs:
             lease = settling.pop(seq, None)
@@ -204,7 +213,7 @@ class LeaseTable:
                 counts.pop(seq, None)
 
     def hold_again(self, taken: dict[int, Lease]) -> None:
-        """What was to be settled or extended stays as it was."""
+        """Undo `take` or `take_to_extend`: the jobs are held as before."""
         for known in (self.settling, self.extending):
             for lease, seqs in by_lease(taken, known):
                 for seq in seqs:
@@ -212,7 +221,7 @@ class LeaseTable:
                 self._hold(Lease(lease.number, lease.node, lease.deadline, seqs, lease.stream))
 
     def release_settling(self, taken: dict[int, Lease]) -> None:
-        """Acks that failed: whether their jobs are done nobody can say, so they are claimable again."""
+        """Make jobs claimable again whose ack failed, because it is unknown whether they were deleted."""
         for lease, seqs in by_lease(taken, self.settling):
             self.apply(LeaseEvent(self.clock, [Release(lease.number, seqs)]))
             if self.logged:
@@ -221,14 +230,14 @@ class LeaseTable:
     # Records that are gone
 
     def drop(self, seqs: Iterable[int]) -> None:
-        """These jobs are not there any more."""
+        """Forget jobs whose records no longer exist."""
         for seq in seqs:
             self._counts.pop(seq, None)
             self.delayed.pop(seq, None)
             self._let_go(seq)
 
     def drop_below(self, earliest: int) -> None:
-        """No job below this one is there any more."""
+        """Forget all jobs below `earliest`."""
         passed = range(self.seen_earliest, earliest)
         self.seen_earliest = earliest
         for known in (self.held, self.settling, self.extending, self.delayed):
@@ -242,7 +251,7 @@ class LeaseTable:
     # Events
 
     def apply(self, event: LeaseEvent) -> None:
-        """What a call did, at its commit point. Releases of leases that are not current are passed over."""
+        """Apply the changes of one call at its commit point. Releases of leases that are not current are ignored."""
         self.clock = max(self.clock, event.clock)
         for release in event.releases:
             self._apply_release(release)
@@ -278,7 +287,7 @@ class LeaseTable:
         self._hold(Lease(grant.number, grant.node, grant.deadline, seqs, stream))
 
     def _apply_extension(self, grant: Grant) -> None:
-        """What has been settled, has gone or is somebody else's meanwhile is passed over."""
+        """Apply a new deadline. Jobs that were settled, dropped or leased again meanwhile are ignored."""
         seqs: list[int] = []
         stream = None
         for seq in grant.seqs:
@@ -298,7 +307,7 @@ class LeaseTable:
         heappush(self._deadlines, (lease.deadline, lease.number, self._age, lease))
 
     def _let_go(self, seq: int) -> None:
-        """Nobody holds a job any more."""
+        """End the lease of one job."""
         lease = self.held.pop(seq, None)
         if lease is not None:
             lease.left -= 1
@@ -309,7 +318,7 @@ class LeaseTable:
             lease.stream.discard(seq)
 
     def _drop_stale(self) -> None:
-        """Leases without jobs leave the heap when they are most of it."""
+        """Remove leases without jobs from the heap when they are more than half of it."""
         if self._stale > _STALE_MIN and 2 * self._stale > len(self._deadlines):
             self._deadlines = [entry for entry in self._deadlines if entry[3].left]
             heapify(self._deadlines)
@@ -318,7 +327,7 @@ class LeaseTable:
     # Checkpoints and restarts
 
     def capture(self) -> TableState:
-        """Everything a restart needs. What is being settled counts as held: its frame will tell the rest."""
+        """Return the state that a restart needs. Jobs being settled count as held: a later frame settles them."""
         if not self.logged:
             return TableState(self.dead_lettered)
         grants = [
@@ -330,7 +339,7 @@ class LeaseTable:
 
     @classmethod
     def of(cls, state: TableState) -> "LeaseTable":
-        """The table of a checkpoint; `rebuild` finishes it when the rest of the log has been read."""
+        """Return the table of a checkpoint. `rebuild` completes it after the rest of the log was read."""
         table = cls()
         table.dead_lettered, table.clock = state.dead_lettered, state.clock
         table.frontier = table.cursor = state.frontier
@@ -344,7 +353,9 @@ class LeaseTable:
         return table
 
     def rebuild(self, live: Iterable[int]) -> None:
-        """After a restart: what is live up to the frontier and in nobody's hands has been given back."""
+        """Complete the table after a restart: live jobs up to the frontier that are neither held nor delayed are
+        claimable.
+        """
         here = set(live)
         self.drop([seq for seq in (*self.held, *self.delayed) if seq not in here])
         self._counts = {seq: count for seq, count in self._counts.items() if seq in here}
@@ -352,7 +363,7 @@ class LeaseTable:
 
 
 def by_lease(seqs: dict[int, Lease], among: dict[int, Lease] | None = None) -> list[tuple[Lease, list[int]]]:
-    """Jobs by the lease they are under; of those only that are still `among` these."""
+    """Group jobs by their lease; with `among`, only jobs that are still in it under the same lease."""
     groups: dict[Lease, list[int]] = {}
     for seq, lease in seqs.items():
         if among is None or among.get(seq) is lease:

@@ -1,4 +1,4 @@
-"""Queues as one feature: its parts put together, for the server and its handlers."""
+"""Queues as one feature: creates its parts for the server and its handlers."""
 
 from driftq.engine.engine import Engine
 from driftq.engine.state.topic import Topic
@@ -15,13 +15,13 @@ _RUN_ID_BYTES = 4
 
 
 class Queues:
-    """Claim, wait, settle, push, count. The engine has `book` as one of its features; all streams share `turns`."""
+    """Claim, wait, settle, push and count jobs. `book` is a feature of the engine; all streams share `turns`."""
 
     def __init__(self, engine: Engine, runtime: Runtime, entropy: Entropy, turns: PushTurns, book: LeaseBook) -> None:
         self._engine = engine
         self._book = book
         self.backlog = Backlog(engine, book)
-        # Claims are numbered from another random point in every run, so that no lease id comes twice.
+        # Claim numbers start at another random point in every run, so that no lease id occurs twice.
         run_id = int.from_bytes(entropy.token(_RUN_ID_BYTES)) >> 1
         self.claimer = Claimer(engine, runtime, self.backlog, run_id)
         self.settler = JobSettler(engine, self.backlog)
@@ -29,9 +29,9 @@ class Queues:
         self.pusher = Pusher(engine, runtime, turns, self.backlog, self.claimer, self.settler)
 
     def open(self) -> None:
-        """Recovery is over: put what it found in order."""
+        """Finish recovery: correct the lease tables."""
         self._book.open(self._engine)
 
     def counters(self, topic: Topic) -> QueueCounters:
-        """Ready, in flight and dead-lettered jobs of a queue, as of now."""
+        """Return how many jobs of a queue are ready, in flight and dead-lettered."""
         return self.backlog.counters(topic)

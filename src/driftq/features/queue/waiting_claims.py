@@ -4,11 +4,12 @@
               ↑↓
            waiting → ended: without jobs
 
-A claim that finds nothing ready waits, and asks again when the topic changes or a lease or a delay runs out. It ends
-once: with jobs, with an error, or without either when its time is over, its node leaves, or its caller hangs up.
+A claim that finds no ready job waits. It asks again when the topic changes, or when a lease or a delay runs out. A
+claim ends once: with jobs, with an error, or with neither when its time is over, its node leaves, or its caller
+disconnects.
 
-What always holds: a claim that waits holds nothing. Jobs that are granted to a caller who has hung up meanwhile go
-back at once. Claims ask in the order in which they began to wait.
+Invariants: a waiting claim holds no job. Jobs granted to a caller that has disconnected are given back at once. Claims
+ask in the order in which they began to wait.
 """
 
 from driftq.engine.engine import Engine
@@ -22,7 +23,7 @@ _RETRY_MS = 250
 
 
 class Waits:
-    """All claims that wait."""
+    """All waiting claims, by topic and node."""
 
     def __init__(
         self, engine: Engine, runtime: Runtime, backlog: Backlog, claimer: Claimer, settler: JobSettler
@@ -35,12 +36,12 @@ class Waits:
         self._waiting: dict[tuple[str, str], dict[WaitingClaim, None]] = {}
 
     def add(self, claim: "WaitingClaim") -> None:
-        """Have a claim woken, and found by its node."""
+        """Register a claim, so that it is woken and can be found by its node."""
         self.engine.wakeups.add(claim.topic.name, claim.look)
         self._waiting.setdefault((claim.topic.name, claim.node), {})[claim] = None
 
     def discard(self, claim: "WaitingClaim") -> None:
-        """Forget a claim that has ended."""
+        """Remove a claim that has ended."""
         place = claim.topic.name, claim.node
         self.engine.wakeups.discard(claim.topic.name, claim.look)
         claims = self._waiting.get(place)
@@ -50,7 +51,7 @@ class Waits:
                 del self._waiting[place]
 
     def leave(self, name: str, node: str) -> int:
-        """End the claims of a node that wait, without jobs. Returns how many there were."""
+        """End the waiting claims of a node without jobs. Return how many there were."""
         claims = list(self._waiting.get((name, node), ()))
         for claim in claims:
             claim.end()
@@ -58,7 +59,7 @@ class Waits:
 
 
 class WaitingClaim:
-    """One claim; `answer` is its end."""
+    """One claim that may wait; `answer` settles when it ends."""
 
     def __init__(self, waits: Waits, topic: Topic, node: str, limit: int, lease_ms: int | None, wait_ms: int) -> None:
         self.topic = topic
@@ -78,7 +79,7 @@ class WaitingClaim:
             self._deadline = waits.runtime.later(wait_ms, self.end)
 
     def look(self) -> None:
-        """Something may have changed: ask, if something is ready."""
+        """Ask again if a job is ready, because something may have changed."""
         topic, backlog = self.topic, self._waits.backlog
         if self._asking or self.answer.settled:
             return
@@ -118,10 +119,10 @@ class WaitingClaim:
         elif not self.topic.gone:
             self._look_later(self._waits.backlog.book.table(self.topic).next_due())
         else:
-            self._waits.runtime.soon(self.look)  # to be refused
+            self._waits.runtime.soon(self.look)  # the next claim fails, because the topic is gone
 
     def end(self) -> None:
-        """Wait no longer; what is being asked for at this moment is still answered."""
+        """Stop waiting. If a claim is running at this moment, its result is still the answer."""
         if self.answer.settled:
             return
         self._ending = True
@@ -129,7 +130,7 @@ class WaitingClaim:
             self._resolve(ClaimResult([], [], 0))
 
     def hang_up(self) -> None:
-        """Nobody waits for the answer any more."""
+        """End the claim, because its caller has disconnected. Jobs granted meanwhile are given back."""
         self._hung_up = True
         self.end()
 
@@ -144,7 +145,7 @@ class WaitingClaim:
                 timer.cancel()
 
     def _look_later(self, due: int | None) -> None:
-        """Look again when the next lease or delay runs out."""
+        """Check again when the next lease or delay runs out."""
         self._look_in(None if due is None else max(1, due - self._waits.engine.time.running()))
 
     def _look_in(self, delay_ms: int | None) -> None:
