@@ -1,1 +1,1 @@
-"""Routers: standing rules that copy records from one topic to another (http-v0 §11)."""
+"""Routers: rules that copy new records of one topic into another, until they are deleted (http-v0 §11)."""

@@ -1,7 +1,7 @@
-"""From records of a source to their copies: filter, node and tag as the rule says, the mark of `exactly_once`.
+"""Turns records of a source into copies: applies filter, node and tag rules, and adds the mark of `exactly_once`.
 
-The mark stands in a copy's meta (http-v0 §11.5): from which record of which topic it comes, and by which router. Meta
-that is full already is wrapped beside it.
+The mark is in a copy's meta (http-v0 §11.5): the source record and its topic, and the router. If the meta has no room
+for another key, the original meta is wrapped in a key of its own next to the mark.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _encoder = json.Encoder()
 
 
 class CopyBatch:
-    """Copies of some records in the order they are to be made, and whose they are."""
+    """Copies of some records in the order in which they will be written, with the router of each."""
 
     __slots__ = ("_batch_node", "_data", "_metas", "_nodes", "_tags", "hops", "last_seq", "owners", "seqs")
 
@@ -43,9 +43,9 @@ class CopyBatch:
         batch_node: bytes | None = None,
     ) -> None:
         self.last_seq = last_seq
-        """The last source seq that is done with when all of it is placed."""
+        """The last source seq that is finished when the whole batch is placed."""
         self.hops = hops
-        """Of the copies."""
+        """The number of hops of these copies."""
         self.seqs = seqs
         self.owners = owners
         self._data = data or []
@@ -56,11 +56,11 @@ class CopyBatch:
 
     @property
     def count(self) -> int:
-        """Copies."""
+        """The number of copies in the batch."""
         return len(self._data)
 
     def only(self, places: list[int]) -> "CopyBatch":
-        """The copies at these places, and no others."""
+        """Return a batch of only the copies at these places."""
 
         def picked(column: _Column | None) -> _Column | None:
             return None if column is None else [column[place] for place in places]
@@ -78,20 +78,22 @@ class CopyBatch:
         )
 
     def cursors_after(self, placed: int, active: list[tuple[Router, Rule]]) -> dict[Router, int]:
-        """Return the routers' cursors when so many copies are placed: the end, or before the first that is not."""
+        """Return the routers' cursors after `placed` copies: the end of the batch, or before the first copy that is
+        not placed.
+        """
         if placed == self.count:
             return {router: self.last_seq for router, _ in active}
         seq, owner = self.seqs[placed], self.owners[placed]
         return {router: seq - 1 if router.number >= owner.number else seq for router, _ in active}
 
     def sizes(self) -> list[int]:
-        """The bytes of each, as caps count them."""
+        """Return the size of each copy in bytes, as caps count it."""
         if self._metas is None:
             return list(map(len, self._data))
         return [len(data) + len(meta or b"") for data, meta in zip(self._data, self._metas, strict=True)]
 
     def rows(self, first: int, last: int) -> Rows:
-        """Some of them, to be written."""
+        """Return the copies from `first` to before `last` as rows to write."""
         return Rows(
             Texts.of(self._data[first:last]),
             tag=_texts(self._tags, first, last),
@@ -109,7 +111,7 @@ def _texts(column: _Column | None, first: int, last: int) -> Texts | None:
 
 
 def copies_of(run: SourceRun, topic: Topic, active: list[tuple[Router, Rule]], hops: int) -> CopyBatch:
-    """The copies of a run that its routers make; `hops` is what its records have made."""
+    """Return the copies that the active routers make of a run, whose records have made `hops` hops."""
     if hops >= HOPS_MAX or not active:
         return CopyBatch(last_seq=run.last_seq, hops=hops + 1)
     source, first, last = run.source, run.first, run.last
@@ -148,7 +150,7 @@ def copies_of(run: SourceRun, topic: Topic, active: list[tuple[Router, Rule]], h
 
 
 def _all_of(run: SourceRun, router: Router, rule: Rule, hops: int) -> CopyBatch:
-    """What most routers do: every record, as it is."""
+    """Return copies of all records, unchanged: the most frequent case."""
     source, first, last = run.source, run.first, run.last
     spec = rule.spec
     return CopyBatch(
@@ -165,7 +167,7 @@ def _all_of(run: SourceRun, router: Router, rule: Rule, hops: int) -> CopyBatch:
 
 
 def _whom(active: list[tuple[Router, Rule]], tags: _Column | None, count: int) -> list[tuple[int, int]]:
-    """Row by row, which routers take it, by their place among the active."""
+    """Return pairs of row and index in `active`, for each router that takes the row."""
     if len(active) == 1 and active[0][1].match is None:
         return [(row, 0) for row in range(count)]
     takers = list(enumerate(rule.match for _, rule in active))
@@ -184,7 +186,7 @@ def _kept(column: _Column | None, whom: list[tuple[int, int]], kept: list[bool])
 
 
 def _stamped(meta: bytes | None, topic: Topic, router: Router, seq: int) -> bytes:
-    """Meta with the router's mark. A topic's id is its epoch: neither is used twice."""
+    """Return meta with the router's mark. Topic id and epoch are the same number; it is never reused."""
     mark = {
         "idempotency_key": f"router:{router.name}:{topic.id}:{topic.id}:{seq}",
         "router": router.name,
@@ -204,7 +206,7 @@ def _stamped(meta: bytes | None, topic: Topic, router: Router, seq: int) -> byte
 
 
 def _marked_seqs(metas: Sequence[bytes | None], router: Router, topic: Topic) -> set[int]:
-    """The source seqs whose copies by this router are among records with these metas."""
+    """Return the source seqs that this router has copied, as found in these metas."""
     beginning = f"router:{router.name}:{topic.id}:{topic.id}:"
     found = set()
     for meta in metas:
@@ -218,7 +220,7 @@ def _marked_seqs(metas: Sequence[bytes | None], router: Router, topic: Topic) ->
 
 
 def first_too_large(batch: CopyBatch, sizes: Sequence[int], record_bytes_max: int) -> int | None:
-    """The place of the first copy that its mark has made larger than a record may be."""
+    """Return the place of the first copy that its mark makes larger than `record_bytes_max`, or None."""
     if record_bytes_max and batch.count and max(sizes) > record_bytes_max:
         for place, (size, owner, seq) in enumerate(zip(sizes, batch.owners, batch.seqs, strict=True)):
             if size > record_bytes_max and owner.rule_at(seq)[0].exactly_once:
@@ -227,9 +229,9 @@ def first_too_large(batch: CopyBatch, sizes: Sequence[int], record_bytes_max: in
 
 
 def copied_seqs(dest: Topic, router: Router) -> set[int]:
-    """Return the source seqs whose copies by this router are live in dest, for a cursor that has gone back.
+    """Return the source seqs whose copies by this router are live in dest. Used after a cursor has gone back.
 
-    Raises SegmentUnavailableError.
+    Raise SegmentUnavailableError if a segment of dest cannot be read.
     """
     known = router.known
     if known is not None and known[:2] == (dest.op, dest.earliest):

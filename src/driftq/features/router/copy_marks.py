@@ -7,8 +7,8 @@ The rest is about marks that the log does not have yet. Two events leave such a 
 happened in memory already:
 
 - A start has raised the head of a dest, or its routers have passed a hole (`features/router/rederivation`).
-- A direct write to a `disk` dest was shown, and then its log write failed (`engine/write/lost_writes`). Its seqs are a
-  hole for whoever replays the log, and no copy may be placed there.
+- A direct write to a `disk` dest was shown, and then its log write failed (`engine/write/lost_writes`). Replay sees its
+  seqs as a hole, and no copy may be placed there.
 
     unlogged → under way → logged
         ▲           └─ its write fails ─┘ (to unlogged)
@@ -38,7 +38,7 @@ STAMP_MS = 1000
 
 
 class Stamps:
-    """Marks that are due."""
+    """Writes the time marks of destinations with a TTL."""
 
     def __init__(self, table: RouterTable, engine: Engine, runtime: Runtime) -> None:
         self._table = table
@@ -48,7 +48,7 @@ class Stamps:
         self.closed = False
 
     def copied(self, dest: Topic, inflow: Inflow) -> None:
-        """Copies were placed."""
+        """Schedule a mark, because copies were placed in a destination."""
         if dest.config.ttl_ms and dest.id not in self._due:
             self._due.add(dest.id)
             self._runtime.later(STAMP_MS, lambda: self._stamp(dest, inflow))
@@ -62,7 +62,7 @@ class Stamps:
             body = encode_body(RouterMarkBody(dest.next_seq - 1, cursors))
             self._engine.log(dest, ROUTER_MARK, body, self._table.feature, sync=False)
         except DriftQError:
-            self.copied(dest, inflow)  # the log takes nothing now; it is tried again
+            self.copied(dest, inflow)  # the log accepts nothing now; try again later
         except Exception:
             self.copied(dest, inflow)
             raise
@@ -78,34 +78,34 @@ class _Settled(Protocol):
 
 
 class UnloggedMarks:
-    """The marks of all dests; true while there is one that is not logged."""
+    """The unlogged marks of all destinations. True while there is one."""
 
     def __init__(self, table: RouterTable, journal: Journal, settled: "_Settled") -> None:
         self._table = table
         self._journal = journal
         self._settled = settled
-        """Called when nothing is under way any more, with whether every mark is logged."""
+        """Called when no mark is under way any more, with whether every mark is logged."""
         self._marks: list[_Mark] = []
         self._lost: dict[Topic, int] = {}
-        """Dests with a lost direct write that no mark tells of yet, and the first seq of it."""
+        """Destinations with a lost direct write that has no mark yet, and the first seq of that write."""
         self._under_way = 0
 
     def __bool__(self) -> bool:
         return bool(self._marks or self._lost or self._under_way)
 
     def add(self, dest: Topic, body: RouterMarkBody) -> None:
-        """Take a mark of a start."""
+        """Add a mark that a start has left to be logged."""
         self._marks.append(_Mark(dest, body))
         self._journal.before_frames = self.log
 
     def lost(self, topic: Topic, first: int) -> None:
-        """Take note that direct writes from this seq on were shown and are not in the log."""
+        """Record that direct writes from this seq on were shown and are not in the log."""
         if topic.durability is Durability.DISK and self._table.inflow(topic.id) is not None:
             self._lost[topic] = min(first, self._lost.get(topic, first))
             self._journal.before_frames = self.log
 
     def hurry(self) -> bool:
-        """Have the next turn queue the marks. Returns whether one is on its way: not where the log has stopped."""
+        """Queue the marks in the next turn. Return False if none is on its way because the log has stopped."""
         if self._journal.before_frames is not None:
             self._journal.schedule()
             return True
@@ -123,7 +123,7 @@ class UnloggedMarks:
                 self._log(mark)
 
     def _mark_of_loss(self, dest: Topic, first: int) -> RouterMarkBody:
-        """Return the mark that makes a hole of all that is shown from this seq on: none of it is in the log."""
+        """Return the mark that turns all shown seqs from `first` on into a hole, because none of them is in the log."""
         inflow = self._table.inflow(dest.id)
         cursors = [] if inflow is None else [(router.number, router.cursor) for router in inflow.routers]
         return RouterMarkBody(first - 1, cursors, raised=dest.head)

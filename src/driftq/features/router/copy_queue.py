@@ -1,4 +1,4 @@
-"""What replay has taken from the source of a dest and not placed yet, in the order it is to be placed (`rederive`)."""
+"""Copies that replay has taken from the source of a dest and not placed yet, in order (`rederivation`)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from driftq.model.topic_config import Durability
 
 
 class Slots(NamedTuple):
-    """Empty seqs, one for each of these routers and each lost record."""
+    """Empty seqs: one for each of these routers and each lost record."""
 
     owners: list[Router]
     lost: int
@@ -20,7 +20,7 @@ class Slots(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Seqs of a source up to `last` that a crash took; nobody knows which of them these routers had copied."""
+    """Source seqs up to `last` that a crash took. It is unknown which of them these routers had copied."""
 
     owners: list[Router]
     first_seq: int
@@ -31,15 +31,15 @@ Entry = CopyBatch | Slots | Fence
 
 
 class CopyQueue:
-    """What has been taken for one dest, in order."""
+    """The entries that were taken for one dest, in order."""
 
     def __init__(self) -> None:
         self.waiting: deque[Entry] = deque()
         self.placed = 0
-        """So many of the first one are in dest already."""
+        """How many copies of the first entry are in dest already."""
 
     def drop(self, gone: Callable[[int, Router], bool]) -> None:
-        """Take out the copies of some source seqs for some routers."""
+        """Remove the copies for which `gone` returns True."""
         kept: deque[Entry] = deque()
         begun, self.placed = self.placed, 0
         for number, entry in enumerate(self.waiting):
@@ -59,7 +59,7 @@ class CopyQueue:
         self.waiting = kept
 
     def back(self) -> dict[Router, int]:
-        """For each router the source seq before the first that is still here."""
+        """Return for each router the source seq before its first queued entry."""
         cursors: dict[Router, int] = {}
         start = self.placed
         for entry in self.waiting:
@@ -73,7 +73,7 @@ class CopyQueue:
         return cursors
 
     def is_fenced(self, dest: Topic) -> bool:
-        """Whether the next entry is a fence. Before an `fsync` dest there are none."""
+        """Whether the next entry is a fence. Fences of an `fsync` dest are dropped."""
         while self.waiting and isinstance(self.waiting[0], Fence):
             if dest.durability is not Durability.FSYNC:
                 return True

@@ -1,11 +1,11 @@
-"""Routers, and what they have in common where they end: an inflow, all routers of one dest. They have one source.
+"""Routers, and their common state per destination: an inflow is all routers of one dest. They have one source.
 
-An inflow copies in one order, live and in replay: by source seq, and one record in the order of the routers' numbers.
-So the seqs of copies follow from the source's log, the routers, and where other writes to dest stand between them.
+An inflow copies in one order, live and in replay: by source seq, and for one record by router number. The seqs of
+copies therefore follow from the log of the source, the routers, and the positions of direct writes to dest.
 
 Invariants
-- `cursor` is the last source seq a router has passed: copied, or consumed without a copy. It never decreases.
-- What a PUT changes holds for source records behind the one that was last when it was committed (`specs`).
+- `cursor` is the last source seq that a router has passed: copied, or consumed without a copy. It never decreases.
+- A change by PUT applies to source records after the last one at the time of its commit (`specs`).
 """
 
 from bisect import bisect_right
@@ -24,31 +24,31 @@ from driftq.storage.blocks.frame import DELETED
 from driftq.system.runtime import Pending, Timer
 
 RUN_BYTES_MAX = 1 << 20
-"""So many bytes of records are copied at a time, or one record."""
+"""How many bytes of records are copied in one run; a larger record is copied alone."""
 
 
 class Rule(NamedTuple):
-    """A spec, ready for use."""
+    """A router spec with its parsed filter."""
 
     spec: RouterSpec
     match: Match | None
 
     @classmethod
     def of(cls, spec: RouterSpec) -> "Rule":
-        """With its filter parsed."""
+        """Parse the filter of a spec."""
         return cls(spec, None if spec.filter is None else parse_match(spec.filter))
 
     @property
     def exactly_once(self) -> bool:
-        """Do its copies carry a mark?"""
+        """Whether the copies carry a mark."""
         return self.spec.guarantee is Guarantee.EXACTLY_ONCE
 
 
 class Router:
-    """One router."""
+    """One router: its rules, and how far it has copied."""
 
     inflow: "Inflow"
-    """All routers of its dest, itself among them."""
+    """The inflow of its dest, which contains this router."""
 
     def __init__(self, number: int, name: str, source: Topic, dest_id: int, created_ts: int, dest_base: int) -> None:
         self.number = number
@@ -59,30 +59,30 @@ class Router:
         self.dest_base = dest_base
         self.cursor = 0
         self.copied_to = 0
-        """The highest source seq of which it has ever made a copy: only at or below it can a copy be there already."""
+        """The highest source seq that it has ever copied. Above it no copy can exist."""
         self.forwarded = 0
         self.specs: list[tuple[int, Rule]] = []
-        """Rules, each with the source seq behind which it holds, in order."""
+        """Rules in order, each with the source seq after which it applies."""
         self.known: tuple[int, int, set[int]] | None = None
-        """Not part of the state: copies that are there, as dest was at an `op` and an earliest seq."""
+        """A cache, not part of the state: `op` and earliest seq of dest, and the source seqs whose copies are there."""
 
     @property
     def spec(self) -> RouterSpec:
-        """The newest rule."""
+        """The spec of the newest rule."""
         return self.specs[-1][1].spec
 
     def put(self, spec: RouterSpec, after: int) -> None:
-        """Another rule, for what comes behind a source seq."""
+        """Add a rule for records after a source seq."""
         self.specs.append((after, Rule.of(spec)))
 
     def passed(self, seq: int) -> None:
-        """Live: everything up to a source seq is done with, the rules that held for it as well."""
+        """Advance the cursor to `seq`, in live operation, and drop rules that no longer apply."""
         self.cursor = max(self.cursor, seq)
         while len(self.specs) > 1 and self.specs[1][0] <= self.cursor:
             del self.specs[0]
 
     def rule_at(self, seq: int) -> tuple[Rule, int | None]:
-        """The rule for a source seq, and the last seq it holds for; None when it is the newest."""
+        """Return the rule for a source seq, and the last seq it applies to; None if it is the newest rule."""
         specs = self.specs
         for place in range(1, len(specs)):
             if seq <= specs[place][0]:
@@ -91,7 +91,7 @@ class Router:
 
 
 class SourceRun(NamedTuple):
-    """Live records of a source, seqs without a gap: rows [first, last) of a block."""
+    """Live records of a source with consecutive seqs: rows [first, last) of a block."""
 
     source: RowSource
     first: int
@@ -99,28 +99,28 @@ class SourceRun(NamedTuple):
 
     @property
     def first_seq(self) -> int:
-        """The seq of the first."""
+        """The seq of the first record."""
         return self.source.first_seq + self.first
 
     @property
     def last_seq(self) -> int:
-        """The seq of the last."""
+        """The seq of the last record."""
         return self.source.first_seq + self.last - 1
 
 
 class SourceGap(NamedTuple):
-    """Seqs up to `last` that have no live record; so many of them were lost unasked, and are told of."""
+    """Seqs up to `last` without a live record. `lost` of them were lost, not deleted, and have to be reported."""
 
     last: int
     lost: int = 0
     deleted: bool = False
-    """Was there a record that somebody deleted?"""
+    """Whether a record in the gap was deleted by a user."""
     crash: bool = False
-    """Is it a hole that a crash left?"""
+    """Whether the gap is a hole that a crash left."""
 
 
 def look(topic: Topic, cursor: int, upto: int, limit: int) -> SourceRun | SourceGap | Missing | Damaged:
-    """What is behind a cursor, at most up to a seq and so many records. Raises InternalError, as `read_page` does."""
+    """Return what follows a cursor, up to `upto` and at most `limit` records. Raise InternalError, like `read_page`."""
     first = cursor + 1
     if first < topic.evict_floor:
         last = min(topic.evict_floor - 1, upto)
@@ -152,49 +152,55 @@ def look(topic: Topic, cursor: int, upto: int, limit: int) -> SourceRun | Source
 
 
 class Inflow:
-    """The routers of one dest."""
+    """The routers of one dest, with their common source."""
 
     def __init__(self, number: int, source: Topic, dest_id: int, base: int) -> None:
         self.base = base
-        """The head of dest when it began: its copies are behind it."""
+        """The head of dest when the inflow was created; all its copies are above it."""
         self.number = number
-        """Of its first router. Of two inflows of a dest that with the lower number had ended when the other began."""
+        """The number of its first router. If a dest had two inflows, the one with the lower number ended before the
+        other began.
+        """
         self.source = source
         self.dest_id = dest_id
         self.routers: list[Router] = []
-        """By number."""
-        # Live, under way:
+        """The routers, ordered by number."""
+        # State of live operation, not part of the durable state:
         self.queued = False
         self.busy = False
         self.frozen = 0
-        """Deletions of its routers under way: they go no further than their frames say."""
+        """How many deletions of its routers are being logged. Until they are, the cursors must not move."""
         self.planned: dict[Router, int] | None = None
-        """Where cursors will stand when what is under way is through."""
+        """The cursors after the pending copies or mark are committed."""
         self.timer: Timer | None = None
         self.retry_ms = 0
-        """While it is blocked: after how long the next try but one comes (`features/router/retry_backoff`)."""
+        """While the inflow is blocked: the delay after the next attempt, in milliseconds
+        (`features/router/retry_backoff`).
+        """
         self.held: object = None
-        """A block that was fetched, until it is read."""
+        """A fetched block, kept in memory until it is read."""
         self.waiters: list[tuple[int, Pending[None]]] = []
-        """Who waits for it to pass a source seq."""
+        """Readers that wait until the inflow has passed a source seq."""
 
     @property
     def low(self) -> int:
-        """What the router has passed that is furthest back."""
+        """The lowest cursor of its routers."""
         return min(router.cursor for router in self.routers)
 
     def logs_copies(self, dest: Topic) -> bool:
-        """Whether copies are logged as writes are, because the log of the source may not have what dest promises."""
+        """Whether copies are logged like writes, because the log of the source may not keep what dest promises."""
         if self.source.durability is Durability.EPHEMERAL:
             return dest.durability is not Durability.EPHEMERAL
         return self.source.durability is Durability.MEMORY and dest.keeps_head
 
     def heading(self, router: Router) -> int:
-        """Where a router will stand when what is under way is through."""
+        """Return the cursor of a router after the pending copies or mark are committed."""
         return max(router.cursor, (self.planned or {}).get(router, 0))
 
     def border(self, low: int, upto: int, hops: Hops | None) -> tuple[int, int, list[tuple[Router, Rule]]]:
-        """Up to where records behind `low` are treated alike: that seq, their hops, and whom they are for."""
+        """Return the last seq up to which records after `low` are treated alike, their hops, and the routers that take
+        them.
+        """
         seq = low + 1
         made = 0
         if hops is not None:

@@ -1,20 +1,20 @@
-"""Forwarding: the live half of routers (http-v0 §11.3, §11.4).
+"""Forwarding: how routers copy in live operation (http-v0 §11.3, §11.4).
 
 An inflow is at any moment one of
 
-    idle      it has passed its source's head
-    ready     there is something to pass, and a turn will
-    busy      something of it is under way: copies behind a commit, a mark, a block to fetch, a sync of the source
-    blocked   dest has no room for the next copy, or the log takes nothing now; tried again by
+    idle      it has passed the head of its source
+    ready     there are records to pass, and a turn will pass them
+    busy      it waits: for the commit of copies or of a mark, for a block, or for a sync of the source
+    blocked   dest has no room for the next copy, or the log accepts nothing now; tried again by
     `features/router/retry_backoff`, and by readers
 
-and takes one step at a time: some records copied, or a gap passed. Invariants
-- A cursor moves in the turn that shows what it stands for, so a checkpoint has both or neither.
-- Nothing is passed over silently that replay could find: a gap is logged as a mark before it is passed.
+and takes one step at a time: it copies some records, or passes a gap. Invariants
+- A cursor moves in the same turn that makes its copies visible, so a checkpoint has both or neither.
+- A gap is logged as a mark before it is passed, unless replay comes to the same result without the mark.
 - No copy is placed while a mark of an earlier event is not logged (`features/router/copy_marks`).
-- A dest of class `fsync` gets copies of what is on stable storage, and of nothing else.
-- A source's writer never waits for any of this. Only where a cap is about to take records that a router has not passed
-  are they copied first, in the same turn, if dest takes them.
+- A dest of class `fsync` gets only copies of records that are on stable storage.
+- A writer to the source never waits for copies. If a cap is about to remove records that a router has not passed,
+  they are copied first, in the same turn, if dest accepts them.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ from driftq.storage.wal.group_commit import Submission
 from driftq.system.runtime import Pending, Runtime
 
 TURN_RECORDS = BLOCK_RECORDS_MAX
-"""So many source records a router passes in one turn, at most."""
+"""How many source records a router passes in one turn at most."""
 _SOON_MS = 1
 _STEPS_PER_TURN = 16
 _STEPS_PER_READ = 64
@@ -48,7 +48,7 @@ _PASSING = (Durability.EPHEMERAL, Durability.MEMORY)
 
 
 class StepResult(Enum):
-    """How a step ended."""
+    """The result of one step of an inflow."""
 
     IDLE = auto()
     MORE = auto()
@@ -57,7 +57,7 @@ class StepResult(Enum):
 
 
 class Forwarder:
-    """Drives the inflows of a running engine."""
+    """Runs the inflows of a running engine."""
 
     def __init__(self, table: RouterTable, engine: Engine, runtime: Runtime) -> None:
         self._table = table
@@ -67,7 +67,7 @@ class Forwarder:
         self._scheduled = False
         self._closed = False
         self._changing: set[int] = set()
-        """Topics in the middle of a change: nothing is copied into them before it is through."""
+        """Ids of topics in the middle of a change: nothing is copied into them until it is complete."""
         self._syncing: set[int] = set()
         self._stamps = Stamps(table, engine, runtime)
         self._backoff = Backoff(table, engine, runtime, self.wake)
@@ -75,7 +75,7 @@ class Forwarder:
         engine.listeners.append(self._published)
 
     def close(self) -> None:
-        """Copy nothing more."""
+        """Stop all copying and cancel the retry timers."""
         self._closed = self._stamps.closed = self._backoff.closed = True
         for inflow in self._table.all_inflows():
             self._backoff.cancel(inflow)
@@ -86,7 +86,7 @@ class Forwarder:
                 self.wake(inflow)
 
     def wake(self, inflow: Inflow) -> None:
-        """There may be something to do."""
+        """Schedule a turn of an inflow, because there may be records to copy."""
         if inflow.queued or self._closed:
             return
         inflow.queued = True
@@ -113,10 +113,12 @@ class Forwarder:
             self._scheduled = True
             self._runtime.soon(self._turn)
 
-    # Reading its own writes
+    # Reading one's own writes
 
     def bring(self, topic: Topic) -> Pending[None] | None:
-        """Drive the routers of a topic to the head of their source, if they can get there."""
+        """Advance the routers of a topic to the head of their source, if possible. Return what a reader has to wait
+        for.
+        """
         inflow = self._table.inflow(topic.id)
         if inflow is None or self._closed or (not inflow.busy and inflow.low >= inflow.source.head):
             return None
@@ -134,7 +136,7 @@ class Forwarder:
         return waiting
 
     def guard(self, topic: Topic, going: Going) -> None:
-        """Live records of a source are about to go: what its routers have not passed is passed now, if it can be."""
+        """Copy records of a source that are about to be removed and that its routers have not passed, if possible."""
         if going is Going.BY_TIME or self._closed or len(self._changing) >= _DEPTH_MAX or topic.id in self._changing:
             return
         self._changing.add(topic.id)
@@ -148,13 +150,13 @@ class Forwarder:
     # One step
 
     def _advance(self, inflow: Inflow) -> StepResult:
-        """One step, and what follows from how it ended."""
+        """Make one step, and schedule what its result requires."""
         try:
             outcome = self._step(inflow)
         except DriftQError:
             outcome = StepResult.BLOCKED
         except Exception:
-            self._backoff.block(inflow)  # and with it those that are in line
+            self._backoff.block(inflow)  # the retry also runs the queued inflows
             raise
         if outcome is StepResult.BLOCKED:
             self._backoff.block(inflow)
@@ -176,7 +178,7 @@ class Forwarder:
                 inflow.waiters.append((target, waiting))
 
     def ended(self, inflow: Inflow) -> None:
-        """It has no routers any more: nobody waits for it."""
+        """Release the readers of an inflow that has lost its last router."""
         self._backoff.cancel(inflow)
         self._tell(inflow, everybody=True)
 
@@ -195,7 +197,7 @@ class Forwarder:
             self._engine.journal.check_append(dest)
         source.expire(self._engine.time.now())
         low, upto = inflow.low, source.head
-        # What an `fsync` topic shows is on stable storage, also before anybody has taken note of that.
+        # Records that an `fsync` topic shows are on stable storage, even before `synced_seq` was updated.
         synced = upto if source.durability is Durability.FSYNC else self._engine.synced_seq(source)
         if dest.durability is Durability.FSYNC and source.durability not in _PASSING:
             upto = min(upto, synced)
@@ -210,7 +212,7 @@ class Forwarder:
         return self._proceed(inflow, dest, active, found, made, synced)
 
     def _pass_copied(self, inflow: Inflow, dest: Topic, active: list[tuple[Router, Rule]]) -> bool:
-        """The cursor of an `exactly_once` router has gone back: pass the next record if its copy is there."""
+        """Pass the next record if an `exactly_once` router, whose cursor has gone back, has copied it already."""
         for router, rule in active:
             seq = router.cursor + 1
             if rule.exactly_once and seq <= router.copied_to and seq in copied_seqs(dest, router):
@@ -298,10 +300,10 @@ class Forwarder:
             self._table.forget_hops(inflow.source)
 
     def _pass_gap(self, inflow: Inflow, dest: Topic, active: list[tuple[Router, Rule]], gap: SourceGap) -> StepResult:
-        """Nothing to copy up to here. Unless replay finds the same by itself, it is logged first."""
+        """Pass a gap. Unless replay finds the same gap by itself, log a mark first."""
         source = inflow.source
         rederived = source.durability is not Durability.EPHEMERAL and dest.durability is not Durability.EPHEMERAL
-        # What a crash took of a source was never copied into an `fsync` dest: it was not synced.
+        # Records that a crash took from a source were not synced, so they were never copied into an `fsync` dest.
         marked = gap.deleted or (gap.crash and dest.durability is not Durability.FSYNC)
         if not gap.lost and not (marked and rederived):
             self._pass(inflow, {router: gap.last for router, _ in active}, {})
@@ -317,7 +319,7 @@ class Forwarder:
         return StepResult.BUSY
 
     def _log_mark(self, inflow: Inflow, dest: Topic, body: RouterMarkBody) -> None:
-        """Log a mark; the inflow goes on when it is committed. Raises and has changed nothing, or returns."""
+        """Log a mark; the inflow continues after its commit. If this raises, nothing has changed."""
         logged = self._engine.log(dest, ROUTER_MARK, encode_body(body), self._table.feature, sync=dest.keeps_head)
         dest.next_seq += body.slots
         inflow.busy = True
@@ -340,7 +342,7 @@ class Forwarder:
         logged.then(settle)
 
     def _marks_settled(self, *, logged: bool) -> None:
-        """Let every inflow go on, or try again later where a mark is still unlogged."""
+        """Wake every inflow; if a mark is still unlogged, try again later instead."""
         for inflow in self._table.all_inflows():
             if logged:
                 self.wake(inflow)
@@ -373,7 +375,7 @@ class Forwarder:
             self.wake(inflow)
 
     def _ask_sync(self, inflow: Inflow) -> StepResult:
-        """What dest waits for is on its way to the disk: hurry it up."""
+        """Request a sync of the source at once, because dest accepts only synced records."""
         source = inflow.source
         if source.id in self._syncing:
             return StepResult.BUSY

@@ -1,7 +1,7 @@
-"""How many hops records have made, by ranges of seqs: copies of copies end at the cap (http-v0 §11.3).
+"""The number of hops that records have made, by ranges of seqs. Copies of copies end at a limit (http-v0 §11.3).
 
-Kept for topics that are copied from and into, and only for records that some router has yet to pass. What is in no
-range was written directly.
+Hops are kept for topics that are both source and dest, and only for records that some router has not passed yet.
+Records outside all ranges were written directly and have made no hop.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ class Hops:
         self.ranges = ranges or []
 
     def add(self, first: int, last: int, hops: int) -> None:
-        """Records at the head have made so many."""
+        """Add a range of records at the head that have made `hops` hops."""
         if self.ranges:
             start, end, before = self.ranges[-1]
             if before == hops and end + 1 == first:
@@ -25,7 +25,7 @@ class Hops:
         self.ranges.append((first, last, hops))
 
     def at(self, seq: int) -> tuple[int, int | None]:
-        """The hops of a record, and the last seq up to which they are the same; None when that is the end."""
+        """Return the hops of a record, and the last seq with the same hops; None if that is the end."""
         place = bisect_right(self.ranges, seq, key=lambda held: held[0]) - 1
         if place >= 0 and seq <= self.ranges[place][1]:
             return self.ranges[place][2], self.ranges[place][1]
@@ -33,7 +33,7 @@ class Hops:
         return 0, self.ranges[following][0] - 1 if following < len(self.ranges) else None
 
     def forget(self, upto: int) -> None:
-        """Nobody asks for records up to here any more."""
+        """Forget the records up to `upto`, because every router has passed them."""
         done = 0
         while done < len(self.ranges) and self.ranges[done][1] <= upto:
             done += 1

@@ -1,27 +1,28 @@
-"""Copies made again from the log (http-v0 §11.5): same seqs, same content, none twice, none missing.
+"""Recreates copies from the log (http-v0 §11.5): same seqs, same content, none twice, none missing.
 
-Copies have no frames. What replay knows is the source's records, the routers, and of dest the frames it has of its own:
-each was made at a certain head, and what was between two of them was copies, in the one order an inflow has.
+Copies have no frames. Replay has the source's records, the routers, and the frames of dest itself. Each of these
+frames was made at a known head, and the seqs between two of them were copies, in the one order of an inflow.
 
-Two steps. Copies are taken from the source when they are needed, or just before the source loses their records
-(`guard`), into a queue of their dest; a router's cursor stands at what has been taken. They are placed when a frame of
-dest says how far its head was, and at the end all that are left, as far as there is room. So in replay
+There are two steps. Copies are taken from the source when they are needed, or just before the source loses their
+records (`guard`), into a queue of their dest; a router's cursor is at the last record that was taken. Copies are
+placed when a frame of dest shows how far its head was; at the end all others are placed, as far as there is room. So
+in replay
 
     passed by the router = placed in dest + queued
 
-and at the end the cursors go back to what is placed; what is still queued is in the source, or is lost with it.
+and at the end the cursors go back to what is placed. Queued copies are still in the source, or are lost with it.
 
-A record that was not copied when it might have been, because it was deleted or lost first, has a mark in the log
-(`frames.RouterMarkBody`), and so has every other move of a cursor that does not follow from the log.
+A record that was deleted or lost before it could be copied has a mark in the log (`router_frames.RouterMarkBody`), and
+so has every other move of a cursor that does not follow from the log.
 
 The seqs of copies follow from the log only as far as the source has every record that was copied. A hole that a crash
-left in the source may hide records that were copied and records that never were. So in the queue it is a fence: replay
-places nothing that comes after it until a mark says that routers have passed it. At the end of the log
+left in the source may hide records that were copied and records that were not. So in the queue it is a fence: replay
+places nothing after it until a mark shows that routers have passed it. At the end of the log
 
     copies before the first fence → the head raised to the seqs that readers may have seen → a mark → the other copies
 
-and every other fence is passed with a mark of its own. What an `fsync` dest gets is synced, so no crash takes it from
-the source, and fences do not matter there.
+and every other fence is passed with a mark of its own. An `fsync` dest gets only synced records, which no crash takes
+from the source, so fences do not matter there.
 """
 
 from collections import defaultdict
@@ -45,7 +46,7 @@ from driftq.storage.blocks.rows import Rows
 
 
 class Rederiver:
-    """One start's."""
+    """Recreates the copies of one start."""
 
     def __init__(self, table: RouterTable, filing: Filing, limits: Limits) -> None:
         self._table = table
@@ -53,38 +54,38 @@ class Rederiver:
         self._limits = limits
         self._queues: dict[Inflow, CopyQueue] = {}
         self._ended: dict[int, list[Inflow]] = {}
-        """Feeds without routers whose copies are not all placed, by the id of dest."""
+        """Inflows without routers whose copies are not all placed, by the id of dest."""
         self._visiting: set[int] = set()
         self.marks: list[tuple[Topic, RouterMarkBody]] = []
-        """What is to be logged about the end of replay before anything else is copied, in order."""
+        """Marks about the end of replay, in order. They are logged before anything else is copied."""
 
     def derives(self, topic: Topic, head: int | None = None) -> bool:
-        """Has it copies that are made again? Those of an `ephemeral` topic end with the process."""
+        """Whether a topic has copies that are recreated. Copies in an `ephemeral` topic end with the process."""
         if topic.durability is Durability.EPHEMERAL:
             return False
         inflows = [*self._ended.get(topic.id, ()), *self._table.inflows.get(topic.id, ())]
         return any(head is None or inflow.base < head for inflow in inflows)
 
     def _inflows_of(self, topic_id: int) -> list[Inflow]:
-        """The inflows of a dest, in the order they were there."""
+        """Return the inflows of a dest in the order in which they existed."""
         inflows = [*self._ended.get(topic_id, ()), *self._table.inflows.get(topic_id, ())]
         return sorted(inflows, key=lambda inflow: inflow.number)
 
     def _queue(self, inflow: Inflow) -> CopyQueue:
         return self._queues.setdefault(inflow, CopyQueue())
 
-    # Taking
+    # Taking copies from the source
 
     def guard(self, topic: Topic) -> None:
-        """Some of its records are about to go."""
+        """Take all records of a topic for its routers, because some are about to be removed."""
         for inflow in list(self._table.out.get(topic.id, ())):
             self._take_upto(inflow, topic.head)
 
     def forget_unlogged(self, source: Topic, head: int) -> None:
-        """Let the routers out of an `ephemeral` source stand at a head that a frame of it names.
+        """Move the routers out of an `ephemeral` source to a head that one of its frames names.
 
-        What they copied of the records that the log does not have is logged with a mark. The rest ended with the
-        process, in silence: to the floors that the frame names too, those records would be lost ones.
+        A mark logs what they copied of records that are not in the log. The other unlogged records ended with the
+        process and are not reported; without this move, the floors in the same frame would make them count as lost.
         """
         if head > source.head:
             for inflow in list(self._table.out.get(source.id, ())):
@@ -97,7 +98,7 @@ class Rederiver:
             pass
 
     def _take(self, inflow: Inflow, upto: int) -> bool:
-        """The next records of an inflow's source, if there are any."""
+        """Take the next records from the source of an inflow. Return False if there are none."""
         if not inflow.routers:
             return False
         low, source = inflow.low, inflow.source
@@ -123,17 +124,17 @@ class Rederiver:
             router.cursor = max(router.cursor, last)
         return True
 
-    # Placing
+    # Placing copies in dest
 
     def derive(self, topic: Topic, head: int, ts: int, *, reach: Callable[[Topic], bool]) -> None:
-        """Place copies until the head is there, or as far as they go."""
+        """Place copies until dest reaches `head`, or until there are no more."""
         if topic.id in self._visiting or not self.derives(topic):
             return
         self._visiting.add(topic.id)
         for inflow in self._inflows_of(topic.id):
             if topic.durability is Durability.DISK and topic.head < inflow.base:
                 if head <= inflow.base:
-                    break  # it had not begun: no copy of it is missing
+                    break  # the inflow began above this head, so none of its copies is missing
                 topic.skip_to(inflow.base, Reason.CRASH, at_most=True)
             queue = self._queue(inflow)
             while topic.head < head and not queue.is_fenced(topic):
@@ -142,12 +143,12 @@ class Rederiver:
                 elif not (self._take(inflow, inflow.source.head) or self._pull(inflow, ts, reach)):
                     break
             if queue.waiting or (inflow.routers and not reach(inflow.source)):
-                break  # what comes behind it was behind it in dest, too
+                break  # later copies were after these in dest, too
             self._settle(inflow)
         self._visiting.discard(topic.id)
 
     def _settle(self, inflow: Inflow) -> None:
-        """Nothing of it waits: let it go if it has ended."""
+        """Forget an inflow that has ended and whose copies are all placed."""
         if not inflow.routers:
             self._queues.pop(inflow, None)
             ended = self._ended.get(inflow.dest_id, [])
@@ -157,7 +158,7 @@ class Rederiver:
                     del self._ended[inflow.dest_id]
 
     def _pull(self, inflow: Inflow, ts: int, reach: Callable[[Topic], bool]) -> bool:
-        """One more record in a source that is itself copied into."""
+        """Recreate one more record in a source that itself has copies. Return whether there was one."""
         if not inflow.routers or not reach(inflow.source):
             return False
         before = inflow.source.head
@@ -165,7 +166,7 @@ class Rederiver:
         return inflow.source.head > before
 
     def _place(self, topic: Topic, queue: CopyQueue, most: int, ts: int) -> None:
-        """Place some of the first that waits, which is not a fence."""
+        """Place up to `most` copies of the first queued entry, which must not be a fence."""
         entry = queue.waiting[0]
         assert not isinstance(entry, Fence)
         start = queue.placed
@@ -191,10 +192,10 @@ class Rederiver:
             queue.waiting.popleft()
             queue.placed = 0
 
-    # What the log says beside
+    # Other frames of the log
 
     def mark(self, topic: Topic, body: RouterMarkBody) -> None:
-        """Routers stood at these cursors: what was not copied until then never was."""
+        """Apply the cursors of a mark: records up to them that were not copied by then never will be."""
         cursors = dict(body.cursors)
         for inflow in self._inflows_of(topic.id):
             self._queue(inflow).drop(lambda seq, router: seq <= cursors.get(router.number, 0))
@@ -205,7 +206,7 @@ class Rederiver:
                 router.copied_to = max(router.copied_to, cursor)
 
     def retire(self, router: Router, cursor: int) -> None:
-        """A router was deleted when it had come so far: its copies up to there are still to be placed."""
+        """Delete a router that has come as far as `cursor`; its copies up to there are still to be placed."""
         inflow = router.inflow
         if router.cursor < cursor:
             self._take_upto(inflow, cursor)
@@ -215,15 +216,15 @@ class Rederiver:
             self._ended.setdefault(inflow.dest_id, []).append(inflow)
 
     def forget(self, topic: Topic) -> None:
-        """A topic is gone."""
+        """Forget the queued copies of a deleted topic."""
         for inflow in self._inflows_of(topic.id):
             self._queues.pop(inflow, None)
         self._ended.pop(topic.id, None)
 
-    # The end
+    # The end of replay
 
     def order(self, feeds: Sequence[tuple[int, int]] = ()) -> list[Topic]:
-        """Return the topics with copies and their sources, sources first; a cycle is cut somewhere."""
+        """Return the topics with copies and their sources, sources first; a cycle is cut at some point."""
         sources: dict[int, list[int]] = defaultdict(list)
         for topic_id in {*self._table.inflows, *self._ended}:
             sources[topic_id] += [inflow.source.id for inflow in self._inflows_of(topic_id)]
@@ -247,7 +248,7 @@ class Rederiver:
         return list(ordered.values())
 
     def finish(self, topic: Topic, now: int, settle: Callable[[Topic], None]) -> None:
-        """Place what is left, as far as there is room; the rest is copied later, from the source."""
+        """Place the remaining copies, as far as there is room. The others are copied from the source later."""
         blocked = topic.durability is Durability.EPHEMERAL
         for inflow in self._inflows_of(topic.id):
             if topic.durability is Durability.DISK:
@@ -260,7 +261,7 @@ class Rederiver:
                 elif inflow.routers:
                     blocked = bool(queue.waiting) and not self._place_fitting(topic, queue, now)
                 elif queue.waiting:
-                    self._place(topic, queue, BLOCK_RECORDS_MAX, now)  # it was there, so there was room
+                    self._place(topic, queue, BLOCK_RECORDS_MAX, now)  # these copies existed, so there was room
             for router, cursor in self._standing(inflow):
                 router.cursor = inflow.source.head if topic.durability is Durability.EPHEMERAL else cursor
             self._queues.pop(inflow, None)
@@ -268,7 +269,7 @@ class Rederiver:
         self._raise(topic, settle)
 
     def _raise(self, topic: Topic, settle: Callable[[Topic], None], *, passed_fence: bool = False) -> None:
-        """Raise the head to the seqs that readers may have seen, and note a mark of it, and of a fence."""
+        """Raise the head to the seqs that readers may have seen, and add a mark for that or for a passed fence."""
         before = topic.head
         settle(topic)
         inflow = self._table.inflow(topic.id)
@@ -278,7 +279,7 @@ class Rederiver:
             self.marks.append((topic, RouterMarkBody(before, cursors, raised=raised)))
 
     def _standing(self, inflow: Inflow) -> list[tuple[Router, int]]:
-        """The routers of an inflow, and up to where everything of the source that they take is placed."""
+        """Return the routers of an inflow, each with the source seq up to which all its copies are placed."""
         back = self._queue(inflow).back()
         return [(router, min(back.get(router, router.cursor), inflow.source.head)) for router in inflow.routers]
 
@@ -288,10 +289,10 @@ class Rederiver:
         return bool(queue.waiting)
 
     def _place_fitting(self, topic: Topic, queue: CopyQueue, now: int) -> bool:
-        """Place what there is room for of the first that waits. Returns whether that was all of it."""
+        """Place as much of the first queued entry as there is room for. Return whether all of it was placed."""
         entry = queue.waiting[0]
         if not isinstance(entry, CopyBatch):
-            return False  # what a live router finds lost it logs
+            return False  # lost records are logged by the router in live operation
         limits = self._limits
         quota = limits.total_bytes_max - topic.usage.payload if limits.total_bytes_max else None
         sizes = entry.sizes()
@@ -309,8 +310,8 @@ class Rederiver:
 
 
 def _look_now(source: Topic, low: int, upto: int) -> SourceRun | SourceGap:
-    """What is behind a cursor, however long it takes."""
-    held: list[RowSource | None] = []  # until it has been looked at: the cache may be smaller
+    """Return what follows a cursor, loading blocks from disk if needed."""
+    held: list[RowSource | None] = []  # keeps the block in memory; the cache may be too small for it
     while True:
         found = look(source, low, upto, BLOCK_RECORDS_MAX)
         if not isinstance(found, Missing | Damaged):

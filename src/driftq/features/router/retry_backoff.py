@@ -1,16 +1,16 @@
-"""When a router that cannot go on is tried again (http-v0 §11.3).
+"""When a router that cannot continue is tried again (http-v0 §11.3).
 
     going on ─blocked─► waits 50 ms ─blocked─► 100 ms … ─blocked─► 5 s, and so on
        ▲                    └── a step that works, or a change of the destination ──┘
 
-A router is blocked while its destination has no room for the next copy, or the log takes nothing. Whatever makes room
-in the destination (a delete, an ack, another config, its TTL) has it tried at once: the destination's waiters are
-woken, and of a TTL the moment is known. Room that another topic makes (the server's limit of bytes), and a log that
-works again, are found by the next try, after 5 s at most.
+A router is blocked while its destination has no room for the next copy, or the log accepts no writes. An event that
+makes room in the destination (a delete, an ack, another config, its TTL) causes a retry at once: the waiters of the
+destination are woken, and the time of the next TTL expiry is known. Room that another topic makes (the server's limit
+of bytes), and a log that works again, are found by the next retry, after 5 s at most.
 
 Invariants
 - An inflow has at most one timer, and one waiter at its destination while it is blocked.
-- Nothing but a timer, a change of the destination and a reader tries a blocked inflow: writes to its source do not.
+- A blocked inflow is tried only by a timer, a change of the destination and a reader, not by writes to its source.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ RETRY_MS_MAX = 5000
 
 
 class Backoff:
-    """The timers of all inflows."""
+    """The retry timers of all inflows."""
 
     def __init__(self, table: RouterTable, engine: Engine, runtime: Runtime, wake: Callable[[Inflow], None]) -> None:
         self._table = table
@@ -37,9 +37,9 @@ class Backoff:
         self.closed = False
 
     def block(self, inflow: Inflow) -> None:
-        """A step came to nothing: try again later, each time after twice as long."""
+        """Retry an inflow later, because a step was blocked. The delay doubles each time, up to 5 s."""
         if inflow.timer is not None or self.closed:
-            return  # a reader tried it in between
+            return  # a reader tried it while the timer was running
         delay_ms = inflow.retry_ms or RETRY_MS
         inflow.retry_ms = min(2 * delay_ms, RETRY_MS_MAX)
         dest = self._table.topic(inflow.dest_id)
@@ -49,7 +49,7 @@ class Backoff:
         self.later(inflow, delay_ms)
 
     def later(self, inflow: Inflow, delay_ms: int) -> None:
-        """Wake an inflow after a while, unless it will be woken anyway."""
+        """Wake an inflow after `delay_ms`, unless its timer is already running."""
         if inflow.timer is None and not self.closed:
 
             def again() -> None:
@@ -59,13 +59,13 @@ class Backoff:
             inflow.timer = self._runtime.later(delay_ms, again)
 
     def went_on(self, inflow: Inflow) -> None:
-        """A step worked: the next time it is blocked it is tried soon."""
+        """Reset the delay, because a step worked."""
         if inflow.retry_ms:
             inflow.retry_ms = 0
             self._stop_waiting(inflow)
 
     def cancel(self, inflow: Inflow) -> None:
-        """Forget everything about an inflow."""
+        """Cancel the timer and the waiter of an inflow."""
         if inflow.timer is not None:
             inflow.timer.cancel()
             inflow.timer = None

@@ -1,7 +1,7 @@
 """The frames of routers and their section of a checkpoint, as msgpack arrays: fields may be added at the end.
 
-ROUTER and ROUTER_DELETE are frames of the source, so that they stand in order with its records. ROUTER_MARK is a frame
-of the dest. Each says where the head of its topic was when it was made, for replay to bring it there with copies.
+ROUTER and ROUTER_DELETE are frames of the source, so they are in order with its records. ROUTER_MARK is a frame of the
+dest. Each frame contains the head of its topic when it was made; replay recreates copies up to that head.
 """
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ ROUTER_MARK = 50
 
 
 class RouterFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind ROUTER: create and update. What it says holds for records behind `source_head`."""
+    """Kind ROUTER: creates or changes a router. It applies to records after `source_head`."""
 
     number: int
     name: str
@@ -26,7 +26,7 @@ class RouterFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class RouterDeleteBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind ROUTER_DELETE: the router has passed the source up to its cursor, and goes no further."""
+    """Kind ROUTER_DELETE: the router has passed the source up to `cursor`, and goes no further."""
 
     number: int
     cursor: int
@@ -34,11 +34,11 @@ class RouterDeleteBody(Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class RouterMarkBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind ROUTER_MARK: with dest at this head, these routers, by number, stood at these cursors.
+    """Kind ROUTER_MARK: when dest was at `dest_head`, these routers (by number) were at these cursors.
 
-    Behind that head `slots` seqs are empty, for records that source lost. `forwarded` is what the routers count for the
-    slots, or for copies that were logged before this frame. `raised` is up to where seqs behind that head
-    are a hole: a start raised the head to the reservation, or direct writes were shown and their log write failed.
+    After that head, `slots` seqs are empty, for records that the source lost. `forwarded` is what the routers count
+    for the slots, or for copies that were logged before this frame. Seqs after that head and up to `raised` are a
+    hole: a start raised the head to the reservation, or direct writes were shown and their log write failed.
     """
 
     dest_head: int
@@ -49,7 +49,7 @@ class RouterMarkBody(Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class RouterCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One router in a checkpoint."""
+    """One router in a checkpoint, with its cursors and rules."""
 
     number: int
     name: str
@@ -64,9 +64,9 @@ class RouterCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Section(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """All routers, and how many hops records have made that are still to be forwarded."""
+    """All routers, and the hops of records that are still to be forwarded."""
 
     next_number: int
     routers: list[RouterCheckpoint]
     hops: list[tuple[int, list[tuple[int, int, int]]]]
-    """Of a topic its id, and ranges of seqs with their hops."""
+    """Pairs of topic id and ranges of seqs with their hops."""

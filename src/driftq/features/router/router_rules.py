@@ -1,7 +1,7 @@
-"""Which routers there may be: create, change and delete, each logged before it takes effect (http-v0 §11.1).
+"""Creates, changes and deletes routers, after checking the rules; each change is logged first (http-v0 §11.1).
 
-They are done one after the other, so what one of them checks still holds when its frame is queued. A router that is
-refused, or cannot be logged, leaves neither itself nor a topic behind.
+The operations run one after the other, so the result of a check still holds when the frame is queued. If a router is
+refused or cannot be logged, neither the router nor a topic created for it remains.
 """
 
 from collections.abc import Callable, Coroutine, Iterable
@@ -27,9 +27,9 @@ from driftq.system.runtime import Pending, run
 
 
 def cycle_with(following: Callable[[str], Iterable[str]], source: str, dest: str) -> list[str] | None:
-    """The way that an edge from source to dest would close: it begins and ends at source. None when there is none.
+    """Return the path that an edge from source to dest would close, from source back to source; None if there is none.
 
-    `following` gives the ends of the edges that begin at a node.
+    `following` returns the ends of the edges that begin at a node.
     """
     came_from: dict[str, str] = {dest: source}
     reached = [dest]
@@ -54,7 +54,7 @@ def _way(came_from: dict[str, str], source: str, dest: str) -> list[str]:
 T = TypeVar("T")
 
 _TRIES_MAX = 3
-"""A topic may be deleted while its router is made; then it is made again."""
+"""How often a router is created at most; a topic may be deleted in the meantime, and then it is created again."""
 
 
 class Rules:
@@ -66,10 +66,10 @@ class Rules:
         self._log_delete = log_delete
         self._routers_max = engine.settings.limits.routers_max
         self._last: Pending[None] | None = None
-        """The end of the operation that was begun last."""
+        """Settles when the operation that started last has ended."""
 
     def put(self, name: str, spec: RouterSpec, *, create_dest: bool = True) -> Pending[tuple[bool, int]]:
-        """Create a router or change it. The answer says whether it was created by this call, and when it was."""
+        """Create or change a router. The answer is whether this call created it, and when it was created."""
         check_router_name(name)
         check_stored_name(spec.source)
         check_stored_name(spec.dest)
@@ -78,7 +78,7 @@ class Rules:
         return run(self._in_turn(lambda: self._put(name, spec, create_dest=create_dest)))
 
     async def _in_turn(self, operation: "Callable[[], Coroutine[Pending[Any], None, T]]") -> T:
-        """One after the other."""
+        """Run an operation after the one before it has ended."""
         before, mine = self._last, Pending[None]()
         self._last = mine
         try:
@@ -106,7 +106,7 @@ class Rules:
         raise AssertionError("the last try answers or raises")
 
     def _check(self, name: str, spec: RouterSpec, existing: Router | None, *, create_dest: bool) -> None:
-        """May it be? In the order of http-v0 §11.1."""
+        """Raise the error that forbids this router, if any, in the order of http-v0 §11.1."""
         catalog = self._engine.catalog
         if not create_dest and catalog.find(spec.dest) is None:
             raise TopicNotFoundError(spec.dest)
@@ -138,7 +138,7 @@ class Rules:
             )
 
     def _fed_by_another(self, spec: RouterSpec, existing: Router | None) -> bool:
-        """Does some other router feed dest, and from another source?"""
+        """Whether another router feeds dest from another source."""
         dest = self._engine.catalog.by_name.get(spec.dest)
         inflow = None if dest is None else self._table.inflow(dest.id)
         return (
@@ -148,7 +148,7 @@ class Rules:
         )
 
     def _cycle(self, spec: RouterSpec, existing: Router | None) -> list[str] | None:
-        """The cycle that this would close, the router's own edge aside."""
+        """Return the cycle that this router would close, or None. Its own existing edge is not counted."""
         by_name, table = self._engine.catalog.by_name, self._table
 
         def following(name: str) -> list[str]:
@@ -163,7 +163,7 @@ class Rules:
         return cycle_with(following, spec.source, spec.dest)
 
     async def _make_topics(self, spec: RouterSpec) -> list[str]:
-        """Create what is absent of source and dest: both, or none. Returns which."""
+        """Create the missing topics of source and dest: all or none. Return the created names."""
         catalog = self._engine.catalog
         absent = [name for name in (spec.source, spec.dest) if name not in catalog.by_name]
         if 0 < catalog.topics_max < len(catalog.by_name) + len(absent):
@@ -193,7 +193,7 @@ class Rules:
         return made
 
     async def _unmake(self, made: list[str]) -> None:
-        """A router that was refused leaves no topic behind, unless somebody has found a use for it meanwhile."""
+        """Delete the topics that were created for a refused router, unless they contain records now."""
         for name in made:
             try:
                 await self._engine.delete_topic(name, if_empty=True)
@@ -201,15 +201,15 @@ class Rules:
                 continue
 
     async def _log(self, name: str, spec: RouterSpec, existing: Router | None) -> int:
-        """Returns when the router was created."""
+        """Log a router. Return when it was created."""
         engine = self._engine
         source, dest = engine.catalog.get(spec.source), engine.catalog.get(spec.dest)
         first = not dest.fed
-        dest.fed = True  # from before its head is noted: what is behind that is in line with copies
+        dest.fed = True  # set before the head is read: later writes are in order with copies
         self._table.making[dest.id] += 1
         try:
             if first and dest.durability is Durability.DISK and engine.journal.between_shards(dest):
-                await engine.sync_shard(dest)  # and what is before it shall not be lost while copies stay
+                await engine.sync_shard(dest)  # a crash must not take earlier writes and keep copies
             number = self._table.next_number if existing is None else existing.number
             body = RouterFrame(
                 number,
@@ -231,7 +231,7 @@ class Rules:
         return body.created_ts
 
     def delete(self, name: str) -> Pending[bool]:
-        """Delete a router. The answer says whether it was there."""
+        """Delete a router. The answer is whether it existed."""
         return run(self._in_turn(lambda: self._delete(name)))
 
     async def _delete(self, name: str) -> bool:

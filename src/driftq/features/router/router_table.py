@@ -1,7 +1,7 @@
-"""All routers, and the inflows and hops that follow from them.
+"""All routers, with the inflows and hops that follow from them.
 
-Invariant: a router is in `by_name`, `by_number` and in the inflow of its dest, or in none of them; a topic that some
-router copies from has a guard, and no other has; one that some router copies into is `fed`, and no other is.
+Invariant: a router is in `by_name`, `by_number` and in the inflow of its dest, or in none of them. Exactly the topics
+that some router copies from have a guard. Exactly the topics that some router copies into are `fed`.
 """
 
 from collections import Counter
@@ -15,40 +15,40 @@ from driftq.features.router.router_frames import RouterCheckpoint, Section
 
 
 class RouterTable:
-    """The routers of a server."""
+    """The routers of a server, by name, number, source and dest."""
 
     def __init__(self, feature: DurableState, guard: Guard) -> None:
         self.feature = feature
-        """Whose frames are logged."""
+        """The feature under which router frames are logged."""
         self._guard = guard
         self.catalog: Catalog | None = None
         self.next_number = 1
         self.by_name: dict[str, Router] = {}
         self.by_number: dict[int, Router] = {}
         self.inflows: dict[int, list[Inflow]] = {}
-        """By the id of dest. Only replay, which meets frames of several shards in any order, may see more than one."""
+        """By the id of dest. More than one exists only in replay, where frames of several shards come in any order."""
         self.out: dict[int, list[Inflow]] = {}
-        """By the id of source."""
+        """Inflows by the id of their source."""
         self.hops: dict[int, Hops] = {}
         self.making: Counter[int] = Counter()
-        """The dests of routers whose frames are under way, by id."""
+        """Ids of the dests of routers whose frames are being logged, counted."""
 
     def topic(self, topic_id: int) -> Topic | None:
-        """A topic that is there."""
+        """Return a topic by id, or None if it does not exist."""
         assert self.catalog is not None
         return self.catalog.by_id.get(topic_id)
 
     def inflow(self, dest_id: int) -> Inflow | None:
-        """The inflow of a dest."""
+        """Return the inflow of a dest, or None."""
         inflows = self.inflows.get(dest_id)
         return None if inflows is None else inflows[0]
 
     def all_inflows(self) -> list[Inflow]:
-        """Every inflow."""
+        """Return the inflows of all dests."""
         return [inflow for inflows in self.inflows.values() for inflow in inflows]
 
     def is_caught_up(self, topic: Topic) -> bool:
-        """Whether every record that was submitted and is to be copied into a topic has been, through any chain."""
+        """Whether all submitted records that routers copy into a topic were copied, through any chain of routers."""
         seen: set[int] = set()
         topic_id = topic.id
         while topic_id not in seen:
@@ -64,7 +64,7 @@ class RouterTable:
         return True
 
     def add(self, router: Router) -> None:
-        """One more."""
+        """Add a router to its inflow; its first router creates the inflow."""
         self.next_number = max(self.next_number, router.number + 1)
         self.by_name[router.name] = self.by_number[router.number] = router
         inflows = self.inflows.setdefault(router.dest_id, [])
@@ -80,7 +80,7 @@ class RouterTable:
         router.inflow = inflow
 
     def remove(self, router: Router) -> Inflow:
-        """One less. Returns its inflow, which is no more when it was the last."""
+        """Remove a router and return its inflow. Without its last router, the inflow is removed too."""
         del self.by_number[router.number]
         if self.by_name.get(router.name) is router:
             del self.by_name[router.name]
@@ -100,28 +100,28 @@ class RouterTable:
         return inflow
 
     def note_fed(self, topic_id: int) -> None:
-        """Is something copied into this topic?"""
+        """Update whether a topic is `fed`: whether a router copies into it."""
         dest = self.topic(topic_id)
         if dest is not None:
             dest.fed = topic_id in self.inflows
 
     def note_all_fed(self) -> None:
-        """All topics are there: a router may have been before its dest."""
+        """Update `fed` for all dests when all topics exist; a router may have been restored before its dest."""
         for topic_id in self.inflows:
             self.note_fed(topic_id)
 
     def touching(self, topic: Topic) -> list[Router]:
-        """The routers from or to a topic."""
+        """Return the routers that copy from or into a topic."""
         inflows = [*self.inflows.get(topic.id, ()), *self.out.get(topic.id, ())]
         return [router for inflow in inflows for router in inflow.routers]
 
     def note_hops(self, topic: Topic, first: int, last: int, hops: int) -> None:
-        """Copies have come so far. Nobody asks where nothing is copied from."""
+        """Record the hops of copies, if a router copies from this topic."""
         if topic.id in self.out:
             self.hops.setdefault(topic.id, Hops()).add(first, last, hops)
 
     def forget_hops(self, topic: Topic) -> None:
-        """What every router has passed is asked for no more."""
+        """Forget the hops of records that every router has passed."""
         hops = self.hops.get(topic.id)
         if hops is not None:
             hops.forget(min(inflow.low for inflow in self.out[topic.id]))
@@ -129,7 +129,7 @@ class RouterTable:
                 del self.hops[topic.id]
 
     def capture(self) -> Section:
-        """As a checkpoint has it."""
+        """Return the section of a checkpoint."""
         return Section(
             self.next_number,
             [_state(router) for router in self.by_number.values()],
@@ -137,7 +137,7 @@ class RouterTable:
         )
 
     def restore(self, section: Section) -> None:
-        """From a checkpoint; its topics are there."""
+        """Restore the routers of a checkpoint, whose topics must exist."""
         for state in section.routers:
             source = self.topic(state.source_id)
             assert source is not None, "a checkpoint has the topics that its routers name"

@@ -1,10 +1,10 @@
-"""The routers of a server as one feature: their durable state, and what they do live and in replay.
+"""The routers of a server as one feature: their durable state, and their work in live operation and in replay.
 
-A router's frames stand in the log of its source. When either of its topics is deleted it goes; where that is the source
-its end is logged before, for dest keeps the copies that were made.
+A router's frames are in the log of its source. A router ends when one of its topics is deleted. If that is the source,
+the end of the router is logged first, because dest keeps the copies that were made.
 
-Two halves: until the engine has recovered copies are made again from the log (`rederive`), from then on they are made
-as records come in (`forward`).
+Until the engine has recovered, copies are recreated from the log (`rederivation`). From then on, copies are made as
+records arrive (`forwarding`).
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ from driftq.system.runtime import Pending, Runtime, run
 
 
 class Routers:
-    """All of them: a feature with durable state, the deriver of replay, and the upstream of reads."""
+    """All routers: a feature with durable state, the deriver of replay, and the upstream of reads."""
 
     name = "routers"
     kinds = frozenset((ROUTER, ROUTER_DELETE, ROUTER_MARK))
@@ -54,7 +54,7 @@ class Routers:
         self._engine: Engine | None = None
         self._rules: Rules | None = None
         self._removed: dict[int, list[str]] = {}
-        """Of topics whose deletion is under way and answered with them: the routers that go."""
+        """For topics that are being deleted: the names of the routers that are deleted with them, for the answer."""
 
     def __len__(self) -> int:
         return len(self._table.by_name)
@@ -65,16 +65,16 @@ class Routers:
     # Recovery
 
     def attach(self, catalog: Catalog, filing: Filing) -> None:
-        """Before anything is restored."""
+        """Set the catalog and the file store, before anything is restored."""
         self._table.catalog = catalog
         self._replay = Rederiver(self._table, filing, self._limits)
 
     def derives(self, topic: Topic, head: int | None = None) -> bool:
-        """Has this topic copies that a replay makes again, at or below a seq where one is given?"""
+        """Whether replay must recreate copies in this topic (up to `head`, if given)."""
         return self._rederiver.derives(topic, head)
 
     def needs(self, kind: int, body: bytes) -> int:
-        """Where the head of its topic was when a frame was made."""
+        """Return the head of the frame's topic when the frame was made."""
         if kind == ROUTER:
             return decode_body(RouterFrame, body).source_head
         if kind == ROUTER_DELETE:
@@ -82,17 +82,17 @@ class Routers:
         return decode_body(RouterMarkBody, body).dest_head if kind == ROUTER_MARK else 0
 
     def knows(self, kind: int, body: bytes) -> bool:
-        """Are the routers there that a mark is about, and its topic among those they copy into?"""
+        """Whether all routers that a mark refers to exist."""
         if kind != ROUTER_MARK:
             return True
         return all(number in self._table.by_number for number, _ in decode_body(RouterMarkBody, body).cursors)
 
     def derive(self, topic: Topic, head: int, ts: int, *, reach: Callable[[Topic], bool]) -> None:
-        """Copy until the head is there, or as far as it goes."""
+        """Recreate copies until the topic reaches `head`, or until there are no more."""
         self._rederiver.derive(topic, head, ts, reach=reach)
 
     def forget_unlogged(self, topic: Topic, head: int) -> None:
-        """Records of an `ephemeral` topic up to this seq are in no log: no router waits for them."""
+        """Move routers past records of an `ephemeral` topic up to `head`, because no log has them."""
         self._rederiver.forget_unlogged(topic, head)
 
     def feeds(self, kind: int, body: bytes) -> int | None:
@@ -100,11 +100,11 @@ class Routers:
         return decode_body(RouterFrame, body).dest_id if kind == ROUTER else None
 
     def order(self, feeds: Sequence[tuple[int, int]] = ()) -> Sequence[Topic]:
-        """Return the topics with copies and their sources, each after those that it is copied from."""
+        """Return the topics with copies and their sources, each after the topics that it is copied from."""
         return self._rederiver.order(feeds)
 
     def finish(self, topic: Topic, now: int, settle: Callable[[Topic], None]) -> None:
-        """Copy what is left at the end of the log."""
+        """Place the remaining copies of a topic at the end of the log."""
         self._rederiver.finish(topic, now, settle)
 
     @property
@@ -113,7 +113,7 @@ class Routers:
         return self._replay
 
     def bind(self, engine: Engine) -> None:
-        """The engine has recovered: from here on copies are made as records come in."""
+        """Switch from replay to live operation, because the engine has recovered."""
         replay, self._replay = self._rederiver, None
         for router in list(self._table.by_number.values()):
             if self._table.topic(router.dest_id) is None or self._table.topic(router.source.id) is None:
@@ -136,7 +136,7 @@ class Routers:
     # Durable state
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
-        """One committed frame."""
+        """Apply one committed frame of a router."""
         if kind == ROUTER:
             self._apply_router(topic, decode_body(RouterFrame, body))
         elif kind == ROUTER_DELETE:
@@ -148,7 +148,7 @@ class Routers:
         router = self._table.by_number.get(body.number)
         if router is None:
             if self._replay is None and self._table.topic(body.dest_id) is None:
-                return  # dest was deleted while this was on its way
+                return  # dest was deleted before this frame was committed
             router = Router(body.number, body.name, source, body.dest_id, body.created_ts, body.dest_base)
             router.cursor = router.copied_to = body.source_head
             self._table.add(router)
@@ -171,7 +171,7 @@ class Routers:
         if body.raised:
             dest.skip_to(body.raised, Reason.CRASH, at_most=True)
         if dest.durability is Durability.FSYNC and not dest.unsynced:
-            dest.synced_seq = dest.head  # the mark is on stable storage, and so is what copies are made of
+            dest.synced_seq = dest.head  # the mark is on stable storage, and so are the sources of the copies
         for number, count in body.forwarded:
             router = self._table.by_number.get(number)
             if router is not None:
@@ -182,15 +182,15 @@ class Routers:
                 router.passed(cursor)
 
     def capture(self) -> bytes:
-        """All routers."""
+        """Return the checkpoint section of all routers."""
         return msgpack.encode(self._table.capture())
 
     def restore(self, section: bytes) -> None:
-        """From a checkpoint."""
+        """Restore all routers from a checkpoint section."""
         self._table.restore(msgpack.decode(section, type=Section))
 
     def forget(self, topic: Topic) -> None:
-        """A topic is gone, and its routers with it."""
+        """Remove the routers of a deleted topic."""
         gone = self._table.touching(topic)
         for router in gone:
             self._remove(router)
@@ -213,12 +213,12 @@ class Routers:
     # Reads
 
     def bring(self, topic: Topic) -> Pending[None] | None:
-        """Copy what is due into a topic."""
+        """Copy the records that are due into a topic. Return what a reader has to wait for."""
         assert self._forward is not None
         return self._forward.bring(topic)
 
     def drain(self) -> Pending[None]:
-        """Copy what is due everywhere, copies of copies too, as far as there is room for it."""
+        """Copy the records that are due in all topics, including copies of copies, as far as there is room."""
         return run(self._drain())
 
     async def _drain(self) -> None:
@@ -231,23 +231,23 @@ class Routers:
         return [topic for topic in found if topic is not None]
 
     def close(self) -> None:
-        """Copy nothing more."""
+        """Stop all copying of records."""
         if self._forward is not None:
             self._forward.close()
 
     def names(self) -> list[str]:
-        """Of all routers, sorted."""
+        """Return the names of all routers, sorted."""
         return sorted(self._table.by_name)
 
     def get(self, name: str) -> Router:
-        """A router as it stands. Raises RouterNotFoundError."""
+        """Return the router with this name. Raise RouterNotFoundError."""
         router = self._table.by_name.get(name)
         if router is None:
             raise RouterNotFoundError(name)
         return router
 
     def drained(self, name: str) -> Pending[None] | None:
-        """Drive a router to its source's head; None when there is nothing to wait for. Raises RouterNotFoundError."""
+        """Advance a router to its source's head; None if there is nothing to wait for. Raise RouterNotFoundError."""
         dest = self._table.topic(self.get(name).dest_id)
         return None if dest is None else self.bring(dest)
 
@@ -255,12 +255,12 @@ class Routers:
 
     @property
     def rules(self) -> Rules:
-        """The operations on routers."""
+        """The operations on routers: create, change and delete."""
         assert self._rules is not None
         return self._rules
 
     def _log_delete(self, router: Router) -> Pending[None]:
-        """Log the end of a router: it goes no further than this frame says."""
+        """Log the end of a router. It goes no further than the cursor in this frame."""
         inflow, forward = router.inflow, self._forward
         assert forward is not None
         source = router.source
@@ -280,10 +280,12 @@ class Routers:
         assert self._engine is not None
         return self._engine
 
-    # Topics come and go
+    # Topics that are deleted or changed
 
     def delete_topic(self, name: str, *, if_empty: bool = False) -> "Pending[list[str] | None]":
-        """Delete a topic. The answer is which routers went with it, sorted, or None when there was no such topic."""
+        """Delete a topic. The answer is the sorted names of the routers deleted with it, or None if it
+        did not exist.
+        """
         return run(self._delete_topic(name, if_empty=if_empty))
 
     async def _delete_topic(self, name: str, *, if_empty: bool) -> list[str] | None:
@@ -299,7 +301,7 @@ class Routers:
         return sorted(removed) if deleted else None
 
     def _before_delete(self, topic: Topic) -> None:
-        """The routers out of it end where they are; those into it end with it."""
+        """Log the end of the routers out of this topic. Routers into it end with the topic."""
         for router in self._table.touching(topic):
             if router.source is topic:
                 self._log_delete(router)
@@ -307,7 +309,7 @@ class Routers:
                     self._removed[topic.id].append(router.name)
 
     def _before_update(self, topic: Topic, config: TopicConfig) -> None:
-        """The copies of an `ephemeral` topic are not made again: where the class changes, cursors are logged."""
+        """Log the cursors if the class changes from or to `ephemeral`, because such copies are not recreated."""
         inflow, forward = self._table.inflow(topic.id), self._forward
         if inflow is None or forward is None or config.resolved_durability is topic.durability:
             return
