@@ -97,7 +97,7 @@ class ServerFigures(Struct, frozen=True):
 
 
 class Server:
-    """An engine with all features, on a real or simulated system, and the questions about the server as a whole."""
+    """An engine with all features, on a real or simulated system, and the health and figures of the whole."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ WAL_QUEUE_BYTES_MAX = 256 * MIB
 WAL_FILE_BYTES = 64 * MIB
 
 RESERVE_MIN, RESERVE_MAX = 256, 65_536
-"""How many seqs one reservation covers for `disk` writes."""
+"""Minimum and maximum of the seqs that one reservation covers, for `disk` writes."""
 
 IDEMPOTENCY_WINDOW_MS = 120_000
 LEASE_MS = 30_000

@@ -26,7 +26,7 @@ class Hole(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     last: int
     reason: Reason
     at_most: bool = False
-    """Whether it is not known how many of the seqs had an acked record: some of them, or none."""
+    """Whether the range is an upper bound: perhaps only some of the seqs, or none, had an acked record."""
 
 
 class Tombstone(

@@ -107,7 +107,7 @@ def install_snapshot(layout: Layout, number: int, *parts: bytes) -> None:
 
 
 def unfinished_path(layout: Layout, number: int) -> str:
-    """Return where a snapshot is until it is complete."""
+    """Return the path of a snapshot that is not complete yet."""
     return f"{layout.snapshot_path(number)}.tmp"
 
 

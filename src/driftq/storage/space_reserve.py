@@ -1,9 +1,12 @@
-"""A file that only takes space. It is deleted if a checkpoint has no room: checkpoints must work on a full disk.
+"""A file that only takes space, for a checkpoint that has no room: checkpoints must work on a full disk.
 
-    absent → kept (zeros) → released: removed, because a checkpoint had no room → kept again when there is room
+    absent → kept (zeros) → lent: renamed to the unfinished checkpoint and overwritten → it is the checkpoint → absent
+                │             └─→ taken back: overwriting failed → kept
+                └─→ released: removed → absent → kept again as soon as there is room
 
-The file is synced, so that it exists after a power loss too. A start makes it if it is missing, and extends it if it is
-too short.
+It is released if the file system cannot overwrite it without free space, and as the last resort if a change that must
+work on a full disk has no room in the log. The file is synced, so that it exists after a power loss too. A start makes
+it if it is missing, and extends it if it is too short.
 """
 
 from contextlib import suppress
@@ -23,9 +26,9 @@ class Ballast:
         self._directory = layout.data
         self._least = size
         self.size = 0
-        """Its size in bytes; 0 when it is lent, released or not known."""
+        """Size of the file in bytes; 0 while it is lent, released or not known."""
         self.is_whole = True
-        """Whether it was large enough for a checkpoint like the last one when it was last looked after."""
+        """Whether the last call of `keep` found or made the file large enough for a checkpoint like the last one."""
 
     def keep(self, size: int) -> bool:
         """Make the file as large as `size` and the size given at the start. Returns whether it is.

@@ -1,7 +1,7 @@
 """The Append frame of one record with data, perhaps a tag and perhaps a key, as most single writes have.
 
-`encode_single` gives the bytes that `block.encode_block` gives for the same record, in a fraction of the time: columns
-of one row have fixed shapes.
+`encode_single` returns the bytes that `block.encode_block` returns for the same record, in a fraction of the time:
+columns of one row have fixed shapes.
 """
 
 from struct import Struct
@@ -18,8 +18,8 @@ _FLAG = b"\0"
 _BEFORE_FLAG = bytes(7)
 """Padding, so that the one flag byte of the record ends the frame."""
 
-# The directory of column sizes; where it is followed by a tag, the validity and the offsets of that; where by the data,
-# the offsets of that.
+# The directory of column sizes, and what follows it up to the first text: validity and offsets of the tag if there is
+# one, or the offsets of the data if there is neither a tag nor a key.
 _DATA = Struct("<I4xii").pack
 _KEYED = Struct("<II").pack
 _TAGGED = Struct("<IIB7xii").pack

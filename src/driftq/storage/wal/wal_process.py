@@ -31,7 +31,7 @@ _TOLD_BYTES, _TOLD_FRAMES = 1 << 18, 512
 """A report is sent after this many bytes or frames even if no caller waits: unreported writes fill the queue."""
 
 _REST_S = 0.0005
-"""Pause in seconds after writes that no caller waits for. A loop that wakes its writer in every turn has less time."""
+"""Pause in seconds after writes that no caller waits for: waking the writer in every turn would slow the loop."""
 
 
 class _Begin(Struct, array_like=True):
