@@ -1,8 +1,8 @@
 """Reads sealed segment files directly, in a process that sees the server's directories.
 
-The id file of the root shows whether it does. If a file is missing, damaged, on a mount that hangs, or different from
-the server's manifest at planning, `Elsewhere` is raised and the rows come from the server. Only the server decides
-whether records are lost: a file that cannot be read here is never a gap.
+The id file of the root shows whether it does. If a file is missing, damaged, different from the server's manifest at
+planning, or on a mount whose answer to a `stat` takes too long, `Elsewhere` is raised and the rows come from the
+server. Only the server decides whether records are lost: a file that cannot be read here is never a gap.
 """
 
 from collections.abc import Iterator, Sequence
