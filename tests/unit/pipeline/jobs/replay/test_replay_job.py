@@ -8,13 +8,26 @@ import pytest
 from msgspec import json
 
 from driftq.client import Client, NotFoundError
+from driftq.errors import BatchTooLargeError
 from driftq.pipeline.errors import PipelineError
-from driftq.pipeline.jobs.replay.replay_job import ReplayOptions, _asked, _cursor_name, _done, _keep, _kept
+from driftq.pipeline.jobs.replay.replay_job import (
+    _LOST,
+    _TOO_LARGE,
+    ReplayOptions,
+    _asked,
+    _cursor_name,
+    _done,
+    _keep,
+    _kept,
+)
 from driftq.pipeline.jobs.replay.replay_plan import ReplayPlan, ReplayRequest
 from driftq.pipeline.jobs.replay.replay_source import ReplaySource
 from driftq.pipeline.lake.delta_tables import Lake
 from driftq.pipeline.lake.lake_owner import claim
 from driftq.pipeline.runs.job import JobRun
+from driftq.pipeline.source.split_plan import SeqGap
+from driftq.pipeline.source.split_reader import loss
+from tests.unit.features.staging.rig import StagingRig
 
 ASKED = ReplayRequest(topic="t")
 
@@ -127,3 +140,19 @@ def test_the_log_of_another_server_is_not_joined_to_an_archive(owner: str | None
     run = cast("JobRun", SimpleNamespace(client=SimpleNamespace(topic=lambda _: topic)))
     found = ReplaySource(run, "t", str(tmp_path))._manifest()
     assert (found is not None) == same
+
+
+def test_a_commit_that_is_too_large_has_the_message_that_a_replay_halves_its_step_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("driftq.features.staging.staging.COMMIT_BYTES_MAX", 1)
+    rig = StagingRig()
+    rig.put("a")
+    rig.stage("long", "enough")
+    with pytest.raises(BatchTooLargeError) as refused:
+        rig.commit()
+    assert _TOO_LARGE in refused.value.message
+
+
+def test_a_loss_during_a_read_has_the_message_that_a_replay_repeats_its_step_for() -> None:
+    assert _LOST in loss("t", [SeqGap(1, 2, "cap")]).message
