@@ -1,16 +1,16 @@
-"""The write path: dedupe, room, seqs and stamp, frame, commit point, apply, answer.
+"""The write path: idempotency key, limits, seqs and stamp, frame, commit point, apply, answer.
 
 Small writes of one loop turn to one topic share a frame: one stamp, contiguous seqs, each caller its own range. A write
-with an idempotency key, a node of its own or many records keeps its own frame. Frames of single records with keys that
-come one after the other are submitted together, except in class `memory`, whose frames are read one by one after a
-start (`storage/wal/memory_spans`): such writes share stamp, commit point and head too.
+with an idempotency key, a node of its own or many records keeps its own frame. Consecutive frames of single records
+with keys are submitted together, except in class `memory`, whose frames are read one by one after a start
+(`storage/wal/memory_spans`): such writes share stamp, commit point and head too.
 
-A `disk` write within the reservation of its topic (`engine/write/seq_reservations`) and a `memory` write are shown and
-acked when their frame is handed over to the log writer: if the server dies alone, the writer writes it. What has not
-been handed over nobody has seen.
+A `disk` write within the reservation of its topic (`engine/write/seq_reservations`) and a `memory` write become visible
+and are acked when their frame is passed to the log writer: if only the server process dies, the writer still writes it.
+Records whose frame has not been passed on are visible to no reader.
 
-Where the shard's last write has failed, on a full disk for example, no ack goes ahead of the file: `disk` and `memory`
-writes are refused like all others until one gets in.
+If the shard's last write has failed, for example on a full disk, no write is acked before it is in the file: `disk` and
+`memory` writes are refused like all others until a write succeeds.
 """
 
 from collections.abc import Callable
@@ -40,13 +40,13 @@ from driftq.storage.blocks.single_record_encoder import encode_single
 from driftq.storage.wal.group_commit import Submission
 from driftq.system.runtime import Pending
 
-# A member of an enum takes as long to look up as it takes to call a function.
+# Looking up an enum member costs as much as a function call.
 _EPHEMERAL, _MEMORY, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.MEMORY, Durability.DISK, Durability.FSYNC
 _REJECT = Discard.REJECT
 
 
 class AppendResult(Struct, frozen=True):
-    """The answer to a write."""
+    """The result of a write, as its caller gets it."""
 
     first_seq: int
     last_seq: int
@@ -55,18 +55,18 @@ class AppendResult(Struct, frozen=True):
     created: bool = False
     deduped: bool = False
     sync_ns: int = 0
-    """How long its sync took: above 0 in class `fsync`, 0 in every other."""
+    """How long its sync took in ns: above 0 in class `fsync`, 0 in every other."""
     synced_seq: int | None = None
-    """Up to where the topic is on stable storage, as of the answer; None where nothing ever is."""
+    """The highest seq of the topic on stable storage at the time of the answer; None for `ephemeral` topics."""
 
     @property
     def count(self) -> int:
-        """Records of this write."""
+        """Return the number of records of this write."""
         return self.last_seq - self.first_seq + 1
 
 
 class FrameCommitted(Struct, frozen=True):
-    """What all writes of one frame are told alike."""
+    """The part of the result that all writes of one frame share."""
 
     head_seq: int
     ts: int
@@ -75,14 +75,14 @@ class FrameCommitted(Struct, frozen=True):
 
 
 class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
-    """One caller's records, on their way, and what the caller waits for."""
+    """One caller's records in flight, and the result that the caller waits for."""
 
     rows: Rows | Row
     key: bytes | None = None
     created: bool = False
 
     def answer(self, first_seq: int, committed: FrameCommitted) -> None:
-        """They are there, from this seq on."""
+        """Settle with the seqs that the records got, from `first_seq` on."""
         self.resolve(
             AppendResult(
                 first_seq,
@@ -98,7 +98,7 @@ class PendingWrite(Pending[AppendResult], eq=False, kw_only=True):
 
 
 class Appender:
-    """Gathers writes and sends them."""
+    """Collects the writes of a loop turn and sends them to the log."""
 
     def __init__(self, journal: Journal, published: Callable[[Topic], None], quota: Quota) -> None:
         self._journal = journal
@@ -111,7 +111,7 @@ class Appender:
         journal.at_turn(self._send_gathered)
 
     def append(self, topic: Topic, rows: Rows | Row, key: bytes | None, *, created: bool) -> Pending[AppendResult]:
-        """Take a write in, or raise and change nothing."""
+        """Accept a write, or raise and change nothing."""
         if key is not None:
             earlier = self._same_key(topic, key)
             if earlier is not None:
@@ -121,7 +121,7 @@ class Appender:
         return write
 
     def take(self, topic: Topic, write: PendingWrite) -> None:
-        """Take in a write whose key, if it has one, nobody uses (`knows`), or raise and change nothing."""
+        """Accept a write whose key, if it has one, is not in use (`knows`), or raise and change nothing."""
         rows = write.rows
         config = topic.config
         if config.ttl_ms:
@@ -133,9 +133,10 @@ class Appender:
         if quota.limited:
             quota.check(payload)
         if topic.durability is not _EPHEMERAL and not write.created:
-            # The topic that this write creates has its frame in the queue already, and would be left behind.
+            # The frame of a topic that this write creates is in the queue already; a refusal would leave an empty
+            # topic.
             self._journal.check_append(topic)
-        # `count_in`, for every write there is.
+        # Inlined `count_in`, because every write runs this.
         topic.inflight_records += rows.count
         topic.inflight_payload += payload
         quota.reserved += payload
@@ -149,12 +150,12 @@ class Appender:
         self._journal.schedule()
 
     def forget(self, topic: Topic, error: DriftQError) -> None:
-        """The topic is gone: what was gathered for it and not sent fails."""
+        """Fail the writes that were collected for a deleted topic and not sent."""
         for write in self._gathered.pop(topic, ()):
             self._fail(topic, [write], error)
 
     def knows(self, topic: Topic, key: bytes) -> bool:
-        """Whether a write with this key is a repeat of one that is committed or under way."""
+        """Whether a write with this key is a repeat of one that is committed or in flight."""
         if (topic.id, key) in self._keys:
             return True
         return key in topic.keys and topic.keys.find(key, self._kept_from(topic)) is not None
@@ -163,7 +164,7 @@ class Appender:
         return self._journal.time.kept_from(topic.config.idempotency_window_ms)
 
     def _same_key(self, topic: Topic, key: bytes) -> Pending[AppendResult] | None:
-        """The answer of an earlier write with this key, committed or under way."""
+        """Return the result of an earlier write with this key, committed or in flight, or None."""
         found = topic.keys.find(key, self._kept_from(topic))
         answer: Pending[AppendResult] = Pending()
         if found is not None:
@@ -188,14 +189,14 @@ class Appender:
         return answer
 
     def check_new(self, config: TopicConfig, rows: Rows | Row) -> None:
-        """Refuse a write that the topic it is about to create could not take."""
+        """Raise if the topic that a write is about to create could not hold the write."""
         check_size(config, rows)
         if config.durability is not _EPHEMERAL:
             self._journal.unsealed.check()
         self._quota.check(rows.payload_bytes)
 
     def count_in(self, topic: Topic, records: int, payload: int) -> None:
-        """Records that are under way, or no more, count against caps and quota as if they were there."""
+        """Add (or, with negative numbers, remove) in-flight records to the amounts that caps and quota check."""
         topic.inflight_records += records
         topic.inflight_payload += payload
         self._quota.reserved += payload
@@ -237,7 +238,7 @@ class Appender:
         """Submit one frame, or one for each record with a key: seqs, stamp, and the commit point of the class."""
         shard = self._journal.shard_of(topic)
         if shard.stopped is not None and topic.durability is not _EPHEMERAL:
-            self._fail(topic, writes, shard.stopped)  # it was still well when they were gathered
+            self._fail(topic, writes, shard.stopped)  # the shard was not stopped when they were collected
             return
         first = topic.next_seq
         ts = max(self._journal.time.stamp(), topic.last_ts)
@@ -249,7 +250,8 @@ class Appender:
             durability is _DISK
             and (self.reservations.must_wait(topic, first, last) or self._journal.overtakes_copies(topic))
         )
-        # While the log cannot be written, a write that would be acked when handed over is acked when it is in the file.
+        # While log writes fail, a write that is normally acked when its frame is passed on waits until it is in the
+        # file.
         ahead = topic.waiting - topic.handing if frames else topic.waiting
         if sync or ahead or (frames and shard.failing is not None):
             self._send_waiting(topic, writes, frames, records, ts, first, sync=sync)
@@ -258,7 +260,7 @@ class Appender:
             topic.handing += 1
             lost = partial(self._written, topic, first, last)
             handed = partial(self._handed, topic, writes, records, ts, first, last)
-            # A start may load what is in class `memory` when it is ready.
+            # Records of class `memory` may be loaded after the server is ready again.
             late = (topic.id, ts) if durability is _MEMORY else None
             self._journal.submit(topic, frames, sync=False, done=lost, prompt=False, handed=handed, late=late)
         elif self._apply(topic, writes, records, ts):
@@ -267,7 +269,7 @@ class Appender:
     def _framed(
         self, topic: Topic, writes: list[PendingWrite], first: int, ts: int, synced_to: int
     ) -> tuple[list[bytes], Rows | Block | None]:
-        """Return the frames of writes, none in class `ephemeral`, and their records; None where those are `Row`s."""
+        """Return the frames of writes (none in class `ephemeral`) and their records; None if they are `Row`s."""
         logged = topic.durability is not _EPHEMERAL
         at = topic.id
         if (len(writes) == 1 or writes[0].key is not None) and type(writes[0].rows) is Row:
@@ -295,7 +297,7 @@ class Appender:
         submission: Submission,
         error: DriftQError | None,
     ) -> None:
-        """A frame that nobody waits for has gone to the log writer: now its records may be seen."""
+        """Show the records of a frame that has been passed to the log writer, without waiting until it is written."""
         topic.waiting -= 1
         topic.handing -= 1
         if error is not None:
@@ -307,7 +309,7 @@ class Appender:
             self._answer(topic, writes, first, ts, 0)
 
     def _written(self, topic: Topic, first: int, last: int, submission: Submission, error: DriftQError | None) -> None:
-        """Take note of what became of a frame whose records are shown."""
+        """Note the result of writing a frame whose records are visible already."""
         self.losses.note(topic, first, last, submission, error)
         if error is not None:
             self._journal.on_lost(topic, first)
@@ -337,13 +339,13 @@ class Appender:
                 return
             if frames:
                 note_unsynced(topic, self._journal.shard_of(topic), submission.number, topic.head)
-            # A `disk` write that waited for a reservation was not promised a sync, and does not show one.
+            # A `disk` write that waited for a reservation was not promised a sync, so its answer reports none.
             self._answer(topic, writes, first, ts, max(1, submission.sync_ns) if promised else 0)
 
         self._journal.submit(topic, frames, sync=sync, done=done)
 
     def _apply(self, topic: Topic, writes: list[PendingWrite], records: Rows | Block | None, ts: int) -> bool:
-        """Show committed records; where that cannot be done, their writers hear of it. Returns whether it was."""
+        """Show committed records, or fail their writes with the error. Returns whether the records are visible."""
         try:
             if records is None:
                 self._journal.apply(topic, lambda: apply_singles(topic, cast("list[Single]", writes), ts))
@@ -374,7 +376,7 @@ class Appender:
             write.fail(error)
 
     def _settle(self, topic: Topic, writes: list[PendingWrite]) -> None:
-        """They are under way no more."""
+        """Remove these writes from the in-flight counters."""
         records = payload = 0
         for write in writes:
             records += write.rows.count

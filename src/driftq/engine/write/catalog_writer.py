@@ -1,7 +1,7 @@
-"""Create, update and delete topics: each change is logged and synced before anyone sees it, in every class.
+"""Create, update and delete topics: each change is logged and synced before it is visible, in every durability class.
 
-Two creators of one name make one topic. A put or a delete that meets a creation or deletion in flight waits for it and
-then decides.
+Two concurrent creations of one name make one topic. A put or a delete that meets a creation or deletion in flight waits
+for it and then decides.
 """
 
 from collections.abc import Callable
@@ -36,15 +36,15 @@ class CatalogWriter:
         self._gone = gone
         self._creating: dict[int, Pending[Topic]] = {}
         self._updating: dict[int, Pending[None]] = {}
-        """The last update of each topic that has any under way."""
+        """The last update in flight, by topic id."""
         self._deleting: dict[int, Pending[bool]] = {}
         self.before_update: list[Callable[[Topic, TopicConfig], None]] = []
-        """Who logs something before the frame of a new config."""
+        """Callbacks that may log frames before the frame of a new config."""
         self.before_delete: list[Callable[[Topic], None]] = []
-        """Who logs something before the frame of a deletion."""
+        """Callbacks that may log frames before the frame of a deletion."""
 
     def put(self, name: str, config: TopicConfig) -> Pending[bool]:
-        """Create a topic or replace its config. The answer says whether it was created."""
+        """Create a topic or replace its config. The result is whether it was created."""
         check_stored_name(name)
         resolved = config.resolved(name)
         answer: Pending[bool] = Pending()
@@ -59,9 +59,9 @@ class CatalogWriter:
         return answer
 
     def patch(self, name: str, patch: TopicPatch) -> Pending[TopicConfig]:
-        """Change some fields of a config. The answer is the whole config. Raise TopicNotFoundError.
+        """Change some fields of a config. The result is the whole config. Raises TopicNotFoundError.
 
-        A patch waits for every change of its topic that is under way, so two of them never undo each other.
+        A patch waits for every change of its topic in flight, so two patches never undo each other.
         """
         topic = self._catalog.holder(name)
         if topic is None:
@@ -77,7 +77,7 @@ class CatalogWriter:
         return answer
 
     def ensure(self, name: str, config: TopicConfig = _DEFAULT) -> Pending[bool]:
-        """Create a topic unless it is there; its config then stays. The answer says whether it was created."""
+        """Create a topic unless it exists; then its config stays as it is. The result is whether it was created."""
         answer: Pending[bool] = Pending()
         existing = self._catalog.holder(name)
         if existing is None:
@@ -89,15 +89,17 @@ class CatalogWriter:
         return answer
 
     def unsettled(self, topic: Topic) -> "Pending[Topic] | Pending[bool] | None":
-        """The creation or deletion of a topic, while it is under way."""
+        """Return the creation or deletion of a topic while it is in flight, else None."""
         return self._creating.get(topic.id) or self.deleting(topic)
 
     def deleting(self, topic: Topic) -> Pending[bool] | None:
-        """The deletion of a topic, while it is under way."""
+        """Return the deletion of a topic while it is in flight, else None."""
         return self._deleting.get(topic.id)
 
     def create(self, name: str, config: TopicConfig, *, for_write: bool = False) -> Pending[Topic]:
-        """Create a topic whose name is free. Only one that a write waits for reserves seqs: it is about to use them."""
+        """Create a topic whose name is free. With `for_write` it also reserves seqs, because a write will use them at
+        once.
+        """
         check_stored_name(name)
         catalog = self._catalog
         if 0 < catalog.topics_max <= len(catalog.by_name):
@@ -148,7 +150,7 @@ class CatalogWriter:
             )
 
     def _update(self, topic: Topic, config: TopicConfig) -> Pending[None]:
-        """Replace the config. Writes wait meanwhile: the frame says up to where the old class held."""
+        """Replace the config. Writes wait meanwhile, because the frame stores the last seq of the old class."""
         topic.expire(self._journal.time.now())
         for hears in self.before_update:
             hears(topic, config)
@@ -189,7 +191,7 @@ class CatalogWriter:
         self._journal.schedule()
 
     def delete(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
-        """Delete a topic and everything that names it. The answer says whether it was there."""
+        """Delete a topic and everything that refers to it. The result is whether it existed."""
         answer: Pending[bool] = Pending()
         topic = self._catalog.holder(name)
         if topic is None:

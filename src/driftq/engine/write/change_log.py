@@ -1,15 +1,16 @@
-"""Log, then apply: the way of every change from a frame to the state.
+"""Logs each change and then applies it to the state.
 
     submitted → (commit point of its class) → applied → answered
 
 Invariants
 - Effects on one topic are applied in the order of its frames. A change whose commit point is "queued" is applied at
-  once only when nothing of the topic is waiting; else it takes its turn.
-- A change that fails is applied nowhere, and nor is what was queued behind it; seqs nobody was told of are free again.
-- A change that is committed and cannot be applied, because a block it needs is unavailable, stops its shard: memory is
-  behind the log from there on, and only a replay brings it up again. Until then no checkpoint is taken.
-- Frames of one loop turn go to a shard's writer in one hand-over. What is not to wait for the writer is applied and
-  answered when it has been handed over, mostly in the same turn.
+  once only when the topic has no change waiting; otherwise it waits for its turn.
+- A change that fails is not applied, and neither are the changes queued after it; seqs that no caller got are free
+  again.
+- A change that is committed but cannot be applied, because a block it needs is unavailable, stops its shard: from then
+  on memory lags behind the log, and only a replay can repair that. Until then no checkpoint is taken.
+- Frames of one loop turn are passed to a shard's writer together. Changes that do not wait for the writer are applied
+  and answered when their frames have been passed on, mostly in the same turn.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ _B = TypeVar("_B")
 
 
 class Journal:
-    """The door to the WAL, and the loop turn."""
+    """The only way to write to the WAL; schedules one flush per loop turn."""
 
     def __init__(
         self, runtime: Runtime, time: EngineTime, shards: Shards, unsealed: UnsealedLimit, space: DiskSpace
@@ -44,27 +45,27 @@ class Journal:
         self.space = space
         space.watch(shards.all)
         self.is_caught_up: Callable[[Topic], bool] = lambda _: True
-        """Says of a topic that routers copy into whether they have copied all that was submitted
-        (`features/router/router_table`)."""
+        """Whether routers have copied into this topic all that was submitted (`features/router/router_table`)."""
         self.on_lost: Callable[[Topic, int], None] = lambda _topic, _first: None
-        """Called when the write of records that are shown has failed, with their first seq."""
+        """Called with the topic and the first seq when the write of records that are already visible has failed."""
         self.before_frames: Callable[[], None] | None = None
-        """Queues frames that have to be in the log before any other (`features/router/copy_marks`); None where there
-        are none."""
+        """Queues frames that must be in the log before any other (`features/router/copy_marks`); None if there are
+        none.
+        """
         self._runtime = runtime
         self._scheduled = False
         self._gathering = False
-        """Is a turn collecting its frames? Then those that are queued go with it."""
+        """Whether a turn is collecting its frames; frames queued meanwhile are part of it."""
         self._before_flush: list[Callable[[], None]] = []
         self._after_flush: list[Callable[[], None]] = []
         time.changed = self._log_clock
 
     def at_turn(self, callback: Callable[[], None]) -> None:
-        """Call back in every turn, before its frames are handed over."""
+        """Call back in every turn, before its frames are passed to the writers."""
         self._before_flush.append(callback)
 
     def schedule(self) -> None:
-        """There is something to hand over."""
+        """Make sure that a turn runs soon and passes queued frames to the writers."""
         if not self._scheduled:
             self._scheduled = True
             self._runtime.soon(self._turn)
@@ -74,12 +75,12 @@ class Journal:
         self._after_flush.append(callback)
 
     def shard_of(self, topic: Topic) -> Shard:
-        """Where its frames go."""
+        """Return the shard that logs the frames of a topic."""
         shards = self.shards.all
         return shards[topic.id % len(shards)]
 
     def check_append(self, topic: Topic, size: int = 0) -> None:
-        """Refuse records for a topic before anything is changed; `size` as `UnsealedLimit.check` has it.
+        """Refuse records for a topic before anything is changed; `size` as in `UnsealedLimit.check`.
 
         Raises ShardStoppedError, ThrottledError, DiskFullError or ShardReadOnlyError.
         """
@@ -89,19 +90,20 @@ class Journal:
             self.space.check()
 
     def between_shards(self, topic: Topic) -> bool:
-        """Whether a power loss may take a frame of this topic and keep a later one that a copy in it is made from."""
+        """Whether a power loss may lose a frame of this topic but keep a later frame that a copy in it is made from."""
         return topic.fed and len(self.shards.all) > 1
 
     def overtakes_copies(self, topic: Topic) -> bool:
-        """Whether a crash may take the next write to this topic and keep what a copy that comes after it is made from.
+        """Whether a crash may lose the next write to this topic but keep the source record of a copy that comes after
+        it.
 
-        A start would then make that copy again at the seq of the write. Frames of one shard are lost from the end, so
-        there this needs a record that is in the log and not copied yet.
+        Recovery would then make that copy again at the seq of the write. Frames of one shard are lost from the end, so
+        with one shard this needs a record that is in the log and not copied yet.
         """
         return topic.fed and (len(self.shards.all) > 1 or not self.is_caught_up(topic))
 
     def queue_first(self) -> None:
-        """Queue what has to be in the log before any other frame. Call it before a control frame gets its number."""
+        """Queue what must be in the log before any other frame. Call it before a control frame gets its number."""
         if self.before_frames is not None:
             self.before_frames()
 
@@ -117,7 +119,7 @@ class Journal:
         uses_reserve: bool = False,
         late: tuple[int, int] | None = None,
     ) -> int:
-        """Queue frames; `late` as `Submission` has it. Returns the submission's number."""
+        """Queue frames; `late` as in `Submission`. Returns the submission's number."""
         if not self._gathering:
             self.schedule()
         return self.shard_of(topic).submit(
@@ -137,11 +139,11 @@ class Journal:
         again: bool = False,
         checks_room: bool = True,
     ) -> Pending[T]:
-        """Log one control frame; `apply(op, ts)` runs at its commit point and gives the answer.
+        """Log one control frame; `apply(op, ts)` runs at its commit point and returns the result.
 
-        `in_order` is False where the effect commutes with records logged after it. `uses_reserve` is False where it
-        need not work on a full disk. `again`: one that fails because the disk is full is logged once more, when space
-        has been freed. `checks_room` is False for what `before_frames` queues: the frame after it was checked.
+        `in_order` is False if the effect commutes with records logged after it. `uses_reserve` is False if it need not
+        work on a full disk. `again`: a frame that fails because the disk is full is logged once more, when space has
+        been freed. `checks_room` is False for frames that `before_frames` queues: the frame after them was checked.
         """
         if checks_room:
             self.shard_of(topic).check_room()
@@ -166,7 +168,7 @@ class Journal:
                 else:
                     pending.fail(error)
             elif topic.gone:
-                # Deleted by a frame before this one. Replay passes it over, too.
+                # Deleted by an earlier frame. Replay skips this frame too.
                 pending.fail(TopicNotFoundError(topic.name))
             else:
                 try:
@@ -182,7 +184,7 @@ class Journal:
         return pending
 
     def _log_clock(self) -> None:
-        """Log how the clocks relate, to every shard: the frames of each are read without those of the others."""
+        """Log how the clocks relate, to every shard, because the frames of each shard are read without the others."""
         state = self.time.state()
         body = encode_body(state)
 
@@ -197,7 +199,7 @@ class Journal:
         self.schedule()
 
     def apply(self, topic: Topic, change: Callable[[], T]) -> T:
-        """Make a change that is committed. Raises ShardStoppedError."""
+        """Make a committed change. Stops the shard and raises ShardStoppedError if a block cannot be read."""
         try:
             return change()
         except OSError as error:
@@ -205,7 +207,7 @@ class Journal:
             raise self.shard_of(topic).stop(why) from error
 
     def give_back(self, topic: Topic) -> None:
-        """After a failure: once nothing is waiting, the seqs that nobody was told of are free."""
+        """Free the seqs of failed writes, which no caller got, once no change of the topic is waiting."""
         if not topic.waiting:
             topic.next_seq = topic.head + 1
 
@@ -217,7 +219,7 @@ class Journal:
             for callback in self._before_flush:
                 callback()
         finally:
-            # Whatever became of one of them, what is queued goes on its way, and whoever waits for that hears of it.
+            # Even after an exception, pass on what is queued, because callers wait for it.
             self._gathering = False
             self.shards.flush()
             self.shards.hand_over()
@@ -227,7 +229,7 @@ class Journal:
 
 
 def settle_with(inner: Pending[_A], answer: Pending[_B], value: Callable[[_A], _B]) -> None:
-    """Settle an answer as another is settled, with a value made of that one's."""
+    """Settle `answer` when `inner` settles: with the same error, or with `value` of its result."""
 
     def settle(done: Pending[_A]) -> None:
         if done.error is not None:
@@ -239,7 +241,7 @@ def settle_with(inner: Pending[_A], answer: Pending[_B], value: Callable[[_A], _
 
 
 def forward(call: Callable[[], Pending[_A]], answer: Pending[_A]) -> None:
-    """Make a call later, on behalf of somebody who already has the answer's handle."""
+    """Make a call later and settle with its result the answer that an earlier caller already holds."""
     try:
         settle_with(call(), answer, lambda value: value)
     except DriftQError as error:

@@ -1,13 +1,14 @@
 """Copies into a topic: the write path of records that are not logged, because replay makes them again.
 
-    room → seqs, stamp → at once, or in turn behind what the topic waits for → shown
+    room → seqs, stamp → at once, or after the changes that the topic waits for → visible
 
 Invariants
-- A copy and the move of its maker's cursor are one change: `done` is called in the turn that shows the records, before
-  anybody hears of them.
-- `disk` seqs of copies are reserved like those of writes: a reader who has seen one never sees another under its seq.
-- Where the records they are made from do not last, copies are logged as writes are, with the frame of the cursor behind
-  them in one submission.
+- A copy and the move of its router's cursor are one change: `done` is called in the turn that makes the records
+  visible, before readers are woken.
+- `disk` seqs of copies are reserved like those of writes: a reader who has seen a record never sees another one with
+  the same seq.
+- If the source records do not survive a restart, copies are logged like writes, followed by the frame of the cursor in
+  the same submission.
 """
 
 from bisect import bisect_right
@@ -41,7 +42,9 @@ class CopyNote(NamedTuple):
 
 
 def fitting(topic: Topic, sizes: Sequence[int], quota: int | None) -> int:
-    """How many of these records, by their bytes, a topic has room for, from the first on; `quota` is the server's."""
+    """Return how many of these records, from the first on, fit into a topic by their bytes; `quota` is the server's
+    rest.
+    """
     config = topic.config
     count, payload = len(sizes), quota
     if config.discard is Discard.REJECT:
@@ -56,7 +59,7 @@ def fitting(topic: Topic, sizes: Sequence[int], quota: int | None) -> int:
 
 
 class Copier:
-    """Places copies."""
+    """Adds copied records to topics."""
 
     def __init__(self, journal: Journal, appender: Appender, quota: Quota, published: Callable[[Topic], None]) -> None:
         self._journal = journal
@@ -65,11 +68,11 @@ class Copier:
         self._published = published
 
     def room(self, topic: Topic, sizes: Sequence[int]) -> int:
-        """How many of these records there is room for."""
+        """Return how many of these records, given by their bytes, fit into the topic and the quota."""
         return fitting(topic, sizes, self._quota.left(sum(sizes)))
 
     def place(self, topic: Topic, rows: Rows, done: Done, *, note: CopyNote | None, lasting: bool) -> None:
-        """Copy records for which there is room. `lasting`: what they are made from is on stable storage."""
+        """Copy records for which there is room. `lasting`: the source records are on stable storage."""
         first, count, payload = topic.next_seq, rows.count, rows.payload_bytes
         last = first + count - 1
         ts = max(self._journal.time.stamp(), topic.last_ts)
@@ -93,7 +96,7 @@ class Copier:
                 topic.op = op
 
         if not sync and not frames and not topic.waiting:
-            # What they are made from has been handed over to the log writer, or nobody could have read it.
+            # The source records have been passed to the log writer; before that no router could read them.
             if self._show(topic, show, done):
                 topic.acked_since_reserve += count
                 self._settled(topic, last, None, lasting=lasting)
@@ -121,7 +124,7 @@ class Copier:
             self._journal.submit(topic, frames, sync=sync, done=settle)
 
     def _encoded(self, topic: Topic, rows: Rows, ts: int, note: CopyNote | None) -> tuple[Rows | Block, list[bytes]]:
-        """The records as they are added, and the frames to log."""
+        """Return the records in the form that is added to the topic, and the frames to log."""
         if note is None and rows.count < OWN_BLOCK_RECORDS:
             return rows, []
         synced_to = self._journal.shard_of(topic).synced_to
@@ -144,10 +147,10 @@ class Copier:
         return True
 
     def _settled(self, topic: Topic, last: int, number: int | None, *, lasting: bool) -> None:
-        """Copies are shown. Note from when on they are on stable storage: what they are made from is."""
+        """Note when the copies, which are visible now, are on stable storage: as soon as their source records are."""
         shard = self._journal.shard_of(topic)
         if number is None and not lasting:
-            number = shard.last_number  # of the same shard, or the next write of the topic will tell
+            number = shard.last_number  # exact if the source has the same shard; else the next write corrects it
         if number is not None:
             note_unsynced(topic, shard, number, last)
         elif topic.unsynced:

@@ -1,6 +1,7 @@
-"""The delete path: logged, synced where the class promises anything, then applied, then answered (http-v0 §10).
+"""The delete path (http-v0 §10): a delete is logged, synced in class `disk` and `fsync`, applied, and then answered.
 
-Point in time: the frame carries the head at the call, and neither live nor in replay is a later record touched.
+A delete has a point in time: its frame contains the head at the call, and later records are never deleted, neither live
+nor in replay.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from driftq.system.runtime import Pending
 
 
 class Deleted(Struct, frozen=True):
-    """The answer to a delete."""
+    """The result of a delete, with the state of the topic after it."""
 
     deleted: int
     earliest_seq: int
@@ -29,7 +30,7 @@ class Deleted(Struct, frozen=True):
 
 
 def parse_match(match: object) -> Match:
-    """The match grammar: `["tag","Eq",v]`, `["tag","Glob","p*"]`, or a bare string, which is always exact."""
+    """Parse the match grammar: `["tag","Eq",v]`, `["tag","Glob","p*"]`, or a bare string, which is always exact."""
     if isinstance(match, str):
         return Match(match.encode(), False)
     if isinstance(match, list | tuple) and len(match) == 3 and all(isinstance(item, str) for item in match):
@@ -44,7 +45,7 @@ def parse_match(match: object) -> Match:
 
 
 class Deleter:
-    """Deletes by seq, by tag, or by both."""
+    """Deletes records by seq, by tag, or by both."""
 
     def __init__(self, journal: Journal, indexes: TagIndexes) -> None:
         self._journal = journal
@@ -59,7 +60,8 @@ class Deleter:
         seqs: Sequence[int] | None = None,
         sync: bool | None = None,
     ) -> Pending[Deleted]:
-        """Delete what is selected and below the present head. `sync` None waits for one as deletes promise.
+        """Delete the selected records up to the present head. With `sync=None` the durability class decides about the
+        sync.
 
         Raises SegmentUnavailableError, before anything is logged, when a block it needs cannot be read.
         """
@@ -80,8 +82,8 @@ class Deleter:
             held.clear()
             return Deleted(deleted, topic.earliest, topic.head, topic.count, topic.payload)
 
-        # Without a cap or a TTL a delete commutes with the records behind it, so they need not wait for its sync. A
-        # config that is under way may bring one, and be in force before the delete is.
+        # Without a cap or a TTL a delete commutes with later records, so they need not wait for its sync. A config
+        # update in flight (`topic.held`) may add a cap or TTL that applies before the delete.
         config = topic.config
         return self._journal.control(
             topic,

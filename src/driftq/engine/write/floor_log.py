@@ -1,15 +1,16 @@
-"""Floors that the log does not give by itself, logged behind their move.
+"""Logs retention floors that replay cannot recompute: those of topics that were `ephemeral` for a time.
 
-What a cap takes is a function of the log wherever the log has all the records. A topic that changes into `ephemeral` or
-out of it has two kinds: those that a restart brings back, and those that it does not. Behind a restart there are fewer
-to count, the cap takes fewer, and what it took before would be there again.
+Where the log has all records, replay computes from it which of them a cap removed. A topic that changes to `ephemeral`
+or back has two kinds of records: those that a restart restores, and those that it does not. After a restart there are
+fewer records to count, so the cap would remove fewer, and records that it had removed would be visible again.
 
-    moved → due → under way (one frame at a time) → logged | due again, a little later, where the log did not take it
+    moved → due → in flight (one frame at a time) → logged | due again after 50 ms if the log did not accept the frame
 
 Invariants
-- While `mixed_to` of a topic is not 0, seqs up to there may be of either kind, and every move of its floor is logged.
+- While `mixed_to` of a topic is not 0, seqs up to it may be of either kind, and every move of its floor is logged.
 - The frame goes to the shard in the turn of the move: for a `disk` write, with the write itself.
-- Once a logged floor is beyond `mixed_to`, what is left is of one kind and the log gives the floors again.
+- Once a logged floor is above `mixed_to`, all remaining records are of one kind, and the log alone gives the floors
+  again.
 """
 
 from driftq.engine.state.control_frames import FloorsBody, encode_body
@@ -24,7 +25,7 @@ _RETRY_MS = 50
 
 
 class FloorLog:
-    """The floors that are to be logged."""
+    """Collects moved floors and logs them, one frame per topic at a time."""
 
     def __init__(self, journal: Journal, runtime: Runtime) -> None:
         self._journal = journal
@@ -35,7 +36,7 @@ class FloorLog:
         journal.at_turn(self._log_due)
 
     def moved(self, topic: Topic) -> None:
-        """The floor of a mixed topic has moved."""
+        """Log the floor of a mixed topic, which has moved, in this turn."""
         self._due.add(topic)
         self._journal.schedule()
 
@@ -45,11 +46,11 @@ class FloorLog:
                 self._due.discard(topic)
 
     def _past_logging(self, topic: Topic) -> bool:
-        """Is it gone, or its log stopped until a restart? Then what is on disk is all that will be."""
+        """Whether the topic is deleted or its log stopped, so that nothing more can be logged for it."""
         return topic.gone or self._journal.shard_of(topic).stopped is not None
 
     def _log(self, topic: Topic) -> bool:
-        """Log the floor as it is now. Returns whether the log took it; if not, it is tried again."""
+        """Log the current floor. Returns whether the log accepted it; if not, it is tried again."""
         body = self._body(topic)
 
         def apply(op: int, _: int) -> None:
@@ -67,7 +68,7 @@ class FloorLog:
         return True
 
     def _body(self, topic: Topic) -> FloorsBody:
-        """Of an `ephemeral` topic a log knows only what came before that class."""
+        """Return the floors, limited to seqs in the log: those of an `ephemeral` topic end at `mixed_to`."""
         last = topic.mixed_to if topic.is_resident() else topic.head
         return FloorsBody(
             earliest=min(topic.earliest, last + 1),

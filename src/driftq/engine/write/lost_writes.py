@@ -1,14 +1,14 @@
 """Records that were acked when queued and whose frame a failed write then lost.
 
-They are in memory and readers see them, but no part of the log has them: a crash now would take them. A checkpoint
-captures them like all others, so the loss ends with the first durable checkpoint whose capture came after it.
+They are in memory and readers see them, but no part of the log has them: a crash now would lose them. A checkpoint
+captures them like all others, so the risk ends with the first durable checkpoint that was captured after the failure.
 
     acked when queued → its write fails: lost → captured → checkpoint durable: not lost any more
 
 Invariants
-- `synced_seq` of a topic stays below `lost_from` while there is one (`engine.write.appender.synced_seq`).
-- In a `disk` topic that routers copy into, a mark in the log says that the seqs of such records are taken. No copy and
-  no frame comes before it (`features/router/copy_marks`).
+- `synced_seq` of a topic stays below `lost_from` while that is set (`engine.state.synced_seq.synced_seq`).
+- In a `disk` topic that routers copy into, a mark in the log reserves the seqs of such records. No copy and no frame
+  comes before the mark (`features/router/copy_marks`).
 - A capture covers the seqs up to the topic's head at that moment. Seqs above it that are lost later stay lost.
 """
 
@@ -20,7 +20,7 @@ from driftq.storage.wal.group_commit import Submission
 
 
 class Losses:
-    """The topics that have such records."""
+    """The topics with acked records whose frame was lost."""
 
     def __init__(self) -> None:
         self._topics: set[Topic] = set()
@@ -31,7 +31,7 @@ class Losses:
         return bool(self._topics)
 
     def note(self, topic: Topic, first: int, last: int, _: Submission, error: DriftQError | None) -> None:
-        """Take note of what became of a frame whose records were acked when it was queued."""
+        """Note the result of writing a frame whose records were acked when it was queued."""
         if error is not None:
             topic.lost_from = first if topic.lost_from is None else min(first, topic.lost_from)
             topic.lost_to = max(last, topic.lost_to)

@@ -1,15 +1,15 @@
-"""Several blocks that appear at once: the Append frames of a publication, closed by one Commit frame.
+"""Publishes several blocks at once: the Append frames of a publication, closed by one Commit frame.
 
-    gathered → encoded, when no control operation holds the topic, and sent → committed as the topic's class says
-    → shown, all of it
+    collected → encoded, when no control operation holds the topic, and sent → committed according to the topic's class
+    → visible, all of it at once
 
-All frames are one submission, so they stand one behind the other in one WAL file, or not at all. The Append frames
-carry a writer column: replay holds such frames back until it meets their Commit frame, and drops them where it does
-not. In an `ephemeral` topic the Commit frame is the only one. Either way it carries what the feature that publishes
-wants to keep of it, and that feature applies it together with the records.
+All frames are one submission, so they follow each other in one WAL file, or none is there. The Append frames have a
+writer column: replay holds such frames back until it reads their Commit frame, and drops them if there is none. In an
+`ephemeral` topic the Commit frame is the only one. In both cases the Commit frame contains the state that the
+publishing feature keeps, and that feature applies it together with the records.
 
-Unlike a small write, a publication is never applied before its frames are written: a control frame whose number is
-below that of the Commit frame may be under way, and a checkpoint between the two would pass it over.
+Unlike a small write, a publication is never applied before its frames are written: a control frame with a lower number
+than the Commit frame may still be in flight, and after a checkpoint between the two, replay would skip it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,27 +38,27 @@ from driftq.system.runtime import Pending, Runtime
 
 _JOINED_RECORDS = 16_384
 _JOINED_BYTES = 4 << 20
-"""Smaller neighbours share a frame up to this size."""
+"""Consecutive smaller parts share a frame up to these limits."""
 _INLINE_BYTES = 1 << 20
-"""So much is encoded on the loop: about a millisecond."""
+"""Publications up to this size are encoded on the loop, which takes about 1 ms."""
 
 
 class Publication(Struct, eq=False):
-    """One of them, on its way."""
+    """One publication in flight, and the result that its caller waits for."""
 
     topic: Topic
     parts: Sequence[Rows]
     tag: WriterTag
     feature: DurableState
     synced: Callable[[], None]
-    """Hears that the Commit frame is on stable storage."""
+    """Called when the Commit frame is on stable storage."""
     count: int
     payload_bytes: int
     pending: Pending[AppendResult]
 
 
 class _Plan(NamedTuple):
-    """Where a publication is to stand."""
+    """The seqs and the stamp that a publication is encoded for."""
 
     first: int
     ts: int
@@ -66,7 +66,7 @@ class _Plan(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """What has been queued of one."""
+    """A publication that has been queued: its records, its Commit frame and its seqs."""
 
     records: list[Rows | Block]
     body: bytes
@@ -77,7 +77,7 @@ class _Sent(NamedTuple):
 
 
 class Publisher:
-    """Takes publications in and sends them."""
+    """Accepts publications and sends them to the log."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Publisher:
     def publish(
         self, topic: Topic, parts: Sequence[Rows], tag: WriterTag, feature: DurableState, synced: Callable[[], None]
     ) -> Pending[AppendResult]:
-        """Take one in, or raise and change nothing. Its bytes are within the quota already."""
+        """Accept a publication, or raise and change nothing. The caller has checked its bytes against the quota."""
         count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
         assert payload <= COMMIT_BYTES_MAX, "one WAL file holds it"
         asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
@@ -110,14 +110,14 @@ class Publisher:
         return asked.pending
 
     def forget(self, topic: Topic, error: DriftQError) -> None:
-        """The topic is gone: what was gathered for it and not sent fails."""
+        """Fail the publications that were collected for a deleted topic and not sent."""
         gone = [asked for asked in self._gathered if asked.topic is topic]
         self._gathered = [asked for asked in self._gathered if asked.topic is not topic]
         for asked in gone:
             self._fail(asked, error)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread that encodes publications."""
         self._thread.close()
 
     def _send_gathered(self) -> None:
@@ -141,7 +141,7 @@ class Publisher:
             self._encode_aside(asked, plan)
 
     def _encode_aside(self, asked: Publication, plan: "_Plan") -> None:
-        """Encode on a thread, for the loop has others to serve. The topic's seqs are held meanwhile."""
+        """Encode on a thread, so that the loop is not blocked. The topic is held meanwhile, so its seqs stay free."""
         topic = asked.topic
         topic.held += 1
 
@@ -153,7 +153,7 @@ class Publisher:
             elif encoded is None:
                 self._fail(asked, InternalError(f"the commit could not be encoded: {error}"))
             elif topic.held or topic.next_seq != plan.first or topic.last_ts > plan.ts:
-                self._gathered.append(asked)  # something came between; what is encoded does not fit any more
+                self._gathered.append(asked)  # another change came first: encode again, with the new seqs
             elif (stopped := self._journal.shard_of(topic).stopped) is not None:
                 self._fail(asked, stopped)
             else:
@@ -174,7 +174,7 @@ class Publisher:
         topic.next_seq = last + 1
         topic.next_op = op + 1
         topic.waiting += 1
-        # Beyond the reservation a `disk` topic's records have to be durable themselves before anybody hears of them.
+        # Above the reservation, records of a `disk` topic must be durable before a reader sees them.
         first_seen = last > topic.reserved or self._journal.overtakes_copies(topic)
         sync = topic.durability is Durability.FSYNC or (topic.durability is Durability.DISK and first_seen)
         self._journal.submit(topic, frames, sync=sync, done=partial(self._done, asked, sent))
@@ -198,7 +198,7 @@ class Publisher:
         self._published(topic)
 
     def _apply(self, asked: Publication, sent: "_Sent") -> DriftQError | None:
-        """Show all of it in one go, or say why not."""
+        """Show all records at once, or return the error."""
         topic = asked.topic
         if topic.gone:
             return TopicNotFoundError(topic.name)
@@ -227,7 +227,7 @@ class Publisher:
 
 
 def _encoded(asked: Publication, plan: _Plan, *, logged: bool) -> list[tuple[bytes | None, Rows | Block]]:
-    """The frames of the records, none where they are not logged, and what is applied of each."""
+    """Return, for each frame, its bytes (None if records are not logged) and the records to apply."""
     writer = encode_body(asked.tag)
     found: list[tuple[bytes | None, Rows | Block]] = []
     place = plan.first
@@ -244,7 +244,7 @@ def _encoded(asked: Publication, plan: _Plan, *, logged: bool) -> list[tuple[byt
 
 
 def _joined(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """The same rows in fewer pieces: small neighbours become one."""
+    """Yield the same rows in fewer pieces: consecutive small parts are joined."""
     together: list[Rows] = []
     records = payload = 0
     for rows in parts:

@@ -1,7 +1,7 @@
-"""`disk` seqs that are reserved ahead in synced frames (http-v0 §19.4), so that no crash gives one out twice.
+"""`disk` seqs that are reserved in advance in synced frames (http-v0 §19.4), so that no crash gives one out twice.
 
-A write within the reservation of its topic does not wait for a sync; one beyond it waits for the next reservation,
-which is twice as wide if the one before was too small. A topic that is idle gives its reservation back
+A write within the reservation of its topic does not wait for a sync. A write above it waits for the next reservation,
+which is twice as wide if the previous one was too small. An idle topic gives its reservation back
 (`engine/idle_topics`), and a topic that was created without a record has none.
 """
 
@@ -17,40 +17,40 @@ from driftq.system.runtime import Pending
 
 
 class Reservations:
-    """Those of all topics."""
+    """The seq reservations of all topics."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.idle = IdleTopics(self._is_settled, self.reserve)
 
     def must_wait(self, topic: Topic, first: int, last: int) -> bool:
-        """Reserve ahead where it is time. Returns whether a write of these seqs must wait for a sync."""
+        """Reserve more seqs if it is time. Returns whether a write of these seqs must wait for a sync."""
         count = last - first + 1
         must_wait = last > topic.reserved
         if count > RESERVE_MAX:
-            return True  # no reservation is so wide: it is durable itself before anybody hears of it
+            return True  # wider than any reservation: the write is synced itself before a reader sees it
         window = max(topic.reserve_window, RESERVE_MIN, count, 2 * topic.acked_since_reserve)
         if must_wait and first <= topic.reserve_asked:
-            window *= 2  # there is a reservation, and it is too small, or was not synced in time
+            window *= 2  # the present reservation is too small, or was not synced in time
         topic.reserve_window = window = min(window, RESERVE_MAX)
         if last > topic.reserve_asked - 3 * window // 4:
             self.reserve(topic, max(last, min(last + window, first - 1 + RESERVE_MAX)))
         return must_wait
 
     def _is_settled(self, topic: Topic) -> bool:
-        """Whether every record of a topic is on stable storage and its shard takes another frame."""
+        """Whether every record of a topic is on stable storage and its shard accepts another frame."""
         shard = self._journal.shard_of(topic)
         under_way = topic.inflight_records or topic.waiting or topic.held
         return not under_way and synced_seq(topic, shard) >= topic.head and shard.has_room
 
     def reserve(self, topic: Topic, reserved: int) -> None:
-        """Log a reservation; it counts from when it is synced, and the last one wins."""
+        """Log a reservation. It is valid once it is synced, and the last one replaces the others."""
         before, topic.reserve_asked = topic.reserve_asked, reserved
-        # A lower one binds from now on: no write may lean on the higher one while it is being replaced.
+        # A lower one is valid from now on: no write may rely on the higher one while it is being replaced.
         topic.reserved = min(topic.reserved, reserved)
 
         def apply(op: int, _: int) -> None:
-            topic.op = max(topic.op, op)  # a frame behind it may be applied already
+            topic.op = max(topic.op, op)  # a later frame may be applied already
             topic.reserved = reserved
             topic.acked_since_reserve = 0
             topic.changed = True
@@ -65,8 +65,8 @@ class Reservations:
         try:
             logged = self._journal.control(topic, Kind.HEAD_WATERMARK, body, apply, in_order=False, uses_reserve=False)
         except (ThrottledError, DiskFullError, ShardReadOnlyError):
-            # The queue, or the disk, is full. Writes beyond the reservation wait for their own sync, and the next one
-            # asks again.
+            # The queue or the disk is full. Writes above the reservation wait for their own sync, and the next write
+            # tries again.
             topic.reserve_asked = min(before, topic.reserved)
         else:
             logged.then(settle)

@@ -1,7 +1,7 @@
-"""The only code that changes what a topic shows: one function per frame kind, the same live and in replay.
+"""The only code that changes what a topic shows: one function per frame kind, used live and in replay.
 
-A live write calls these when its commit point is reached, replay when it meets the frame. Both give the frame's own
-stamp as the present, so that what TTL and caps take is a pure function of the log.
+A live write calls these functions at its commit point, replay when it reads the frame. Both pass the frame's own stamp
+as the current time, so that the records which TTL and caps remove depend on the log alone.
 """
 
 from array import array
@@ -21,7 +21,7 @@ from driftq.storage.blocks.rows import Row, Rows
 
 
 class Single(Protocol):
-    """A write of one record that has no more than data and perhaps a tag."""
+    """A write of one record that has only data and perhaps a tag."""
 
     @property
     def key(self) -> bytes | None:
@@ -35,7 +35,7 @@ class Single(Protocol):
 
 
 def apply_append(topic: Topic, rows: Rows | Block, ts: int, key: bytes | None = None) -> None:
-    """The records of one frame, at the head. A `Block` becomes one of the topic's own, rows join the open block."""
+    """Add the records of one frame at the head. A `Block` becomes a block of the topic, rows join the open block."""
     topic.expire_at(ts)
     if key is not None:
         lasts = topic.durability is not Durability.EPHEMERAL
@@ -46,9 +46,9 @@ def apply_append(topic: Topic, rows: Rows | Block, ts: int, key: bytes | None = 
 
 
 def apply_singles(topic: Topic, singles: Sequence[Single], ts: int) -> None:
-    """The records of frames with one record and the same stamp each: what `apply_append` does for them in turn.
+    """Add the records of frames that have one record each and the same stamp, as `apply_append` would one by one.
 
-    What is too old at a stamp is so at the first of them. None of their keys is another's.
+    Expiring once is enough, because all have the same stamp. Their keys must differ.
     """
     topic.expire_at(ts)
     capped = topic.config.cap_records or topic.config.cap_bytes
@@ -67,7 +67,7 @@ def apply_singles(topic: Topic, singles: Sequence[Single], ts: int) -> None:
 
 
 def apply_one(topic: Topic, data: bytes, tag: bytes | None, ts: int) -> None:
-    """`apply_append` of one record that has no more than these, for a replay of millions of them."""
+    """Do the same as `apply_append` for a record with only data and tag; faster, for a replay of millions."""
     if topic.config.ttl_ms:
         topic.expire_at(ts)
     topic.add_one(data, tag, ts)
@@ -76,23 +76,23 @@ def apply_one(topic: Topic, data: bytes, tag: bytes | None, ts: int) -> None:
 
 
 def apply_run(topic: Topic, rows: Rows, times: "array[int]") -> None:
-    """`apply_one` of many records, for a topic that loses none as they come."""
+    """Do the same as `apply_one` for many records of a topic without TTL and caps."""
     config = topic.config
     assert config.ttl_ms == config.cap_records == config.cap_bytes == 0
     topic.add(rows, times[-1], times)
 
 
 def apply_topic(topic: Topic, body: TopicFrame, op: int, ts: int, *, at_most: bool = True) -> None:
-    """A config, new or changed. What was true under the old one is settled first, retention under the new one then.
+    """Apply a new or changed config: first expire under the old config, then apply retention under the new one.
 
-    `at_most`: seqs that are missing below the head of the frame may never have been given out.
+    `at_most`: missing seqs up to the head in the frame may never have been given out.
     """
     changed_class = body.config.resolved_durability is not topic.durability
     topic.expire_at(ts)
     mixes = changed_class and Durability.EPHEMERAL in (body.config.resolved_durability, topic.durability)
     if mixes:
         topic.seal_active()
-    # Live, the head is there already. In replay, seqs may be missing that only the old class knew of.
+    # Live, the head is there already. In replay, seqs may be missing that the old durability class did not keep.
     topic.skip_to(body.head, Reason.CRASH if topic.durability is Durability.DISK else None, at_most=at_most)
     if mixes:
         topic.mixed_to = topic.head
@@ -108,7 +108,7 @@ def apply_topic(topic: Topic, body: TopicFrame, op: int, ts: int, *, at_most: bo
 
 
 def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteFrame, op: int, ts: int) -> int:
-    """A delete, bounded by the head at its call. Returns how many records were live."""
+    """Apply a delete, limited by the head at its call. Returns how many records were live."""
     topic.expire_at(ts)
     topic.op = op
     topic.changed = True
@@ -126,7 +126,7 @@ def apply_delete(topic: Topic, indexes: TagIndexes, body: DeleteFrame, op: int, 
 
 
 def sources_of_delete(topic: Topic, indexes: TagIndexes, body: DeleteFrame) -> list[RowSource]:
-    """Return the rows that `apply_delete` needs now, so that a delete is refused before it is logged, not after.
+    """Return the rows that `apply_delete` needs, so that a delete is refused before it is logged, not after.
 
     While the caller holds them, `apply_delete` finds them in memory. Raises SegmentUnavailableError.
     """
@@ -151,7 +151,7 @@ def _tagged_parts(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -
     parts = []
     for segment in list(topic.segments):
         try:
-            # Blocks that no file has yet are in memory.
+            # Blocks that are in no file yet are in memory.
             if segment.sealed:
                 parts += [part for part, _ in find_tagged_in(topic, segment, indexes, match, bound)]
         except OSError as error:
@@ -164,21 +164,21 @@ def _match_of(body: DeleteFrame) -> Match:
 
 
 def apply_hole(topic: Topic, body: HoleBody, op: int, ts: int) -> None:
-    """A block that was found damaged."""
+    """Turn a block that was found damaged into a hole."""
     topic.expire_at(ts)
     topic.op = op
     topic.lose(max(body.first, topic.earliest), body.last, body.reason)
 
 
 def apply_floors(topic: Topic, body: FloorsBody, op: int) -> None:
-    """Where floors were that the log alone would not give. What is logged behind it may be applied already."""
+    """Raise the floors to logged values that replay could not compute. Later frames may be applied already."""
     topic.op = max(topic.op, op)
     topic.changed = True
     _raise_floors(topic, body)
 
 
 def _raise_floors(topic: Topic, body: FloorsBody | TopicFrame) -> None:
-    # Behind damage the head may be lower than it was, and no floor is above the head.
+    # After damage the head may be lower than it was, and no floor is above the head.
     topic.cap_lost = max(topic.cap_lost, min(body.cap_lost, topic.head))
     topic.ttl_lost = max(topic.ttl_lost, min(body.ttl_lost, topic.head))
     topic.holes.forget_before(topic.evict_floor)

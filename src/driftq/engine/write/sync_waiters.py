@@ -1,8 +1,8 @@
-"""Who is waiting for a topic to be on stable storage further than it is.
+"""Callers that wait until more of a topic is on stable storage.
 
-A second list beside `Engine.wakeups`, so that a sync costs nothing while nobody waits for one, and does not wake
-readers who have no use for it. A waiter is called after `synced_seq` of its topic may have moved, and when the topic is
-deleted; it finds out by looking.
+This list is separate from `Engine.wakeups`, so that a sync costs nothing while no caller waits for one, and does not
+wake readers who do not need it. A waiter is called after `synced_seq` of its topic may have moved, and when the topic
+is deleted; it must check which of them happened.
 """
 
 from collections import deque
@@ -24,27 +24,29 @@ class SyncWakeups(Wakeups):
         self._catalog = catalog
         self._shards = shards
         self._told: dict[str, tuple[int, int]] = {}
-        """The topic and its `synced_seq` that the waiters of a name were last woken for."""
+        """The topic id and the `synced_seq` for which the waiters of a name were woken last."""
         self._due: dict[Shard, deque[tuple[int, Callable[[], None]]]] = {shard: deque() for shard in shards.all}
-        """Callbacks by the number of the submission that has to be synced, which only grows."""
+        """Callbacks with the number of the submission that must be synced, in ascending order."""
         for shard in shards.all:
             shard.on_synced = self._synced
 
     def after(self, shard: Shard, number: int, callback: Callable[[], None]) -> None:
-        """Call back once, when a submission is on stable storage; at once if it is. Ask in the order of submissions."""
+        """Call back once, when a submission is on stable storage; at once if it is. Call this in the order of
+        submissions.
+        """
         if number <= shard.synced_number:
             callback()
         else:
             self._due[shard].append((number, callback))
 
     def discard(self, name: str, waiter: Waiter) -> None:
-        """Call this one no more."""
+        """Stop calling this waiter."""
         super().discard(name, waiter)
         if not self.awaited(name):
             self._told.pop(name, None)
 
     def _synced(self, shard: Shard) -> None:
-        """A shard has synced something."""
+        """Run callbacks and wake waiters after a sync of a shard."""
         due = self._due[shard]
         while due and due[0][0] <= shard.synced_number:
             due.popleft()[1]()
