@@ -26,7 +26,7 @@ def test_a_log_is_imported_once_and_served(tmp_path: Path) -> None:
     assert json.decode(done.stdout) == {"topics": 1, "messages": 3, "groups": 1, "failures": 0, "outcomes": 0}
     again = _import(log, "--data-dir", data)
     assert again.returncode == 1
-    assert "there already" in again.stderr
+    assert "already exists" in again.stderr
     with serving(tmp_path, data_dir=str(data)) as server:
         server.wait_ready()
         status, body = server.ask("GET", "/v1/groups?topic=t&group=g")

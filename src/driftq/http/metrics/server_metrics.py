@@ -101,14 +101,14 @@ def families(figures: ServerFigures) -> Iterator[Family]:
     yield gauge("driftq_routers", "Routers.", figures.routers)
     yield gauge("driftq_records_live", "Live records of all topics.", figures.records)
     yield gauge("driftq_bytes_live", "Payload bytes of live records.", figures.payload)
-    yield gauge("driftq_queue_topics", "Topics that are queues.", len(figures.queues))
+    yield gauge("driftq_queue_topics", "Number of topics that are queues.", len(figures.queues))
     in_flight = sum(queue.in_flight for queue in figures.queues.values())
     yield gauge("driftq_queue_leases_in_flight", "Jobs under a lease.", in_flight)
-    yield gauge("driftq_sse_connections", "Open streams.", figures.streams)
-    yield gauge("driftq_watch_sessions", "Watch sessions.", figures.watch_sessions)
-    yield gauge("driftq_ready", "Whether requests are taken.", figures.ready)
+    yield gauge("driftq_sse_connections", "Open event streams.", figures.streams)
+    yield gauge("driftq_watch_sessions", "Open watch sessions.", figures.watch_sessions)
+    yield gauge("driftq_ready", "Whether the server accepts requests.", figures.ready)
     yield gauge(
-        "driftq_recovery_progress", "How much of the log has been read again, from 0 to 1.", figures.replay_progress
+        "driftq_recovery_progress", "Part of the log that recovery has read, from 0 to 1.", figures.replay_progress
     )
     classes = _classes(figures.topics)
     yield Family(
@@ -118,7 +118,9 @@ def families(figures: ServerFigures) -> Iterator[Family]:
         [Sample(classes[durability], {"class": durability}) for durability in Durability],
     )
     yield gauge(
-        "driftq_clock_ahead_ms", "How far new stamps ($ts) are ahead of the wall clock, in ms.", figures.clock_ahead_ms
+        "driftq_clock_ahead_ms",
+        "How far new timestamps ($ts) are ahead of the wall clock, in ms.",
+        figures.clock_ahead_ms,
     )
     yield counter("driftq_uptime_ms", "Milliseconds since the start.", figures.uptime_ms)
     yield from _holes(figures)
@@ -126,22 +128,26 @@ def families(figures: ServerFigures) -> Iterator[Family]:
     yield Family(
         "driftq_cursor_lag",
         "gauge",
-        "How many seqs a named cursor is behind.",
+        "Lag of a named cursor, in seqs.",
         [Sample(lag, {"topic": topic, "cursor": cursor}) for topic, cursor, lag in figures.cursor_lags],
     )
     yield from _wal(_Wal(figures.shards))
-    yield gauge("driftq_wal_read_only", "Whether records are refused: the disk is full.", figures.read_only)
-    yield gauge("driftq_wal_stopped", "Whether the log takes no writes until the server restarts.", figures.wal_stopped)
+    yield gauge("driftq_wal_read_only", "Whether writes are refused because the disk is full.", figures.read_only)
+    yield gauge(
+        "driftq_wal_stopped", "Whether the log has stopped: no writes until the server restarts.", figures.wal_stopped
+    )
     yield Family(
         "driftq_writer_hung",
         "gauge",
-        "Whether a writer has left its oldest job unanswered for 5 s.",
+        "Whether a writer process has not answered for 5 s.",
         [Sample(waited > 0, {"writer": name}) for name, waited in figures.writers_hung.items()],
     )
     yield gauge(
-        "driftq_writer_replaced", "Whether threads write segments because their process ended.", figures.writer_replaced
+        "driftq_writer_replaced",
+        "Whether threads write segments because the writer process ended.",
+        figures.writer_replaced,
     )
-    yield gauge("driftq_unsealed_bytes", "Bytes of records that are in no segment file yet.", figures.unsealed)
+    yield gauge("driftq_unsealed_bytes", "Bytes of records that are not in a segment file yet.", figures.unsealed)
 
 
 def _classes(topics: Iterable[Topic]) -> Counter[Durability]:
@@ -156,12 +162,10 @@ def _holes(figures: ServerFigures) -> Iterator[Family]:
         Sample(found[reason], {"reason": reason}) for reason in (Reason.CORRUPTION, Reason.CRASH, Reason.SOURCE_TRIM)
     ]
     samples.append(Sample(figures.control_lost, {"reason": "control"}))
-    yield gauge("driftq_lost_files", "Files of segments that were given up, kept in lost/.", figures.lost_files)
-    yield Family("driftq_holes", "gauge", "Ranges that hold no record through no wish of anybody.", samples)
+    yield gauge("driftq_lost_files", "Files of lost segments, kept in lost/.", figures.lost_files)
+    yield Family("driftq_holes", "gauge", "Ranges of seqs that were lost, by reason.", samples)
     at_most = sum(hole.at_most for topic in figures.topics for hole in topic.holes.all) + lost
-    yield Family(
-        "driftq_holes_at_most", "gauge", "Those of driftq_holes that may have lost no record.", [Sample(at_most)]
-    )
+    yield Family("driftq_holes_at_most", "gauge", "Holes that may be empty, part of driftq_holes.", [Sample(at_most)])
 
 
 def _topics(figures: ServerFigures) -> Iterator[Family]:
@@ -193,11 +197,17 @@ def _topics(figures: ServerFigures) -> Iterator[Family]:
 
 def _wal(wal: _Wal) -> Iterator[Family]:
     yield counter("driftq_wal_frames_total", "Frames written.", wal.frames)
-    yield counter("driftq_wal_batches_total", "Writes, each of many frames.", wal.batches)
+    yield counter("driftq_wal_batches_total", "Write calls; each writes several frames.", wal.batches)
     yield counter("driftq_wal_fsyncs_total", "Syncs.", wal.syncs)
     yield counter("driftq_wal_bytes_written_total", "Bytes written.", wal.bytes)
-    yield counter("driftq_wal_rotations_total", "Files that were full.", wal.rotations)
+    yield counter("driftq_wal_rotations_total", "WAL files that were full and replaced.", wal.rotations)
     yield counter("driftq_wal_submit_full_total", "Writes refused because the queue was full.", wal.submit_full)
-    yield gauge("driftq_wal_queue_depth", "Submissions under way.", wal.depth)
-    yield gauge("driftq_wal_queue_depth_peak", "The most there have been.", wal.peak)
-    yield histogram("driftq_wal_fsync_latency_us", "How long syncs took.", SYNC_BOUNDS_US, wal.sync_counts, wal.sync_us)
+    yield gauge("driftq_wal_queue_depth", "Writes in the queue.", wal.depth)
+    yield gauge("driftq_wal_queue_depth_peak", "Highest number of writes in the queue so far.", wal.peak)
+    yield histogram(
+        "driftq_wal_fsync_latency_us",
+        "Duration of syncs in microseconds.",
+        SYNC_BOUNDS_US,
+        wal.sync_counts,
+        wal.sync_us,
+    )

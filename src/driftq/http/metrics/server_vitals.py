@@ -35,15 +35,19 @@ def vital_families(server: Server) -> Iterator[Family]:
     age = checkpoint.age_ms / _MS_PER_S
     yield gauge("driftq_checkpoint_age_seconds", "Seconds since the last checkpoint, or since the start.", age)
     yield counter("driftq_checkpoint_failures_total", "Checkpoints that failed.", checkpoint.failures)
-    yield gauge("driftq_wal_bytes_since_checkpoint", "Bytes that a start would read again.", checkpoint.wal_bytes)
+    yield gauge(
+        "driftq_wal_bytes_since_checkpoint", "Bytes of the log that the next start reads.", checkpoint.wal_bytes
+    )
     if disk is not None:
-        yield gauge("driftq_disk_free_bytes", "Free bytes at the data directory.", disk.free_bytes)
-        yield gauge("driftq_disk_total_bytes", "Bytes of the file system of the data directory.", disk.total_bytes)
+        yield gauge("driftq_disk_free_bytes", "Free bytes on the file system of the data directory.", disk.free_bytes)
+        yield gauge(
+            "driftq_disk_total_bytes", "Size of the file system of the data directory, in bytes.", disk.total_bytes
+        )
         if disk.fill_bytes_per_s is not None:
             text = "Bytes per second by which the free space shrank in the last hour."
             yield gauge("driftq_disk_fill_bytes_per_second", text, disk.fill_bytes_per_s)
     if backup_ts is not None:
-        text = "Unix time of the newest backup."
+        text = "Unix time of the newest backup, in seconds."
         yield gauge("driftq_last_backup_timestamp_seconds", text, backup_ts / _MS_PER_S)
 
 

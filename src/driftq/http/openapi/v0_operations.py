@@ -25,25 +25,33 @@ from driftq.model.topic_config import TopicConfig, TopicPatch
 _TOPIC = "/v0/topics/:topic"
 _ROUTER = "/v0/routers/:router"
 _CURSOR = f"{_TOPIC}/cursors/:name"
-_EVENTS = {"text/event-stream": "One event a frame."}
+_EVENTS = {"text/event-stream": "One event per frame."}
 _ARROW = {ARROW.decode(): "One Arrow IPC stream."}
 _PAGE = {"page_size": int, "cursor": str}
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("GET", "/v0/health"): Operation(summary="Is the process alive?", reply=answers.Health, open=True, always=True),
-    ("GET", "/healthz"): Operation(summary="The same.", reply=answers.Health, open=True, always=True),
-    ("GET", "/v0/ready"): Operation(summary="Does it take requests?", reply=answers.Readiness, open=True),
-    ("GET", "/readyz"): Operation(summary="The same.", reply=answers.Readiness, open=True),
+    ("GET", "/v0/health"): Operation(
+        summary="Check that the process is alive.", reply=answers.Health, open=True, always=True
+    ),
+    ("GET", "/healthz"): Operation(
+        summary="Check that the process is alive, like `/v0/health`.", reply=answers.Health, open=True, always=True
+    ),
+    ("GET", "/v0/ready"): Operation(
+        summary="Check that the server accepts requests.", reply=answers.Readiness, open=True
+    ),
+    ("GET", "/readyz"): Operation(
+        summary="Check that the server accepts requests, like `/v0/ready`.", reply=answers.Readiness, open=True
+    ),
     ("GET", "/v0/metrics"): Operation(
-        summary="What the server counts.",
+        summary="Return the metrics of the server.",
         reply=dict[str, Any],
         other_media={"text/plain": "Prometheus text, version 0.0.4."},
         always=True,
     ),
-    ("GET", "/openapi.json"): Operation(summary="This document.", reply=dict[str, Any], open=True, always=True),
+    ("GET", "/openapi.json"): Operation(summary="Return this document.", reply=dict[str, Any], open=True, always=True),
     ("PUT", _TOPIC): Operation(
-        summary="Create a topic, or replace its config; with `replace=false`, leave one that is there as it is.",
+        summary="Create a topic, or replace its config; with `replace=false`, an existing topic is not changed.",
         body=TopicConfig,
         body_required=False,
         reply=answers.TopicPut,
@@ -52,25 +60,28 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         query={"replace": bool},
     ),
     ("PATCH", _TOPIC): Operation(
-        summary="Change some settings of a topic: an absent field stays, `null` is its default.",
+        summary="Change some settings of a topic: an absent field is unchanged, `null` resets it to its default.",
         body=TopicPatch,
         reply=answers.TopicPut,
         errors=(404, 409, 507),
     ),
     ("GET", _TOPIC): Operation(
-        summary="How a topic stands.",
+        summary="Show the state and config of a topic.",
         reply=answers.TopicState,
         errors=(404,),
         query={"touch": bool, "wait_synced": int, "wait_ms": int},
     ),
     ("GET", "/v0/topics"): Operation(
-        summary="Topics, by name.",
+        summary="List topics by name.",
         reply=answers.TopicList,
         errors=(400,),
         query={"prefix": str, "touch": bool, "v1": bool, **_PAGE},
     ),
     ("DELETE", _TOPIC): Operation(
-        summary="Delete a topic and what names it.", reply=answers.TopicDeleted, errors=(409,), query={"if_empty": bool}
+        summary="Delete a topic and everything that refers to it.",
+        reply=answers.TopicDeleted,
+        errors=(409,),
+        query={"if_empty": bool},
     ),
     ("POST", _TOPIC): Operation(
         summary="Write records.",
@@ -82,7 +93,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         headers={"Idempotency-Key": str},
     ),
     ("POST", f"{_TOPIC}/diff"): Operation(
-        summary="Read the records behind a cursor.",
+        summary="Read the records after a cursor.",
         body=wire.DiffBody,
         body_required=False,
         reply=answers.DiffPage,
@@ -93,65 +104,70 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Delete records.", body=wire.DeleteBody, reply=answers.RecordsDeleted, errors=(404, 409)
     ),
     ("PUT", _ROUTER): Operation(
-        summary="Create a router, or change it.",
+        summary="Create a router, or replace its settings.",
         body=routers.RouterBody,
         reply=answers.RouterPut,
         statuses=(200, 201),
         errors=(404, 409, 507),
     ),
-    ("GET", _ROUTER): Operation(summary="How a router stands.", reply=answers.RouterState, errors=(404,)),
+    ("GET", _ROUTER): Operation(summary="Show the state of a router.", reply=answers.RouterState, errors=(404,)),
     ("DELETE", _ROUTER): Operation(summary="Delete a router.", reply=answers.RouterDeleted),
     ("GET", "/v0/routers"): Operation(
-        summary="Routers, by name.",
+        summary="List routers by name.",
         reply=answers.RouterList,
         errors=(400,),
         query={"prefix": str, "source": str, "dest": str, **_PAGE},
     ),
     ("POST", "/v0/watch"): Operation(
-        summary="Begin a watch over topics.",
+        summary="Start a watch of topics.",
         body=watch_wire.WatchBody,
         reply=answers.Watching,
         errors=(404,),
         query={"lenient": bool},
     ),
     ("GET", "/v0/watch/:wid"): Operation(
-        summary="The stream of a watch.",
+        summary="Read the event stream of a watch.",
         errors=(404, 406),
         query={"cursor": str, "token": str},
         headers={"Last-Event-ID": str},
         other_media=_EVENTS,
     ),
-    ("GET", "/v0/ws"): Operation(summary="A WebSocket of commands.", statuses=(101,), errors=(400,)),
+    ("GET", "/v0/ws"): Operation(summary="Open a WebSocket for commands.", statuses=(101,), errors=(400,)),
     ("POST", f"{_TOPIC}/claim"): Operation(
-        summary="Take jobs under a lease.", body=queues.ClaimBody, reply=answers.Claimed, errors=(404, 409)
+        summary="Claim jobs under a lease.", body=queues.ClaimBody, reply=answers.Claimed, errors=(404, 409)
     ),
     ("POST", f"{_TOPIC}/leave"): Operation(
-        summary="End the claims of a worker that wait.",
+        summary="End the waiting claims of a worker.",
         body=queues.QueueLeaveBody,
         reply=answers.LeaveAnswer,
         errors=(404, 409),
     ),
     ("POST", f"{_TOPIC}/ack"): Operation(
-        summary="Jobs that are done.", body=queues.SettleBody, reply=answers.AckAnswer, errors=(404, 409)
+        summary="Ack jobs: they are done.", body=queues.SettleBody, reply=answers.AckAnswer, errors=(404, 409)
     ),
     ("POST", f"{_TOPIC}/nack"): Operation(
-        summary="Jobs that go back.", body=queues.NackBody, reply=answers.NackAnswer, errors=(404, 409)
+        summary="Give jobs back, to be delivered again.",
+        body=queues.NackBody,
+        reply=answers.NackAnswer,
+        errors=(404, 409),
     ),
     ("POST", f"{_TOPIC}/extend"): Operation(
-        summary="More time for jobs.", body=queues.ExtendBody, reply=answers.ExtendAnswer, errors=(404, 409)
+        summary="Extend the leases of jobs.", body=queues.ExtendBody, reply=answers.ExtendAnswer, errors=(404, 409)
     ),
     ("GET", f"{_TOPIC}/work"): Operation(
-        summary="Jobs, pushed.",
+        summary="Open a stream on which jobs are pushed to a worker.",
         errors=(400, 404, 406, 409),
         query={"node": str, "max": int, "lease_ms": int, "token": str},
         required_query=frozenset({"node"}),
         other_media=_EVENTS,
     ),
     ("GET", f"{_TOPIC}/segments"): Operation(
-        summary="The sealed segments, for readers in place.", reply=additions.SegmentManifest, errors=(404,)
+        summary="List the sealed segments, for readers that open the files themselves.",
+        reply=additions.SegmentManifest,
+        errors=(404,),
     ),
     ("POST", "/v0/backups"): Operation(
-        summary="Begin a backup of every topic, into a directory on the server's machine.",
+        summary="Start a backup of all topics into a directory on the server's machine.",
         body=backups.BackupBegin,
         body_required=False,
         reply=additions.BackupState,
@@ -159,21 +175,24 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         errors=(403, 429),
     ),
     ("GET", "/v0/backups"): Operation(
-        summary="The backups of this run of the server.", reply=additions.BackupList, errors=(403,)
+        summary="List the backups since the server started.", reply=additions.BackupList, errors=(403,)
     ),
     ("GET", "/v0/backups/:backup"): Operation(
-        summary="How far a backup is.", reply=additions.BackupState, errors=(403, 404)
+        summary="Show the progress of a backup.", reply=additions.BackupState, errors=(403, 404)
     ),
     ("GET", f"{_TOPIC}/cursors"): Operation(
-        summary="Named cursors, by name.", reply=additions.CursorList, errors=(400, 404), query={"prefix": str, **_PAGE}
+        summary="List named cursors by name.",
+        reply=additions.CursorList,
+        errors=(400, 404),
+        query={"prefix": str, **_PAGE},
     ),
     ("PUT", _CURSOR): Operation(
         summary="Move a named cursor.", body=cursors.CursorPut, reply=additions.CursorMoved, errors=(404, 409)
     ),
-    ("GET", _CURSOR): Operation(summary="A named cursor.", reply=additions.CursorState, errors=(404,)),
-    ("DELETE", _CURSOR): Operation(summary="Forget a named cursor.", reply=additions.CursorDeleted, errors=(404, 409)),
+    ("GET", _CURSOR): Operation(summary="Show a named cursor.", reply=additions.CursorState, errors=(404,)),
+    ("DELETE", _CURSOR): Operation(summary="Delete a named cursor.", reply=additions.CursorDeleted, errors=(404, 409)),
     ("POST", f"{_TOPIC}/stage"): Operation(
-        summary="Lay a part of a batch aside.",
+        summary="Stage a part of a batch; it is not visible before the commit.",
         body=WriteBody,
         reply=additions.PartStaged,
         errors=(404, 409, 507),
@@ -187,10 +206,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         errors=(404, 409, 422, 507),
     ),
     ("GET", f"{_TOPIC}/writers/:writer"): Operation(
-        summary="The last batch of a writer.", reply=additions.StagedWriterState, errors=(404,)
+        summary="Show the last batch of a writer.", reply=additions.StagedWriterState, errors=(404,)
     ),
     ("DELETE", f"{_TOPIC}/stage/:writer"): Operation(
-        summary="Drop the parts of a writer.", reply=additions.PartsDropped, errors=(404, 409)
+        summary="Delete the staged parts of a writer.", reply=additions.PartsDropped, errors=(404, 409)
     ),
 }
 

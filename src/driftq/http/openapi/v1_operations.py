@@ -10,7 +10,7 @@ from driftq.model import v1_answers as broker_answers
 
 _KEY = "/v1/idempotency"
 _JOB = "/v1/dlq/redrive/:job"
-_NDJSON = {"application/x-ndjson": "One message a line."}
+_NDJSON = {"application/x-ndjson": "One message per line."}
 _TEXT = {"text/plain": "Prometheus text, version 0.0.4."}
 
 
@@ -31,67 +31,72 @@ def _key_batch(summary: str) -> Operation:
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("GET", "/v1/healthz"): _operation("Does the process answer?", reply=broker_answers.Alive, open=True),
-    ("GET", "/v1/version"): _operation("What this is.", reply=broker_answers.Build, open=True),
-    ("GET", "/v1/topics"): _operation("Topics of the broker.", reply=broker_answers.TopicNames),
+    ("GET", "/v1/healthz"): _operation("Check that the process is alive.", reply=broker_answers.Alive, open=True),
+    ("GET", "/v1/version"): _operation("Return name and version of the server.", reply=broker_answers.Build, open=True),
+    ("GET", "/v1/topics"): _operation("List the topics of the broker.", reply=broker_answers.TopicNames),
     ("POST", "/v1/topics"): _operation(
-        "Create a topic, unless it is there.", body=topics.TopicBody, reply=broker_answers.TopicCreated, statuses=(201,)
+        "Create a topic, unless it exists.", body=topics.TopicBody, reply=broker_answers.TopicCreated, statuses=(201,)
     ),
     ("POST", "/v1/produce"): _operation(
-        "Store a message.", body=produce.ProduceBody, reply=broker_answers.MessageProduced
+        "Produce a message.", body=produce.ProduceBody, reply=broker_answers.MessageProduced
     ),
     ("POST", "/v1/produce/batch"): _operation(
-        "Store messages.", body=batch.BatchBody, reply=broker_answers.BatchProduced
+        "Produce a batch of messages.", body=batch.BatchBody, reply=broker_answers.BatchProduced
     ),
     ("GET", "/v1/consume"): _operation(
-        "Join a group, and get messages.",
+        "Join a group and receive messages.",
         errors=(400,),
         query={"topic": str, "group": str, "owner": str, "lease_ms": int, "max_in_flight": int, "stream": str},
         required_query=frozenset({"topic", "group", "owner"}),
         other_media=_NDJSON,
     ),
     ("POST", "/v1/leave"): _operation(
-        "End streams of a group.", body=consume.LeaveBody, reply=broker_answers.GroupLeft
+        "End streams of a consumer group.", body=consume.LeaveBody, reply=broker_answers.GroupLeft
     ),
-    ("POST", "/v1/ack"): _operation("A message is done.", body=settle.AckBody, statuses=(204,), errors=(409,)),
-    ("POST", "/v1/nack"): _operation("A message failed.", body=settle.MessageNackBody, statuses=(204,), errors=(409,)),
+    ("POST", "/v1/ack"): _operation("Ack a message: it is done.", body=settle.AckBody, statuses=(204,), errors=(409,)),
+    ("POST", "/v1/nack"): _operation(
+        "Nack a message: it failed.", body=settle.MessageNackBody, statuses=(204,), errors=(409,)
+    ),
     ("POST", "/v1/extend"): _operation(
-        "More time for a message.", body=settle.MessageExtendBody, reply=broker_answers.Extended, errors=(409,)
+        "Extend the lease of a message.", body=settle.MessageExtendBody, reply=broker_answers.Extended, errors=(409,)
     ),
-    ("POST", "/v1/ack/batch"): _settle_batch("Messages are done."),
-    ("POST", "/v1/nack/batch"): _settle_batch("Messages failed.", settle_batch.NackBatch),
+    ("POST", "/v1/ack/batch"): _settle_batch("Ack a batch of messages."),
+    ("POST", "/v1/nack/batch"): _settle_batch("Nack a batch of messages.", settle_batch.NackBatch),
     ("POST", "/v1/extend/batch"): _operation(
-        "More time for messages.", body=settle_batch.ExtendBatch, reply=broker_answers.ExtendResults
+        "Extend the leases of a batch of messages.", body=settle_batch.ExtendBatch, reply=broker_answers.ExtendResults
     ),
-    ("POST", "/v1/release/batch"): _settle_batch("Give messages back that were not worked on."),
+    ("POST", "/v1/release/batch"): _settle_batch("Return messages that were not worked on."),
     ("GET", "/v1/groups"): _operation(
-        "How groups stand.", reply=broker_answers.GroupList, query={"topic": str, "group": str}
+        "Show the positions and lag of groups.", reply=broker_answers.GroupList, query={"topic": str, "group": str}
     ),
     ("POST", "/v1/groups/seek"): _operation(
-        "Put a group elsewhere.", body=groups.SeekBody, reply=broker_answers.GroupMoved, errors=(409,)
+        "Move the position of a group.", body=groups.SeekBody, reply=broker_answers.GroupMoved, errors=(409,)
     ),
     ("GET", _KEY): _operation(
-        "What is known of an idempotency key.",
+        "Show the state of an idempotency key.",
         reply=broker_answers.KeyEntry,
         errors=(400, 404),
         query={"tenant_id": str, "topic": str, "group": str, "idempotency_key": str},
         required_query=frozenset({"topic", "group", "idempotency_key"}),
     ),
-    ("POST", f"{_KEY}/begin"): _key_operation("Take a key, unless its work is done."),
-    ("POST", f"{_KEY}/renew"): _key_operation("Keep a key."),
-    ("POST", f"{_KEY}/commit"): _key_operation("The work of a key is done."),
-    ("POST", f"{_KEY}/fail"): _key_operation("The work of a key failed."),
-    ("POST", f"{_KEY}/begin/batch"): _key_batch("Take keys, unless their work is done."),
-    ("POST", f"{_KEY}/renew/batch"): _key_batch("Keep keys."),
-    ("POST", f"{_KEY}/commit/batch"): _key_batch("The work of keys is done."),
-    ("POST", f"{_KEY}/fail/batch"): _key_batch("The work of keys failed."),
+    ("POST", f"{_KEY}/begin"): _key_operation("Take an idempotency key, unless its work is done."),
+    ("POST", f"{_KEY}/renew"): _key_operation("Extend the lease of a key."),
+    ("POST", f"{_KEY}/commit"): _key_operation("Mark the work of a key as done."),
+    ("POST", f"{_KEY}/fail"): _key_operation("Mark the work of a key as failed."),
+    ("POST", f"{_KEY}/begin/batch"): _key_batch("Take a batch of keys, unless their work is done."),
+    ("POST", f"{_KEY}/renew/batch"): _key_batch("Extend the leases of a batch of keys."),
+    ("POST", f"{_KEY}/commit/batch"): _key_batch("Mark the work of a batch of keys as done."),
+    ("POST", f"{_KEY}/fail/batch"): _key_batch("Mark the work of a batch of keys as failed."),
     ("GET", "/v1/runs/:run_id"): _operation(
-        "The steps of a run.", reply=broker_answers.RunSteps, errors=(404,), query={"tenant_id": str}
+        "Show the steps of a run.", reply=broker_answers.RunSteps, errors=(404,), query={"tenant_id": str}
     ),
     ("POST", "/v1/dlq/redrive"): _operation(
-        "Move dead letters back.", body=redrive.RedriveBody, reply=broker_answers.RedriveAsked, statuses=(200, 202)
+        "Move dead letters back to their topic.",
+        body=redrive.RedriveBody,
+        reply=broker_answers.RedriveAsked,
+        statuses=(200, 202),
     ),
-    ("GET", _JOB): _operation("How a redrive stands.", reply=broker_answers.RedriveJob, errors=(404,)),
+    ("GET", _JOB): _operation("Show the state of a redrive.", reply=broker_answers.RedriveJob, errors=(404,)),
     ("DELETE", _JOB): _operation("Cancel a redrive.", reply=broker_answers.RedriveJob, errors=(404,)),
-    ("GET", "/metrics"): _operation("What the server counts.", other_media=_TEXT),
+    ("GET", "/metrics"): _operation("Return the metrics of the broker.", other_media=_TEXT),
 }
