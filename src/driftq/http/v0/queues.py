@@ -1,6 +1,6 @@
-"""Queues: claim, leave, ack, nack, extend (http-v0 §14.2-§14.6, §22.7).
+"""The handlers of queues: claim, leave, ack, nack, extend (http-v0 §14.2-§14.6, §22.7).
 
-A claim's answer is spliced from the jobs' own bytes.
+The answer to a claim is joined from the stored bytes of its jobs, without decoding them.
 """
 
 import re
@@ -34,7 +34,7 @@ _LEASE_ID = re.compile(r"lease_[0-9a-f]+")
 
 
 class ClaimBody(Struct):
-    """What a claim asks for."""
+    """The body of a claim."""
 
     node: str
     max: U32 = 1
@@ -43,13 +43,13 @@ class ClaimBody(Struct):
 
 
 class QueueLeaveBody(Struct):
-    """Whose claims are not to wait any longer."""
+    """The body of a leave: the worker whose waiting claims end."""
 
     node: str
 
 
 class SettleBody(Struct):
-    """What an ack asks for."""
+    """The body of an ack."""
 
     node: str
     seqs: list[U64]
@@ -57,13 +57,13 @@ class SettleBody(Struct):
 
 
 class NackBody(SettleBody):
-    """What a nack asks for."""
+    """The body of a nack."""
 
     delay_ms: U64 = 0
 
 
 class ExtendBody(Struct):
-    """What an extend asks for."""
+    """The body of an extend."""
 
     node: str
     seqs: list[U64]
@@ -79,13 +79,13 @@ _EXTEND = Decoder(ExtendBody)
 
 
 def check_node(node: str, limits: Limits) -> None:
-    """Refuse a worker's name that is empty or too long."""
+    """Raise InvalidRequestError if the name of a worker is empty or too long."""
     if not 0 < len(node.encode()) <= limits.node_bytes_max:
         raise InvalidRequestError(f"node must have 1 to {limits.node_bytes_max} bytes")
 
 
 class QueueEndpoints:
-    """The handlers."""
+    """The handlers of claim, leave, ack, nack and extend."""
 
     def __init__(self, server: Server) -> None:
         self._queues = server.queues
@@ -93,7 +93,7 @@ class QueueEndpoints:
         self._limits = server.settings.limits
 
     def routes(self) -> list[Route]:
-        """Five."""
+        """Return the routes of claim, leave, ack, nack and extend."""
         return [
             Route("POST", f"{_TOPIC}/claim", self.claim, Scope.READ | Scope.WRITE, guards_name=True),
             Route("POST", f"{_TOPIC}/leave", self.leave, Scope.READ | Scope.WRITE, guards_name=True),
@@ -103,7 +103,7 @@ class QueueEndpoints:
         ]
 
     def claim(self, request: Request) -> Answer:
-        """Lease jobs to a worker. The topic is looked for before the worker's name is looked at."""
+        """Lease jobs to a worker. An unknown topic is reported before an invalid worker name."""
         check_size(request, self._limits.body_bytes_max)
         if not request.body:
             raise InvalidRequestError("a claim needs a body with the worker's node")
@@ -126,7 +126,7 @@ class QueueEndpoints:
         return claim.answer
 
     def leave(self, request: Request) -> Answer:
-        """End the claims of a worker that wait."""
+        """End the waiting claims of a worker."""
         body = decode_body(_LEAVE, request, body_bytes_max=self._limits.body_bytes_max)
         check_node(body.node, self._limits)
         topic, _ = self._queues.backlog.look(request.params[0])
@@ -134,7 +134,7 @@ class QueueEndpoints:
         return json_reply(200, LeaveAnswer(topic.name, ended, self._figures(request)))
 
     def _claim_reply(self, request: Request, name: str, claimed: ClaimResult) -> Reply:
-        # The name of a topic that exists has nothing to escape.
+        # The name of an existing topic never needs escaping.
         body = b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,"performance":%b}' % (
             name.encode(),
             b",".join(claimed.jobs),
@@ -145,7 +145,7 @@ class QueueEndpoints:
         return Reply(200, body)
 
     def ack(self, request: Request) -> Answer:
-        """Jobs are done."""
+        """Mark jobs as done, so that they are removed from the queue."""
         name = request.params[0]
         body = decode_body(_ACK, request, body_bytes_max=self._limits.body_bytes_max)
         self._check(body.node, body.seqs, body.lease_ids)
@@ -159,7 +159,7 @@ class QueueEndpoints:
         return _answered(self._queues.settler.ack(name, body.node, body.seqs, body.lease_ids), reply)
 
     def nack(self, request: Request) -> Answer:
-        """Jobs are given back, now or after a while."""
+        """Return jobs to the queue, at once or after a delay."""
         name = request.params[0]
         body = decode_body(_NACK, request, body_bytes_max=self._limits.body_bytes_max)
         check_u64(body.delay_ms, "delay_ms")
@@ -172,7 +172,7 @@ class QueueEndpoints:
         return _answered(self._queues.settler.nack(name, body.node, body.seqs, body.lease_ids, body.delay_ms), reply)
 
     def extend(self, request: Request) -> Answer:
-        """Jobs take longer."""
+        """Extend the leases of jobs that take longer."""
         name = request.params[0]
         body = decode_body(_EXTEND, request, body_bytes_max=self._limits.body_bytes_max)
         check_u64(body.lease_ms, "lease_ms")
@@ -186,7 +186,7 @@ class QueueEndpoints:
         return _answered(self._queues.settler.extend(name, body.node, body.seqs, body.lease_ids, body.lease_ms), reply)
 
     def _check(self, node: str, seqs: list[int], lease_ids: list[str]) -> None:
-        """What can be said without the topic."""
+        """Check the fields that can be checked without the topic. Raises InvalidRequestError or BatchTooLargeError."""
         check_node(node, self._limits)
         if len(seqs) > self._limits.claim_max:
             raise BatchTooLargeError(
@@ -207,7 +207,7 @@ class QueueEndpoints:
 
 
 def _answered(result: Pending[T], reply: Callable[[T], Reply]) -> Answer:
-    """The reply, at once where the result is there."""
+    """Return the reply now if the result is known, else a promise of it."""
     if result.settled:
         return reply(result.result())
     answer: Pending[Reply] = Pending()

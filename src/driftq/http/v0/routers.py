@@ -1,4 +1,4 @@
-"""Routers: create and change, look at, list, delete (http-v0 §11.1, §11.2)."""
+"""The handlers of routers: create, change, get, list, delete (http-v0 §11.1, §11.2)."""
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -23,7 +23,7 @@ _ROUTER = "/v0/routers/:router"
 
 
 class RouterBody(Struct):
-    """What a PUT says."""
+    """The body of a PUT of a router."""
 
     source: str
     dest: str
@@ -39,7 +39,7 @@ _BODY = Decoder(RouterBody)
 
 
 class RouterEndpoints:
-    """The handlers."""
+    """The handlers of `/v0/routers`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -47,7 +47,7 @@ class RouterEndpoints:
         self._body_bytes_max = server.settings.limits.body_bytes_max
 
     def routes(self) -> list[Route]:
-        """Four."""
+        """Return the routes of routers."""
         return [
             Route("PUT", _ROUTER, self.put, Scope.ADMIN, guards_name=True, names_topics=True),
             Route("GET", _ROUTER, self.state, Scope.READ, guards_name=True),
@@ -56,7 +56,7 @@ class RouterEndpoints:
         ]
 
     def put(self, request: Request) -> Pending[Reply]:
-        """Create a router, or change what it does."""
+        """Create a router, or change its configuration."""
         name = request.params[0]
         body = decode_body(_BODY, request, body_bytes_max=self._body_bytes_max)
         for topic in (body.source, body.dest):
@@ -99,7 +99,7 @@ class RouterEndpoints:
         return run(answer())
 
     def state(self, request: Request) -> Answer:
-        """How a router stands, when it has passed all that its source has."""
+        """Report the state of a router, after it has forwarded everything that its source contains now."""
         name = request.params[0]
         self._check_topics(request.access, self._routers.get(name))
         waiting = self._routers.drained(name)
@@ -131,7 +131,7 @@ class RouterEndpoints:
         return json_reply(200, state)
 
     def list(self, request: Request) -> Reply:
-        """A page of the routers that the key may see."""
+        """List one page of the routers that the key may see."""
         access, source, dest = request.access, request.argument("source"), request.argument("dest")
 
         def shown(name: str) -> bool:
@@ -151,7 +151,7 @@ class RouterEndpoints:
         return json_reply(200, RouterList(rows, performance=self._figures(request), next_cursor=cursor))
 
     def delete(self, request: Request) -> Pending[Reply]:
-        """Delete a router; its copies stay."""
+        """Delete a router; the records that it copied stay."""
         name = request.params[0]
         if name in self._routers:
             self._check_topics(request.access, self._routers.get(name))

@@ -1,7 +1,7 @@
-"""The segment manifest (http-v0 §22.2): which files hold which seqs, enough to plan a parallel read in place.
+"""The segment manifest (http-v0 §22.2): which files hold which seqs, so that a reader can plan a parallel read.
 
-Listed are sealed segments, hot and cold. A file that is named may be gone when it is opened, because retention dropped
-its segment or relocation moved it: the reader gets a missing file and asks again. One that it has open stays readable.
+It lists sealed segments, hot and cold. A listed file may be missing when it is opened, because retention dropped its
+segment or relocation moved it: then the reader asks for the manifest again. A file that is already open stays readable.
 """
 
 from driftq.engine.state.segment import Segment
@@ -20,17 +20,17 @@ from driftq.system.runtime import run
 
 
 class Segments:
-    """The handler."""
+    """The handler of the segment manifest."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of the manifest."""
         return [Route("GET", "/v0/topics/:topic/segments", self.get, Scope.READ, guards_name=True)]
 
     def get(self, request: Request) -> Answer:
-        """The manifest of a topic."""
+        """Return the manifest of a topic."""
         server = self._server
         server.engine.topic(request.params[0])
         if server.cold_root is None:

@@ -1,4 +1,4 @@
-"""Staged writes: parts, commits, writers (http-v0 §22.5)."""
+"""The handlers of staged writes: parts, commits, writers (http-v0 §22.5)."""
 
 from msgspec import UNSET, Struct
 from msgspec.json import Decoder
@@ -35,7 +35,7 @@ _NS_PER_MS = 1_000_000
 
 
 class PartBody(Struct):
-    """One part of a commit."""
+    """One part in the body of a commit."""
 
     part: U64
     attempt: U64
@@ -43,7 +43,7 @@ class PartBody(Struct):
 
 
 class CommitRequest(Struct):
-    """What a commit asks for."""
+    """The body of a commit."""
 
     writer: str
     batch: U64
@@ -55,7 +55,7 @@ _COMMIT = Decoder(CommitRequest)
 
 
 class StagedWrites:
-    """The handlers."""
+    """The handlers of staged writes."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -64,7 +64,7 @@ class StagedWrites:
         self._limits = server.settings.limits
 
     def routes(self) -> list[Route]:
-        """Four."""
+        """Return the routes of staged writes."""
         return [
             Route("POST", f"{_TOPIC}/stage", self.stage, Scope.WRITE, guards_name=True),
             Route("POST", f"{_TOPIC}/commit", self.commit, Scope.WRITE, guards_name=True),
@@ -73,7 +73,7 @@ class StagedWrites:
         ]
 
     def stage(self, request: Request) -> Pending[Reply]:
-        """Take a part in."""
+        """Store one chunk of a part until its batch is committed."""
         name = request.params[0]
         rows = self._rows(request)
         writer = request.argument("writer") or ""
@@ -98,7 +98,7 @@ class StagedWrites:
         return decode_write(request.body, self._limits).columns
 
     def commit(self, request: Request) -> Pending[Reply]:
-        """Publish parts."""
+        """Append the records of the listed parts to the topic, all or none."""
         name = request.params[0]
         body = decode_body(_COMMIT, request, body_bytes_max=self._limits.body_bytes_max)
         for field, value in (("batch", body.batch), ("epoch", body.epoch)):
@@ -129,7 +129,7 @@ class StagedWrites:
         return run(answer())
 
     def writer(self, request: Request) -> Reply:
-        """The last batch of a writer."""
+        """Report the last batch that a writer committed."""
         name, writer = request.params
         found = self._staging.writer(name, writer)
         return json_reply(
@@ -137,7 +137,7 @@ class StagedWrites:
         )
 
     def drop(self, request: Request) -> Pending[Reply]:
-        """Let a writer's parts go."""
+        """Drop the staged parts of a writer."""
         name, writer = request.params
 
         async def answer() -> Reply:
@@ -155,7 +155,7 @@ class StagedWrites:
 
 
 def _number(request: Request, field: str, default: str | None = None) -> int:
-    """A u64 of the address; what cannot be read is refused, for a default would be somebody else's address."""
+    """Return a u64 of the part's address. Raise InvalidRequestError if it is not one; a default could be wrong."""
     text = request.argument(field)
     if text is None:
         text = default

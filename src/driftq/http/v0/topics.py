@@ -1,4 +1,4 @@
-"""Topics: create and change, look at, list, delete (http-v0 §6, §22.6)."""
+"""The handlers of topics: create, change, get, list, delete (http-v0 §6, §22.6)."""
 
 from driftq.codec.topic_config_body import decode_config, decode_patch
 from driftq.engine.load.priority import effective_priority
@@ -19,7 +19,7 @@ from driftq.system.runtime import Pending, Timer, run
 
 
 class SyncWait:
-    """One caller."""
+    """Lets one caller wait until a topic is synced up to a seq."""
 
     def __init__(self, server: Server, request: Request, seq: int) -> None:
         self._server = server
@@ -31,7 +31,7 @@ class SyncWait:
         self._timer: Timer | None = None
 
     def park(self, wait_ms: int) -> Pending[None] | None:
-        """Wait; None where there is nothing to wait for."""
+        """Start waiting at most `wait_ms` milliseconds. Returns None if there is nothing to wait for."""
         if not wait_ms or self._reached():
             return None
         self._engine.synced.add(self._name, self._look)
@@ -61,11 +61,11 @@ class SyncWait:
 _TOPIC = "/v0/topics/:topic"
 _WAIT_MS_MAX = 30_000
 _SETTLE_MS = 250
-"""A state waits so long for the sync of what was written before it, so that two in a row say the same."""
+"""How long a GET waits for the sync of earlier writes, so that two GETs in a row report the same `synced_seq`."""
 
 
 class TopicEndpoints:
-    """The handlers."""
+    """The handlers of `/v0/topics`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -83,7 +83,7 @@ class TopicEndpoints:
         ]
 
     def put(self, request: Request) -> Pending[Reply]:
-        """Create a topic, or replace its config; with `replace=false`, leave a topic that is there as it is."""
+        """Create a topic, or replace its config; with `replace=false`, leave an existing topic unchanged."""
         name = request.params[0]
         replace = request.flag("replace", True)
         given = decode_config(json_body(request, body_bytes_max=self._body_bytes_max, optional=True))
@@ -116,7 +116,7 @@ class TopicEndpoints:
         return run(answer())
 
     def state(self, request: Request) -> Answer:
-        """How a topic stands, with every copy that is due in it; maybe when it is synced so far."""
+        """Report a topic's state, after routers have made the copies that are due, and after a sync if asked for."""
         name = request.params[0]
         topic = self._engine.topic(name)
         waiting = self._engine.bring(topic)
@@ -161,7 +161,7 @@ class TopicEndpoints:
         return json_reply(200, state)
 
     def list(self, request: Request) -> Reply:
-        """A page of the topics that the key may see."""
+        """List one page of the topics that the key may see."""
         catalog = self._engine.catalog
         with_foreign = request.flag("v1", True)
         names, cursor = Paging.of(request).cut(
@@ -188,7 +188,7 @@ class TopicEndpoints:
         )
 
     def delete(self, request: Request) -> Pending[Reply]:
-        """Delete a topic and what names it."""
+        """Delete a topic and the routers that name it."""
         name = request.params[0]
 
         async def answer() -> Reply:

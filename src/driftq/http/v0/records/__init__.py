@@ -1,1 +1,1 @@
-"""Write, read, delete records."""
+"""The handlers that write, read and delete records."""

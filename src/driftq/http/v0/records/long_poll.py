@@ -1,10 +1,11 @@
-"""A diff that found nothing and waits for something (http-v0 §8).
+"""A diff that found no records and waits for some (http-v0 §8).
 
-It ends once, by whatever comes first
-    an append        the page as it is then, which may be empty: what came may be the reader's own
-    a deletion       404
-    the deadline, or a caller who has hung up
-                     the page that was found at first
+The wait ends once, with the first of these events:
+    an append        answers with a new page; it is empty if the diff's filter excludes all new records
+    the topic is deleted
+                     answers 404
+    the deadline passes, or the caller hangs up
+                     answers with the page that was found at first
 """
 
 from driftq.codec.record_json import Fields
@@ -18,7 +19,7 @@ from driftq.system.runtime import Pending, Timer
 
 
 class Poll:
-    """One caller who waits."""
+    """One waiting diff and its answer."""
 
     def __init__(self, server: Server, request: Request, query: PageQuery, fields: Fields, first: Page) -> None:
         self._server = server
@@ -33,7 +34,7 @@ class Poll:
         self._fetching = False
 
     def park(self, wait_ms: int) -> Pending[Reply]:
-        """Wait."""
+        """Start waiting at most `wait_ms` milliseconds. Returns the answer as a promise."""
         self._engine.wakeups.add(self._name, self._look)
         self._timer = self._server.runtime.later(wait_ms, self._give_up)
         self._request.on_hang_up = self._give_up
@@ -41,12 +42,12 @@ class Poll:
         return self._answer
 
     def _look(self) -> None:
-        """Something happened to the topic. A loss or a delete alone is no news to somebody who has read all."""
+        """Read again after a change of the topic. A loss or a delete below the cursor does not end the wait."""
         if self._fetching or self._answer.settled:
             return
         try:
             self._look_again()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this caller and nobody else
+        except Exception as error:  # noqa: BLE001  # any error is the answer to this caller only
             self._fail(error)
 
     def _look_again(self) -> None:

@@ -1,7 +1,7 @@
-"""The JSON of topics and records (http-v0 §6-§10): what comes in as structs, what goes out as bytes.
+"""The JSON bodies of writes, diffs and deletes (http-v0 §6-§10): requests as structs, replies as bytes.
 
-Answers on the hot path are spliced: numbers into a template, records as the bytes that `codec/record_json` made. A
-topic that exists has a name without anything to escape, so it goes in as it is.
+Replies on the hot path are filled-in templates: numbers, and records as the bytes that `codec/record_json` made. The
+name of an existing topic contains nothing to escape, so it is inserted as it is.
 """
 
 from msgspec import UNSET, Struct, UnsetType
@@ -20,7 +20,7 @@ _NS_PER_MS = 1_000_000
 
 
 class DiffBody(Struct, gc=False):
-    """What a diff asks for (§8)."""
+    """The body of a diff (§8)."""
 
     from_seq: U64 | UnsetType = UNSET
     from_ts: U64 | UnsetType = UNSET
@@ -34,7 +34,7 @@ class DiffBody(Struct, gc=False):
 
 
 class DeleteBody(Struct):
-    """What a delete asks for (§10); `match` is looked at by `engine/write/deleter`."""
+    """The body of a delete (§10); `engine/write/deleter` checks `match`."""
 
     before_seq: U64 | None = None
     match: object = None
@@ -53,7 +53,7 @@ _BOOL = (b"false", b"true")
 
 
 def written_reply(request: Request, done: AppendResult, clock: Clock, submitted_ns: int, with_seqs: bool) -> Reply:
-    """The answer to a write (§7, §22.6). What it waited for, less the sync, is the time of the append."""
+    """Return the reply to a write (§7, §22.6). `wal_append_ms` is the time since submission without the sync."""
     count = done.last_seq - done.first_seq + 1
     head = _WRITTEN % (
         request.params[0].encode(),
@@ -82,18 +82,18 @@ def _seqs(first: int, count: int) -> bytes:
 
 
 class WrittenTexts:
-    """What `written_reply` says of a write to a topic that was there, for one topic and one query."""
+    """Renders replies like `written_reply` for writes to one existing topic with one query, faster."""
 
     def __init__(self, request: Request, *, with_seqs: bool) -> None:
         self.request = Request(request.method, request.path)
-        """What is asked, for a log of errors."""
+        """Method and path of the requests, for the error log."""
         self._start = b'{"topic":"%b","first_seq":' % request.params[0].encode()
         self.with_seqs = with_seqs
         self._shared: tuple[FrameCommitted, int, bytes, bytes] | None = None
-        """The middle and the end of the newest replies, which writes of one frame and one size have in common."""
+        """Frame, record count, middle and sync time of the newest reply; writes of one frame and count share them."""
 
     def body(self, first: int, count: int, committed: FrameCommitted, total_ns: int) -> bytes:
-        """The body of the reply."""
+        """Return the body of the reply to one write."""
         shared = self._shared
         if shared is None or shared[0] is not committed or shared[1] != count:
             sync = b"%.3f" % shown_sync_ms(committed.sync_ns)
@@ -117,7 +117,7 @@ _PAGE_TAIL = (
 
 
 def page_reply(request: Request, page: Page, fields: Fields, clock: Clock) -> Reply:
-    """The answer to a diff (§8, §22.1)."""
+    """Return the reply to a diff, as JSON or Arrow (§8, §22.1)."""
     if fields.arrow:
         return Reply(200, content_type=ARROW, more=arrow_pieces(request.params[0], page, fields))
     records = render_records(page, fields)

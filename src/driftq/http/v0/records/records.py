@@ -1,4 +1,7 @@
-"""Records: write, read, delete (http-v0 §7-§10). Write and read are the hot path: no coroutine where none waits."""
+"""The handlers that write, read and delete records (http-v0 §7-§10).
+
+Writes and reads are the hot path, so they use a coroutine only if they have to wait.
+"""
 
 from msgspec import UNSET
 
@@ -42,7 +45,7 @@ _NOBODY: frozenset[bytes] = frozenset()
 
 
 class _Written(Promise, eq=False, kw_only=True):
-    """The answer to a write, which comes with its commit."""
+    """The reply to a write, resolved when the write is committed."""
 
     request: Request
     clock: Clock
@@ -50,16 +53,16 @@ class _Written(Promise, eq=False, kw_only=True):
     with_seqs: bool
 
     def settle(self, done: Pending[AppendResult]) -> None:
-        """The write is through."""
+        """Resolve with the reply to the write, or with the reply to its error."""
         try:
             reply = written_reply(self.request, done.result(), self.clock, self.submitted_ns, self.with_seqs)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to this caller and nobody else
+        except Exception as error:  # noqa: BLE001  # any error is the answer to this caller only
             reply = failed_reply(self.request, error)
         self.resolve(reply)
 
 
 class Records:
-    """The handlers."""
+    """The handlers of write, diff and delete."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -68,7 +71,7 @@ class Records:
         self._limits = server.settings.limits
 
     def routes(self) -> list[Route]:
-        """Three."""
+        """Return the routes of write, diff and delete."""
         return [
             Route(
                 "POST", _TOPIC, self.write, Scope.WRITE, guards_name=True, shortcut=ShortWrites(self._server).shortcut
@@ -80,7 +83,7 @@ class Records:
     # Write
 
     def write(self, request: Request) -> Answer:
-        """Append records, and create the topic if it is absent and may be."""
+        """Append records; create the topic first if it does not exist and the request allows that."""
         name = request.params[0]
         check_size(request, self._limits.body_bytes_max)
         if request.header(b"content-type") != JSON:
@@ -103,7 +106,7 @@ class Records:
         return self._append(request, wanted, with_seqs=request.flag("return_seqs", True))
 
     def _write_arrow(self, request: Request) -> Answer:
-        """The same from an Arrow stream (§22.1); what stands beside the records in JSON stands in the query."""
+        """Append records from an Arrow stream (§22.1); the query holds the fields that JSON has beside the records."""
         rows = decode_arrow(request.body, self._limits, ARROW_WRITE_RECORDS_MAX, node=request.argument("node") or None)
         create = request.flag("create", True) if request.argument("create") is not None else None
         header = request.header(b"idempotency-key")
@@ -129,7 +132,7 @@ class Records:
     # Read
 
     def diff(self, request: Request) -> Answer:
-        """The page after a cursor; where there is none yet, a caller may wait for it."""
+        """Return the page after a cursor. If it is empty, the caller may wait for records."""
         body = decode_body(DIFF_BODY, request, body_bytes_max=self._limits.body_bytes_max, optional=True)
         from_seq = 0 if body.from_seq is UNSET else body.from_seq
         check_u64(from_seq, "from_seq")
@@ -147,7 +150,7 @@ class Records:
             bulk=arrow,
             epoch=body.epoch,
         )
-        # Columns of Arrow are there unless somebody says no.
+        # Arrow pages include the tag column unless the request excludes it.
         tags = arrow if body.include_tags is UNSET else body.include_tags
         fields = Fields(tags=tags, meta=body.include_meta, arrow=arrow)
         if body.from_ts is not UNSET:
@@ -165,7 +168,7 @@ class Records:
         return self._answer(request, query, fields, body.wait_ms, found)
 
     async def _read_from(self, request: Request, ts: int, query: PageQuery, fields: Fields, wait_ms: int) -> Reply:
-        """The page from a time on (§22.3)."""
+        """Return the page that starts at a time (§22.3)."""
         topic = await self._engine.fresh(request.params[0])
         query = query._replace(from_seq=await self._engine.seek(topic.name, ts), epoch=None)
         page = await self._engine.read(topic.name, query)
@@ -185,7 +188,7 @@ class Records:
     ) -> Reply | Pending[Reply]:
         self._engine.touch(self._engine.catalog.get(request.params[0]))
         if wait_ms and not page.slices and page.tombstone is None and page.caught_up:
-            # A cursor above the head has moved down to it, and must not pass over what comes next.
+            # A cursor above the head was moved down to the head; the next page must start there.
             query = query._replace(from_seq=page.next_from_seq)
             return Poll(self._server, request, query, fields, page).park(min(wait_ms, _WAIT_MS_MAX))
         return page_reply(request, page, fields, self._clock)

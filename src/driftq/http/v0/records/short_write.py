@@ -1,16 +1,16 @@
-"""The short write path: what a write costs when its head was seen before and its body is an ordinary one (decision 27).
+"""The short write path: a faster path for ordinary writes whose head was seen before (decision 27).
 
-The long path makes a request, a promise and a reply for every write and passes through some thirty functions. Most
-writes of a busy writer differ in their bodies alone. For those, `ShortWrites.shortcut` does once per head what depends
-on the head, and returns a function that takes bodies (`http/answer`).
+The long path builds a request, a promise and a reply for every write and passes through about thirty functions. Most
+writes of a busy producer differ only in their bodies. For those, `ShortWrites.shortcut` does the work that depends on
+the head once per head, and returns a function that takes bodies (`http/answer`).
 
 Rule: the short path either answers exactly as the long path would, apart from `performance`, or declines before it has
 changed anything; then the request takes the long path. It declines
 
-- bodies that say more than records, `create` and an idempotency key, and all that are wrong in any way;
+- bodies with fields other than records, `create` and an idempotency key, and bodies with any error;
 - records with a node or a meta, and single records with escapes;
 - a topic that is absent, held or not loaded yet, a server that is closing, and every refusal (full, throttled, …);
-- a key that was used before, or that a write under way uses: the long path knows what to answer.
+- a key that was used before, or that an unfinished write uses: the long path knows the answer.
 
 It is off on a server with API keys and with an access log, and when `short_writes` is off (`http.app:App.shortcut`).
 """
@@ -36,9 +36,9 @@ _MANY_BYTES = 2048
 
 
 class _ShortWrite(PendingWrite, eq=False, kw_only=True):
-    """A write on the short path. It answers its caller itself, and resolves only for others that wait for it.
+    """A write on the short path. It answers its caller itself, and resolves only for other writes that wait for it.
 
-    Those are later writes with the same idempotency key: they get the answer of this one (`engine/write/appender`).
+    Those are later writes with the same idempotency key: they get the same answer (`engine/write/appender`).
     """
 
     replies: Replies
@@ -76,13 +76,13 @@ class _ShortWrite(PendingWrite, eq=False, kw_only=True):
 
 
 class ShortWrites:
-    """Finds the short path of writes."""
+    """Finds the short path for writes with a given head."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def shortcut(self, request: Request) -> Shortcut | None:
-        """Return what takes the bodies of writes that have the head of this one, or None if the head needs more."""
+        """Return a function that takes the bodies of writes with this head, or None if it needs the long path."""
         if request.header(b"content-type") != JSON or request.header(b"idempotency-key") is not None:
             return None
         server, clock = self._server, self._server.clock
@@ -111,7 +111,7 @@ class ShortWrites:
                 if not take(name, write):
                     return False
             except DriftQError:
-                return False  # the long path says why
+                return False  # the long path reports the reason
             write.slot = replies.expect()
             return True
 

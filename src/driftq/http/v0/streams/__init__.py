@@ -1,1 +1,1 @@
-"""Long-lived connections."""
+"""The handlers of long-lived connections: watch, job streams and WebSockets."""

@@ -1,5 +1,4 @@
-"""Jobs pushed as events (http-v0 §14.9): `GET …/work`. When to push is `features/queue/job_push`'s business; this is
-the wire."""
+"""Jobs sent as events: `GET …/work` (http-v0 §14.9). `features/queue/job_push` decides when; this module encodes."""
 
 from msgspec.json import encode
 
@@ -22,14 +21,14 @@ _SHUTTING_DOWN = "server_shutting_down"
 
 
 class JobStreamEndpoint:
-    """The handler."""
+    """The handler of `GET /v0/topics/:topic/work`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._limits = server.settings.limits
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of the job stream."""
         return [
             Route(
                 "GET",
@@ -43,7 +42,7 @@ class JobStreamEndpoint:
         ]
 
     def work(self, request: Request) -> StreamAnswer:
-        """Push jobs to a worker for as long as it stays. Its name is looked at before the topic is looked for."""
+        """Send jobs to a worker until it disconnects. An invalid worker name is reported before an unknown topic."""
         node = request.argument("node") or ""
         check_node(node, self._limits)
         topic, _ = self._server.queues.backlog.look(request.params[0])
@@ -57,7 +56,7 @@ class JobStreamEndpoint:
 
 
 class WorkSource:
-    """One stream."""
+    """The event stream of one worker."""
 
     def __init__(
         self, server: Server, topic: Topic, node: str, limit: int, lease_ms: int | None, slot: AdmissionSlot
@@ -74,7 +73,7 @@ class WorkSource:
         self._heartbeat = sse.Heartbeat(server.runtime, server.clock, _HEARTBEAT_MS, self._beat)
 
     def opened(self, sink: Sink) -> None:
-        """The stream begins."""
+        """Start the stream and the delivery of jobs."""
         self._sink = sink
         sink.write(sse.RETRY)
         self._beat()
@@ -92,12 +91,12 @@ class WorkSource:
         )
 
     def room(self) -> None:
-        """There is room again."""
+        """Continue delivering jobs, because the sink accepts data again."""
         if self._push is not None:
             self._push.wake()
 
     def closed(self) -> None:
-        """The worker is gone: so are its leases."""
+        """Stop the delivery and return the unfinished jobs of this stream to the queue."""
         self._heartbeat.stop()
         self._slot.release()
         self._sink = None
@@ -105,11 +104,11 @@ class WorkSource:
             self._push.close()
 
     def goodbye(self) -> None:
-        """The server is shutting down."""
+        """Send the shutdown error and close the stream."""
         self._fail(_SHUTTING_DOWN, "the server is shutting down")
 
     def _unavailable(self, error: SegmentUnavailableError) -> None:
-        """Say that jobs cannot be read now; the stream stays open."""
+        """Send an error event: the jobs cannot be read at the moment. The stream stays open."""
         if self._sink is not None:
             data = {
                 "code": 503,
@@ -125,7 +124,7 @@ class WorkSource:
         self._fail(_GONE, "the queue has been deleted")
 
     def _fail(self, code: int | str, message: str) -> None:
-        """The last thing on the stream."""
+        """Send a last error event and close the stream."""
         if self._sink is not None:
             data = encode({"code": code, "error": "not_a_queue" if code == _GONE else code, "message": message})
             self._sink.write(sse.frame(b"error", data))

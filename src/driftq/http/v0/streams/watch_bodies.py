@@ -1,4 +1,4 @@
-"""What a watch and a subscription ask for, as it stands on the wire (http-v0 §12.1, §13, §22.3)."""
+"""The bodies of watches and WebSocket subscriptions (http-v0 §12.1, §13, §22.3)."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ HEARTBEAT_MS = 15_000
 
 
 class StartBody(Struct):
-    """Where one topic begins."""
+    """Where the reading of one topic starts."""
 
     from_seq: U64 | UnsetType = UNSET
     tail: bool | UnsetType = UNSET
@@ -25,7 +25,7 @@ class StartBody(Struct):
     epoch: U64 | None = None
 
     def start(self) -> ReadStart:
-        """The same, checked."""
+        """Return the checked start. Raise InvalidRequestError if the fields contradict each other or are too large."""
         if self.from_ts is not UNSET:
             if self.from_seq is not UNSET or self.tail is not UNSET:
                 raise InvalidRequestError("from_ts stands instead of from_seq and tail, not beside them")
@@ -39,7 +39,7 @@ class StartBody(Struct):
 
 
 class WatchBody(Struct):
-    """A watch."""
+    """The body of `POST /v0/watch`."""
 
     topics: dict[str, StartBody]
     node: str | list[str] | None = None
@@ -54,7 +54,7 @@ class WatchBody(Struct):
 
 
 class SubscribeBody(StartBody):
-    """A subscription of a socket."""
+    """The body of a WebSocket's `subscribe` command."""
 
     topic: str | UnsetType = UNSET
     topics: dict[str, StartBody] | UnsetType = UNSET
@@ -68,7 +68,7 @@ class SubscribeBody(StartBody):
     lenient: bool = False
 
     def entries(self) -> dict[str, StartBody]:
-        """Every topic it names; an entry of the map wins."""
+        """Return all named topics with their starts; an entry of `topics` wins over `topic`."""
         named = {} if self.topics is UNSET else self.topics
         return named if self.topic is UNSET or self.topic in named else {self.topic: self} | named
 
@@ -78,14 +78,14 @@ SUBSCRIBE_BODY = Decoder(SubscribeBody)
 
 
 def starts_of(entries: dict[str, StartBody], limits: Limits) -> dict[str, ReadStart]:
-    """Where every topic begins. Raises InvalidRequestError, also for none or too many."""
+    """Return the start of every topic. Raise InvalidRequestError if one is invalid, or for none or too many."""
     if not 1 <= len(entries) <= limits.watch_topics_max:
         raise InvalidRequestError(f"there must be 1 to {limits.watch_topics_max} topics")
     return {name: entry.start() for name, entry in entries.items()}
 
 
 def options_of(body: WatchBody | SubscribeBody, limits: Limits) -> Options:
-    """What is wanted of the topics, clamped."""
+    """Return the options of the subscription, with limits applied."""
     check_u64(body.max_batch_bytes, "max_batch_bytes")
     nodes = [body.node] if isinstance(body.node, str) else body.node or ()
     watch = body if isinstance(body, WatchBody) else None

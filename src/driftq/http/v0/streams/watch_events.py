@@ -1,7 +1,7 @@
-"""The bytes of a watch's events, made once for watchers who are told the same.
+"""Encodes the events of watches; streams that need the same bytes share them.
 
-Those who stand at the same place of the same topics are served one behind the other. So what was made last is kept, for
-whoever asks for the same next: one id, one frame, one joined piece, and of no more than `JOINED_MAX` bytes.
+Streams at the same position of the same topics are served one after another. So the module keeps the newest result of
+each kind, in case the next stream needs it too: one id, one frame, and one joined piece of at most `JOINED_MAX` bytes.
 """
 
 from base64 import b64decode, urlsafe_b64encode
@@ -18,12 +18,12 @@ _CURSORS = Decoder(dict[str, Annotated[int, Meta(ge=0)]])
 
 
 def encode_id(cursors: dict[str, int]) -> bytes:
-    """The id of cursors that stand in the order of their names."""
+    """Return the event id of these cursors, which must be sorted by name."""
     return urlsafe_b64encode(encode(cursors)).rstrip(b"=")
 
 
 def decode_id(text: bytes) -> dict[str, int] | None:
-    """The cursors of an id, or None for what is no id."""
+    """Return the cursors in an event id, or None if the text is not an event id."""
     bare = text.strip().rstrip(b"=")
     try:
         return _CURSORS.decode(b64decode(bare + b"=" * (-len(bare) % 4), b"-_", validate=True))
@@ -32,11 +32,11 @@ def decode_id(text: bytes) -> dict[str, int] | None:
 
 
 JOINED_MAX = 16 << 10
-"""Up to so many bytes, one piece more to hand over costs more than a copy."""
+"""Up to this many bytes, joining the pieces costs less than writing them one by one."""
 
 
 class Frames:
-    """What was made last."""
+    """The newest encoded results, shared by the streams of one server."""
 
     def __init__(self) -> None:
         self._cursors: dict[str, int] = {}
@@ -46,16 +46,16 @@ class Frames:
         self._parts: list[bytes] = []
         self._joined = b""
         self.last: bytes | None = None
-        """What was joined last; None if that was left in its parts."""
+        """The newest joined bytes; None if the newest parts were too long to be joined."""
 
     def id_of(self, cursors: dict[str, int]) -> bytes:
-        """The id of an event after which a session stands here."""
+        """Return the id of an event after which a session is at these cursors."""
         if cursors != self._cursors:
             self._cursors, self._id = cursors, encode_id(cursors)
         return self._id
 
     def caught_up(self, event_id: bytes, name: str, head_seq: int) -> bytes:
-        """The frame that says so."""
+        """Return the `caught-up` frame of a topic."""
         end = (event_id, name, head_seq)
         if end != self._end:
             self._end = end
@@ -67,7 +67,7 @@ class Frames:
         return self._caught_up
 
     def joined(self, parts: list[bytes]) -> Sequence[bytes]:
-        """The same bytes in one piece, or as they are where they are many."""
+        """Return the parts joined into one piece, or unchanged if they exceed `JOINED_MAX` bytes."""
         if parts != self._parts:
             if sum(map(len, parts)) > JOINED_MAX:
                 self.last = None

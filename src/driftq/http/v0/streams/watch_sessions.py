@@ -1,4 +1,4 @@
-"""Watch: make a session, open its stream (http-v0 §12)."""
+"""The handlers of watches: create a session, open its stream (http-v0 §12)."""
 
 from driftq.errors import NotFoundError, UnauthorizedError
 from driftq.features.watch.position import ReadStart, StartedRead, begin
@@ -21,7 +21,7 @@ _HEARTBEAT_MS_MIN, _HEARTBEAT_MS_MAX = 1000, 60_000
 
 
 def cursors_of(begun: dict[str, StartedRead], *, with_epoch: bool) -> dict[str, Cursor]:
-    """The same, for the wire."""
+    """Return the started cursors in the form of an answer."""
     return {
         name: Cursor(one.place.cursor, one.head_seq, one.earliest_seq, one.epoch if with_epoch else None)
         for name, one in begun.items()
@@ -29,7 +29,7 @@ def cursors_of(begun: dict[str, StartedRead], *, with_epoch: bool) -> dict[str, 
 
 
 class Watches:
-    """The handlers."""
+    """The handlers of `/v0/watch`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -40,14 +40,14 @@ class Watches:
         self._heartbeat_ms_min = floor
 
     def routes(self) -> list[Route]:
-        """Two."""
+        """Return the routes of watches."""
         return [
             Route("POST", "/v0/watch", self.create, Scope.READ, names_topics=True),
             Route("GET", "/v0/watch/:wid", self.open, stream=True, form_token=True, knows_callers=True),
         ]
 
     def create(self, request: Request) -> Pending[Reply]:
-        """A new session."""
+        """Create a watch session for the topics in the body."""
         body = decode_body(WATCH_BODY, request, body_bytes_max=self._limits.body_bytes_max)
         for name in body.topics:
             request.access.check_name(name)
@@ -74,7 +74,7 @@ class Watches:
         )
 
     def open(self, request: Request) -> Answer:
-        """The stream of a session, for whoever made it."""
+        """Open the stream of a session. Only the key that created the session may do this."""
         session = self._watch.sessions.find(request.params[0])
         if session is None:
             raise NotFoundError("there is no such watch session; it may have been collected: make a new one")

@@ -1,10 +1,10 @@
-"""The stream of a watch session: events of its feed as frames, heartbeats, and what becomes of a client that is stuck.
+"""The stream of a watch session: sends the events of its feed and heartbeats, and ends the stream of a stuck client.
 
-Nothing is kept for a client beyond what its sink has taken: while there is no room nothing is read for it, so records
-gather in their topics, and what retention takes there meanwhile is told as a loss.
+While the sink is full, nothing is read for the client, so nothing is buffered beyond what the sink has accepted. The
+records stay in their topics; those that retention removes meanwhile are reported as a loss.
 
-    room ⇄ no room, unsent bytes become fewer        slow: it is waited for
-             └ not one fewer for 30 s                 stuck: a last frame, the end; the session stays
+    room ⇄ no room, unsent bytes decrease             slow: the server waits
+             └ no decrease for 30 s                    stuck: a last frame, then the end; the session stays
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class WatchStream:
     def __init__(
         self, watch: Watch, frames: Frames, session: Session, slot: AdmissionSlot, cursors: dict[str, int]
     ) -> None:
-        """`cursors` is where the client says it was."""
+        """`cursors` are the positions that the client sent."""
         self._watch = watch
         self._frames = frames
         self._session = session
@@ -44,7 +44,7 @@ class WatchStream:
         self._feed = Feed(watch, self)
         self._sink: Sink | None = None
         self._parts: list[bytes] = []
-        """What has been said in this step."""
+        """Frames of the current step that were not written yet."""
         self._over = False
         self._heartbeat = sse.Heartbeat(watch.runtime, watch.clock, session.heartbeat_ms, self._beat)
         self._stuck_timer: Timer | None = None
@@ -55,7 +55,7 @@ class WatchStream:
     # The source
 
     def opened(self, sink: Sink) -> None:
-        """The stream begins."""
+        """Start the stream, its heartbeat and its feed, from the client's positions."""
         self._sink = sink
         sink.write(sse.RETRY)
         self._session.rewind(self._cursors)
@@ -65,12 +65,12 @@ class WatchStream:
         self._end_if_empty()
 
     def room(self) -> None:
-        """The client has read."""
+        """Continue the feed, because the client has read."""
         self._calm_down()
         self._feed.resume()
 
     def closed(self) -> None:
-        """It is over, for whatever reason."""
+        """Stop the feed and the heartbeat, and release the session and the slot. Further calls do nothing."""
         if self._over:
             return
         self._over = True
@@ -81,7 +81,7 @@ class WatchStream:
         self._slot.release()
 
     def goodbye(self) -> None:
-        """The server is going."""
+        """Send the shutdown error with the session's position, and close the stream."""
         self._last_word(
             {
                 "code": "server_shutting_down",
@@ -95,11 +95,11 @@ class WatchStream:
 
     @property
     def ready(self) -> bool:
-        """Does the client read?"""
+        """Whether the sink accepts data."""
         return self._sink is not None and self._sink.room
 
     def records(self, name: str, batch: RenderedPage, from_seq: int, head_seq: int) -> None:
-        """A batch; its bytes are shared with all who get the same."""
+        """Add the event of a batch; its bytes are shared by all streams that send the same batch."""
         event = batch.event
         if event is None:
             event = batch.event = _EVENT % (
@@ -112,22 +112,22 @@ class WatchStream:
         self._parts += (b"id: ", self._id(), b"\n", event)
 
     def tombstone(self, name: str, tombstone: Tombstone) -> None:
-        """A loss."""
+        """Add an event that reports a loss."""
         self._parts.append(b'%b{"topic":"%b",%b\n\n' % (self._head(b"tombstone"), name.encode(), encode(tombstone)[1:]))
 
     def caught_up(self, name: str, head_seq: int) -> None:
-        """Nothing more for now."""
+        """Add an event: the client has read the topic to its head."""
         self._parts.append(self._frames.caught_up(self._id(), name, head_seq))
 
     def deleted(self, name: str, head_seq: int) -> None:
-        """A topic is gone; the last one takes the stream with it."""
+        """Add an event: the topic was deleted. With its last topic deleted, the stream ends."""
         self._parts.append(
             b'%b{"topic":"%b","head_seq":%d,"reason":"deleted"}\n\n'
             % (self._head(b"topic-deleted"), name.encode(), head_seq)
         )
 
     def paced(self, names: list[str], retry_after_ms: int) -> None:
-        """Some topics wait."""
+        """Add an error event: these topics are delayed because the server is overloaded."""
         self._error(
             {
                 "code": 429,
@@ -139,7 +139,7 @@ class WatchStream:
         )
 
     def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
-        """Send an error frame; the stream stays open."""
+        """Add an error event: records cannot be read at the moment. The stream stays open."""
         self._error(
             {
                 "code": 503,
@@ -151,25 +151,25 @@ class WatchStream:
         )
 
     def flush(self) -> None:
-        """A step is over."""
+        """Write the events of this step; close the stream if no topic is left."""
         self._send()
         self._end_if_empty()
 
     def failed(self) -> None:
-        """A bug of ours."""
+        """Send an error and close the stream, because a bug stopped the feed."""
         self._last_word({"code": "internal", "error": "internal", "message": "the server made a mistake; come again"})
 
     def standing(self) -> dict[str, int]:
-        """Every event has an id, which tells where the whole session stands."""
+        """Return the cursors of the whole session, which every event id contains."""
         return self._session.cursors()
 
     @property
     def said(self) -> bytes | None:
-        """What was made of the last step's parts, by this stream or any."""
+        """Return the newest joined bytes of any stream; None if the newest parts were not joined."""
         return self._frames.last
 
     def say_again(self, said: bytes) -> None:
-        """What another stream was told that stood at the same place."""
+        """Write bytes that another stream at the same position has sent."""
         self._hand_over((said,))
 
     # The rest
@@ -178,7 +178,7 @@ class WatchStream:
         return sse.head(event, self._id())
 
     def _id(self) -> bytes:
-        """Where the session stands."""
+        """Return the event id of the session's current position."""
         return self._frames.id_of(self._session.cursors())
 
     def _error(self, body: dict[str, object], event_id: bytes | None = None) -> None:
@@ -192,7 +192,7 @@ class WatchStream:
             self._sink.close()
 
     def _send(self) -> None:
-        """Hand over what has been said."""
+        """Write the frames collected in this step."""
         parts, self._parts = self._parts, []
         if parts:
             self._hand_over(self._frames.joined(parts))
@@ -222,7 +222,7 @@ class WatchStream:
     # A client that does not read
 
     def _look(self) -> None:
-        """Has it read anything since the last look?"""
+        """Check whether the client has read since the last check; end the stream after 30 s without progress."""
         self._stuck_timer = None
         sink = self._sink
         if sink is None or self._over or sink.room:

@@ -1,7 +1,7 @@
-"""What a WebSocket may be told (http-v0 §13): subscribe, unsubscribe, publish, ping; and the messages that answer.
+"""The commands of a WebSocket (http-v0 §13): subscribe, unsubscribe, publish, ping; and the messages that answer them.
 
-A command that fails is answered with the code that HTTP would give it; what is no command at all is `invalid_json`.
-Whoever sent it is asked for its scopes command by command.
+A command that fails is answered with the same code as over HTTP; a message that is not a command, with `invalid_json`.
+The scopes of the key are checked for each command.
 """
 
 import logging
@@ -47,7 +47,7 @@ class _Unsubscribe(Struct):
 
 
 class _Publish(Struct):
-    """Of a write, what is asked before its records are looked at."""
+    """The fields of a publish that are checked before its records are decoded."""
 
     topic: str
     records: list[Raw]
@@ -88,7 +88,7 @@ _PUBLISH = Decoder(_Publish)
 
 
 class NoCommandError(Exception):
-    """What came is no command. Only a socket can be told so: over HTTP everything is a request."""
+    """The message is not a command. This error exists only on WebSockets: over HTTP everything is a request."""
 
     code = "invalid_json"
 
@@ -98,13 +98,13 @@ class NoCommandError(Exception):
 
 
 class BinaryError(NoCommandError):
-    """It is not even text."""
+    """The message is binary, and only text is accepted."""
 
     code = "unsupported_message"
 
 
 class Command(Struct):
-    """A message, as far as it could be read."""
+    """A message, with the fields that could be read."""
 
     op: str
     request_id: bytes
@@ -113,7 +113,7 @@ class Command(Struct):
 
 
 def read_command(message: str | bytes) -> Command:
-    """What a message is."""
+    """Return the command in a message; one that cannot be read has its error in `error`."""
     if isinstance(message, bytes):
         return Command("", NO_ID, b"", BinaryError("only text is understood here"))
     try:
@@ -127,16 +127,16 @@ def read_command(message: str | bytes) -> Command:
 
 
 def error_message(request_id: bytes, code: str, message: str) -> bytes:
-    """An error as it is sent."""
+    """Return the message that reports an error to the peer."""
     return b'{"op":"error","request_id":%b,"code":"%b","message":%b}' % (request_id, code.encode(), encode(message))
 
 
 Refused = Callable[[Command, "DriftQError | NoCommandError"], None]
-"""Hears of a command that is answered with an error."""
+"""Called with each command that is answered with an error."""
 
 
 class SocketCommands:
-    """The commands of one socket."""
+    """Runs the commands of one WebSocket."""
 
     def __init__(self, server: Server, access: Access, feed: Feed, refused: Refused) -> None:
         self._server = server
@@ -153,7 +153,7 @@ class SocketCommands:
         }
 
     def run(self, command: Command) -> Pending[bytes]:
-        """The answer to a command, which may be there already. Never fails."""
+        """Run a command. Returns its answer, which may already be settled. Never fails."""
         answer: Pending[bytes] = Pending()
         try:
             found = self._run(command)
@@ -271,7 +271,7 @@ def _acked(command: Command, body: _Publish, done: AppendResult, figures: Perfor
 
 
 def _decoded(decoder: Decoder[T], text: bytes) -> T:
-    """What the decoder makes of a message. Raises NoCommandError."""
+    """Return the decoded message. Raise NoCommandError if it does not match the decoder's type."""
     try:
         return json_text.parse(decoder, text)
     except InvalidRequestError as error:

@@ -1,11 +1,11 @@
-"""The WebSocket of `/v0`: its commands in order, its answers in order, and what its subscriptions bring in between.
+"""The WebSocket of `/v0`: runs commands in order, answers them in order, and sends the records of subscriptions.
 
 Invariants
-- Commands run in the order in which they came, each when the one before it has been answered; publishes run on while
-  others before them are under way, for they are ordered by their topics, and are answered in order all the same.
-- At most `OUT_MAX` messages wait for a peer that does not read; then nothing more is read for it, no command of its
-  runs, and soon it is not heard any more. It waits for nobody but itself.
-- What was subscribed lives as long as the socket.
+- Commands run in the order in which they arrived, each after the previous one was answered. Publishes are an exception:
+  consecutive ones run at the same time, because each topic orders its own writes. Their answers keep the order, too.
+- Once `OUT_MAX` messages wait for a peer that does not read, no records are read for it and no command starts. When its
+  unprocessed commands reach a limit too, the server stops reading from it. This never delays another peer.
+- A subscription lives at most as long as its WebSocket.
 """
 
 import logging
@@ -52,7 +52,7 @@ _log = logging.getLogger("driftq.http")
 
 
 class Sockets:
-    """The handler."""
+    """The handler of `/v0/ws`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -60,17 +60,17 @@ class Sockets:
         server.on_close.append(self._repeats.flush)
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of the WebSocket."""
         return [Route("GET", "/v0/ws", self.open, upgrade=True)]
 
     def open(self, request: Request) -> Answer:
-        """Go on as a WebSocket."""
+        """Accept a WebSocket and count it as a stream of the key."""
         slot = self._server.admission.take_stream(request.access.key_id)
         refused = partial(self._refused, id_of(request).decode("ascii"))
         return Upgrade(Socket(self._server, request.access, slot, refused))
 
     def _refused(self, request_id: str, command: Command, error: DriftQError | NoCommandError) -> None:
-        """Log a command that was refused, by reason as refused requests are, with the id of its socket's handshake."""
+        """Log a refused command, grouped by reason like refused requests, with the request id of the handshake."""
         named: dict[str, Fact] = {"reason": error.code, "op": command.op[:_OP_CHARS_MAX], "request_id": request_id}
         if isinstance(error, InternalError):
             named["error"] = error.message
@@ -80,7 +80,7 @@ class Sockets:
 
 
 class Socket:
-    """One socket: the source of its messages, and the outlet of its feed."""
+    """One WebSocket: the source of its messages, and the outlet of its feed."""
 
     def __init__(self, server: Server, access: Access, slot: AdmissionSlot, refused: Refused) -> None:
         self._slot = slot
@@ -91,7 +91,7 @@ class Socket:
         self._in_bytes = 0
         self._under_way: deque[Pending[bytes]] = deque()
         self._publishing = False
-        """Is everything under way a publish?"""
+        """Whether every unfinished command is a publish."""
         self._out: deque[bytes] = deque()
         self._listening = True
         self._over = False
@@ -99,11 +99,11 @@ class Socket:
     # The source
 
     def opened(self, sink: SocketSink) -> None:
-        """The socket is open."""
+        """Start the session: store the sink."""
         self._sink = sink
 
     def received(self, message: str | bytes) -> None:
-        """A command, or what was meant to be one."""
+        """Queue one message as a command and run it when possible."""
         if not self._over:
             command = read_command(message)
             self._in.append(command)
@@ -111,13 +111,13 @@ class Socket:
             self._run()
 
     def room(self) -> None:
-        """The peer has read."""
+        """Send waiting messages and continue with commands and the feed, because the sink accepts data again."""
         self._flush()
         self._run()
         self._feed.resume()
 
     def closed(self) -> None:
-        """It is over, for whatever reason."""
+        """Drop everything that waits, close the feed and release the slot. Further calls do nothing."""
         if not self._over:
             self._over = True
             self._in.clear()
@@ -126,18 +126,18 @@ class Socket:
             self._slot.release()
 
     def goodbye(self) -> None:
-        """The server is going."""
+        """Send the shutdown error and close the WebSocket."""
         self._last_word("server_shutting_down", "the server is shutting down", _GOING_AWAY)
 
     # The outlet
 
     @property
     def ready(self) -> bool:
-        """Does the peer read?"""
+        """Whether fewer than `OUT_MAX` messages wait to be sent."""
         return self._sink is not None and len(self._out) < OUT_MAX
 
     def records(self, name: str, batch: RenderedPage, from_seq: int, head_seq: int) -> None:
-        """A batch; as a message it is made once for all sockets."""
+        """Send a batch of records; the message is encoded once for all WebSockets."""
         if batch.message is None:
             batch.message = b'{"op":"record","topic":"%b","from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}' % (
                 name.encode(),
@@ -149,48 +149,48 @@ class Socket:
         self._send(batch.message)
 
     def tombstone(self, name: str, tombstone: Tombstone) -> None:
-        """A loss."""
+        """Send a message that reports a loss."""
         self._send(b'{"op":"tombstone","topic":"%b",%b' % (name.encode(), encode(tombstone)[1:]))
 
     def caught_up(self, name: str, head_seq: int) -> None:
-        """Nothing more for now."""
+        """Send a message: the peer has all records of the topic up to its head."""
         self._send(b'{"op":"caught_up","topic":"%b","head_seq":%d}' % (name.encode(), head_seq))
 
     def deleted(self, name: str, head_seq: int) -> None:
-        """A topic is gone, and its subscription with it."""
+        """Send a message: the topic was deleted, and its subscription has ended."""
         self._send(b'{"op":"topic_deleted","topic":"%b","head_seq":%d,"reason":"deleted"}' % (name.encode(), head_seq))
 
     def paced(self, names: list[str], retry_after_ms: int) -> None:
-        """Some topics come later; a socket has no word for it."""
+        """Do nothing: the WebSocket protocol has no message for delayed topics."""
 
     def unavailable(self, name: str, error: SegmentUnavailableError) -> None:
-        """Send an error message; the subscription goes on."""
+        """Send an error message; the subscription continues."""
         self._send(error_message(NO_ID, error.code, f"topic {name!r}: {error.message}"))
 
     def flush(self) -> None:
-        """Every message has been sent already."""
+        """Do nothing: every message was already sent or queued."""
 
     def failed(self) -> None:
-        """A bug of ours."""
+        """Send an error and close the WebSocket, because a bug stopped the feed."""
         self._last_word("internal", "the server made a mistake; come again", _MISTAKE)
 
     def standing(self) -> None:
-        """What waits to be sent is each socket's own."""
+        """Return None: WebSockets do not share bytes, because each has its own queue."""
         return
 
     @property
     def said(self) -> None:
-        """So nothing is handed on."""
+        """Return None: there are no bytes to share."""
         return None
 
     def say_again(self, said: bytes) -> None:
-        """Nor taken."""
+        """Raise AssertionError: a WebSocket never gets bytes from another one."""
         raise AssertionError("a socket has no standing")
 
     # Commands
 
     def _run(self) -> None:
-        """Run what may run now."""
+        """Run the queued commands that may run now; then decide whether to read more from the peer."""
         while self._in and not self._over and self._may_run(self._in[0]):
             command = self._in.popleft()
             self._in_bytes -= len(command.text)
@@ -215,7 +215,7 @@ class Socket:
         self._run()
 
     def _answer(self) -> None:
-        """Send the answers that are there, in the order of their commands."""
+        """Send the answers that are ready, in the order of their commands."""
         while self._under_way and self._under_way[0].settled:
             self._send(self._under_way.popleft().result())
 
