@@ -1,8 +1,7 @@
-"""The ASGI door: the same app behind any ASGI 3 server, for embedding and for tests in process.
+"""The app as an ASGI 3 application, for embedding in another server and for tests in one process.
 
-What ASGI servers do themselves is left to them: parsing, timeouts, connections. What is ours stays ours: sizes, gzip,
-streams with bounded buffers, the order of a socket's messages. A stream or a socket says goodbye when the lifespan
-ends.
+The ASGI server does the parsing, the timeouts and the connections. This module does the rest: body limits, gzip,
+streams with bounded buffers, the order of a WebSocket's messages. Streams and WebSockets end with the lifespan.
 """
 
 import asyncio
@@ -26,19 +25,19 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 _POLICY = 1008
-"""The close code for who may not open a socket, where there is no other way to say so."""
+"""The close code for a refused WebSocket, if the ASGI server cannot send an HTTP reply instead."""
 
 _log = logging.getLogger(__name__)
 
 
 class Asgi:
-    """An ASGI application."""
+    """The ASGI application of one server."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One scope."""
+        """Serve one ASGI scope: a request, a WebSocket or the lifespan."""
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -79,7 +78,7 @@ class Asgi:
             gone.cancel()
 
     async def _request(self, scope: Event, receive: Receive) -> Request | None:
-        """The whole request; None if the caller did not finish it."""
+        """Return the whole request, or None if the caller disconnected before its end."""
         parts: list[bytes] = []
         size, more = 0, True
         while more and size <= self._serving.terms.body_bytes_max:
@@ -158,7 +157,7 @@ class Asgi:
 
 
 class _Pipe:
-    """A sink whose bytes a coroutine carries away."""
+    """A sink whose bytes a coroutine sends to the ASGI server."""
 
     def __init__(self, source: StreamSource | SocketSource) -> None:
         self._source = source
@@ -171,16 +170,16 @@ class _Pipe:
 
     @property
     def room(self) -> bool:
-        """May more be written?"""
+        """Whether less than `HIGH_WATER` bytes wait and the stream has not ended."""
         return not self._ended and self.unsent < HIGH_WATER
 
     @property
     def unsent(self) -> int:
-        """What the server has not taken."""
+        """Return the number of bytes that the ASGI server has not accepted yet."""
         return self._size + self._sending
 
     def write(self, data: bytes) -> None:
-        """Bytes for the peer."""
+        """Queue bytes for the peer; does nothing after the end."""
         if not self._ended:
             self._parts.append(data)
             self._size += len(data)
@@ -188,34 +187,34 @@ class _Pipe:
             self._news.set()
 
     def push(self, data: bytes) -> None:
-        """The same: it is for the server to say when they leave."""
+        """Queue bytes like `write`: the ASGI server decides when they leave."""
         self.write(data)
 
     def close(self) -> None:
-        """The end, behind what was written."""
+        """End the stream after the queued bytes."""
         self._ended = True
         self._news.set()
 
     def lose(self) -> None:
-        """The end, now."""
+        """End the stream now and drop the queued bytes."""
         self._parts = []
         self.close()
 
     def cut(self) -> None:
-        """The same: this door has no way to say that it is not whole."""
+        """End the stream now: ASGI has no way to mark a stream as incomplete."""
         self.lose()
 
     def finish(self) -> None:
-        """The server is going."""
+        """Let the source close the stream, because the server shuts down."""
         if not self._ended:
             self.call(self._source.goodbye)
 
     def abort(self) -> None:
-        """End now."""
+        """End the stream now and drop the queued bytes."""
         self.lose()
 
     async def taken(self) -> list[bytes] | None:
-        """What was written, once there is something; None at the end."""
+        """Wait for queued bytes and return them; None at the end of the stream."""
         while not self._parts:
             if self._ended:
                 return None
@@ -226,14 +225,14 @@ class _Pipe:
         return parts
 
     def sent(self) -> None:
-        """What was taken is on its way."""
+        """Note that the bytes taken last were sent; calls the source's `room` if it waits for that."""
         self._sending = 0
         if self._tight and self.room:
             self._tight = False
             self.call(self._source.room)
 
     def call(self, step: Callable[[], None]) -> None:
-        """Let the source do something."""
+        """Call a method of the source; an exception ends this stream only."""
         try:
             step()
         except Exception:  # noqa: BLE001  # a bug in one source ends one stream, not the server
@@ -242,7 +241,7 @@ class _Pipe:
 
 
 class _SocketPipe(_Pipe):
-    """The same for a WebSocket: whole messages, both ways."""
+    """A sink for the messages of a WebSocket, which also receives messages."""
 
     def __init__(self, source: SocketSource) -> None:
         super().__init__(source)
@@ -252,24 +251,24 @@ class _SocketPipe(_Pipe):
         self.code = 1000
 
     def send(self, text: bytes) -> None:
-        """One message."""
+        """Queue one text message for the peer."""
         self.write(text)
 
     def listen(self, wanted: bool) -> None:
-        """Hear the peer, or let it wait."""
+        """Start or stop receiving messages from the peer."""
         if wanted:
             self._listening.set()
         else:
             self._listening.clear()
 
     def close(self, code: int = 1000) -> None:
-        """The end, behind what was sent."""
+        """Close the WebSocket with this code after the queued messages."""
         if not self._ended:
             self.code = code
         super().close()
 
     async def hear(self, receive: Receive) -> None:
-        """Until the peer is gone."""
+        """Pass messages to the source until the peer disconnects."""
         while True:
             await self._listening.wait()
             event = await receive()

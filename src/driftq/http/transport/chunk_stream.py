@@ -1,7 +1,7 @@
-"""A stream over HTTP/1: the sink that its source writes to, as chunks, or bare for a client of HTTP/1.0.
+"""A stream over HTTP/1: its sink encodes writes as chunks, or sends them unframed to a client of HTTP/1.0.
 
-The source hears `closed` once, whoever ended the stream; a source that raises has its connection cut, for what it meant
-to say cannot be known.
+The source's `closed` is called once, no matter which side ended the stream. If a source raises, its connection is
+aborted, because the rest of the stream is unknown.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _LAST_CHUNK = b"0\r\n\r\n"
 
 
 def stream_head(stream: StreamAnswer, *, request_id: bytes, keep_alive: bool, chunked: bool) -> bytes:
-    """The bytes in front of the stream."""
+    """Return the response head of a stream."""
     parts = [STATUS_LINES[stream.status], b"content-type: %b\r\n" % stream.content_type]
     parts.append(b"x-request-id: %b\r\n" % request_id)
     parts += [b"%b: %b\r\n" % header for header in stream.headers]
@@ -29,7 +29,7 @@ def stream_head(stream: StreamAnswer, *, request_id: bytes, keep_alive: bool, ch
 
 
 class ChunkSink:
-    """One open stream."""
+    """The sink of one open stream."""
 
     def __init__(
         self,
@@ -53,26 +53,26 @@ class ChunkSink:
 
     @property
     def room(self) -> bool:
-        """May more be written?"""
+        """Whether the stream is open and its outbox accepts data."""
         return not self._ended and self._outbox.room
 
     @property
     def unsent(self) -> int:
-        """What the peer has not taken."""
+        """Return the number of bytes that the peer has not read yet."""
         return self._outbox.unsent
 
     def write(self, data: bytes) -> None:
-        """One chunk."""
+        """Queue bytes as one chunk; they leave at the end of this loop turn."""
         if data and not self._ended:
             self._outbox.put(*self._framed(data))
 
     def push(self, data: bytes) -> None:
-        """One chunk, now."""
+        """Send bytes as one chunk now, if nothing is queued before it."""
         if data and not self._ended:
             self._outbox.push(*self._framed(data))
 
     def close(self) -> None:
-        """The last chunk, in this turn; the source hears of it in the next."""
+        """Send the last chunk in this loop turn; the source's `closed` is called in the next."""
         if self._ended:
             return
         self._ended = True
@@ -81,7 +81,7 @@ class ChunkSink:
         self._runtime.soon(self._finish)
 
     def cut(self) -> None:
-        """The connection with it; the source hears of it as of a peer that is gone."""
+        """Abort the connection; the source's `closed` is called as for a lost peer."""
         if not self._ended:
             self._outbox.drop()
             self._transport.abort()
@@ -89,26 +89,26 @@ class ChunkSink:
     # For the connection
 
     def open(self, head: bytes) -> None:
-        """Send the head, and what the source has at once."""
+        """Send the head and the first data of the source."""
         self._outbox.put(head)
         self._call(lambda: self._source.opened(self))
         self._outbox.flush()
 
     def pause(self) -> None:
-        """The peer does not read."""
+        """Report no room until `resume`, because the peer does not read."""
         self._outbox.pause()
 
     def resume(self) -> None:
-        """It does again."""
+        """Continue, because the peer reads again."""
         self._outbox.resume()
 
     def goodbye(self) -> None:
-        """The server is going."""
+        """Let the source close the stream, because the server shuts down."""
         if not self._ended:
             self._call(self._source.goodbye)
 
     def lose(self) -> None:
-        """The peer is gone."""
+        """End the stream, because the peer is gone."""
         self._ended = True
         self._outbox.drop()
         self._tell_closed()
@@ -143,8 +143,8 @@ class ChunkSink:
 
 
 def tell_closed(closed: Callable[[], None]) -> None:
-    """Tell a source that it is over, whatever it makes of it."""
+    """Call a source's `closed`, and log an exception that it raises."""
     try:
         closed()
-    except Exception:  # noqa: BLE001  # as above
+    except Exception:  # noqa: BLE001  # a bug in one source ends one stream, not the server
         _log.exception("a stream failed at its end")

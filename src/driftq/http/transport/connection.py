@@ -1,7 +1,7 @@
-"""One connection, until its first bytes tell which protocol it speaks.
+"""A new connection, until its first bytes show which protocol it uses.
 
-HTTP/2 begins with a preface that is no request of HTTP/1 (RFC 9113 §3.4); all else is HTTP/1. A connection beyond the
-cap is told so at once, in HTTP/1, and closed; what it sends is not read.
+HTTP/2 begins with a preface that is not an HTTP/1 request (RFC 9113 §3.4); everything else is HTTP/1. A connection
+above the limit gets a 503 at once, in HTTP/1, and is closed; its bytes are not read.
 
 The loop sets TCP_NODELAY on every socket it accepts.
 """
@@ -26,7 +26,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class ServerConnection(asyncio.Protocol):
-    """Hands its transport to the one who understands the peer, and is gone."""
+    """Detects the protocol of a peer, then passes the transport on to `Http1` or `Http2`."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
@@ -36,7 +36,7 @@ class ServerConnection(asyncio.Protocol):
         self._first = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer has come."""
+        """Start the timer for the first bytes, or refuse the connection if there are too many."""
         serving = self._serving
         self._transport = found = cast("asyncio.Transport", transport)
         if 0 < serving.terms.connections_max <= len(serving.peers):
@@ -47,13 +47,13 @@ class ServerConnection(asyncio.Protocol):
         self._timer = serving.runtime.later(serving.terms.header_timeout_ms, found.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone without a word."""
+        """Remove the connection, which was lost before its protocol was known."""
         if self._timer is not None:
             self._timer.cancel()
         self._serving.peers.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Its first bytes."""
+        """Collect the first bytes until they decide the protocol, then pass them on."""
         if self._refused:
             return
         assert self._transport is not None
@@ -70,18 +70,18 @@ class ServerConnection(asyncio.Protocol):
     def _speaker(self, transport: asyncio.Transport) -> "Http1 | Http2":
         if not self._first.startswith(PREFACE):
             return Http1(self._serving, transport)
-        # Loaded by the first who asks: a start should not wait for what few use.
+        # Imported on first use: few clients need HTTP/2, and a start should not wait for the import.
         from driftq.http.transport.h2.h2_connection import Http2
 
         return Http2(self._serving, transport)
 
     def finish(self) -> None:
-        """It has asked for nothing."""
+        """Close the connection: it has not sent a request yet."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End now."""
+        """Abort the connection without waiting for unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""What the connections of a listener share, and the list of them."""
+"""The objects that all connections of a listener share, and the set of open connections."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from driftq.system.runtime import Runtime
 
 
 class Peer(Protocol):
-    """Somebody who is connected, whatever they speak."""
+    """An open connection, of any protocol."""
 
     def finish(self) -> None:
-        """The server is going: end as soon as everything that was asked is answered."""
+        """Stop accepting requests and close after all received requests are answered; the server shuts down."""
         ...
 
     def abort(self) -> None:
-        """End now."""
+        """Abort the connection without waiting for unsent bytes."""
         ...
 
 
 class Peers:
-    """Everybody who is connected."""
+    """The set of open connections."""
 
     def __init__(self) -> None:
         self._all: set[Peer] = set()
@@ -39,38 +39,38 @@ class Peers:
         return len(self._all)
 
     def add(self, peer: Peer) -> None:
-        """One more."""
+        """Add a connection that was opened."""
         self._all.add(peer)
         self._empty.clear()
 
     def discard(self, peer: Peer) -> None:
-        """One less."""
+        """Remove a connection that was closed."""
         self._all.discard(peer)
         if not self._all:
             self._empty.set()
 
     def replace(self, peer: Peer, successor: Peer) -> None:
-        """The same one, who goes on in another protocol."""
+        """Replace a connection's object by another, after a change of protocol."""
         self._all.discard(peer)
         self._all.add(successor)
 
     def finish(self) -> None:
-        """Let everybody have their replies and go."""
+        """Call `finish` on every connection."""
         for peer in list(self._all):
             peer.finish()
 
     def abort(self) -> None:
-        """Let everybody go now."""
+        """Call `abort` on every connection."""
         for peer in list(self._all):
             peer.abort()
 
     async def wait_empty(self) -> None:
-        """Until everybody is gone."""
+        """Wait until every connection is closed."""
         await self._empty.wait()
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What a peer is allowed. The figures of time are the least a peer gets; it may be a quarter more."""
+    """Limits for each peer. Timeouts are minimums: a peer may get up to a quarter more."""
 
     body_bytes_max: int
     connections_max: int = 0
@@ -80,7 +80,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
-        """Those that the settings give."""
+        """Return the limits that the settings define."""
         return cls(
             body_bytes_max=settings.limits.body_bytes_max,
             connections_max=settings.connections_max,
@@ -91,7 +91,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class Serving:
-    """What a connection needs to know of the server."""
+    """Everything that a connection needs from the server."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Serving:
     ) -> None:
         self.handle = handle
         self.shortcut = shortcut
-        """Finds the short way of requests with a head that is new, for whoever answers now."""
+        """Finds the short path for requests with a new head; None if there is no short path."""
         self.runtime = runtime
         self.terms = terms
         self.peers = Peers()

@@ -1,12 +1,12 @@
-"""Heads of HTTP/1 requests that were read before, so that the same bytes are not parsed again.
+"""A cache of parsed HTTP/1 request heads, so that equal bytes are not parsed again.
 
-What a head means depends on its bytes alone, so one that was parsed for any peer holds for all. Kept is a head only if
-    - it is that of a plain request: nothing about its body but a length, no other protocol, no `Expect`, and the
-      connection goes on behind it;
-    - its bytes are what the parser made of them line by line, so that it ends at its first empty line;
-    - it does not name its request (`x-request-id`): names differ, and heads with them would push out all others;
-    - it carries no secret but a key, and neither the key nor the bytes it stood in: a key is not to be found in memory
-      longer than its request. Digests of both are kept, as the server keeps those of its own keys.
+The meaning of a head depends only on its bytes, so an entry is valid for every peer. A head is kept only if
+    - it belongs to a plain request: its body is described only by a length, it asks for no other protocol and has no
+      `Expect`, and the connection stays open after it;
+    - its bytes match, line by line, what the parser read, so that it ends at its first empty line;
+    - it has no `x-request-id`: those values differ, and their heads would push out all others;
+    - it contains no secret except an API key. Neither the key nor the bytes around it are kept, because a key must not
+      stay in memory longer than its request. Digests of both are kept, as for the server's own keys.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from driftq.http.request import Headers, Request
 from driftq.http.request_id import NAME
 
 HEAD_KEPT_MAX = 1024
-"""A longer one is not kept."""
+"""The longest head that is kept, in bytes."""
 HEADS_KEPT_MAX = 1024
 _KEY = b"authorization"
 
@@ -37,11 +37,11 @@ _NEVER_KEPT = frozenset(
     ]
 )
 _LINES_AROUND = 2
-"""The line before the headers, and the empty one behind them."""
+"""The request line before the headers, and the empty line after them."""
 
 
 class KnownHead(Struct, frozen=True):
-    """What all requests with one head have in common."""
+    """The parts that all requests with one head share."""
 
     method: str
     path: str
@@ -50,21 +50,21 @@ class KnownHead(Struct, frozen=True):
     fields: dict[bytes, bytes]
     body_bytes: int
     key_digest: bytes | None = None
-    """Of the key that stood in it."""
+    """Digest of the API key in the head."""
     shortcut: Shortcut | None = None
-    """What takes their bodies, where there is one."""
+    """Takes the bodies of these requests on the short path; None if there is no short path."""
 
     def request(self, body: bytes) -> Request:
-        """One of them."""
+        """Return a request with this head and the given body."""
         return Request(self.method, self.path, self.query, self.headers, body, self.fields, self.key_digest)
 
 
 Finder = Callable[[Request], Shortcut | None]
-"""Finds the shortcut of requests that have the head of this one."""
+"""Returns the shortcut for requests with the same head as the given request."""
 
 
 class Heads:
-    """Those that are kept, by their bytes, the empty line included; those with a key by the digest of their bytes."""
+    """The kept heads, by their bytes including the empty line; heads with a key by the digest of their bytes."""
 
     def __init__(self) -> None:
         self.known: dict[bytes, KnownHead] = {}
@@ -74,16 +74,16 @@ class Heads:
         return len(self.known) + len(self._with_key)
 
     def forget(self) -> None:
-        """Learn them all again."""
+        """Drop all entries, so that every head is parsed again."""
         self.known.clear()
         self._with_key.clear()
 
     def find(self, raw: bytes) -> KnownHead | None:
-        """One that is not among `known`."""
+        """Return the entry of a head that contains a key, or None. Other heads are in `known`."""
         return self._with_key.get(sha256(raw).digest()) if self._with_key and len(raw) <= HEAD_KEPT_MAX else None
 
     def learn(self, raw: bytes, target: bytes, request: Request, shortcut: "Finder | None" = None) -> None:
-        """A request that began with these bytes was parsed, and its connection goes on."""
+        """Keep the head of a parsed request that began with `raw`, if it qualifies. The connection must stay open."""
         headers = request.headers
         names = [name for name, _ in headers]
         lines = len(headers) + _LINES_AROUND

@@ -1,6 +1,6 @@
-"""Where a server listens: which address, who may be let near it without keys, and its connections.
+"""The listening socket: chooses the address, checks that it is safe without keys, and accepts connections.
 
-Who answers may change while it listens; a connection keeps who answered it first.
+The function that answers requests may change while the server listens. A connection keeps the one that it started with.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from driftq.system.runtime import Runtime
 
 _BACKLOG = 2048
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
-"""After a minute of silence the peer is asked, three times, twenty seconds apart."""
+"""After 60 s without traffic the kernel probes the peer 3 times, 20 s apart."""
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen: a number, not a name."""
+    """A numeric address to listen on."""
 
     family: socket.AddressFamily
     host: str
@@ -34,7 +34,7 @@ class ListenAddress(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Can only this machine reach it?"""
+        """Whether only this machine can reach the address."""
         return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class ListenAddress(NamedTuple):
 
 
 def choose_address(settings: Settings) -> ListenAddress:
-    """The address the settings name. One that others can reach needs keys, or leave to do without."""
+    """Return the address to listen on. Raise StartError if it is reachable from outside without keys or permission."""
     open_to_all = settings.api_keys_given or settings.allow_insecure_no_auth
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -55,12 +55,12 @@ def choose_address(settings: Settings) -> ListenAddress:
             f"{settings.host} can be reached from other machines and there are no keys: set DRIFTQ_API_KEYS,"
             " or DRIFTQ_ALLOW_INSECURE_NO_AUTH=1 if that is what you want"
         )
-    # A name may stand for several addresses. One listener, and IPv4 first: that is where most clients look first.
+    # A name may have several addresses. Listen on one, IPv4 first, because most clients try it first.
     return min(addresses, key=lambda address: address.family != socket.AF_INET)
 
 
 class Listener:
-    """A bound socket and the connections it let in."""
+    """A bound socket and the connections that it accepted."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class Listener:
         self._server: asyncio.Server | None = None
 
     def answer_with(self, handle: Callable[[Request], Answer], shortcut: Finder | None = None) -> None:
-        """Let another one answer: connections to come, and by the short way those that are here."""
+        """Use another function for new connections, and another short path for all connections."""
         self._serving.handle = handle
         self._serving.shortcut = shortcut
         self._serving.heads.forget()
 
     async def open(self, address: ListenAddress) -> ListenAddress:
-        """Bind and accept; the answer has the port that was taken. Raises StartError."""
+        """Bind and accept connections. Returns the address with the actual port. Raise StartError on failure."""
         listening = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -95,7 +95,7 @@ class Listener:
         return address._replace(port=listening.getsockname()[1])
 
     async def close(self, patience_s: float) -> None:
-        """Accept nobody more, and wait for those who are here to have their replies; then let go of the rest."""
+        """Stop accepting, wait up to `patience_s` seconds for the last replies, then abort the other connections."""
         if self._server is not None:
             self._server.close()
         self._serving.peers.finish()
@@ -111,7 +111,7 @@ class Listener:
 
 
 def _notice_the_dead(listening: socket.socket) -> None:
-    """Have the kernel find out who is gone without a word; accepted sockets inherit it."""
+    """Turn on TCP keepalive, so that the kernel detects vanished peers; accepted sockets inherit the options."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):
@@ -119,7 +119,7 @@ def _notice_the_dead(listening: socket.socket) -> None:
 
 
 def write_port_file(disk: Disk, path: str, address: ListenAddress) -> None:
-    """Tell where the server listens: a reader finds the whole address or no file. Raises StartError."""
+    """Write the address to a file. A reader finds the whole address or no file. Raise StartError on failure."""
     beside = f"{path}.{address.port}.tmp"
     try:
         file = disk.create(beside)

@@ -1,10 +1,10 @@
-"""What leaves a connection that writes on its own accord: a stream, or a WebSocket.
+"""The outgoing bytes of a stream or a WebSocket.
 
 Invariants
-- What is put in one turn of the loop leaves in one write, at the end of that turn; what is pushed leaves at once, or
-  behind what was put before it.
-- There is room while the transport has less than `HIGH_WATER` bytes that the peer has not taken. `on_room` is called
-  once for every time there was none and there is again; never from inside `put` or `push`.
+- All `put` bytes of one loop turn leave in one write at the end of that turn. `push` bytes leave at once, or after the
+  bytes that were put before them.
+- There is room while the transport buffers less than `HIGH_WATER` bytes that the peer has not read. `on_room` is called
+  once each time that room returns, never from inside `put` or `push`.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from driftq.system.runtime import Runtime
 HIGH_WATER = 64 << 10
 LOW_WATER = 16 << 10
 JOIN_MAX = 16 << 10
-"""Up to so many bytes are copied into one piece; more leave as the pieces they are."""
+"""Up to this many bytes are copied into one piece; more are written as separate pieces."""
 
 
 def write_parts(transport: asyncio.Transport, parts: Sequence[bytes], size: int) -> None:
-    """Hand pieces to the transport, in one call."""
+    """Write pieces to the transport in one call."""
     if len(parts) == 1:
         transport.write(parts[0])
     elif size <= JOIN_MAX:
@@ -29,7 +29,7 @@ def write_parts(transport: asyncio.Transport, parts: Sequence[bytes], size: int)
 
 
 class Outbox:
-    """The way out of one connection."""
+    """The buffer between a stream or WebSocket and its transport."""
 
     def __init__(self, transport: asyncio.Transport, runtime: Runtime, on_room: Callable[[], None]) -> None:
         self._transport = transport
@@ -38,23 +38,23 @@ class Outbox:
         self._parts: list[bytes] = []
         self._size = 0
         self._tight = False
-        """There was no room, and nobody was told that there is again."""
+        """Whether there was no room since `on_room` was last called."""
         self._full = False
-        """The transport has more than the peer takes."""
+        """Whether the transport's buffer is full because the peer does not read."""
         self._gone = False
 
     @property
     def room(self) -> bool:
-        """Is there?"""
+        """Whether the outbox accepts more bytes."""
         return not self._full and self._size < HIGH_WATER and not self._gone
 
     @property
     def unsent(self) -> int:
-        """Bytes that the peer has not taken."""
+        """Return the number of bytes that the peer has not read yet."""
         return 0 if self._gone else self._size + self._transport.get_write_buffer_size()
 
     def put(self, *parts: bytes) -> None:
-        """Take bytes for the peer; once it is gone they go nowhere."""
+        """Queue bytes for the end of this loop turn; does nothing once the peer is gone."""
         if self._gone:
             return
         if not self._parts:
@@ -65,14 +65,14 @@ class Outbox:
             self._tight = True
 
     def push(self, *parts: bytes) -> None:
-        """Take bytes that nothing is to be waited for with."""
+        """Write bytes now, or after the queued bytes if there are any."""
         if self._parts:
             self.put(*parts)
         elif not self._gone:
             write_parts(self._transport, parts, sum(map(len, parts)))
 
     def flush(self) -> None:
-        """Hand over what was put."""
+        """Write the queued bytes to the transport."""
         if self._gone or not self._parts:
             return
         parts, size = self._parts, self._size
@@ -81,16 +81,16 @@ class Outbox:
         self._tell()
 
     def pause(self) -> None:
-        """The peer does not read."""
+        """Report no room until `resume`, because the peer does not read."""
         self._full = self._tight = True
 
     def resume(self) -> None:
-        """It does again."""
+        """Report room again, because the peer reads again."""
         self._full = False
         self._tell()
 
     def drop(self) -> None:
-        """The peer is gone, or the outbox is done with."""
+        """Discard queued bytes and ignore further ones: the peer is gone, or the outbox is no longer used."""
         self._gone = True
         self._parts = []
 

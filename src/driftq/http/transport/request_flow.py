@@ -1,4 +1,4 @@
-"""A request's way through unpacking, the app and packing, where requests do not wait for each other."""
+"""Processes one request where requests do not wait for each other: decompress, handle, compress."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from driftq.http.v1.replies import plain
 from driftq.system.runtime import Pending
 
 Give = Callable[[Reply | StreamAnswer | Upgrade], None]
-"""Takes the answer, once: at once if it is there."""
+"""Called once with the answer; before `ask` returns if the answer is ready at once."""
 
 
 def ask(serving: Serving, request: Request, give: Give, transport: asyncio.BaseTransport | None = None) -> None:
-    """Have a request answered."""
+    """Have a request answered, and pass the answer to `give`."""
 
     def answered(answer: Reply | StreamAnswer | Upgrade) -> None:
         serving.requests.answered(request, answer, transport)
@@ -32,7 +32,7 @@ def ask(serving: Serving, request: Request, give: Give, transport: asyncio.BaseT
 
 
 def outcome(done: Pending[Reply]) -> Reply:
-    """The reply of a handler that is through, its error as an envelope."""
+    """Return the reply of a finished handler; an error becomes an envelope."""
     if done.error is None:
         return done.result()
     if isinstance(done.error, DriftQError):
@@ -71,7 +71,7 @@ _BROKER = (b"/v1", b"/metrics")
 
 
 def refused(target: bytes, message: str, status: int) -> Reply:
-    """The reply; of the target there is what was read of it."""
+    """Return the refusal of a malformed request, in the form of the API that its target (as far as read) belongs to."""
     if not target.startswith(_BROKER):
         return refusal("invalid_request", message, status=status)
     return plain(broker.refusal(status, message))

@@ -1,10 +1,11 @@
-"""A WebSocket: the handshake, and the connection after it. wsproto cuts and joins frames; text goes both ways.
+"""A WebSocket: the handshake and the connection after it. wsproto parses the frames; only text is sent.
 
 Invariants
-- The source hears whole messages, in order, and none while it does not listen; a message is as long as a body may be.
-- What is sent in one turn of the loop leaves in one write. A peer that does not read is not heard either: it waits for
-  nobody but itself.
-- `closed` comes once, whoever began the end. Whoever begins it waits for the other's word, for a while.
+- The source gets whole messages in order, and none while it does not listen. A message has the size limit of a body.
+- Messages sent in one loop turn leave in one write. While a peer does not read, the server does not read from it
+  either, so a slow peer delays only itself.
+- `closed` is called once, no matter which side began the close. The side that begins it waits for the other side's
+  close frame, at most `CLOSE_MS`.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ from driftq.http.transport.outbox import Outbox
 from driftq.system.runtime import Timer
 
 CLOSE_MS = 5000
-"""How long the peer has to answer a close."""
+"""How long the peer has to answer a close, in ms."""
 
 _KEY_CHARS = 24
 _log = logging.getLogger(__name__)
 
 
 def accept_handshake(request: Request) -> bytes:
-    """The bytes that answer a handshake. Raises InvalidRequestError for what is none."""
+    """Return the bytes that accept a handshake. Raise InvalidRequestError if the request is not a handshake."""
     key = (request.header(b"sec-websocket-key") or b"").strip()
     upgrades = (request.header(b"upgrade") or b"").lower()
     connection = (request.header(b"connection") or b"").lower()
@@ -53,7 +54,7 @@ def _tokens(value: bytes) -> list[bytes]:
 
 
 class WebSocket(asyncio.Protocol):
-    """The connection after the handshake, and the source's sink."""
+    """The connection after the handshake, and the sink of its source."""
 
     def __init__(self, source: SocketSource, transport: asyncio.Transport, serving: Serving) -> None:
         self._source = source
@@ -74,23 +75,23 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def room(self) -> bool:
-        """May more be sent?"""
+        """Whether the WebSocket is open and its outbox accepts data."""
         return self._frames.state is ConnectionState.OPEN and self._outbox.room
 
     def send(self, text: bytes) -> None:
-        """One text message."""
+        """Queue one text message; does nothing after the end."""
         if self._frames.state is ConnectionState.OPEN:
             self._outbox.put(_text_head(len(text)), text)
 
     def listen(self, wanted: bool) -> None:
-        """Hear the peer, or let it wait."""
+        """Start or stop reading from the peer."""
         self._listens = wanted
         self._keep_pace()
         if wanted and not self._digesting:
             self._serving.runtime.soon(self._digest)
 
     def close(self, code: int = 1000) -> None:
-        """Say so, and wait for the peer to."""
+        """Send a close frame, and wait for the peer's."""
         if self._frames.state is not ConnectionState.OPEN:
             return
         self._outbox.put(self._frames.send(CloseConnection(code=code)))
@@ -101,14 +102,14 @@ class WebSocket(asyncio.Protocol):
     # From the loop
 
     def open(self, head: bytes, rest: bytes) -> None:
-        """Answer the handshake, and take what came behind it."""
+        """Accept the handshake, and process the bytes that came after it."""
         self._outbox.put(head)
         self._call(lambda: self._source.opened(self))
         self._outbox.flush()
         self.data_received(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer is gone."""
+        """Release everything, because the peer is gone."""
         self._serving.peers.discard(self)
         self._outbox.drop()
         if self._closing is not None:
@@ -116,40 +117,40 @@ class WebSocket(asyncio.Protocol):
         self._tell_closed()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of frames."""
+        """Parse received bytes and process their events."""
         if data and self._frames.state in (ConnectionState.OPEN, ConnectionState.LOCAL_CLOSING):
             self._frames.receive_data(data)
             self._digest()
 
     def eof_received(self) -> bool:
-        """The peer went without a word."""
+        """Return False, so that the transport closes: the peer left without a close frame."""
         return False
 
     def pause_writing(self) -> None:
-        """The peer does not read."""
+        """Stop reading too, because the peer does not read."""
         self._full = True
         self._outbox.pause()
         self._keep_pace()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Continue, because the peer reads again."""
         self._full = False
         self._outbox.resume()
         self._keep_pace()
 
     def finish(self) -> None:
-        """The server is going."""
+        """Let the source close the WebSocket, because the server shuts down."""
         if not self._told:
             self._call(self._source.goodbye)
 
     def abort(self) -> None:
-        """End now."""
+        """Abort the connection without waiting for unsent bytes."""
         self._transport.abort()
 
     # The rest
 
     def _digest(self) -> None:
-        """Take up what has come, as long as the source listens."""
+        """Process received events while the source listens."""
         if self._digesting:
             return
         self._digesting = True
@@ -166,7 +167,7 @@ class WebSocket(asyncio.Protocol):
         elif isinstance(event, Ping) and self._frames.state is ConnectionState.OPEN:
             self._outbox.put(self._frames.send(event.response()))
         elif isinstance(event, CloseConnection):
-            # Still open means that what came is no WebSocket, and the event says how to tell the peer.
+            # Still open means that the bytes violate the protocol; the event contains the close frame for the peer.
             if self._frames.state in (ConnectionState.REMOTE_CLOSING, ConnectionState.OPEN):
                 self._outbox.put(self._frames.send(event.response()))
             self._end()
@@ -189,7 +190,7 @@ class WebSocket(asyncio.Protocol):
             self._call(lambda: self._source.received(b"".join(parts)))  # type: ignore[arg-type]
 
     def _end(self) -> None:
-        """Both have said their last word."""
+        """Close the transport: both sides have sent their close frame."""
         self._outbox.flush()
         self._outbox.drop()
         self._hurry()
@@ -197,7 +198,7 @@ class WebSocket(asyncio.Protocol):
         self._tell_closed()
 
     def _hurry(self) -> None:
-        """From now on the peer has so much time and no more: to say its last word, and to take ours."""
+        """Give the peer at most `CLOSE_MS` from now, for its close frame and for reading ours."""
         if self._closing is None:
             self._closing = self._serving.runtime.later(CLOSE_MS, self._transport.abort)
 
@@ -228,7 +229,7 @@ class WebSocket(asyncio.Protocol):
 
 
 def _text_head(size: int) -> bytes:
-    """The head of an unmasked, final text frame; the message behind it is not copied."""
+    """Return the head of an unmasked, final text frame; the message itself is not copied."""
     if size < 126:
         return bytes((0x81, size))
     if size < 1 << 16:

@@ -1,1 +1,1 @@
-"""HTTP/1."""
+"""HTTP/1: the request parser and the ordered replies."""

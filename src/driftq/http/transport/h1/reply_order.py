@@ -1,11 +1,11 @@
-"""The answering half of an HTTP/1 connection: replies in the order of their requests, and when it ends.
+"""The sending half of an HTTP/1 connection: sends replies in the order of their requests, and ends the connection.
 
 Invariants
-- Replies leave in the order of their requests, whenever each is ready. What stands behind a stream waits for its end.
-- A peer that does not read, or that asks faster than it is answered, is not read from until it has caught up, and what
-  it has asked already is not taken up before: it costs its buffer and one answer.
-- After the last request the connection is closed behind the last reply. A peer that was refused may still be sending:
-  it is read from and ignored for a while, for closing a socket with unread bytes in it would take the reply from it.
+- Replies leave in the order of their requests, no matter which is ready first. Replies after a stream wait for its end.
+- While a peer does not read, or has too many unanswered requests, the server does not read from it and does not start
+  the requests it has already sent. So such a peer costs only its buffer and one answer.
+- After the last request the connection is closed once the last reply is sent. A refused peer may still be sending: its
+  bytes are read and ignored for a while, because closing a socket with unread bytes could discard the reply.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 # long: one state machine, whose parts would share every field
 PIPELINE_MAX = 64
-"""So many requests of a peer are under way at one time; with more the peer is made to wait."""
+"""The most requests of one connection that are processed at the same time; further requests wait."""
 _SENT_AT_ONCE = (Reply, bytes)
 LINGER_MS = 5000
-"""How long a peer has to finish sending after a refusal, and to take what it was sent last."""
+"""How long a peer has after a refusal to finish sending, and to read the last bytes sent to it, in ms."""
 
 
 class Answering:
-    """Every request of a connection that is not answered yet."""
+    """The unanswered requests of one connection."""
 
     def __init__(self, serving: Serving, transport: asyncio.Transport, owner: Peer) -> None:
         self._serving = serving
@@ -49,41 +49,41 @@ class Answering:
         self._transport: asyncio.Transport | None = transport
         self._slots: deque[ReplySlot] = deque()
         self._held: deque[ReplySlot] = deque()
-        """Those of the slots whose requests nobody has taken up yet."""
+        """The slots whose requests have not been started."""
         self._stream: ChunkSink | None = None
         self._blocked = False
-        """A body is being unpacked, or a stream or a socket has its turn or will have it: what is behind it waits."""
+        """Whether a body is being decompressed, or a stream or WebSocket is open or queued; later requests wait."""
         self._upgrade: tuple[WebSocket, bytes] | None = None
-        """A handshake that was accepted, and what is to be said to it in its slot."""
+        """An accepted handshake, and the bytes to send in its slot."""
         self._rest = b""
-        """What came behind it."""
+        """Bytes that came after the handshake."""
         self.last = False
-        """No further request is taken: the connection ends when those before are answered."""
+        """Whether no further request is accepted: the connection ends when the earlier ones are answered."""
         self._refused = False
         self._busy = False
         self._full = False
-        """The peer does not read what it was sent."""
+        """Whether the peer does not read what was sent to it."""
         self._paused = False
         self._leaving: Timer | None = None
 
     @property
     def over(self) -> bool:
-        """Is the peer gone, or somebody else's?"""
+        """Whether the peer is gone, or its connection was passed on to a WebSocket."""
         return self._transport is None
 
     @property
     def waiting(self) -> bool:
-        """Is the peer waiting for us?"""
+        """Whether the peer waits for a reply or reads a stream."""
         return bool(self._slots) or self._stream is not None
 
     @property
     def upgraded(self) -> bool:
-        """Is what comes now for a socket?"""
+        """Whether received bytes belong to a WebSocket."""
         return self._upgrade is not None
 
     @property
     def unsent(self) -> int:
-        """Bytes of replies that the peer does not take; with a stream it is its source that decides how long it may."""
+        """Return the unread reply bytes of a stuck peer; 0 during a stream, because its source has its own limit."""
         if not self._full or self._stream is not None or self._transport is None:
             return 0
         return self._transport.get_write_buffer_size()
@@ -91,7 +91,7 @@ class Answering:
     # Requests
 
     def add(self, slot: ReplySlot) -> None:
-        """Take up a request, or have it wait where the peer has not taken what it asked for before."""
+        """Start a request, or queue it while the peer has not read its earlier replies or has too many requests."""
         self._slots.append(slot)
         if self._held or self._full or self._blocked or len(self._slots) > PIPELINE_MAX:
             self._held.append(slot)
@@ -100,35 +100,35 @@ class Answering:
 
     @property
     def free(self) -> bool:
-        """Would a request be taken up at once?"""
+        """Whether a new request would be started at once."""
         return not (self.last or self._held or self._full or self._blocked) and len(self._slots) < PIPELINE_MAX
 
     def expect(self) -> ReplySlot:
-        """Take the next place, for a reply that comes in a later turn of the loop."""
+        """Reserve the next place for a reply that comes in a later loop turn."""
         slot = ReplySlot(None)
         self._slots.append(slot)
         return slot
 
     def tell(self, slot: ReplySlot, body: bytes) -> None:
-        """A `200` with this JSON is the reply."""
+        """Answer a slot of the short path with `200` and this JSON body."""
         transport = self._transport
         if transport is None:
             return
         slots = self._slots
         text = b"%b%x\r\ncontent-length: %d\r\n\r\n%b" % (OK_JSON, next_number(), len(body), body)
         if len(slots) == 1 and not (self.last or self._busy or self._paused):
-            # Nothing before it, nothing behind it, and the connection goes on: as nearly always.
+            # The usual case: no other slot exists, and the connection stays open.
             slots.clear()
             transport.write(text)
         elif self.last:
-            self.settle(slot, Reply(200, body))  # whose head may say that the connection ends
+            self.settle(slot, Reply(200, body))  # its head may have to announce the end of the connection
         else:
             slot.answer = text
             if not self._busy:
                 self.flush()
 
     def settle(self, slot: ReplySlot, reply: Reply) -> None:
-        """This is the reply."""
+        """Answer a slot with this reply; if the slot has a request, log it."""
         if slot.request is not None:
             self._answered(slot.request, reply, self._transport)
         if self._transport is not None:
@@ -137,23 +137,23 @@ class Answering:
                 self.flush()
 
     def add_last(self, request: Request) -> None:
-        """Take up a request of which only the beginning was read; the rest is ignored."""
+        """Start a request of which only the beginning was read; the rest is ignored."""
         self._refused = self.last = True
         self.add(ReplySlot(request, keep_alive=False))
 
     def refuse(self, request: Request, reply: Reply) -> None:
-        """Answer what is not a whole request, in its slot, and take no further one."""
+        """Answer an incomplete or invalid request in its slot, and accept no further request."""
         if not self.last:
             self._refused = self.last = True
             self._answered(request, reply, self._transport)
             self._slots.append(ReplySlot(request, keep_alive=False, answer=reply))
 
     def say(self, answer: bytes) -> None:
-        """Have something of the connection's own said in its slot."""
+        """Queue bytes of the connection itself, such as `100 Continue`, in their slot."""
         self._slots.append(ReplySlot(None, keep_alive=False, answer=answer))
 
     def keep(self, data: bytes) -> None:
-        """Keep what came behind a handshake until its turn has come."""
+        """Keep bytes that came after a handshake until the WebSocket is opened."""
         self._rest += data
         self._keep_pace()
 
@@ -189,7 +189,7 @@ class Answering:
                 self.flush()
 
     def _reply(self, slot: ReplySlot, request: Request, reply: Reply) -> None:
-        """The reply is there; perhaps it is to be packed first."""
+        """Store the reply in its slot, compressed first if needed."""
         size = reply.size if reply.more else len(reply.body)
         if size >= PACKED_MIN:
             answer = self._packing.pack(request, reply)
@@ -198,7 +198,7 @@ class Answering:
                 return
             reply = answer
         slot.answer = reply
-        # So much is not collected: the transport says when it is too much.
+        # A large reply is written at once instead of being collected, so that the transport can report a full buffer.
         if size > JOIN_MAX:
             self._send_ready()
 
@@ -219,8 +219,8 @@ class Answering:
             tell_closed(answer.source.closed)
 
     def _accept(self, slot: ReplySlot, upgrade: Upgrade) -> None:
-        """A WebSocket, if that is what was asked for; then no request can come any more."""
-        # Loaded by the first who asks: a start should not wait for what few use.
+        """Prepare a WebSocket if the request is a handshake, else refuse it. No request can follow a handshake."""
+        # Imported on first use: few clients need WebSockets, and a start should not wait for the import.
         from driftq.http.transport.websocket import WebSocket, accept_handshake
 
         assert slot.request is not None
@@ -237,11 +237,11 @@ class Answering:
     # Answers
 
     def begin(self) -> None:
-        """Several requests may come now: what is ready is collected until `flush`."""
+        """Collect replies until `flush`, because several requests may follow."""
         self._busy = True
 
     def flush(self) -> None:
-        """Send the replies whose turn has come, and take up what has waited for that."""
+        """Send the replies that are next in order, and start requests that waited."""
         slots = self._slots
         if slots and slots[0].answer is not None:
             self._send_ready()
@@ -258,7 +258,7 @@ class Answering:
             self._leave(transport)
 
     def _take_held(self) -> None:
-        """Take up what has waited; where that is much, others have a turn in between."""
+        """Start waiting requests; after `PIPELINE_MAX` of them, let other connections run first."""
         self._busy = True
         for _ in range(PIPELINE_MAX):
             if not self._may_take():
@@ -290,7 +290,7 @@ class Answering:
             length = answer.size if answer.more else len(answer.body)
             head = encode_head(answer, length, request_id=slot.request_id, keep_alive=keep_alive, old=slot.old)
             if not slots and not parts and not answer.more and length <= JOIN_MAX and slot.with_body:
-                # One short reply, as nearly always.
+                # The usual case: one short reply.
                 transport.write(head + answer.body)
                 return
             parts.append(head)
@@ -304,7 +304,7 @@ class Answering:
             self._open(transport, slots.popleft())
 
     def _open(self, transport: asyncio.Transport, slot: ReplySlot) -> None:
-        """A stream's slot, or a socket's, has come."""
+        """Open the stream or the WebSocket whose slot is next."""
         if self._upgrade is not None:
             self._hand_over(transport, *self._upgrade)
             return
@@ -321,7 +321,7 @@ class Answering:
     def _stream_ended(self) -> None:
         self._stream = None
         self._blocked = False
-        # Nobody knows when somebody who does not read takes the end of it: such a connection is not kept.
+        # A peer that does not read may never read the end of the stream: its connection is not kept.
         self.last |= self._full
         self.flush()
 
@@ -338,21 +338,21 @@ class Answering:
     # Life
 
     def pause(self) -> None:
-        """The peer does not read."""
+        """Stop reading and starting requests, because the peer does not read."""
         self._full = True
         if self._stream is not None:
             self._stream.pause()
         self._keep_pace()
 
     def resume(self) -> None:
-        """It does again."""
+        """Continue, because the peer reads again."""
         self._full = False
         if self._stream is not None:
             self._stream.resume()
         self.flush()
 
     def end(self) -> bool:
-        """The peer sends no more. Does it still wait for anything? Who reads a stream and hangs up is gone."""
+        """Note that the peer sends no more. Returns whether replies are due; a peer that reads a stream is dropped."""
         self.last = True
         self._hang_up()
         if self._stream is not None and self._transport is not None:
@@ -361,7 +361,7 @@ class Answering:
         return bool(self._slots)
 
     def finish(self) -> None:
-        """The server is going."""
+        """Accept no further request and close after the last reply, because the server shuts down."""
         self.last = True
         self._refused = False
         if self._stream is not None:
@@ -372,7 +372,7 @@ class Answering:
         self.flush()
 
     def lose(self) -> None:
-        """The peer is gone."""
+        """Release everything, because the peer is gone."""
         self.last = True
         self._transport = None
         for slot in self._slots:
@@ -387,13 +387,13 @@ class Answering:
             self._leaving.cancel()
 
     def _hang_up(self) -> None:
-        """Nobody is to be kept waiting, and no slot for somebody who may be gone: what can be answered now is."""
+        """Have waiting requests answered now where possible, because their caller may be gone or should not wait."""
         for slot in list(self._slots):
             if slot.answer is None and slot.request is not None:
                 slot.request.hang_up()
 
     def _leave(self, transport: asyncio.Transport) -> None:
-        """Close behind the last reply; a peer that does not take it, or goes on sending, is not waited for for ever."""
+        """Close after the last reply; abort after `LINGER_MS` if the peer does not read it or keeps sending."""
         self._leaving = self._serving.runtime.later(LINGER_MS, transport.abort)
         if self._refused:
             transport.write_eof()
@@ -401,7 +401,7 @@ class Answering:
             transport.close()
 
     def _keep_pace(self) -> None:
-        """Read from the peer, or do not, as it keeps up."""
+        """Start or stop reading from the peer, depending on whether it keeps up."""
         wait = self._full or len(self._slots) >= PIPELINE_MAX or len(self._rest) > HIGH_WATER
         transport = self._transport
         if wait == self._paused or transport is None or transport.is_closing():

@@ -1,14 +1,13 @@
-"""The hearing half of an HTTP/1 connection: bytes in, requests out. llhttp (httptools) parses.
+"""The receiving half of an HTTP/1 connection: turns bytes into requests. llhttp (httptools) parses.
 
-A request that breaks the rules of HTTP or a limit is answered with an envelope in its turn, and is the last one: what
-the bytes behind it mean is anybody's guess. A body that is too long is the app's to refuse, for it may have a better
-reason to.
+A request that violates HTTP or a limit gets an error envelope in its turn and is the last one, because the meaning of
+the bytes after it is unknown. A body that is too long is refused by the app, which may have another reason to refuse.
 
-Time is kept by a timer that looks in four times in the shortest of the limits and counts how often it has found the
-connection as it was: no request pays for a clock.
+Timeouts use one timer, which fires four times within the shortest timeout and counts how often the connection has not
+changed. So a request never reads the clock for timeouts.
 
-A request whose head was parsed before (`http/transport/head_cache`) and that is whole in one read does not reach the
-parser, which stands between two requests then and hears nothing of it.
+A request whose head was parsed before (`http/transport/head_cache`) and that arrives whole in one read bypasses the
+parser. This happens only between two requests, so the parser need not know of it.
 """
 
 import asyncio
@@ -28,14 +27,14 @@ TARGET_BYTES_MAX = 64 << 10
 HEADER_BYTES_MAX = 64 << 10
 HEADERS_MAX = 200
 BODY_STEP = 64 << 10
-"""So much of a body must come in the time that a body has; who sends less has stopped sending."""
+"""A peer must send at least this many bytes of a body within the body timeout; a slower one counts as stopped."""
 
 _HEADER_FRAME = len(": \r\n")
 _HEAD_SURE = min(TARGET_BYTES_MAX, HEADER_BYTES_MAX) // 2
 _HEAD_END = b"\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LOOKS = 4
-"""How often the shortest limit of time is looked at."""
+"""How often the timer fires within the shortest timeout."""
 
 
 class _State(Enum):
@@ -49,7 +48,7 @@ class _State(Enum):
 
 
 class Http1(asyncio.Protocol):
-    """The loop's callbacks above, the parser's callbacks below."""
+    """One HTTP/1 connection: callbacks of the loop come first in the class, then callbacks of the parser."""
 
     def __init__(self, serving: Serving, transport: asyncio.Transport) -> None:
         self._serving = serving
@@ -61,12 +60,12 @@ class Http1(asyncio.Protocol):
         self._known = serving.heads.known
         self._newest: KnownHead | None = None
         self._newest_raw = b""
-        """The head that was known last, and its bytes: the next one is the same, nearly always."""
+        """The head that was recognised last, and its bytes: the next head is usually equal."""
         self._requests = 0
         self._unread_head = 0
-        """Bytes that came since the head of a request began."""
+        """Bytes received since the head of the current request began."""
         self._fed = 0
-        """Bytes of the read that is being taken in."""
+        """Bytes of the read that is being processed."""
         self._seen = (_State.HEAD, 0, 0)
         self._looks = 0
         terms = serving.terms
@@ -78,13 +77,13 @@ class Http1(asyncio.Protocol):
     # From the loop
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer is gone, and with it whoever waits for a reply."""
+        """Stop the timer and drop all unanswered requests, because the peer is gone."""
         self._timer.cancel()
         self._serving.peers.discard(self)
         self._answering.lose()
 
     def data_received(self, data: bytes) -> None:
-        """Take in what has come, and send what is ready."""
+        """Process received bytes, and send the replies that are ready."""
         answering = self._answering
         if data.startswith(self._newest_raw) and self._take_like_newest(data):
             return
@@ -99,37 +98,37 @@ class Http1(asyncio.Protocol):
         answering.flush()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it may still read what it asked for."""
+        """Accept no more requests. Returns whether the peer still waits for replies."""
         return self._answering.end()
 
     def pause_writing(self) -> None:
-        """The peer does not read."""
+        """Stop answering until `resume_writing`, because the peer does not read."""
         self._answering.pause()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Continue, because the peer reads again."""
         self._answering.resume()
 
     def finish(self) -> None:
-        """The server is going: end as soon as everything that was asked is answered."""
+        """Close as soon as all received requests are answered, because the server shuts down."""
         self._answering.finish()
 
     def abort(self) -> None:
-        """End now."""
+        """Abort the connection without waiting for unsent bytes."""
         self._transport.abort()
 
     # From the parser
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Note that the first byte of a request was parsed."""
         self._begun = True
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target."""
+        """Add a part of the request target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; behind the body a trailer, which nobody here asks for but which counts."""
+        """Add a header. After the body it is a trailer: it is ignored, but its size counts."""
         if self._in_head:
             self._headers.append((name.lower(), value))
         else:
@@ -138,9 +137,9 @@ class Http1(asyncio.Protocol):
                 self._refuse_headers()
 
     def on_headers_complete(self) -> None:
-        """The head is there: refuse what is too long before its body is read."""
+        """Check the complete head: refuse one that is too long before its body is read."""
         self._in_head = False
-        # What has come since the head began is an upper bound of its length, and nearly always small enough.
+        # The bytes since the head began are an upper bound of its length, and usually below the limit.
         if self._unread_head + self._fed > _HEAD_SURE or len(self._headers) > HEADERS_MAX:
             self._check_head()
         self._unread_head = 0
@@ -159,7 +158,7 @@ class Http1(asyncio.Protocol):
             self._answering.say(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Add a part of the body, unless the body is too long."""
         self._body_bytes += len(body)
         if self._body_bytes > self._body_bytes_max:
             self._take_oversized()
@@ -167,7 +166,7 @@ class Http1(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """A whole request."""
+        """Build the request from its parts and have it answered."""
         answering = self._answering
         if answering.last:
             return
@@ -179,7 +178,7 @@ class Http1(asyncio.Protocol):
         if self._raw_head and keep_alive:
             self._heads.learn(self._raw_head, self._target, request, self._serving.shortcut)
         answering.last = not keep_alive
-        # A client of HTTP/1.0 that says nothing about its connection does not keep it.
+        # A client of HTTP/1.0 that sends no `Connection` header does not keep its connection open.
         old = (self._told or not keep_alive) and parser.get_http_version() == "1.0"
         answering.add(ReplySlot(request, keep_alive=keep_alive, old=old, coded=self._coded))
         self._requests += 1
@@ -188,7 +187,7 @@ class Http1(asyncio.Protocol):
     # The rest
 
     def _take_like_newest(self, data: bytes) -> bool:
-        """Take up the one request that these bytes are, if its head is that of the one before; that it is, is known."""
+        """Start the one request in `data` if it is complete; the caller knows that its head equals the newest one."""
         newest, answering = self._newest, self._answering
         end = len(self._newest_raw)
         if newest is None or self._begun or answering.last or len(data) != end + newest.body_bytes:
@@ -203,12 +202,12 @@ class Http1(asyncio.Protocol):
         return True
 
     def _take_short(self, head: KnownHead, body: bytes) -> bool:
-        """Take up a request by the short way, if there is one and nothing is before it that waits."""
+        """Start a request on the short path, if its head has one and no earlier request waits."""
         shortcut = head.shortcut
         return shortcut is not None and self._answering.free and shortcut(body, self._answering)
 
     def _take_known(self, data: bytes) -> bytes:
-        """Take up requests whose heads are known; what is returned begins with one that is not, or is not whole."""
+        """Start the leading requests with known heads. Returns the bytes from the first other or incomplete one on."""
         known, find, answering = self._known, self._heads.find, self._answering
         start = 0
         while True:
@@ -234,7 +233,7 @@ class Http1(asyncio.Protocol):
         return data[start:]
 
     def _hear(self, data: bytes) -> None:
-        """Have the parser read."""
+        """Pass bytes to the parser, and refuse a head that is too long."""
         if not self._begun:
             end = data.find(_HEAD_END, 0, HEAD_KEPT_MAX) + len(_HEAD_END)
             self._raw_head = data[:end] if end >= len(_HEAD_END) else b""
@@ -248,9 +247,9 @@ class Http1(asyncio.Protocol):
 
     def _begin(self) -> None:
         self._begun = False
-        """Has the parser seen the first byte of a request?"""
+        """Whether the parser has seen the first byte of a request."""
         self._raw_head = b""
-        """The bytes of its head, where they came in one read; they may be others' if it is none that is kept."""
+        """The bytes of its head if they came in one read. For a head that is not kept they may be other bytes."""
         self._target = b""
         self._headers: Headers = []
         self._trailer_bytes = 0
@@ -258,12 +257,12 @@ class Http1(asyncio.Protocol):
         self._body_bytes = 0
         self._coded = False
         self._told = False
-        """Does the request say what is to become of the connection?"""
+        """Whether the request has a `Connection` header."""
         self._in_head = True
         self._unread_head = 0
 
     def _feed(self, data: bytes) -> bytes:
-        """Parse; what is returned is still to be parsed."""
+        """Parse bytes. Returns the bytes that are still to be parsed."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -271,7 +270,7 @@ class Http1(asyncio.Protocol):
             if self._answering.upgraded:
                 self._answering.keep(rest)
                 return b""
-            # No other protocol is spoken here. The request was answered as if it had not asked for one.
+            # No other protocol is supported. The request was answered as if it had not asked for an upgrade.
             self._parser = httptools.HttpRequestParser(self)
             return rest
         except httptools.HttpParserError as error:
@@ -292,12 +291,12 @@ class Http1(asyncio.Protocol):
         self._refuse(message, 431)
 
     def _refuse(self, message: str, status: int) -> None:
-        """Answer what is being read, and take nothing more."""
+        """Refuse the request that is being read, and accept no further one."""
         request = Request.of(b"", self._target, self._headers, b"")
         self._answering.refuse(request, refused(self._target, message, status))
 
     def _take_oversized(self) -> None:
-        """Have the request answered without its body, which is dropped, and with it all that comes behind."""
+        """Have the request answered without its body; the body and all later bytes are dropped."""
         if not self._answering.last:
             method, target = self._parser.get_method(), self._target
             self._answering.add_last(Request.of(method, target, self._headers, b"", oversized=True))
@@ -305,7 +304,7 @@ class Http1(asyncio.Protocol):
     # Time
 
     def _look(self) -> None:
-        """Has it been like this for too long?"""
+        """Check whether the connection has been in the same state for too long."""
         if self._answering.over:
             return
         self._timer = self._serving.runtime.later(self._look_ms, self._look)
@@ -317,7 +316,7 @@ class Http1(asyncio.Protocol):
             self._lose_patience(state)
 
     def _state(self) -> tuple[_State, int]:
-        """What is waited for, and a number that changes if that gets on."""
+        """Return the state, and a number that changes when the awaited part makes progress."""
         unsent = self._answering.unsent
         if unsent:
             return _State.STUCK, unsent

@@ -1,1 +1,1 @@
-"""HTTP/2."""
+"""HTTP/2: the connection, its exchanges and the sender."""

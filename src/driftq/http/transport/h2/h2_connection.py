@@ -1,13 +1,14 @@
-"""One HTTP/2 connection, by prior knowledge and without TLS. `h2` keeps the protocol; this module answers requests.
+"""One HTTP/2 connection, by prior knowledge and without TLS. `h2` implements the protocol; this module answers.
 
-Requests, replies and streams are those of HTTP/1, and so are the limits; a WebSocket is refused (http-v0 §1.1).
+Requests, replies, streams and limits are the same as for HTTP/1; a WebSocket is refused (http-v0 §1.1).
 
 Invariants
-- Exchanges wait for nobody but themselves: what has no window stays with its exchange, and who has some takes turns.
-- What is sent in one turn of the loop leaves together. A peer that does not read is not read from.
-- A peer that makes work without asking for anything (resets, pings, settings, empty frames) is told to calm down and
-  let go; what it may keep us busy with is bounded by `TROUBLE_MAX`, by the exchanges at one time, and by the bytes of
-  bodies under way.
+- An exchange never waits for another one: bytes without a window stay with their exchange, and exchanges that have a
+  window take turns.
+- Frames of one loop turn leave together. While a peer does not read, the server does not read from it.
+- A peer that causes work without requests (resets, pings, settings, empty frames) is disconnected with
+  ENHANCE_YOUR_CALM. The work it can cause is limited by `TROUBLE_MAX`, by the number of concurrent exchanges, and by
+  the total bytes of unfinished bodies.
 """
 
 import asyncio
@@ -35,16 +36,16 @@ from driftq.http.v0.errors import refusal
 from driftq.system.runtime import Timer
 
 PING_MS = 20_000
-"""How long until the next ping, and how long the peer has to answer it."""
+"""The interval between pings, which is also the time the peer has to answer one, in ms."""
 TROUBLE_MAX = 1000
-"""So much more trouble than answers may a peer make."""
+"""How many more such frames than answers a peer may cause; the excess is halved at every check."""
 
 _LOOKS = 4
 _FRAME_HEAD_BYTES = 9
 
 
 class Http2(asyncio.Protocol):
-    """The loop's callbacks above, what becomes of requests below."""
+    """One HTTP/2 connection: callbacks of the loop come first in the class, then the handling of requests."""
 
     def __init__(self, serving: Serving, transport: asyncio.Transport) -> None:
         self._serving = serving
@@ -54,9 +55,9 @@ class Http2(asyncio.Protocol):
         self._exchanges: dict[int, Exchange] = {}
         self._rounds = Rounds(serving.runtime, transport, self._h2, on_sent=self._sent, on_failed=self._forget)
         self._body_bytes = 0
-        """Of all requests that are not complete."""
+        """Body bytes of all incomplete requests."""
         self._asked = 0
-        """Requests under way, those of which the peer has lost interest too."""
+        """Requests without an answer, including those that the peer has reset."""
         self._last_number = 0
         self._trouble = 0
         self._over = False
@@ -86,7 +87,7 @@ class Http2(asyncio.Protocol):
     # From the loop
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer is gone, and so is whatever it asked for."""
+        """Stop the timers and end all exchanges, because the peer is gone."""
         self._over = True
         self._timer.cancel()
         if self._leaving is not None:
@@ -98,7 +99,7 @@ class Http2(asyncio.Protocol):
         self._rounds.close()
 
     def data_received(self, data: bytes) -> None:
-        """Frames, or parts of them."""
+        """Process received frames or parts of frames, then send what is ready."""
         if self._leaving is not None:
             return
         self._rounds.begin()
@@ -109,24 +110,24 @@ class Http2(asyncio.Protocol):
                 if handle is not None:
                     handle(event)
         except H2Error:
-            # What is to be said about it has been put where `data_to_send` finds it.
+            # h2 has already queued the error frames for `data_to_send`.
             self._leave()
             return
         if self._trouble > TROUBLE_MAX or self._asked > 2 * EXCHANGES_MAX:
             self._dismiss(ErrorCodes.ENHANCE_YOUR_CALM)
         elif len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + _FRAME_HEAD_BYTES:
-            # h2 would gather the whole of a frame, up to 16 MiB, before it finds that it is too long.
+            # h2 would buffer a whole frame of up to 16 MiB before it rejects the frame as too long.
             self._dismiss(ErrorCodes.FRAME_SIZE_ERROR)
         else:
             self._rounds.flush()
 
     def eof_received(self) -> bool:
-        """The peer hangs up."""
+        """Abort the connection, because the peer has closed its side."""
         self._transport.abort()
         return False
 
     def pause_writing(self) -> None:
-        """The peer does not read."""
+        """Stop reading and sending, because the peer does not read."""
         self._rounds.full = True
         for exchange in self._exchanges.values():
             exchange.tight = True
@@ -134,7 +135,7 @@ class Http2(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Continue, because the peer reads again."""
         self._rounds.full = False
         if self._transport.is_closing():
             return
@@ -144,10 +145,10 @@ class Http2(asyncio.Protocol):
             exchange.tell_room()
 
     def finish(self) -> None:
-        """The server is going: no more requests, and the end when those that came are answered."""
+        """Refuse new requests and close after the current ones are answered, because the server shuts down."""
         if not self._last and not self._over and self._leaving is None:
             self._last = True
-            # h2 would send nothing behind a GOAWAY of its own.
+            # After a GOAWAY made by h2 itself, h2 would send nothing more.
             self._transport.write(GoAwayFrame(0, last_stream_id=self._last_number).serialize())
             for exchange in list(self._exchanges.values()):
                 exchange.goodbye()
@@ -155,17 +156,17 @@ class Http2(asyncio.Protocol):
                 self._leave()
 
     def abort(self) -> None:
-        """End now."""
+        """Abort the connection without waiting for unsent bytes."""
         self._transport.abort()
 
     # For exchanges
 
     def cut(self, exchange: Exchange) -> None:
-        """Reset it."""
+        """Reset the exchange with INTERNAL_ERROR."""
         self._reset(exchange, ErrorCodes.INTERNAL_ERROR)
 
     def part(self, exchange: Exchange) -> None:
-        """The source is told now that it has closed; the peer has a while to take the rest."""
+        """Call the source's `closed` soon; reset the exchange if the peer has not read the rest after `LINGER_MS`."""
         self._serving.runtime.soon(exchange.tell_closed)
         self._serving.runtime.later(LINGER_MS, lambda: self._reset(exchange, ErrorCodes.CANCEL))
 
@@ -174,7 +175,7 @@ class Http2(asyncio.Protocol):
     def _on_request(self, event: events.RequestReceived) -> None:
         number = event.stream_id
         self._last_number = number
-        # One that stands in the head of a request makes no work of its own.
+        # A priority in the head of a request is not an extra frame.
         self._trouble -= event.priority_updated is not None
         if self._last:
             self._h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
@@ -206,7 +207,7 @@ class Http2(asyncio.Protocol):
         if exchange.body_bytes > self._body_bytes_max:
             self._take(exchange, oversized=True)
         elif self._body_bytes > 2 * self._body_bytes_max:
-            # Nothing was done for it yet: the peer may ask again, one after the other.
+            # Nothing was done for this request yet, so the peer may send it again later.
             self._reset(exchange, ErrorCodes.REFUSED_STREAM)
 
     def _on_ended(self, event: events.StreamEnded) -> None:
@@ -240,13 +241,13 @@ class Http2(asyncio.Protocol):
         self._pinged = False
 
     def _on_goaway(self, _: events.ConnectionTerminated) -> None:
-        """h2 sends nothing more once the peer has said that it goes."""
+        """Close the connection: h2 sends nothing more after the peer's GOAWAY."""
         self._leave()
 
     # Requests
 
     def _take(self, exchange: Exchange, *, oversized: bool) -> None:
-        """Have a request answered; of an oversized one the rest is ignored."""
+        """Have a request answered; the rest of an oversized one is ignored."""
         exchange.heard = True
         self._body_bytes -= exchange.body_bytes
         exchange.body_bytes = 0
@@ -270,7 +271,7 @@ class Http2(asyncio.Protocol):
             self._open(exchange, request, answer)
 
     def _refuse(self, exchange: Exchange, reply: Reply) -> None:
-        """Answer a request that is not whole; the rest of it is ignored."""
+        """Refuse an incomplete request; the rest of it is ignored."""
         exchange.heard = True
         exchange.request = Request.of(exchange.method, exchange.target, exchange.headers, b"")
         self._serving.requests.answered(exchange.request, reply, self._transport)
@@ -315,7 +316,7 @@ class Http2(asyncio.Protocol):
         self._rounds.post(exchange)
 
     def _sent(self, exchange: Exchange) -> None:
-        """The answer is sent; what the peer still sends of its request is of no use."""
+        """Forget an exchange whose answer is sent; stop a peer that is still sending the request."""
         if not exchange.ended:
             with suppress(H2Error):
                 self._h2.reset_stream(exchange.number, ErrorCodes.NO_ERROR)
@@ -341,7 +342,7 @@ class Http2(asyncio.Protocol):
     # Time and the end
 
     def _look(self) -> None:
-        """Is the peer there, does it want anything, and does it get on with what it sends and reads?"""
+        """Check the timeouts: incomplete bodies, a peer that does not read, an idle connection; then ping."""
         if self._leaving is not None:
             return
         terms = self._serving.terms
@@ -362,7 +363,7 @@ class Http2(asyncio.Protocol):
             self._ping()
 
     def _ping(self) -> None:
-        """Ask whether the peer is there. One that does not read cannot answer, and is not asked."""
+        """Ping the peer, or abort if it has not answered the last ping. A peer that does not read is not pinged."""
         self._since_ping_ms += self._look_ms
         if self._since_ping_ms < PING_MS or self._rounds.full:
             return
@@ -379,7 +380,7 @@ class Http2(asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Say the last word and close; nobody is waited for for ever."""
+        """Send the last frames and close; abort after `LINGER_MS`."""
         if self._leaving is None and not self._over:
             self._leaving = self._serving.runtime.later(LINGER_MS, self._transport.abort)
             self._rounds.write()

@@ -1,9 +1,9 @@
-"""One request and its answer on an HTTP/2 connection: a stream in HTTP/2's words, and the sink of one in ours.
+"""One request and its answer on an HTTP/2 connection. HTTP/2 calls this a stream; here it is also the sink of a source.
 
 Invariants
-- What waits for the peer's window, or for its socket, is bounded: a source is told that there is no room above
-  `HIGH_WATER` bytes; a reply waits as the pieces it came in.
-- A source hears `closed` once, whoever ended it.
+- The bytes that wait for the peer's window or socket are limited: above `HIGH_WATER` bytes a source gets no room. A
+  reply waits as the pieces in which it was made.
+- A source's `closed` is called once, no matter which side ended the stream.
 """
 
 import logging
@@ -20,37 +20,37 @@ _log = logging.getLogger(__name__)
 
 
 class Way(Protocol):
-    """The way out, as an exchange sees it."""
+    """The sender, as an exchange uses it."""
 
     @property
     def full(self) -> bool:
-        """Does the peer not read?"""
+        """Whether the peer does not read."""
         ...
 
     @property
     def unsent(self) -> int:
-        """Bytes of any exchange that the peer has not taken."""
+        """Return the bytes of all exchanges that the peer has not read yet."""
         ...
 
     def post(self, exchange: "Exchange") -> None:
-        """Have what it has sent at the end of the turn."""
+        """Send the waiting bytes of an exchange at the end of this loop turn."""
         ...
 
 
 class Owner(Protocol):
-    """The connection, as an exchange sees it."""
+    """The connection, as an exchange uses it."""
 
     def cut(self, exchange: "Exchange") -> None:
-        """End it without its end."""
+        """Reset the exchange before its end."""
         ...
 
     def part(self, exchange: "Exchange") -> None:
-        """The source has closed: its end may take a while to be sent, but not for ever."""
+        """Let the last bytes of a closed source be sent, within a time limit."""
         ...
 
 
 class Exchange:
-    """From the head of a request to the end of its answer."""
+    """One request and its answer, from the first head to the end of the answer."""
 
     __slots__ = (
         "_owner",
@@ -84,67 +84,67 @@ class Exchange:
         self.body: list[bytes] = []
         self.body_bytes = 0
         self.heard = False
-        """Is the request complete, or its rest of no interest?"""
+        """Whether the request is complete, or its remaining bytes are ignored."""
         self.ended = False
-        """Has the peer sent the end of it?"""
+        """Whether the peer has sent the end of the request."""
         self.looks = 0
-        """How often its body was looked at and had not got on."""
+        """Number of checks since the body last made progress."""
         self.request: Request | None = None
         self.answered = False
-        """Is the head of the answer sent?"""
+        """Whether the head of the answer was sent."""
         self.source: StreamSource | None = None
         self._parts: deque[memoryview] = deque()
         self._size = 0
         self.ending = False
-        """Does nothing come behind what waits?"""
+        """Whether the answer ends after the waiting bytes."""
         self.over = False
         self.tight = False
-        """There was no room, and the source has not been told that there is again."""
+        """Whether there was no room since the source's `room` was last called."""
 
     # For the source
 
     @property
     def room(self) -> bool:
-        """May more be written?"""
+        """Whether less than `HIGH_WATER` bytes wait, the peer reads, and the stream is open."""
         return self._size < HIGH_WATER and not self.ending and not self.over and not self._way.full
 
     @property
     def unsent(self) -> int:
-        """What the peer has not taken."""
+        """Return the bytes that the peer has not read yet, including those of other exchanges in the socket."""
         return 0 if self.over else self._size + self._way.unsent
 
     def write(self, data: bytes) -> None:
-        """Bytes of a stream."""
+        """Queue bytes of a stream for the end of this loop turn."""
         if data and not self.ending and not self.over:
             self.put(data)
             self.tight |= self._size >= HIGH_WATER
             self._way.post(self)
 
     def push(self, data: bytes) -> None:
-        """The same: the frames of one turn leave together, for they share windows."""
+        """Queue bytes like `write`: the frames of one loop turn leave together, because they share windows."""
         self.write(data)
 
     def close(self) -> None:
-        """The end, behind what waits."""
+        """End the stream after the waiting bytes."""
         if not self.ending and not self.over:
             self.ending = True
             self._way.post(self)
             self._owner.part(self)
 
     def cut(self) -> None:
-        """The end, now."""
+        """Reset the stream now, before its end."""
         if not self.over:
             self._owner.cut(self)
 
     # For the connection
 
     def put(self, data: bytes) -> None:
-        """Bytes that wait to be sent."""
+        """Add bytes that wait to be sent."""
         self._parts.append(memoryview(data))
         self._size += len(data)
 
     def take(self, most: int) -> memoryview:
-        """Bytes to send now: no more than so many, and none only if there are none."""
+        """Remove and return up to `most` bytes to send; empty only if none wait."""
         if not self._parts:
             return memoryview(b"")
         part = self._parts.popleft()
@@ -156,29 +156,29 @@ class Exchange:
 
     @property
     def empty(self) -> bool:
-        """Does nothing wait?"""
+        """Whether no bytes wait to be sent."""
         return not self._parts
 
     def open(self, source: StreamSource) -> None:
-        """The source may speak."""
+        """Start the stream of a source."""
         self.source = source
         self._call(lambda: source.opened(self))
 
     def tell_room(self) -> None:
-        """Tell the source if there is room again."""
+        """Call the source's `room` if there was no room and there is again."""
         if self.tight and self.room and self.source is not None:
             self.tight = False
             self._call(self.source.room)
 
     def goodbye(self) -> None:
-        """The server is going."""
+        """Let the source close its stream, and have a waiting request answered, because the server shuts down."""
         if self.source is not None and not self.ending:
             self._call(self.source.goodbye)
         if self.request is not None and not self.answered:
             self.request.hang_up()
 
     def end(self) -> None:
-        """It is over, for whatever reason."""
+        """Release everything and call the source's `closed`. Further calls do nothing."""
         if self.over:
             return
         self.over = True
@@ -190,7 +190,7 @@ class Exchange:
         self.tell_closed()
 
     def tell_closed(self) -> None:
-        """Tell the source, once."""
+        """Call the source's `closed`, once."""
         source, self.source = self.source, None
         if source is not None:
             tell_closed(source.closed)

@@ -1,4 +1,4 @@
-"""What is announced to a peer of HTTP/2, and the heads of requests and answers."""
+"""The settings announced to an HTTP/2 peer, and the heads of requests and answers."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _FIRST_WINDOW = 65_535
 
 
 def protocol() -> H2Connection:
-    """The protocol, with our windows and limits announced."""
+    """Return the protocol object, with the windows and limits of this server announced."""
     connection = H2Connection(
         H2Configuration(
             client_side=False, header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
@@ -43,7 +43,7 @@ def protocol() -> H2Connection:
 
 
 def read_head(owner: Owner, way: Way, number: int, pairs: list[Any]) -> Exchange:
-    """An exchange from the head of its request."""
+    """Return a new exchange from the head of its request."""
     pseudo: dict[bytes, bytes] = {}
     headers: Headers = []
     for name, value in pairs:
@@ -57,7 +57,7 @@ def read_head(owner: Owner, way: Way, number: int, pairs: list[Any]) -> Exchange
 
 
 def head_problem(exchange: Exchange) -> Reply | None:
-    """What a request is refused for whatever it asks."""
+    """Return the refusal of a request whose head is too long, or None."""
     if len(exchange.target) > TARGET_BYTES_MAX:
         message = f"the target is longer than {TARGET_BYTES_MAX} bytes"
         return refused(exchange.target, message, 414)
@@ -71,7 +71,7 @@ def head_problem(exchange: Exchange) -> Reply | None:
 def write_head(
     exchange: Exchange, status: int, content_type: bytes, headers: tuple[tuple[bytes, bytes], ...]
 ) -> Headers:
-    """The head of the answer of an exchange."""
+    """Return the head of an exchange's answer."""
     assert exchange.request is not None, "an answer is to a request"
     typed = [(b"content-type", content_type)] if content_type else []
     return [(b":status", b"%d" % status), (NAME, id_of(exchange.request)), *typed, *headers]

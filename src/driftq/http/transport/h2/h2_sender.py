@@ -1,9 +1,9 @@
-"""The speaking half of an HTTP/2 connection: what exchanges have to send goes out in turns.
+"""The sending half of an HTTP/2 connection: exchanges send their waiting bytes in turns.
 
 Invariants
-- What has no window stays with its exchange; nobody else waits for it.
+- Bytes without a window stay with their exchange and delay no other exchange.
 - Nothing is taken from an exchange while the peer does not read.
-- What is posted in one turn of the loop leaves at its end.
+- Bytes posted in one loop turn leave at its end.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from driftq.http.transport.outbox import HIGH_WATER
 from driftq.system.runtime import Runtime
 
 _ROUND_BYTES = HIGH_WATER
-"""What one exchange may send before it is the next one's turn."""
+"""How many bytes one exchange may send before the next exchange has its turn."""
 
 
 class Rounds:
-    """Those that have something to send, and the way out."""
+    """The exchanges that have something to send, in the order of their turns."""
 
     def __init__(
         self,
@@ -38,27 +38,27 @@ class Rounds:
         self._on_sent = on_sent
         self._on_failed = on_failed
         self._ready: dict[int, Exchange] = {}
-        """In the order of their turns."""
+        """Exchanges that can send, in the order of their turns."""
         self._waiting: dict[int, Exchange] = {}
-        """Those that wait for a window."""
+        """Exchanges that wait for a window."""
         self._posted = False
         self._closed = False
         self.full = False
-        """Does the peer not read?"""
+        """Whether the peer does not read."""
         self.more = False
-        """Has the window of all become larger?"""
+        """Whether the connection's window has grown since the last flush."""
 
     @property
     def unsent(self) -> int:
-        """Bytes that the peer has not taken."""
+        """Return the number of bytes that the peer has not read yet."""
         return self._transport.get_write_buffer_size()
 
     def begin(self) -> None:
-        """Several may post now: they are sent with the next `flush`."""
+        """Collect posts until the next `flush`, because several exchanges may post."""
         self._posted = True
 
     def post(self, exchange: Exchange) -> None:
-        """Have what it has sent at the end of the turn."""
+        """Send the waiting bytes of an exchange at the end of this loop turn."""
         self._waiting.pop(exchange.number, None)
         self._ready[exchange.number] = exchange
         if not self._posted:
@@ -66,12 +66,12 @@ class Rounds:
             self._runtime.soon(self.flush)
 
     def forget(self, exchange: Exchange) -> None:
-        """It has nothing to send any more."""
+        """Remove an exchange that has nothing more to send."""
         self._ready.pop(exchange.number, None)
         self._waiting.pop(exchange.number, None)
 
     def flush(self) -> None:
-        """Send what there is, in turns, until the peer's windows or its socket are full."""
+        """Send in turns until nothing is left, the windows are used up, or the peer does not read."""
         self._posted = False
         if self._closed:
             return
@@ -88,19 +88,19 @@ class Rounds:
                 self.write()
 
     def write(self) -> None:
-        """Hand over what h2 has to say."""
+        """Write the frames that h2 has prepared."""
         data = b"" if self._closed else self._h2.data_to_send()
         if data:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Nothing leaves any more."""
+        """Stop sending: nothing leaves after this call."""
         self._closed = True
         self._ready.clear()
         self._waiting.clear()
 
     def _send_some(self, exchange: Exchange) -> None:
-        """One turn of an exchange."""
+        """Give one exchange its turn; end its stream if it is complete."""
         try:
             sent = self._send_window(exchange)
             if exchange.empty and exchange.ending:
@@ -112,7 +112,7 @@ class Rounds:
         exchange.tell_room()
 
     def _send_window(self, exchange: Exchange) -> int:
-        """Send until the window is used up or its turn is over; how many bytes that were."""
+        """Send until the window or the turn is used up. Returns the number of bytes sent."""
         number, sent = exchange.number, 0
         while not exchange.empty:
             most = min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size)
