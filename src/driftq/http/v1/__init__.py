@@ -1,1 +1,1 @@
-"""The broker API on the wire (http-v1)."""
+"""The handlers of the broker API `/v1` (http-v1)."""

@@ -1,7 +1,7 @@
-"""Every request of the broker API, and every one for nothing we know, on its way to an answer (http-v1 §1.3).
+"""Passes requests of the broker API, and requests for unknown paths, to their handlers (http-v1 §1.3).
 
-The order of checks is that of the other API: state of the server, who is asking, how much they may have under way, what
-they may do, then path and method; the handler looks at the body.
+The order of checks is the same as for `/v0`: the state of the server, the caller's key, the caller's limit of requests
+in flight, the caller's rights, then path and method. The handler checks the body.
 """
 
 from driftq.errors import UnauthorizedError
@@ -32,7 +32,7 @@ _ROOT = "/v1"
 
 
 class Dialect:
-    """The handlers of one server."""
+    """The `/v1` handlers of one server."""
 
     def __init__(self, server: Server, keys: ApiKeys) -> None:
         self._server = server
@@ -55,7 +55,7 @@ class Dialect:
         self._table = RouteTable(self.routes)
 
     def handle(self, request: Request) -> Answer:
-        """The answer to a request, or what it will come from. Never raises."""
+        """Return the answer to a request, or a promise of it. Never raises."""
         try:
             answer = self._answer(request)
         except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request, not the server
@@ -76,14 +76,14 @@ class Dialect:
         return self._counted(request, route, found)
 
     def _admit(self, request: Request) -> Access:
-        """Who is asking. Raises UnauthorizedError."""
+        """Return the rights of the caller. Raise UnauthorizedError if the key is missing or unknown."""
         access = self._keys.who(request, form_token=False)
         if access is None:
             raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
         return access
 
     def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
-        """The answer to one of a key's requests, which is under way until it is there."""
+        """Return the answer to a request with a key; it counts as in flight until its answer is ready."""
         slot = self._server.admission.take_request(request.access.key_id)
         try:
             answer = _routed(request, route, found)
@@ -109,6 +109,6 @@ def _routed(request: Request, route: Route | None, found: RouteMatch | None) -> 
 
 
 def nowhere(path: str) -> Reply:
-    """There is nothing at this path."""
+    """Return the 404 for an unknown path; the text is fixed by the contract."""
     known = path == _ROOT or path.startswith(_ROOT + "/")
     return refusal(404, "not found" if known else "use /v1/* endpoints")

@@ -1,4 +1,4 @@
-"""`GET /metrics` (http-v1 §17): the four names the broker's clients know, then everything else that is counted."""
+"""`GET /metrics` (http-v1 §17): the four metrics that the broker's clients know, then all other metrics."""
 
 from collections.abc import Iterator
 
@@ -15,17 +15,17 @@ from driftq.server import Server
 
 
 class BrokerMetricsEndpoint:
-    """The page."""
+    """The handler of `GET /metrics`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of the metrics page."""
         return [Route("GET", "/metrics", self.get, Scope.READ)]
 
     def get(self, request: Request) -> Reply:
-        """Every group in every partition, zeros included; a counter from its first increment on."""
+        """Return every group in every partition, zeros included. A counter appears with its first increment."""
         groups = [found for found in self._server.broker.groups(ages=False) if may_name(request, found.topic)]
         page = encode(
             [*self._broker(request, groups), *families(self._server.figures()), *vital_families(self._server)]

@@ -1,4 +1,4 @@
-"""The error body of http-v1 §1.4, and the status of every error. No other module writes either."""
+"""Builds the error body of http-v1 §1.4 with the status of each error. Only this module does."""
 
 import logging
 
@@ -54,19 +54,19 @@ _MS_PER_S = 1000
 
 
 def refusal(status: int, message: str, *headers: tuple[bytes, bytes], **facts: object) -> Reply:
-    """An error body; `facts` stand beside code and message."""
+    """Return an error body; `facts` are additional fields next to code and message."""
     body = {"error": _CODES[status], "message": message, **facts}
     return Reply(status, json.encode(body) + b"\n", JSON, headers)
 
 
 def error_facts(error: BaseException) -> dict[str, str]:
-    """Code and message of an error that stands inside an answer."""
+    """Return the code and message of an error for use inside another answer."""
     status, message = _told(error)
     return {"error": _CODES[status], "message": message}
 
 
 def entry_failed(request: Request, error: BaseException) -> dict[str, object]:
-    """Return the result of one entry of a batch that failed: status and body of a single call."""
+    """Return the result of one failed entry of a batch: status and body of a single call."""
     status, message = _told(error)
     if not isinstance(error, DriftQError):
         _log_bug(request, error)
@@ -75,7 +75,7 @@ def entry_failed(request: Request, error: BaseException) -> dict[str, object]:
 
 
 def error_reply(error: DriftQError) -> Reply:
-    """What a caller is told of an error that the broker raised."""
+    """Return the reply to a request that failed with this error."""
     status, message = _told(error)
     if isinstance(error, ThrottledError):
         return _overloaded(error)
@@ -88,7 +88,7 @@ def error_reply(error: DriftQError) -> Reply:
 
 
 def failed_reply(request: Request, error: BaseException) -> Reply:
-    """What a caller is told of any error: of a bug, that there is one, and the log is told the rest."""
+    """Return the reply to a request that failed with any error. A bug is logged; its reply is only `INTERNAL`."""
     if isinstance(error, DriftQError):
         return error_reply(error)
     _log_bug(request, error)
@@ -101,16 +101,16 @@ def _log_bug(request: Request, error: BaseException) -> None:
 
 
 def _told(error: BaseException) -> tuple[int, str]:
-    """Status and message."""
+    """Return the status and the message of an error."""
     if not isinstance(error, DriftQError):
         return 500, "the server made a mistake; its log says more"
-    # A log that has stopped takes nothing until a restart; one write that failed may be tried again.
+    # A stopped log accepts nothing until a restart; a single failed write may be retried.
     status = 503 if isinstance(error, ShardStoppedError) else _STATUS.get(error.code, 500)
     return status, error.message
 
 
 def _overloaded(error: ThrottledError) -> Reply:
-    """Too much at one time (http-v1 §12)."""
+    """Return the 429 for too much load (http-v1 §12)."""
     after_ms = error.retry_after_ms or _MS_PER_S
     seconds = max(1, -(-after_ms // _MS_PER_S))
     return refusal(429, error.message, (b"retry-after", b"%d" % seconds), **_load_facts(error))

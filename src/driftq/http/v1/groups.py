@@ -1,4 +1,4 @@
-"""Groups: how they stand, and moving them (http-v1 §22)."""
+"""The handlers of groups: report their state, and move them (http-v1 §22)."""
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -24,7 +24,7 @@ class SeekTarget(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SeekBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a group is to go on."""
+    """The body of a seek: where a group continues."""
 
     topic: str | None = None
     group: str | None = None
@@ -35,7 +35,7 @@ class SeekBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GroupEndpoints:
-    """The handlers."""
+    """The handlers of `/v1/groups`."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker
@@ -44,20 +44,20 @@ class GroupEndpoints:
         self._decoder = Decoder(SeekBody)
 
     def routes(self) -> list[Route]:
-        """Two."""
+        """Return the routes of groups."""
         return [
             Route("GET", "/v1/groups", self.show, Scope.READ),
             Route("POST", "/v1/groups/seek", self.seek, Scope.ADMIN),
         ]
 
     def show(self, request: Request) -> Reply:
-        """How groups stand."""
+        """Report the state of groups."""
         query = query_of(request)
         found = self._broker.groups(stripped(query.get("topic")) or None, stripped(query.get("group")) or None)
         return json_reply(200, GroupList([one for one in found if may_name(request, one.topic)]))
 
     def seek(self, request: Request) -> Pending[Reply]:
-        """Put a group elsewhere."""
+        """Move the position of a group in some or all partitions."""
         given = only_body(self._decoder, request, self._body_bytes_max)
         topic, group = stripped(given.topic), stripped(given.group)
         if not (topic and group):
@@ -88,12 +88,12 @@ class GroupEndpoints:
         return sorted(set(given))
 
     async def _offset(self, topic: str, to: str | SeekTarget | None) -> int:
-        """The offset of the first message that is to be delivered again, if there is one."""
+        """Return the offset of the first message that will be delivered again."""
         if to == "earliest":
             return 0
         name = broker_topic(topic)
         if isinstance(to, SeekTarget):
-            # The cursor before a message is its offset.
+            # The cursor before a message equals the offset of that message.
             return await self._engine.seek(name, to.timestamp) if to.timestamp is not None else to.offset or 0
         return self._engine.topic(name).head
 

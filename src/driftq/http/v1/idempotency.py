@@ -1,5 +1,5 @@
-"""The idempotency registry over HTTP (http-v1 §22): begin, renew, commit and fail, of one key or of many in a batch,
-and a look at an entry.
+"""The idempotency registry over HTTP (http-v1 §22): begin, renew, commit and fail, for one key or for a batch of keys;
+and a GET of one entry.
 """
 
 from base64 import b64decode, b64encode
@@ -28,11 +28,11 @@ from driftq.system.runtime import Pending
 _PATH = "/v1/idempotency"
 
 Standing = dict[str, object]
-"""How a key stands after a call, as it is answered."""
+"""The state of a key after a call, as it is answered."""
 
 
 class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key, and what is to become of it."""
+    """The body of a call about one key."""
 
     tenant_id: str | None = None
     topic: str | None = None
@@ -45,7 +45,7 @@ class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyBatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """One key of a batch."""
+    """One key of a batch, with its result or error."""
 
     tenant_id: str | None = None
     idempotency_key: str | None = None
@@ -54,7 +54,7 @@ class KeyBatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyBatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys of one group, and what one owner makes of them."""
+    """The body of a call about many keys of one group and one owner."""
 
     topic: str | None = None
     group: str | None = None
@@ -75,7 +75,7 @@ _Call = Callable[[_Asked], Standing | Pending[Standing]]
 
 
 class IdempotencyEndpoints:
-    """The handlers."""
+    """The handlers of `/v1/idempotency`."""
 
     def __init__(self, server: Server) -> None:
         self._registry = server.registry
@@ -98,7 +98,7 @@ class IdempotencyEndpoints:
         return routes
 
     def get(self, request: Request) -> Reply:
-        """What is known of a key."""
+        """Return the entry of a key. Raise NotFoundError if there is none."""
         query = query_of(request)
         scope = _scope(request, *map(query.get, ("tenant_id", "topic", "group", "idempotency_key")))
         entry = self._registry.entry(scope)
@@ -136,16 +136,16 @@ class IdempotencyEndpoints:
         return answered(request, entries, ask, lambda standing: {"code": 200, **standing})
 
     def _begin(self, asked: _Asked) -> Standing:
-        """Take a key, unless its work is done."""
+        """Lease a key to an owner, unless its work is already done."""
         return _begun(self._registry.begin_key(asked.scope, asked.owner, asked.lease_ms))
 
     def _renew(self, asked: _Asked) -> Standing:
-        """Keep a key."""
+        """Extend the lease of a key."""
         until = self._registry.renew_key(asked.scope, asked.owner, asked.lease_ms)
         return {"status": "PENDING", "already_done": False, "lease_until_ms": until}
 
     def _commit(self, asked: _Asked) -> Pending[Standing]:
-        """Commit a key."""
+        """Store the result of a key and mark it as committed."""
         standing: Pending[Standing] = Pending()
         committed = self._registry.commit_key(asked.scope, asked.owner, asked.result)
         settle_with(committed, standing, lambda _: {"status": "COMMITTED", "already_done": True})
@@ -178,7 +178,7 @@ def _scope(request: Request, tenant: str | None, topic: str | None, group: str |
 
 
 def _asked(scope: KeyScope, owner: str, lease_ms: int | None, result: str | None, error: str | None) -> _Asked:
-    """Return what is asked about a key. Raise InvalidRequestError."""
+    """Return the checked values of a call about a key. Raise InvalidRequestError if the result is not base64."""
     return _Asked(scope, owner, LEASE_MS if lease_ms is None else lease_ms, _decoded(result or ""), stripped(error))
 
 

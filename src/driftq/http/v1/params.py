@@ -1,7 +1,7 @@
-"""What a request says (http-v1 §1.1): in its body or in its query, never in both.
+"""Reads the parameters of a request (http-v1 §1.1): from its body or from its query, never from both.
 
-JSON is strict: one object, no unknown field at any depth, numbers of the right kind. `null` is absent, the last of
-repeated keys counts, and half a surrogate pair is U+FFFD. A query is lenient: what is not known is passed over.
+JSON is strict: one object, no unknown field at any depth, numbers of the right kind. `null` counts as absent, the last
+of repeated keys wins, and an unpaired surrogate becomes U+FFFD. A query is lenient: unknown names are ignored.
 """
 
 import re
@@ -24,7 +24,7 @@ def may_name(request: Request, topic: str) -> bool:
 
 
 def check_name(request: Request, topic: str) -> None:
-    """Refuse a topic that the key may not use. Raises ForbiddenError."""
+    """Raise ForbiddenError if the key may not use this topic."""
     access = request.access
     if access.prefixes:
         access.check_name(broker_topic(topic))
@@ -39,7 +39,7 @@ I64 = Annotated[int, Meta(ge=-I64_MAX - 1, le=I64_MAX)]
 Query = Mapping[str, str]
 
 _SPACE = "".join(filter(str.isspace, map(chr, range(0x3001)))).translate(dict.fromkeys(range(0x1C, 0x20)))
-"""White space as Unicode has it; Python's own counts four control characters too."""
+"""White space as Unicode defines it; Python's `isspace` also includes four control characters."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
@@ -49,12 +49,12 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
 
 
 def stripped(name: str | None) -> str:
-    """A name without white space around it; none is the empty one."""
+    """Return a name without white space around it; None becomes the empty string."""
     return "" if name is None else name.strip(_SPACE)
 
 
 def body_of(decoder: Decoder[T], request: Request, body_bytes_max: int) -> T | None:
-    """What the body says; None if there is no body, and the query counts."""
+    """Return the decoded body, or None if there is no body and the query counts."""
     if request.oversized or len(request.body) > body_bytes_max:
         raise PayloadTooLargeError("the body is too large")
     if request.fault is not None:
@@ -63,13 +63,13 @@ def body_of(decoder: Decoder[T], request: Request, body_bytes_max: int) -> T | N
 
 
 def only_body(decoder: Decoder[T], request: Request, body_bytes_max: int) -> T:
-    """What the body says, where there is no other form."""
+    """Return the decoded body, for calls that take no query; an empty body is an error."""
     found = body_of(decoder, request, body_bytes_max)
     return decode(decoder, b"") if found is None else found
 
 
 def decode(decoder: Decoder[T], body: bytes) -> T:
-    """The value of strict JSON. Raises InvalidRequestError."""
+    """Return the value of strict JSON. Raise InvalidRequestError if it is invalid."""
     if b"\\u" in body and _SURROGATE.search(body) is not None:
         body = _ESCAPE.sub(_paired, body)
     try:
@@ -79,7 +79,7 @@ def decode(decoder: Decoder[T], body: bytes) -> T:
 
 
 def invalid_json(why: object) -> InvalidRequestError:
-    """The one text for whatever is wrong with a body."""
+    """Return the error for an invalid body; all reasons share this text."""
     return InvalidRequestError(f"invalid json body: {why}")
 
 
@@ -88,13 +88,13 @@ def _paired(match: re.Match[bytes]) -> bytes:
 
 
 def query_of(request: Request) -> Query:
-    """The query; of a repeated name the first counts."""
+    """Return the arguments of the query; of a repeated name, the first."""
     text = request.query.encode("latin-1").decode("utf-8", "replace")
     return dict(reversed(parse_qsl(text, keep_blank_values=True, errors="replace")))
 
 
 def whole_number(query: Query, name: str, least: int, most: int) -> int | None:
-    """An integer of a query; None if it is absent or blank. Raises InvalidRequestError."""
+    """Return an integer of a query, or None if it is absent or blank. Raise InvalidRequestError if it is invalid."""
     text = query.get(name)
     if text is None or not stripped(text):
         return None

@@ -1,4 +1,4 @@
-"""`/v1/healthz` and `/v1/version` (http-v1 §3.1, §3.2)."""
+"""The handlers of `/v1/healthz` and `/v1/version` (http-v1 §3.1, §3.2)."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 
@@ -12,7 +12,7 @@ from driftq.http.v1.replies import json_reply
 from driftq.server import Server
 
 UNKNOWN = "unknown"
-"""What a build that does not say is called."""
+"""The commit of a build that does not record one."""
 
 
 class _Repository(Struct, frozen=True):
@@ -24,7 +24,7 @@ class _Origin(Struct, frozen=True):
 
 
 def commit_of(origin: str | None) -> str:
-    """The commit in a package's `direct_url.json` (PEP 610), as installers note what is from a repository."""
+    """Return the commit in a package's `direct_url.json` (PEP 610), which installers write for repository installs."""
     try:
         found = json.decode(origin or "{}", type=_Origin)
     except DecodeError:
@@ -33,7 +33,7 @@ def commit_of(origin: str | None) -> str:
 
 
 def build_commit() -> str:
-    """The commit of the package that is installed."""
+    """Return the commit of the installed package."""
     try:
         return commit_of(distribution("driftq").read_text("direct_url.json"))
     except PackageNotFoundError:
@@ -41,7 +41,7 @@ def build_commit() -> str:
 
 
 class BrokerProbeEndpoints:
-    """The handlers."""
+    """The handlers of health and version."""
 
     def __init__(self, server: Server) -> None:
         durable = server.settings.broker.durability != "ephemeral"
@@ -50,16 +50,16 @@ class BrokerProbeEndpoints:
         self._health = json_reply(200, {"status": "ok"})
 
     def routes(self) -> list[Route]:
-        """Both need no key."""
+        """Return the routes of health and version, which need no key."""
         return [
             Route("GET", "/v1/healthz", self.health, probe=True),
             Route("GET", "/v1/version", self.version, probe=True),
         ]
 
     def health(self, _: Request) -> Reply:
-        """Always the same."""
+        """Report that the process answers."""
         return self._health
 
     def version(self, _: Request) -> Reply:
-        """What this is."""
+        """Report version, commit and whether broker data is durable."""
         return self._version

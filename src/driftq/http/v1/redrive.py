@@ -1,4 +1,4 @@
-"""Redrive over HTTP (http-v1 §22): start a job or count what it would move, look at one, cancel one."""
+"""The handlers of redrive (http-v1 §22): start a job or count what it would move, report its state, cancel it."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _OFFSETS_MAX = 10_000
 
 
 class RedriveFilterBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is not said does not matter."""
+    """The filter of a redrive; an absent field matches every dead letter."""
 
     tenant_id: str | None = None
     reason_contains: str | None = None
@@ -31,7 +31,7 @@ class RedriveFilterBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RedriveBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters go back, and how fast."""
+    """The body of a redrive: which dead letters move back, and how fast."""
 
     topic: str | None = None
     filter: RedriveFilterBody | None = None
@@ -40,11 +40,11 @@ class RedriveBody(Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool | None = None
     group: str | None = None
     offsets: list[I64] | None = None
-    """Of the dead-letter topic: these letters only."""
+    """Offsets in the dead-letter topic: only these dead letters move."""
 
 
 class Redrive:
-    """The handlers."""
+    """The handlers of `/v1/dlq/redrive`."""
 
     def __init__(self, server: Server) -> None:
         self._redriver = server.redriver
@@ -52,7 +52,7 @@ class Redrive:
         self._decoder = Decoder(RedriveBody)
 
     def routes(self) -> list[Route]:
-        """Three."""
+        """Return the routes of redrive."""
         return [
             Route("POST", _PATH, self.start, Scope.ADMIN),
             Route("GET", f"{_PATH}/:job", self.show, Scope.ADMIN),
@@ -60,7 +60,7 @@ class Redrive:
         ]
 
     def start(self, request: Request) -> Pending[Reply]:
-        """Move dead letters back, or say how many there are to move."""
+        """Start to move dead letters back; with `dry_run`, only count them."""
         given = only_body(self._decoder, request, self._body_bytes_max)
         topic = stripped(given.topic)
         if not topic:
@@ -77,11 +77,11 @@ class Redrive:
         return after(asked, _started)
 
     def show(self, request: Request) -> Reply:
-        """How a job stands."""
+        """Report the state of a job."""
         return json_reply(200, _shown(self._job(request)))
 
     def cancel(self, request: Request) -> Reply:
-        """Move no more."""
+        """Cancel a job: it moves no further dead letters."""
         return json_reply(200, _shown(self._redriver.cancel(self._job(request).id)))
 
     def _job(self, request: Request) -> RunningRedrive:

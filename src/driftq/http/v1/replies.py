@@ -1,4 +1,4 @@
-"""The form of an answer (http-v1 §1.2): compact JSON and a newline, never packed."""
+"""The form of answers of `/v1` (http-v1 §1.2): compact JSON and a newline, never compressed."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,16 +14,16 @@ from driftq.system.runtime import Pending
 T = TypeVar("T")
 
 NO_CONTENT = Reply(204, b"", b"")
-"""Neither body nor type."""
+"""A reply without body and content type."""
 
 
 def json_reply(status: int, value: object) -> Reply:
-    """A reply whose body is JSON."""
+    """Return a reply with `value` encoded as its JSON body."""
     return Reply(status, json.encode(value) + b"\n", JSON)
 
 
 def after(pending: Pending[T], make: Callable[[T], Reply]) -> Pending[Reply]:
-    """The reply that is made of an answer to come."""
+    """Return a promise of the reply that `make` builds from the result of `pending`."""
     answer: Pending[Reply] = Pending()
 
     def settle(done: Pending[T]) -> None:
@@ -32,7 +32,7 @@ def after(pending: Pending[T], make: Callable[[T], Reply]) -> Pending[Reply]:
             return
         try:
             reply = make(done.result())
-        except Exception as error:  # noqa: BLE001  # a bug in one handler ends one request: others wait for this commit too
+        except Exception as error:  # noqa: BLE001  # a bug ends one request; others wait for this commit too
             answer.fail(error)
         else:
             answer.resolve(reply)
@@ -42,7 +42,7 @@ def after(pending: Pending[T], make: Callable[[T], Reply]) -> Pending[Reply]:
 
 
 def finished(request: Request, answer: Answer) -> Answer:
-    """The answer, never to be packed; a promise is kept with an error body where it fails."""
+    """Return the answer marked as never compressed; a promise that fails becomes an error body."""
     if isinstance(answer, Reply):
         return plain(answer)
     if not isinstance(answer, Pending):
@@ -57,5 +57,5 @@ def finished(request: Request, answer: Answer) -> Answer:
 
 
 def plain(reply: Reply) -> Reply:
-    """The same reply, never to be packed."""
+    """Return the reply marked as never compressed."""
     return Reply(reply.status, reply.body, reply.content_type, reply.headers, plain=True)

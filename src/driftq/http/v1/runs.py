@@ -1,4 +1,4 @@
-"""`GET /v1/runs/:run_id` (http-v1 §22): the steps of a run, and how each stands in the groups of its topic."""
+"""`GET /v1/runs/:run_id` (http-v1 §22): the steps of a run, and the state of each in the groups of its topic."""
 
 from typing import Any
 
@@ -14,28 +14,28 @@ from driftq.http.v1.replies import json_reply
 from driftq.server import Server
 
 _RANK = ("dead", "leased", "waiting", "ready", "done")
-"""What is said of a step whose groups do not stand alike."""
+"""A step whose groups differ has the state that comes first in this list."""
 
 
 class RunEndpoint:
-    """The handler."""
+    """The handler of `GET /v1/runs/:run_id`."""
 
     def __init__(self, server: Server) -> None:
         self._runs = server.runs
         self._broker = server.broker
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of runs."""
         return [Route("GET", "/v1/runs/:run_id", self.get, Scope.READ)]
 
     def get(self, request: Request) -> Reply:
-        """The steps that the key may see, in commit order."""
+        """Return the steps that the key may see, in commit order."""
         run_id, tenant_id = stripped(request.params[0]), query_of(request).get("tenant_id")
         found = self._runs.find(run_id, None if tenant_id is None else stripped(tenant_id))
         steps = [] if found is None else [one for one in found.steps if may_name(request, one[0].topic)]
         if found is None or not steps:
             raise NotFoundError("no such run")
-        steps.sort(key=lambda one: one[0].ts)  # after a restart they stand topic by topic
+        steps.sort(key=lambda one: one[0].ts)  # after a restart the index is ordered by topic
         body: dict[str, Any] = {"run_id": run_id, "steps": [self._shown(*one) for one in steps]}
         if found.truncated:
             body["truncated"] = True
@@ -65,7 +65,7 @@ class RunEndpoint:
 
 
 def _ended(done: GroupStanding, trace: Trace) -> GroupStanding:
-    """How a message that is done for a group came to that."""
+    """Return the final state of a message that is done in a group: dead, or done with its attempts."""
     group = done.group
     dead = next((letter for letter in reversed(trace.letters) if letter.group == group), None)
     if dead is not None:

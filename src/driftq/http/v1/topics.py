@@ -1,4 +1,4 @@
-"""`/v1/topics` (http-v1 §3.3, §3.4)."""
+"""The handlers of `/v1/topics` (http-v1 §3.3, §3.4)."""
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -19,14 +19,14 @@ _SPACE, _DELETE = " ", "\x7f"
 
 
 class TopicBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A topic to be."""
+    """The body of a topic's creation."""
 
     name: str | None = None
     partitions: I32 | None = None
 
 
 class BrokerTopicEndpoints:
-    """The handlers."""
+    """The handlers of `/v1/topics`."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker
@@ -35,18 +35,18 @@ class BrokerTopicEndpoints:
         self._decoder = Decoder(TopicBody)
 
     def routes(self) -> list[Route]:
-        """Two."""
+        """Return the routes of topics."""
         return [
             Route("GET", "/v1/topics", self.list, Scope.READ),
             Route("POST", "/v1/topics", self.create, Scope.ADMIN),
         ]
 
     def list(self, request: Request) -> Reply:
-        """Every topic that the key may see."""
+        """List every topic that the key may see."""
         return json_reply(200, {"topics": [name for name in self._broker.topics() if may_name(request, name)]})
 
     def create(self, request: Request) -> Pending[Reply]:
-        """Create a topic, unless it is there."""
+        """Create a topic, unless it exists."""
         given = body_of(self._decoder, request, self._body_bytes_max)
         if given is None:
             query = query_of(request)

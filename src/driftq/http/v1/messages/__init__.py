@@ -1,1 +1,1 @@
-"""Produce, consume, settle."""
+"""The handlers that produce, consume and settle messages."""

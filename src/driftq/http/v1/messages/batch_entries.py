@@ -1,9 +1,9 @@
-"""The batch forms of calls that settle something (http-v1 §22): shared fields, entries, one result for each in order.
+"""Batch forms of calls that settle something (http-v1 §22): shared fields, entries, one result for each in order.
 
-    decoded → shared fields checked → every entry asked in order, in one turn of the loop → answered together
+    decoded → shared fields checked → every entry processed in order, in one loop turn → answered together
 
-The entries of a call are asked in one turn, so what they log is handed to the log writer together and synced once. What
-is wrong with an entry is its own result; what is wrong with the shared fields, or with the JSON, refuses the call.
+All entries of a call are processed in one loop turn, so their log entries reach the log writer together and share one
+sync. An error in one entry is the result of that entry; an error in the shared fields or in the JSON refuses the call.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,12 +36,12 @@ def answered(
     ask: Callable[[Entry], "Pending[T] | T"],
     shown: Callable[[T], Result],
 ) -> Pending[Reply]:
-    """Return the reply to a batch: what `ask` says of every entry, in order, when the last of them is answered."""
+    """Return the reply to a batch: the result of `ask` for every entry, in order, once all are known."""
 
     def asked(entry: Entry) -> "Pending[T] | Exception | T":
         try:
             return ask(entry)
-        except Exception as error:  # noqa: BLE001  # a refusal or a bug of one entry: the others are asked all the same
+        except Exception as error:  # noqa: BLE001  # an error of one entry does not stop the others
             return error
 
     return answer_all(request, [asked(entry) for entry in entries], shown)
@@ -50,7 +50,7 @@ def answered(
 def answer_all(
     request: Request, asked: "Sequence[Pending[T] | Exception | T]", shown: Callable[[T], Result]
 ) -> Pending[Reply]:
-    """Return the reply to a batch of which this was said, in order. Entries may share what they wait for."""
+    """Return the reply to a batch with these results, in order. Several entries may share one `Pending`."""
     answer: Pending[Reply] = Pending()
     waiting = {id(one): one for one in asked if isinstance(one, Pending) and not one.settled}
     left = len(waiting)

@@ -1,7 +1,7 @@
-"""`GET /v1/consume` (http-v1 §3.6): messages as lines, for as long as the client stays.
+"""`GET /v1/consume` (http-v1 §3.6): sends messages as lines until the client disconnects.
 
-Nothing is kept for a client beyond what its sink has taken. While that has no room the broker hands it nothing; a
-client that takes nothing at all for `stream_stall_ms` is cut off, without the end that a whole stream has.
+While the sink is full, the broker delivers nothing to the client, so nothing is buffered beyond what the sink has
+accepted. A client that reads nothing for `stream_stall_ms` is disconnected without the normal end of a stream.
 """
 
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ from driftq.server import Server
 from driftq.system.runtime import Timer
 
 _HIDDEN = "redrive_policy"
-"""Kept with a dead letter for whoever moves it back, and nobody's business else."""
+"""Stored with a dead letter for redrive, and never shown to consumers."""
 
 _ENCODER = JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 
 def line_of(delivery: OutgoingMessage) -> bytes:
-    """The line."""
+    """Return the line of JSON for a delivery."""
     message = delivery.message
     parts = [
         f'{{"partition":{delivery.partition},"offset":{delivery.offset},"attempts":{delivery.attempts},'
@@ -54,7 +54,7 @@ def line_of(delivery: OutgoingMessage) -> bytes:
 
 
 def envelope_shown(envelope: Envelope) -> dict[str, Any]:
-    """What is shown of an envelope."""
+    """Return the fields of an envelope that consumers may see."""
     shown: dict[str, Any] = to_builtins(envelope)
     shown.pop(_HIDDEN, None)
     return shown
@@ -64,7 +64,7 @@ _NDJSON = b"application/x-ndjson; charset=utf-8"
 _BEAT = b"\n"
 _NOT_KNOWN = 1 << 62
 _LOOKS = 4
-"""How often it is looked for progress while a stream is stalled as long as it may be."""
+"""How often progress is checked within `stream_stall_ms`."""
 
 
 class _Given(Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ class _Given(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LeaveBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which streams are to end."""
+    """The body of a leave: the streams that end."""
 
     topic: str | None = None
     group: str | None = None
@@ -84,20 +84,20 @@ class LeaveBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamOwner(Struct, frozen=True):
-    """Who consumes, and how."""
+    """The consumer of a stream, and its options."""
 
     topic: str
     group: str
     owner: str
     lease_ms: int
     credit: int | None
-    """Messages it holds at one time, if it says so itself."""
+    """The most messages that the client holds at the same time; None if it gives no limit."""
     stream: str = ""
-    """What the client calls this stream, if it has a name for it."""
+    """The client's name for this stream; empty if it has none."""
 
 
 class ConsumeEndpoint:
-    """The handler."""
+    """The handlers of consume and leave."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -106,7 +106,7 @@ class ConsumeEndpoint:
         self._leaves = Decoder(LeaveBody)
 
     def routes(self) -> list[Route]:
-        """Return the two routes."""
+        """Return the routes of consume and leave."""
         scopes = Scope.READ | Scope.WRITE
         return [
             Route("GET", "/v1/consume", self.consume, scopes, stream=True),
@@ -114,7 +114,7 @@ class ConsumeEndpoint:
         ]
 
     def leave(self, request: Request) -> Reply:
-        """End the streams that an owner calls so, after the messages that were delivered on them."""
+        """End the streams with this name of an owner, after the messages that were delivered on them."""
         given = only_body(self._leaves, request, self._body_bytes_max)
         names = stripped(given.topic), stripped(given.group), stripped(given.owner), stripped(given.stream)
         if not all(names):
@@ -123,7 +123,7 @@ class ConsumeEndpoint:
         return json_reply(200, {"streams": self._server.broker.leave(*names)})
 
     def consume(self, request: Request) -> StreamAnswer:
-        """Join a group. The topic must be there: what is wrong is said before the stream begins."""
+        """Join a group and open its stream. Errors, such as a missing topic, are reported before the stream begins."""
         member = self._member(request)
         check_name(request, member.topic)
         self._server.broker.partitions(member.topic)
@@ -159,7 +159,7 @@ def _names(topic: str | None, group: str | None, owner: str | None) -> tuple[str
 
 
 class ConsumeStream:
-    """One stream: the source of its bytes, and where the broker's deliveries go."""
+    """One stream: the source of its bytes, and the outlet for the broker's deliveries."""
 
     def __init__(self, server: Server, member: StreamOwner, slot: AdmissionSlot) -> None:
         self._server = server
@@ -179,7 +179,7 @@ class ConsumeStream:
     # The source
 
     def opened(self, sink: Sink) -> None:
-        """The stream begins: its client is a member of the group from now on."""
+        """Start the stream: its client is a member of the group from now on."""
         self._sink = sink
         if self._heartbeat is not None:
             self._heartbeat.start()
@@ -195,13 +195,13 @@ class ConsumeStream:
         )
 
     def room(self) -> None:
-        """The client has read."""
+        """Continue the delivery, because the client has read."""
         self._calm_down()
         if self._stream is not None:
             self._stream.wake()
 
     def closed(self) -> None:
-        """It is over. What was handed over stays leased."""
+        """Leave the group and release the slot; delivered messages stay leased."""
         self._sink = None
         self._calm_down()
         if self._heartbeat is not None:
@@ -212,22 +212,22 @@ class ConsumeStream:
             stream.detach()
 
     def goodbye(self) -> None:
-        """The server is shutting down: a whole end tells the client that nothing is missing."""
+        """End the stream normally, which shows the client that nothing is missing; the server shuts down."""
         if self._sink is not None:
             self._sink.close()
 
     # The outlet
 
     def ready(self) -> bool:
-        """Does the client read?"""
+        """Whether the sink accepts data."""
         return self._sink is not None and self._sink.room
 
     def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
-        """Write one line for each."""
+        """Write one line for each delivery."""
         self._write(b"".join(map(line_of, deliveries)))
 
     def end(self) -> None:
-        """End the stream: its client asked for that, and gets no more messages on it."""
+        """End the stream, because its client has left."""
         self.goodbye()
 
     # The rest
@@ -239,7 +239,7 @@ class ConsumeStream:
         sink.write(data)
         if self._heartbeat is not None:
             self._heartbeat.spoke()
-        # Whether it is taken shows when it has left for the socket: that is looked at later.
+        # Whether the client reads shows only after the bytes reach the socket, so it is checked later.
         if self._stall_timer is None:
             self._stalled_ms, self._unsent = 0, _NOT_KNOWN
             self._wait()
@@ -252,7 +252,7 @@ class ConsumeStream:
         self._stall_timer = self._server.runtime.later(self._look_ms, self._look)
 
     def _look(self) -> None:
-        """Has it read anything since the last look?"""
+        """Check whether the client has read since the last check; abort the stream after `stream_stall_ms`."""
         self._stall_timer = None
         sink = self._sink
         if sink is None or sink.room:

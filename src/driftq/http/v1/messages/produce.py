@@ -1,6 +1,6 @@
-"""`POST /v1/produce` (http-v1 §3.5): what a message and its envelope may be, in both forms.
+"""`POST /v1/produce` (http-v1 §3.5): checks a message and its envelope, given as a body or as a query.
 
-What is wrong with a request is found here; all that depends on the state of the broker is the broker's to say.
+This module finds errors in the request; the broker finds all that depend on its state.
 """
 
 import re
@@ -41,7 +41,7 @@ _MS_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MS
 
 
 def deadline_ms(text: str, name: str = "deadline") -> int:
-    """The millisecond behind which it is over: a fraction of one counts as a whole. Raises InvalidRequestError."""
+    """Return a deadline as Unix ms, rounded up to a whole ms. Raise InvalidRequestError if the text is invalid."""
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         raise InvalidRequestError(f"invalid {name}")
@@ -55,7 +55,7 @@ def deadline_ms(text: str, name: str = "deadline") -> int:
 
 
 def deadline_text(ms: int, name: str = "deadline_ms") -> str:
-    """A moment as it is stored. Raises InvalidRequestError."""
+    """Return a time in Unix ms as the text that is stored. Raise InvalidRequestError if it is out of range."""
     if not 0 <= ms <= _MS_MAX:
         raise InvalidRequestError(f"invalid {name}")
     return (_EPOCH + ms * _MS).isoformat(timespec="milliseconds")
@@ -65,7 +65,7 @@ _BACKOFF_ALONE = "retry_max_attempts must be > 0 when using retry backoff params
 
 
 class GivenPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """A retry policy as it is sent."""
+    """The retry policy in the body of a produce."""
 
     max_attempts: I32 | None = None
     backoff_ms: I64 | None = None
@@ -73,7 +73,7 @@ class GivenPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GivenEnvelope(Struct, frozen=True, forbid_unknown_fields=True):
-    """An envelope as it is sent."""
+    """The envelope in the body of a produce."""
 
     run_id: str | None = None
     step_id: str | None = None
@@ -87,13 +87,13 @@ class GivenEnvelope(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabelledEnvelope(GivenEnvelope, frozen=True, forbid_unknown_fields=True):
-    """The same where labels are taken."""
+    """The envelope in the body of a produce, on a server that accepts labels."""
 
     labels: dict[str, str] | None = None
 
 
 class ProduceBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A message to be."""
+    """The body of a produce."""
 
     topic: str | None = None
     key: str | None = None
@@ -102,7 +102,7 @@ class ProduceBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabelledBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """The same where labels are taken."""
+    """The body of a produce, on a server that accepts labels."""
 
     topic: str | None = None
     key: str | None = None
@@ -111,14 +111,14 @@ class LabelledBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Checked(NamedTuple):
-    """A message that may be produced."""
+    """A checked message and its deadline in Unix ms."""
 
     message: Message
     deadline_ms: int | None
 
 
 class Producing:
-    """The handler."""
+    """The handler of `POST /v1/produce`."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker
@@ -127,11 +127,11 @@ class Producing:
         self._decoder: Decoder[ProduceBody | LabelledBody] = Decoder(LabelledBody if labels else ProduceBody)
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of produce."""
         return [Route("POST", "/v1/produce", self.produce, Scope.WRITE)]
 
     def produce(self, request: Request) -> Pending[Reply]:
-        """Store one message."""
+        """Store one message and answer when it is committed."""
         given = body_of(self._decoder, request, self._body_bytes_max)
         if given is None:
             topic, checked = _of_query(query_of(request))
@@ -144,7 +144,7 @@ class Producing:
 
 
 def check_produce(request: Request, topic: str, checked: Checked) -> None:
-    """Refuse names that the key may not use: the requested one and the one it is to go to."""
+    """Raise ForbiddenError if the key may not use the topic or the envelope's target topic."""
     check_name(request, topic)
     envelope = checked.message.envelope
     if envelope is not None and envelope.target_topic:
@@ -159,7 +159,7 @@ def _required(topic: str | None, value: str | None) -> str:
 
 
 def checked_message(key: str | None, value: str | None, envelope: GivenEnvelope | None) -> Checked:
-    """A message as it is stored. Raises InvalidRequestError."""
+    """Return a message in its stored form. Raise InvalidRequestError if a field is invalid."""
     if not value:
         raise InvalidRequestError("topic and value are required")
     if envelope is None:
@@ -211,7 +211,7 @@ def _of_query(query: Query) -> tuple[str, Checked]:
 
 
 def _first(query: Query, *names: str) -> str | None:
-    """The first of these that is not blank."""
+    """Return the first of these arguments that is not blank."""
     return next((value for name in names if stripped(value := query.get(name))), None)
 
 

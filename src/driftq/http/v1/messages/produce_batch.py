@@ -1,4 +1,4 @@
-"""`POST /v1/produce/batch` (http-v1 §22): many messages in one call, all of them or each for itself."""
+"""`POST /v1/produce/batch` (http-v1 §22): many messages in one call, stored all or none, or each on its own."""
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -20,7 +20,7 @@ MESSAGES_MAX = 1000
 
 
 class BatchMessage(Struct, frozen=True, forbid_unknown_fields=True):
-    """One of them."""
+    """One message of a batch."""
 
     key: str | None = None
     value: str | None = None
@@ -28,7 +28,7 @@ class BatchMessage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages to be."""
+    """The body of a batch."""
 
     topic: str | None = None
     messages: list[BatchMessage] | None = None
@@ -36,7 +36,7 @@ class BatchBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabelledMessage(Struct, frozen=True, forbid_unknown_fields=True):
-    """One of them where labels are taken."""
+    """One message of a batch, on a server that accepts labels."""
 
     key: str | None = None
     value: str | None = None
@@ -44,7 +44,7 @@ class LabelledMessage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabelledBatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """The same where labels are taken."""
+    """The body of a batch, on a server that accepts labels."""
 
     topic: str | None = None
     messages: list[LabelledMessage] | None = None
@@ -52,7 +52,7 @@ class LabelledBatch(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchEndpoint:
-    """The handler."""
+    """The handler of `POST /v1/produce/batch`."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker
@@ -61,11 +61,11 @@ class BatchEndpoint:
         self._decoder: Decoder[BatchBody | LabelledBatch] = Decoder(LabelledBatch if labels else BatchBody)
 
     def routes(self) -> list[Route]:
-        """One."""
+        """Return the route of batches."""
         return [Route("POST", "/v1/produce/batch", self.produce, Scope.WRITE)]
 
     def produce(self, request: Request) -> Pending[Reply]:
-        """Store messages in their order."""
+        """Store messages in their order; atomic unless the body disables it."""
         given = only_body(self._decoder, request, self._body_bytes_max)
         topic, messages = stripped(given.topic), given.messages
         if not topic or messages is None:

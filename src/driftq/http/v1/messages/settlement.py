@@ -1,4 +1,4 @@
-"""Ack, nack and extend (http-v1 §3.7, §3.8, §22): the first five of their checks, in the contract's order."""
+"""Ack, nack and extend (http-v1 §3.7, §3.8, §22): makes the first five checks, in the contract's order."""
 
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from driftq.system.runtime import Pending
 
 
 class AckBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the numbers it is said by name what is wrong with them, so they are looked at behind the names."""
+    """The body of an ack. Numbers are `Any`, because the contract wants an error that names the wrong field."""
 
     topic: str | None = None
     group: str | None = None
@@ -38,7 +38,7 @@ class AckBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MessageNackBody(AckBody, frozen=True, forbid_unknown_fields=True):
-    """A message that failed, and why; when it is to be tried again, or that it is not to be."""
+    """The body of a nack: the reason, and a delay, or a request to dead-letter the message."""
 
     reason: str | None = None
     delay_ms: Any = None
@@ -46,7 +46,7 @@ class MessageNackBody(AckBody, frozen=True, forbid_unknown_fields=True):
 
 
 class MessageExtendBody(AckBody, frozen=True, forbid_unknown_fields=True):
-    """A message that takes longer."""
+    """The body of an extend."""
 
     lease_ms: Any = None
 
@@ -57,7 +57,7 @@ class _Asked(NamedTuple):
 
 
 class Settling:
-    """The handlers."""
+    """The handlers of ack, nack and extend."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker
@@ -67,7 +67,7 @@ class Settling:
         self._extends = Decoder(MessageExtendBody)
 
     def routes(self) -> list[Route]:
-        """Three."""
+        """Return the routes of ack, nack and extend."""
         return [
             Route("POST", "/v1/ack", self.ack, Scope.WRITE),
             Route("POST", "/v1/nack", self.nack, Scope.WRITE),
@@ -75,13 +75,13 @@ class Settling:
         ]
 
     def ack(self, request: Request) -> Pending[Reply]:
-        """A message is done."""
+        """Mark a message as done for a group."""
         given = body_of(self._acks, request, self._body_bytes_max)
         asked = _asked(request, _of_query(query_of(request)) if given is None else given)
         return after(self._broker.ack(*asked), lambda _: NO_CONTENT)
 
     def nack(self, request: Request) -> Pending[Reply]:
-        """A message failed."""
+        """Report that a message failed: it is retried or dead-lettered."""
         given = body_of(self._nacks, request, self._body_bytes_max)
         if given is None:
             query = query_of(request)
@@ -96,7 +96,7 @@ class Settling:
         return after(failed, lambda _: NO_CONTENT)
 
     def extend(self, request: Request) -> Reply:
-        """A message is held longer."""
+        """Extend the lease of a message."""
         given = only_body(self._extends, request, self._body_bytes_max)
         asked = _asked(request, given)
         deadline_ms = self._broker.extend(*asked, checked_lease(given.lease_ms))
@@ -116,7 +116,7 @@ def _of_query(query: Query) -> AckBody:
 
 
 def checked_delay(delay_ms: object) -> int | None:
-    """Return the delay of a nack. Raise InvalidRequestError."""
+    """Return the delay of a nack in ms. Raise InvalidRequestError if it is invalid."""
     if delay_ms is None:
         return None
     if type(delay_ms) is not int or not 0 <= delay_ms <= I64_MAX:
@@ -125,14 +125,14 @@ def checked_delay(delay_ms: object) -> int | None:
 
 
 def checked_lease(lease_ms: object) -> int:
-    """Return the lease of an extension. Raise InvalidRequestError."""
+    """Return the lease of an extend in ms. Raise InvalidRequestError if it is invalid."""
     if type(lease_ms) is not int or not 0 < lease_ms <= I64_MAX:
         raise InvalidRequestError("invalid lease_ms")
     return lease_ms
 
 
 def checked_numbers(partition: object, offset: object) -> tuple[int, int]:
-    """Return partition and offset, which may be negative still. Raise InvalidRequestError."""
+    """Return partition and offset, which may still be negative. Raise InvalidRequestError if one is not a number."""
     if partition is None or offset is None:
         raise InvalidRequestError("partition and offset are required")
     if type(partition) is not int or not -I32_MAX - 1 <= partition <= I32_MAX:
@@ -143,7 +143,7 @@ def checked_numbers(partition: object, offset: object) -> tuple[int, int]:
 
 
 def checked_names(topic: str | None, group: str | None, owner: str | None) -> tuple[str, str, str]:
-    """Return the names without white space around them. Raise InvalidRequestError."""
+    """Return the names without white space around them. Raise InvalidRequestError if one is missing."""
     names = stripped(topic), stripped(group), stripped(owner)
     if not all(names):
         raise InvalidRequestError("topic, group, and owner are required")
@@ -151,7 +151,7 @@ def checked_names(topic: str | None, group: str | None, owner: str | None) -> tu
 
 
 def checked_place(topic: str, group: str, partition: int, offset: int) -> DeliveryKey:
-    """Return the place of a message. Raise InvalidRequestError."""
+    """Return the key of a delivery. Raise InvalidRequestError if a number is negative."""
     if partition < 0:
         raise InvalidRequestError("partition cannot be negative")
     if offset < 0:
@@ -160,7 +160,7 @@ def checked_place(topic: str, group: str, partition: int, offset: int) -> Delive
 
 
 def _asked(request: Request, given: AckBody) -> _Asked:
-    """Which message is meant, by whom. Raises InvalidRequestError."""
+    """Return the delivery that the request means, and its owner. Raises InvalidRequestError or ForbiddenError."""
     numbers = checked_numbers(given.partition, given.offset)
     topic, group, owner = checked_names(given.topic, given.group, given.owner)
     place = checked_place(topic, group, *numbers)

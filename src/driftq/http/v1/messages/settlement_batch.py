@@ -1,6 +1,6 @@
 """Ack, nack, extend and release of many messages of a group in one call (http-v1 §22).
 
-`release` gives deliveries back that were not worked on: it is what a worker does that stops.
+A worker that stops uses `release` to return deliveries that it has not worked on.
 """
 
 from typing import Any, NamedTuple
@@ -34,14 +34,14 @@ def _settled(_: None) -> dict[str, object]:
 
 
 class MessageEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """One message. What is wrong with its numbers is its own result, so they may be anything here."""
+    """One message. Its numbers are `Any`, because an error in them is the result of this entry only."""
 
     partition: Any = None
     offset: Any = None
 
 
 class NackEntry(MessageEntry, frozen=True, forbid_unknown_fields=True):
-    """One message that failed, and why; when it is to be tried again, or that it is not to be."""
+    """One failed message: the reason, and a delay, or a request to dead-letter it."""
 
     reason: str | None = None
     delay_ms: Any = None
@@ -55,37 +55,37 @@ class _Shared(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AckBatch(_Shared, frozen=True, forbid_unknown_fields=True):
-    """Messages of one group that one owner holds."""
+    """The body of an ack or a release: messages of one group that one owner holds."""
 
     entries: list[MessageEntry] | None = None
 
 
 class NackBatch(_Shared, frozen=True, forbid_unknown_fields=True):
-    """The same, of messages that failed."""
+    """The body of a nack: failed messages of one group that one owner holds."""
 
     entries: list[NackEntry] | None = None
 
 
 class ExtendBatch(_Shared, frozen=True, forbid_unknown_fields=True):
-    """The same, of messages that take longer: each gets the same lease."""
+    """The body of an extend: all messages get the same lease."""
 
     lease_ms: Any = None
     entries: list[MessageEntry] | None = None
 
 
 class _Holder(NamedTuple):
-    """Whose messages a call is about."""
+    """The owner of the messages of a call, with topic and group."""
 
     topic: str
     group: str
     owner: str
 
     def place(self, entry: MessageEntry) -> DeliveryKey:
-        """Return the place of one of them. Raise InvalidRequestError."""
+        """Return the delivery key of an entry. Raise InvalidRequestError if its numbers are invalid."""
         return checked_place(self.topic, self.group, *checked_numbers(entry.partition, entry.offset))
 
     def found(self, entry: MessageEntry) -> tuple[int, int] | InvalidRequestError:
-        """Return partition and offset of one of them, or what is wrong with them."""
+        """Return partition and offset of an entry, or the error in them."""
         try:
             place = self.place(entry)
         except InvalidRequestError as error:
@@ -94,7 +94,7 @@ class _Holder(NamedTuple):
 
 
 class SettlingBatches:
-    """The handlers."""
+    """The handlers of the batch forms."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker
@@ -113,7 +113,7 @@ class SettlingBatches:
         ]
 
     def ack(self, request: Request) -> Pending[Reply]:
-        """Ack messages."""
+        """Mark messages as done for a group."""
         given = only_body(self._acks, request, self._body_bytes_max)
         holder, entries = self._holder(request, given), given_entries(given.entries)
         found = [holder.found(entry) for entry in entries]
@@ -122,7 +122,7 @@ class SettlingBatches:
         return answer_all(request, [next(acked) if isinstance(one, tuple) else one for one in found], _settled)
 
     def release(self, request: Request) -> Pending[Reply]:
-        """Give messages back that were not worked on."""
+        """Return messages that were not worked on to the group."""
         given = only_body(self._acks, request, self._body_bytes_max)
         holder, release = self._holder(request, given), self._broker.release
         return answered(
@@ -130,7 +130,7 @@ class SettlingBatches:
         )
 
     def nack(self, request: Request) -> Pending[Reply]:
-        """Nack messages."""
+        """Report that messages failed: each is retried or dead-lettered."""
         given = only_body(self._nacks, request, self._body_bytes_max)
         holder, broker = self._holder(request, given), self._broker
 
@@ -142,7 +142,7 @@ class SettlingBatches:
         return answered(request, given_entries(given.entries), nack, _settled)
 
     def extend(self, request: Request) -> Pending[Reply]:
-        """Give messages another deadline."""
+        """Extend the leases of messages."""
         given = only_body(self._extends, request, self._body_bytes_max)
         holder, extend = self._holder(request, given), self._broker.extend
         lease_ms = checked_lease(given.lease_ms)
@@ -154,7 +154,7 @@ class SettlingBatches:
         )
 
     def _holder(self, request: Request, given: _Shared) -> _Holder:
-        """Return whose messages are meant. Raise InvalidRequestError, ForbiddenError."""
+        """Return the owner with topic and group. Raises InvalidRequestError or ForbiddenError."""
         holder = _Holder(*checked_names(given.topic, given.group, given.owner))
         check_name(request, holder.topic)
         self._broker.partitions(holder.topic)
