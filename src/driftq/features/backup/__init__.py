@@ -1,1 +1,1 @@
-"""Backups of a running server: consistent, incremental, and back."""
+"""Backups of a running server: consistent and incremental, with restore."""

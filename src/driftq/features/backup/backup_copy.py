@@ -1,12 +1,14 @@
-"""The thread's half of a backup: from pinned files to a directory with a manifest.
+"""The part of a backup that runs on a thread: copies pinned files into a directory with a manifest.
 
-A `.data` file goes to the pool with its delete flags clear and the flags beside it, so that a delete makes no new copy
-of a segment. It is known by the checksums of its blocks, read out of their frames, so whether the pool has it is known
-without reading it. A `.parquet` is known by its footer's checksum, which stands in its `.del`. What is small is known
-by its own. Every byte copied is added up on the way, and every block checked: damage is copied as it is, and told.
-A file that is missing or cannot be read ends the backup with an error: a backup without it would look complete.
+A `.data` file is stored in the pool with clear delete flags, and the flags in a file next to it. A delete therefore
+does not cause a new copy of the segment. The name of a `.data` file in the pool comes from the checksums in its block
+frames, so the copier need not read the whole file to find out whether the pool has it. The name of a `.parquet` file
+comes from the checksum of its footer, which is in its `.del` file. Small files are named after their own checksum.
+Every copied byte is included in a checksum, and every block is checked: a damaged block is copied as it is, and
+reported. A file that is missing or cannot be read ends the backup with an error: a backup without it would look
+complete.
 
-Invariant: a file is in the pool under its name only when it is whole and synced.
+Invariant: a file has its final name in the pool only when it is complete and synced.
 """
 
 from array import array
@@ -40,23 +42,23 @@ _CHUNK = 1 << 20
 
 
 class BackupFigures(Struct):
-    """How far a backup is. Written by the thread, read by anybody."""
+    """The progress of a backup. Only the thread writes it; any code may read it."""
 
     bytes: int = 0
-    """Of all files that belong to it."""
+    """The size of all files of the backup."""
     done_bytes: int = 0
     copied_bytes: int = 0
-    """Of those that the pool did not have."""
+    """The size of the files that the pool did not have."""
     files: int = 0
     copied_files: int = 0
 
 
 class CancelledError(Exception):
-    """The server is about to stop."""
+    """The backup was cancelled, because the server is about to stop."""
 
 
 class Copying:
-    """One backup of one captured state."""
+    """Copies the files of one captured state."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Copying:
         self._damaged: list[str] = []
 
     def run(self) -> BackupManifest:
-        """Copy everything. Raises OSError or CancelledError."""
+        """Copy all files and write the manifest. Raise OSError or CancelledError."""
         for directory in (f"{self._to}/pool", backup_dir(self._to, self._id)):
             make_directory(self._disk, directory)
         for manifest in read_manifests(self._disk, self._to):
@@ -150,7 +152,7 @@ class Copying:
             return
 
     def _small(self, state: TopicCheckpoint, segment: SegmentState, suffix: str, content: bytes) -> StoredFile:
-        """A file that is known by what it holds."""
+        """Store a small file, which is named after the checksum of its content."""
         path = segment_file(state.topic_id, segment.first_seq, suffix)
         return StoredFile(path, self._put(suffix, content), suffix == "del")
 
@@ -166,7 +168,7 @@ class Copying:
         return stored
 
     def _has(self, name: str, size: int) -> bool:
-        """Has some backup brought this file, and is it still as long as it was?"""
+        """Whether an earlier backup has stored this file, and the file still has its size."""
         if name not in self._known:
             return False
         try:
@@ -190,7 +192,7 @@ class Copying:
         return StoredFile(segment_file(state.topic_id, segment.first_seq, "data"), stored, False, kept)
 
     def _blocks(self, file: File, index: BlockIndex, state: TopicCheckpoint) -> Iterator[bytes]:
-        """Every block with its flags clear."""
+        """Yield every block with clear delete flags, and report damaged blocks."""
         for number in range(len(index)):
             offset, length = index.place(number)
             content = file.pread(length, offset)
@@ -214,7 +216,7 @@ class Copying:
         yield StoredFile(name, stored, True)
 
     def _pooled(self, name: str, size: int, read: Callable[[], Iterator[bytes]]) -> PoolFile:
-        """A large file of the pool, copied if it is not there."""
+        """Store a large file in the pool, unless the pool has it."""
         self._figures.files += 1
         if self._has(name, size):
             self._figures.done_bytes += size
@@ -235,7 +237,8 @@ class Copying:
         finally:
             made.close()
         if len(self._damaged) > damaged:
-            # Not under the name of what it should be: the next backup looks again, and finds it mended or tells of it.
+            # A damaged file does not get its normal name, so the next backup copies it again or reports the damage
+            # again.
             name = f"{name}-{digest.hexdigest()}"
         self._disk.rename(f"{path}.part", pool_path(self._to, name))
         self._figures.copied_files += 1
@@ -260,7 +263,7 @@ def _flags(file: File, index: BlockIndex) -> Iterator[bytes]:
 
 
 def _fingerprint(file: File, index: BlockIndex) -> str:
-    """Of the checksums of all blocks: equal for equal blocks, whatever their flags."""
+    """Return a hash of the checksums of all blocks: equal for equal blocks, whatever their delete flags."""
     digest = xxh3_64()
     for number in range(len(index)):
         offset, length = index.place(number)

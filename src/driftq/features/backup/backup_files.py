@@ -1,11 +1,11 @@
-"""The files of a backup directory (`docs/formats/backup.md`). It holds any number of backups, and what they share once.
+"""The files of a backup directory (`docs/formats/backup.md`). Its backups share equal files.
 
 <to>/backups/<id>/snapshot.bin     the state at one moment, as a checkpoint that needs no log
-<to>/backups/<id>/manifest.json    what belongs to it; one line of JSON, one of XXH3-64 of that line. Written last
-<to>/pool/<kind>-<hash>-<bytes>    files of segments, named after what is in them; never changed, shared by backups
+<to>/backups/<id>/manifest.json    the files of the backup; one line of JSON, one of XXH3-64 of that line. Written last
+<to>/pool/<kind>-<hash>-<bytes>    files of segments, named after their content; never changed, shared by backups
 
-Invariant: a backup without a manifest that checks out is none. A file of the pool that no manifest names means nothing.
-Names are made of numbers and hashes; no name of a user is a part of a path.
+Invariants: a backup is valid only if it has a manifest with the right checksum. A file in the pool that no manifest
+names has no meaning. Paths consist of numbers and hashes; they never contain a name chosen by a user.
 """
 
 import re
@@ -21,7 +21,7 @@ _ID = re.compile(r"b\d{13}-[0-9a-f]{4}")
 
 
 class PoolFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A file of the pool, and how to tell that it is what it was."""
+    """A file in the pool, with its size and checksum."""
 
     name: str
     bytes: int
@@ -29,14 +29,14 @@ class PoolFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class StoredFile(Struct, frozen=True, omit_defaults=True):
-    """One file of a data directory: where it stands there, and what makes it."""
+    """One file of a data directory: its path there, and its content in the pool."""
 
     path: str
-    """From the root of its tier."""
+    """The path below the root of its storage tier."""
     content: PoolFile
     cold: bool = False
     flags: PoolFile | None = None
-    """Its delete flags, block behind block; without them all are clear."""
+    """The delete flags of all blocks, in block order; None if all are clear."""
 
 
 class BackedTopic(Struct, frozen=True):
@@ -49,38 +49,38 @@ class BackedTopic(Struct, frozen=True):
 
 
 class BackupManifest(Struct, frozen=True):
-    """What belongs to a backup."""
+    """The contents of one backup."""
 
     format: int
     id: str
     server_id: str
     version: str
     taken_ts: int
-    """The moment whose state this is."""
+    """The time of the captured state."""
     topics: list[BackedTopic]
     snapshot: PoolFile
     files: list[StoredFile]
     damaged: list[str] = []
-    """Blocks that did not check out when they were copied."""
+    """Blocks whose checksum was wrong when they were copied."""
 
 
 def backup_dir(to: str, backup_id: str) -> str:
-    """Where the files of one backup stand."""
+    """Return the directory of one backup."""
     return f"{to}/backups/{backup_id}"
 
 
 def pool_path(to: str, name: str) -> str:
-    """Where a file of the pool stands."""
+    """Return the path of a file in the pool."""
     return f"{to}/pool/{name}"
 
 
 def is_backup_id(text: str) -> bool:
-    """Does it look like one? Only then may it be a part of a path."""
+    """Whether a text has the form of a backup id. Only such a text may become part of a path."""
     return _ID.fullmatch(text) is not None
 
 
 def write_manifest(disk: Disk, to: str, manifest: BackupManifest) -> None:
-    """Write it, durably, under another name first."""
+    """Write a manifest durably: first under another name, then rename it."""
     line = json.encode(manifest)
     directory = backup_dir(to, manifest.id)
     put_file(disk, f"{directory}/{MANIFEST}", b"%b\n%b\n" % (line, xxh3_64_hexdigest(line).encode()))
@@ -89,7 +89,7 @@ def write_manifest(disk: Disk, to: str, manifest: BackupManifest) -> None:
 
 
 def read_manifest(disk: Disk, to: str, backup_id: str) -> BackupManifest | None:
-    """The manifest of a backup, or None when it has none that checks out. Raises OSError."""
+    """Return the manifest of a backup, or None if it is missing or its checksum is wrong. Raise OSError."""
     try:
         content = read_file(disk, f"{backup_dir(to, backup_id)}/{MANIFEST}")
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def read_manifest(disk: Disk, to: str, backup_id: str) -> BackupManifest | None:
 
 
 def newest_ts(disk: Disk, to: str) -> int | None:
-    """Return when the newest whole backup of a directory was taken; None where there is none. Raises OSError."""
+    """Return when the newest valid backup in a directory was taken; None if there is none. Raise OSError."""
     for name in reversed(disk.names(f"{to}/backups")):
         manifest = read_manifest(disk, to, name) if is_backup_id(name) else None
         if manifest is not None:
@@ -113,13 +113,13 @@ def newest_ts(disk: Disk, to: str) -> int | None:
 
 
 def read_manifests(disk: Disk, to: str) -> list[BackupManifest]:
-    """Every backup of a directory, oldest first."""
+    """Return the manifests of all valid backups in a directory, oldest first."""
     found = (read_manifest(disk, to, name) for name in disk.names(f"{to}/backups") if is_backup_id(name))
     return sorted((manifest for manifest in found if manifest is not None), key=lambda manifest: manifest.id)
 
 
 def put_file(disk: Disk, path: str, content: bytes) -> None:
-    """A whole file, synced, that appears at once; its directory is the caller's to sync."""
+    """Write and sync a file that becomes visible only when it is complete. The caller syncs the directory."""
     file = disk.create(f"{path}.part")
     try:
         write_fully(file, [content], 0)

@@ -1,12 +1,12 @@
-"""The loop's half: one backup at a time, and what became of the last ones.
+"""The part of a backup that runs on the event loop: starts one backup at a time, and keeps the results.
 
     begun → a checkpoint, so that little is left in memory → pinned and captured, in one turn → copying → done | failed
 
-The state of a backup is that of the turn in which it is captured: everything acked before is in it, nothing that came
-later is, and topics, queues, groups and routers agree, for one loop owns them all. What was captured names files; they
-stay as they are while they are pinned (`engine/files/segment_files`).
+A backup contains the state of the turn in which it is captured: everything acked before that turn, and nothing later.
+Topics, queues, groups and routers are consistent, because one event loop owns them all. The captured state names
+files, which do not change while they are pinned (`engine/files/segment_files`).
 
-Staged parts that wait for their commit are no part of a backup: their writers stage them again.
+Staged parts that wait for their commit are not part of a backup: their writers stage them again.
 """
 
 import logging
@@ -30,19 +30,19 @@ from driftq.system.runtime import Pending, Runtime, SerialWorker
 _KEPT = 100
 _RETRY_MS = 1000
 _LOOK_S = 5.0
-"""So long a look at the backups of earlier runs may take. A stop waits for it, and has 9.5 s."""
+"""How many seconds the search for backups of earlier runs may take. A stop waits for it, and must end in 9.5 s."""
 
 _log = logging.getLogger(__name__)
 
 
 class Backup(Struct):
-    """One backup of this run of the server."""
+    """One backup that this run of the server has started."""
 
     id: str
     to: str
     began_ts: int
     state: str = "checkpoint"
-    """checkpoint, copying, done or failed."""
+    """One of checkpoint, copying, done or failed."""
     figures: BackupFigures = field(default_factory=BackupFigures)
     taken_ts: int | None = None
     ended_ts: int | None = None
@@ -51,7 +51,7 @@ class Backup(Struct):
 
 
 class Backups:
-    """All of them."""
+    """The backups that this run of the server has started, at most `_KEPT`."""
 
     def __init__(self, layout: Layout, engine: Engine, runtime: Runtime, clock: Clock, entropy: Entropy) -> None:
         self._layout = layout
@@ -64,10 +64,10 @@ class Backups:
         self._closing = False
         self.all: dict[str, Backup] = {}
         self.last_ts: int | None = None
-        """When the state of the newest backup that is known was taken."""
+        """The time of the state in the newest known backup, or None."""
 
     def look_for_last(self, directory: str | None) -> None:
-        """Find out, on the thread for backups, when an earlier run of the server took its last one to a directory."""
+        """Find out, on the backup thread, when an earlier run took its last backup to a directory."""
         if directory is not None:
             self._put(partial(self._find_last, directory))
 
@@ -86,7 +86,7 @@ class Backups:
         self._worker.put(work)
 
     def begin(self, to: str, server_id: str) -> Backup:
-        """Begin a backup into a directory. Raises ThrottledError while another is under way, and ShuttingDownError."""
+        """Start a backup into a directory. Raise ThrottledError while another one runs, and ShuttingDownError."""
         self._engine.check_open()
         if self._running is not None:
             message = f"backup {self._running.id} is under way; there is one at a time"
@@ -100,20 +100,20 @@ class Backups:
         return backup
 
     def get(self, backup_id: str) -> Backup:
-        """One of them. Raises NotFoundError."""
+        """Return a backup of this run. Raise NotFoundError."""
         if backup_id not in self.all:
             raise NotFoundError(f"there is no backup {backup_id!r} of this run of the server")
         return self.all[backup_id]
 
     def close(self) -> None:
-        """Give up what is under way, and wait for the thread."""
+        """Cancel the running backup, and wait for the thread."""
         self._closing = True
         if self._worker is not None:
             self._worker.close()
             self._worker = None
 
     def _captured(self, backup: Backup, server_id: str, done: Pending[bool]) -> None:
-        """In the turn in which a checkpoint has ended: pin, capture, and hand over."""
+        """Pin and capture the state in the turn in which the checkpoint ended, and pass it to the thread."""
         if self._closing or done.error is not None or not done.result():
             self._end(backup, "the checkpoint before it could not be taken")
             return
@@ -139,7 +139,7 @@ class Backups:
         self._put(partial(self._copy, backup, copying))
 
     def _copy(self, backup: Backup, copying: Copying) -> None:
-        """On the thread."""
+        """Copy the files, on the backup thread, and report the result to the loop."""
         try:
             manifest = copying.run()
         except CancelledError:
@@ -147,7 +147,7 @@ class Backups:
         except OSError as error:
             what = f"{error.filename or backup.to}: {error.strerror or error}"
             self._runtime.from_thread(lambda: self._copied(backup, None, what))
-        except Exception as bug:  # noqa: BLE001 - the files must not stay pinned, whatever it is
+        except Exception as bug:  # noqa: BLE001 - the files must not stay pinned, whatever failed
             what = f"the backup broke: {bug!r}"
             self._runtime.from_thread(lambda: self._copied(backup, None, what))
         else:

@@ -1,11 +1,11 @@
-"""From a backup to a data directory that a server can start on.
+"""Restores a backup into a data directory that a server can start with.
 
     the manifest checked → every file of the pool copied and checked on the way → the checkpoint, last
 
-Invariant: the directory has a checkpoint only when all that it names is there, whole and synced. A restore that was cut
-short leaves segments without a checkpoint, which a server refuses.
+Invariant: the directory has a checkpoint only when all files that it names are complete and synced. An interrupted
+restore leaves segments without a checkpoint, and a server refuses to start on them.
 
-A restored directory is another history than the one it was copied from: it gets an id of its own.
+A restored directory has another history than the one it was copied from, so it gets a server id of its own.
 """
 
 import posixpath
@@ -39,7 +39,7 @@ _CHUNK = 1 << 20
 
 
 class Restored(Struct, frozen=True):
-    """What was restored."""
+    """What was restored, and into which directory."""
 
     id: str
     taken_ts: int
@@ -50,7 +50,7 @@ class Restored(Struct, frozen=True):
 
 
 class Restore:
-    """One backup on its way back."""
+    """The restore of one backup."""
 
     def __init__(self, disk: Disk, source: str, layout: Layout, entropy: Entropy, backup_id: str | None = None) -> None:
         self._disk = disk
@@ -73,7 +73,10 @@ class Restore:
         return manifest
 
     def run(self, tell: Callable[[int], None] = lambda _: None) -> Restored:
-        """All of it. Raises StartError where the target is in use or the backup is damaged, and OSError."""
+        """Restore all files. Raise StartError if the target is in use or the backup is damaged, and OSError.
+
+        `tell` is called with the number of bytes copied so far.
+        """
         manifest = self.manifest
         if manifest.format != FORMAT:
             raise NewerFormatError(f"the backup is of format {manifest.format}: restore it with its version")
@@ -124,7 +127,7 @@ class Restore:
         return f"{self._layout.cold if stored.cold else self._layout.data}/{stored.path}"
 
     def _indexes(self, snapshot: Snapshot) -> dict[str, BlockIndex]:
-        """By the path of a `.data` file, where its blocks stand."""
+        """Return the block index of each `.data` file, by its path."""
         found: dict[str, BlockIndex] = {}
         for state in map(decode_topic, snapshot.topics):
             for segment in state.segments:
