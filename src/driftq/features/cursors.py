@@ -1,10 +1,10 @@
-"""Named cursors (http-v0 §22.4): where a reader that wants to be seen stands, kept for it by the server.
+"""Named cursors (http-v0 §22.4): positions of readers, stored by the server so that others can see them.
 
     absent → put → moved, forwards, or anywhere with `rewind` → deleted, or gone with its topic
 
-A put is logged like a `disk` write: answered when its frame is written, durable when the shard's next sync is through,
-so a power loss may bring back where the cursor stood shortly before. What a put does is decided when its frame is
-applied, live and in replay alike: of many at once the highest stays, whatever the order in which they were asked for.
+A put is logged like a `disk` write: it is answered when its frame is written, and durable after the shard's next sync.
+A power loss may therefore restore an earlier position of the cursor. The effect of a put is decided when its frame is
+applied, live and in replay alike: of several concurrent puts the highest wins, in whatever order they arrived.
 
 Frame kind 80 and the checkpoint's section `cursors`: docs/formats/wal.md and docs/formats/snapshot.md.
 """
@@ -26,7 +26,7 @@ KIND = 80
 
 
 class NamedCursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where one reader stands."""
+    """The position of one reader in a topic."""
 
     seq: int
     updated_ts: int
@@ -34,7 +34,7 @@ class NamedCursor(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class CursorBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind 80: a put, or a delete where there is no seq."""
+    """Kind 80: a put; without a seq, a delete."""
 
     name: str
     seq: int | None
@@ -43,14 +43,14 @@ class CursorBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class Put(Struct, frozen=True):
-    """The answer to a put: the cursor as it stands behind it, and whether this put moved it."""
+    """The answer to a put: the cursor after it, and whether this put moved it."""
 
     cursor: NamedCursor
     moved: bool
 
 
 class NamedCursors:
-    """The cursors of every topic."""
+    """The named cursors of all topics."""
 
     name = "cursors"
     kinds = frozenset((KIND,))
@@ -58,16 +58,16 @@ class NamedCursors:
     def __init__(self) -> None:
         self._topics: dict[int, dict[str, NamedCursor]] = {}
         self._under_way: Counter[tuple[int, str]] = Counter()
-        """Frames that are logged and not applied."""
+        """How many frames of a cursor are logged and not applied yet."""
         self._effect = False
-        """Has the last frame that was applied changed where a cursor stands?"""
+        """Whether the last applied frame created, moved or deleted a cursor."""
         self._engine: Engine
 
     def bind(self, engine: Engine) -> None:
-        """The engine is there."""
+        """Set the engine, before any other call."""
         self._engine = engine
 
-    # What a caller does
+    # Calls from handlers
 
     def put(
         self,
@@ -79,7 +79,7 @@ class NamedCursors:
         rewind: bool = False,
         meta: dict[str, str] | None = None,
     ) -> Pending[Put]:
-        """Move a cursor, or make one."""
+        """Create or move a cursor."""
         topic = self._topic(name, cursor)
         check_epoch(topic, epoch)
         if seq > topic.head:
@@ -102,7 +102,7 @@ class NamedCursors:
         return answer
 
     def delete(self, name: str, cursor: str) -> Pending[bool]:
-        """Forget a cursor; the answer says whether it was there."""
+        """Delete a cursor. The answer is whether it existed."""
         topic = self._engine.topic(name)
         answer: Pending[bool] = Pending()
         if cursor not in self._topics.get(topic.id, {}) and not self._under_way[topic.id, cursor]:
@@ -119,18 +119,18 @@ class NamedCursors:
         return answer
 
     def get(self, name: str, cursor: str) -> NamedCursor:
-        """One cursor. Raises NotFoundError, or TopicNotFoundError."""
+        """Return one cursor. Raise NotFoundError or TopicNotFoundError."""
         found = self._topics.get(self._engine.topic(name).id, {}).get(cursor)
         if found is None:
             raise NotFoundError(f"topic {name!r} has no cursor {cursor[:256]!r}")
         return found
 
     def all(self, name: str) -> dict[str, NamedCursor]:
-        """The cursors of a topic, by name."""
+        """Return the cursors of a topic, by name."""
         return self._topics.get(self._engine.topic(name).id, {})
 
     def lags(self, topics: Iterable[Topic]) -> Iterator[tuple[str, str, int]]:
-        """Topic, cursor and how many seqs it is behind, of every cursor of these topics."""
+        """Yield topic, cursor and lag in seqs for every cursor of these topics."""
         for topic in topics:
             for name, cursor in self._topics.get(topic.id, {}).items():
                 yield topic.name, name, topic.head - cursor.seq
@@ -164,10 +164,10 @@ class NamedCursors:
         logged.then(settle)
         return logged
 
-    # What the engine asks for
+    # Calls from the engine
 
     def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
-        """A put or a delete."""
+        """Apply a committed put or delete."""
         asked = msgpack.decode(body, type=CursorBody)
         cursors = self._topics.setdefault(topic.id, {})
         stored = cursors.pop(asked.name, None)
@@ -178,20 +178,20 @@ class NamedCursors:
         self._effect = stored is None or found.seq != stored.seq
 
     def capture(self) -> bytes:
-        """Topic id to its cursors by name."""
+        """Return the checkpoint section: topic id to cursors by name."""
         return msgpack.encode({topic_id: cursors for topic_id, cursors in self._topics.items() if cursors})
 
     def restore(self, section: bytes) -> None:
-        """And back."""
+        """Restore all cursors from a checkpoint section."""
         self._topics = msgpack.decode(section, type=dict[int, dict[str, NamedCursor]])
 
     def forget(self, topic: Topic) -> None:
-        """Cursors die with their topic."""
+        """Drop the cursors of a deleted topic."""
         self._topics.pop(topic.id, None)
 
 
 def _after(stored: NamedCursor | None, asked: CursorBody, ts: int) -> NamedCursor:
-    """The cursor behind a put. A meta that is not given stays as it was."""
+    """Return the cursor after a put. Without a new meta, the old one is kept."""
     assert asked.seq is not None
     if stored is None:
         return NamedCursor(asked.seq, ts, asked.meta)

@@ -1,1 +1,1 @@
-"""Staged writes: parts that wait, durable and invisible, until one commit publishes them together."""
+"""Staged writes: parts that are durable but invisible until one commit publishes them together."""

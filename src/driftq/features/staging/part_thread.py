@@ -1,8 +1,8 @@
-"""The thread that keeps staged parts on disk: writes and syncs them, reads them for a commit, removes them.
+"""The thread for the files of staged parts: writes and syncs them, reads them for a commit, removes them.
 
-Jobs are done in the order they were given, so a part that a commit has asked for is read before a later job removes it.
-Parts that wait together share the sync of their directory. Of a part that could not be written or synced its caller is
-told, and removes what is left of it; nothing else depends on it.
+Jobs run in the order in which they were queued, so a part for a commit is read before a later job removes it. Parts
+that wait together share the sync of their directory. If a part cannot be written or synced, its caller gets the error
+and removes the rest of the file; nothing else depends on it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from driftq.system.runtime import Runtime, SerialWorker
 Done = Callable[[OSError | None], None]
 Loaded = Callable[[list[Rows | None], OSError | None], None]
 _Job = Callable[[], Done | None]
-"""Does its work; where that becomes true only with a sync of the directory, returns who is to be told of it."""
+"""Does the work. If its result needs a sync of the directory, returns the callback to call after that sync."""
 
 
 class StageFiles:
-    """The files below `stage/`."""
+    """The files in the directory `stage/`."""
 
     def __init__(self, runtime: Runtime, layout: Layout) -> None:
         self._runtime = runtime
@@ -30,17 +30,17 @@ class StageFiles:
         self._worker: SerialWorker[_Job] = runtime.worker("driftq-stage", self._handle)
 
     def close(self) -> None:
-        """Do what is queued, then end the thread."""
+        """Finish the queued jobs, then end the thread."""
         self._worker.close()
 
     def found(self) -> list[tuple[int, FoundPart | None]]:
-        """Every file there is, oldest first, with what it says of itself. For a start, on the calling thread."""
+        """Return every file with its decoded head, oldest first. Runs on the calling thread, at start."""
         return [
             (number, read_head(self._disk, self._layout.stage_path(number))) for number in self._layout.stage_files()
         ]
 
     def write(self, number: int, topic_id: int, head: PartHead, rows: Rows, done: Done) -> None:
-        """Put a part on stable storage; `done` hears on the loop that it is, or why not."""
+        """Write and sync a part, then call `done` on the event loop with None or the error."""
 
         def work() -> Done | None:
             path = self._layout.stage_path(number)
@@ -54,7 +54,7 @@ class StageFiles:
         self._worker.put(work)
 
     def read(self, numbers: Sequence[int], done: Loaded) -> None:
-        """The records of parts, None for one that is not whole."""
+        """Read the records of parts; the result has None for a part that is not complete."""
 
         def work() -> None:
             try:
@@ -68,11 +68,11 @@ class StageFiles:
         self._worker.put(work)
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """Let parts go, some time. One that comes back with a crash is found superfluous by the next start."""
+        """Remove parts later, without a sync. If a crash restores a file, the next start finds and removes it."""
         self._worker.put(lambda: self._unlink(numbers))
 
     def drop(self, numbers: Sequence[int], done: Done) -> None:
-        """Let parts go for good."""
+        """Remove parts durably, then call `done`."""
 
         def work() -> Done:
             self._unlink(numbers)
@@ -102,7 +102,7 @@ class StageFiles:
 
     def _unlink(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            with suppress(OSError):  # a file too many is removed by the next start
+            with suppress(OSError):  # the next start removes files that are left over
                 self._disk.unlink(self._layout.stage_path(number))
 
     def _tell(self, done: Done, error: OSError | None) -> None:

@@ -1,6 +1,6 @@
-"""Which parts wait, where, and since when: what `features/staging/staging` knows of the files below `stage/`.
+"""The index of staged parts: which parts wait, at which address, and since when (see `features/staging/staging`).
 
-Invariant: what waits counts once against the server's bytes (`Quota.reserved`), from `install` to `take`.
+Invariant: a waiting part counts once against the server's bytes (`Quota.reserved`), from `install` to `take`.
 """
 
 from collections import OrderedDict
@@ -12,11 +12,11 @@ from msgspec import Struct
 from driftq.engine.load.quota import Quota
 
 Owner = tuple[int, str]
-"""A topic's id and a writer."""
+"""The id of a topic, and the name of a writer."""
 
 
 class PartAddress(NamedTuple):
-    """Where a part waits, below its owner."""
+    """The address of a part within its owner."""
 
     batch: int
     part: int
@@ -25,7 +25,9 @@ class PartAddress(NamedTuple):
 
 
 class StagedPart(Struct, frozen=True):
-    """One that waits. Its number is that of its file, and grows: of two at one address the higher one counts."""
+    """A waiting part. `number` is the number of its file, and increases: of two parts at one address the higher one
+    counts.
+    """
 
     number: int
     owner: Owner
@@ -35,11 +37,11 @@ class StagedPart(Struct, frozen=True):
 
 
 class Parts:
-    """All of them."""
+    """All waiting parts, by owner and by age."""
 
     def __init__(self) -> None:
         self.quota: Quota
-        """There once the engine is; before that nothing waits."""
+        """Set when the engine is created; before that no part waits."""
         self._owned: dict[Owner, dict[PartAddress, StagedPart]] = {}
         self._by_age: OrderedDict[int, StagedPart] = OrderedDict()
 
@@ -47,19 +49,19 @@ class Parts:
         return len(self._by_age)
 
     def of(self, owner: Owner) -> dict[PartAddress, StagedPart]:
-        """An owner's."""
+        """Return the parts of an owner, by address."""
         return self._owned.get(owner, {})
 
     def up_to(self, owner: Owner, batch: int) -> list[StagedPart]:
-        """An owner's with a batch up to this one."""
+        """Return the parts of an owner up to this batch."""
         return [part for part in self.of(owner).values() if part.address.batch <= batch]
 
     def of_topic(self, topic_id: int) -> list[StagedPart]:
-        """A topic's."""
+        """Return the parts of all writers of a topic."""
         return [part for owner, owned in self._owned.items() if owner[0] == topic_id for part in owned.values()]
 
     def expired(self, oldest_kept: int, pinned: Container[Owner]) -> list[StagedPart]:
-        """Those staged at this moment or before, but for owners whose parts must stay."""
+        """Return the parts staged at `oldest_kept` or before, except those of pinned owners."""
         found = []
         for part in self._by_age.values():
             if part.staged_ts > oldest_kept:
@@ -69,7 +71,9 @@ class Parts:
         return found
 
     def install(self, part: StagedPart) -> list[int]:
-        """One more. Returns the file that is not needed any more: of what it replaces, or its own if it comes late."""
+        """Add a part. Return the number of the file to remove: of the replaced part, or its own if a newer part is
+        there.
+        """
         before = self.of(part.owner).get(part.address)
         if before is not None and before.number > part.number:
             return [part.number]
@@ -80,7 +84,7 @@ class Parts:
         return replaced
 
     def take(self, parts: Iterable[StagedPart]) -> list[int]:
-        """These wait no more. Returns their files."""
+        """Remove parts from the index. Return the numbers of their files."""
         numbers = []
         for part in parts:
             owned = self._owned[part.owner]

@@ -1,4 +1,4 @@
-"""Staged writes (http-v0 §22.5): parts that wait, durable and invisible, and the commits that publish them.
+"""Staged writes (http-v0 §22.5): durable, invisible parts, and the commits that publish them.
 
 A part     written and synced → waiting, at its address → replaced by another at the same address
                                                         → expired, dropped, or gone with its topic
@@ -6,14 +6,14 @@ A part     written and synced → waiting, at its address → replaced by anothe
 A commit   one at a time per writer: parts found → read from their files → published (`engine/write/publisher`), which
            remembers batch and seqs of the writer in the same step → its Commit frame synced → the files removed
 
-A part's address is its topic, writer, batch, part, attempt and chunk. The last batch of every writer lives as long as
-its topic, in the log and in the checkpoint's section `staging`: a batch up to it is never published again, whatever is
-asked. So every step may be repeated after any crash: before the Commit frame is on stable storage the parts are still
-there, and once it is the batch is known.
+A part's address is its topic, writer, batch, part, attempt and chunk. The last batch of every writer is kept as long
+as its topic, in the log and in the checkpoint's section `staging`. That batch and earlier ones are never published
+again. So every step may be repeated after any crash: until the Commit frame is on stable storage the parts still
+exist, and after that the batch is known.
 
 Invariants
-- What is waiting counts once against the server's bytes (`Quota.reserved`), until it is a topic's.
-- A file is removed only when nothing can ask for it any more; what a crash brings back is found superfluous by `open`.
+- A waiting part counts once against the server's bytes (`Quota.reserved`), until its records belong to the topic.
+- A file is removed only when no request can need it any more. If a crash restores such a file, `open` removes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class LastBatch(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class StageResult(Struct, frozen=True):
-    """The answer to a part."""
+    """The answer to a staged part."""
 
     records: int
     payload: int
@@ -74,14 +74,14 @@ class CommitResult(Struct, frozen=True):
     """The answer to a commit."""
 
     seqs: range | None
-    """None for a batch before the writer's last one, of which no more is known."""
+    """None for a batch before the writer's last one, because its seqs are not kept."""
     head_seq: int
     deduped: bool
     sync_ns: int = 0
 
 
 class Staging:
-    """The parts and writers of every topic."""
+    """The parts and writers of all topics."""
 
     name = "staging"
     kinds = frozenset((COMMIT,))
@@ -91,7 +91,7 @@ class Staging:
         self._writers: dict[int, dict[str, LastBatch]] = {}
         self._parts = Parts()
         self._published: dict[tuple[int, str, int], list[int]] = {}
-        """Files of parts that are published and not removed, by topic id, writer and batch."""
+        """Files of published parts that are not removed yet, by topic id, writer and batch."""
         self._committing: dict[Owner, Pending[None]] = {}
         self._next_number = 1
         self._timer: Timer | None = None
@@ -100,7 +100,7 @@ class Staging:
         self._runtime: Runtime
 
     def open(self, engine: Engine, runtime: Runtime, layout: Layout) -> None:
-        """The engine is there, its log replayed: find what is staged, and remove what nobody can ask for."""
+        """Find the staged parts after the log was replayed, and remove files that no request can need."""
         self._engine = engine
         self._runtime = runtime
         self._parts.quota = engine.quota
@@ -124,7 +124,7 @@ class Staging:
         self._expire()
 
     def close(self) -> None:
-        """No more is asked of it."""
+        """Stop the timer and the thread."""
         if self._timer is not None:
             self._timer.cancel()
         self._files.close()
@@ -132,7 +132,7 @@ class Staging:
     # Parts
 
     def stage(self, name: str, writer: str, address: PartAddress, rows: Rows) -> Pending[StageResult]:
-        """Take a part in, in the place of what was at its address."""
+        """Stage a part. It replaces an earlier one at its address."""
         check_writer(writer)
         self._engine.check_open()
         topic = self._engine.topic(name)
@@ -164,7 +164,7 @@ class Staging:
         return answer
 
     def drop(self, name: str, writer: str) -> Pending[int]:
-        """Let a writer's parts go; the answer says how many there were."""
+        """Drop all parts of a writer. The answer is how many there were."""
         self._engine.check_open()
         topic = self._engine.topic(name)
         parts = list(self._parts.of((topic.id, writer)).values())
@@ -180,7 +180,7 @@ class Staging:
         return answer
 
     def _install(self, part: StagedPart) -> list[int]:
-        """A part is on disk and waits from now on. Returns the file that is not needed any more."""
+        """Add a part that is on disk. Return the number of the file that is not needed any more."""
         if self._timer is None:
             self._timer = self._runtime.later(_TICK_MS, self._tick)
         return self._parts.install(part)
@@ -194,7 +194,7 @@ class Staging:
                 self._timer = self._runtime.later(_TICK_MS, self._tick)
 
     def _expire(self) -> None:
-        # Not while a commit is under way: one that gets lost must find its parts again.
+        # Parts of a writer with a running commit stay: if the commit is lost, its retry needs them.
         expired = self._parts.expired(self._engine.time.running() - self._ttl_ms, self._committing)
         self._remove(self._parts.take(expired))
 
@@ -207,7 +207,7 @@ class Staging:
     def commit(
         self, name: str, writer: str, batch: int, parts: Sequence[PartRef], epoch: int | None = None
     ) -> Pending[CommitResult]:
-        """Publish parts together, unless this batch, or a later one of this writer, has been."""
+        """Publish parts together, unless this batch or a later one of this writer was published."""
         check_writer(writer)
         if not parts:
             raise InvalidRequestError("parts is empty")
@@ -216,7 +216,7 @@ class Staging:
         return run(self._commit(name, writer, batch, parts, epoch))
 
     def writer(self, name: str, writer: str) -> LastBatch:
-        """The last batch of a writer. Raises NotFoundError, or TopicNotFoundError."""
+        """Return the last batch of a writer. Raise NotFoundError or TopicNotFoundError."""
         found = self._writers.get(self._engine.topic(name).id, {}).get(writer)
         if found is None:
             raise NotFoundError(f"topic {name!r} has no batch of writer {writer[:WRITER_BYTES_MAX]!r}")
@@ -244,7 +244,9 @@ class Staging:
         return CommitResult(range(done.first_seq, done.last_seq + 1), done.head_seq, False, done.sync_ns)
 
     def _known(self, topic: Topic, writer: str, batch: int, last: LastBatch) -> CommitResult:
-        """A batch that was published before. What was staged for it anew goes once the log is sure of it."""
+        """Answer a batch that was published before. Parts that were staged again for it are removed after the next
+        sync.
+        """
         shard = self._engine.journal.shard_of(topic)
         again = self._parts.take(self._parts.up_to((topic.id, writer), last.batch))
         self._engine.synced.after(shard, shard.last_number, lambda: self._remove(again))
@@ -253,7 +255,7 @@ class Staging:
         return CommitResult(None, topic.head, True)
 
     def _named(self, topic: Topic, writer: str, batch: int, parts: Sequence[PartRef]) -> list[StagedPart]:
-        """The parts that a commit names, in its order. Raises StageIncompleteError."""
+        """Return the parts that a commit names, in its order. Raise StageIncompleteError if one is missing."""
         self._expire()
         waiting = self._parts.of((topic.id, writer))
         wanted = _addresses(batch, parts, len(waiting))
@@ -296,13 +298,13 @@ class Staging:
         )
 
     def _synced(self, topic: Topic, writer: str, batch: int) -> Callable[[], None]:
-        """What becomes of the files of a batch once its Commit frame is on stable storage."""
+        """Return the callback that removes the files of a batch after its Commit frame is synced."""
         return lambda: self._remove(self._published.pop((topic.id, writer, batch), []))
 
-    # What the engine asks for
+    # Calls from the engine
 
     def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
-        """A commit: the writer's last batch, and nothing up to it waits any more."""
+        """Apply a commit: set the writer's last batch, and remove its parts up to it from the index."""
         done = msgpack.decode(body, type=CommitBody)
         writers = self._writers.setdefault(topic.id, {})
         last = writers.get(done.writer)
@@ -313,27 +315,30 @@ class Staging:
             self._published[topic.id, done.writer, done.batch] = files
 
     def capture(self) -> bytes:
-        """Topic id to the last batch of each writer."""
+        """Return the checkpoint section: topic id to the last batch of each writer."""
         return msgpack.encode({topic_id: writers for topic_id, writers in self._writers.items() if writers})
 
     def restore(self, section: bytes) -> None:
-        """And back."""
+        """Restore the last batches from a checkpoint section."""
         self._writers = msgpack.decode(section, type=dict[int, dict[str, LastBatch]])
 
     def forget(self, topic: Topic) -> None:
-        """Writers and parts die with their topic."""
+        """Drop the writers and parts of a deleted topic."""
         self._writers.pop(topic.id, None)
         self._remove(self._parts.take(self._parts.of_topic(topic.id)))
 
 
 def check_writer(writer: str) -> None:
-    """Refuse what is no name of a writer."""
+    """Raise InvalidRequestError unless the name of a writer has a valid length."""
     if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
         raise InvalidRequestError(f"writer has 1 to {WRITER_BYTES_MAX} bytes")
 
 
 def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[PartAddress]:
-    """Every chunk of every part, in order; behind those that an answer can name as missing none is spelled out."""
+    """Return the address of every chunk of every part, in order.
+
+    The list ends once it must contain more missing chunks than an answer names.
+    """
     found: list[PartAddress] = []
     for part, attempt, chunks in parts:
         found += [PartAddress(batch, part, attempt, chunk) for chunk in range(min(chunks, waiting + _MISSING_MAX))]
@@ -348,4 +353,4 @@ def _incomplete(missing: Sequence[PartAddress]) -> StageIncompleteError:
 
 
 _MISSING_MAX = 1000
-"""So many are named in an answer."""
+"""How many missing parts an answer names at most."""
