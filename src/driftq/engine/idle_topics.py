@@ -7,7 +7,7 @@ Invariants
 - A topic is in the heap once, from its reservation until it has given it back. A topic that is not in the heap costs
   nothing, and one that is in the heap costs nothing before it is due.
 - A topic gives its reservation back only when all its records are on stable storage and no write is in flight. From
-  that moment no write may rely on it (`Appender.reserve`), so the next `disk` write waits for one sync.
+  that moment no write may rely on it (`Reservations.reserve`), so the next `disk` write waits for one sync.
 """
 
 from collections.abc import Callable

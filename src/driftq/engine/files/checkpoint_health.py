@@ -1,4 +1,4 @@
-"""How checkpoints go: the age of the last one, how many failed, and the log lines about failed and slow ones."""
+"""The age of the last checkpoint, the number of failed ones, and the log lines about failed and slow ones."""
 
 import logging
 
@@ -6,17 +6,17 @@ from driftq.system.clock import Clock
 from driftq.system.log_facts import facts
 
 SLOW_MS = 5000
-"""A checkpoint that takes longer is logged."""
+"""A checkpoint that takes longer than this is logged."""
 _NS_PER_MS = 1_000_000
 
 _log = logging.getLogger(__name__)
 
 
 class CheckpointRecord:
-    """Of the checkpoints of this process.
+    """Statistics of the checkpoints of this process.
 
-    Failures in a row are logged at the first, second, fourth, eighth and so on: one that is tried again every few
-    seconds does not fill the log.
+    The 1st, 2nd, 4th, 8th and so on of consecutive failures are logged, so that a checkpoint that is tried again every
+    few seconds does not fill the log.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -27,15 +27,15 @@ class CheckpointRecord:
 
     @property
     def age_ms(self) -> int:
-        """Milliseconds since the last checkpoint was installed; before the first one, since the start."""
+        """Return the milliseconds since the last checkpoint was installed; before the first one, since the start."""
         return (self._now_ns() - self._installed_ns) // _NS_PER_MS
 
     def begin(self) -> None:
-        """Note that one begins."""
+        """Note the time at which a checkpoint begins."""
         self._began_ns = self._now_ns()
 
     def installed(self, size: int) -> None:
-        """Note that the one that began last is installed."""
+        """Note that the checkpoint that began last is installed."""
         self._installed_ns = self._now_ns()
         took_ms = (self._installed_ns - self._began_ns) // _NS_PER_MS
         if self._in_a_row:
@@ -45,7 +45,7 @@ class CheckpointRecord:
         self._in_a_row = 0
 
     def failed(self, why: str) -> None:
-        """Note that it failed: the one before it stays, and the log since then is kept."""
+        """Note a failed checkpoint: the previous one stays, and so does the log since then."""
         self.failures += 1
         self._in_a_row += 1
         if self._in_a_row & (self._in_a_row - 1) == 0:

@@ -1,13 +1,13 @@
-"""Rebuilds `.tags` and `.idx` files that a crash took, in the background, so that a clean stop leaves every file whole.
+"""Rebuilds `.tags` and `.idx` files that a crash lost, in the background, so that a clean stop leaves every file whole.
 
-Neither is needed for an answer: a start makes an index of the data, and a search for tags too
-(`engine/read/tag_lookup`). No sync protects `.tags`, so that a power loss may take or tear it; a process that is killed
+Neither file is needed for an answer: recovery builds a missing index from the data, and so does a search for tags
+(`engine/read/tag_lookup`). No sync protects `.tags`, so a power loss may lose or tear it; a process that is killed
 loses nothing that it had written.
 
-    waiting → being looked at → sound, or rebuilt          one segment at a time, on the thread for files
+    waiting → being checked → intact, or rebuilt          one segment at a time, on the file thread
 
-A segment that is dropped or moved to the cold tier meanwhile is passed over. One with a block that cannot be read is
-left as it is: whoever reads the block says what is wrong. A stop waits for the rest, as for all file work.
+A segment that is dropped or moved to the cold tier meanwhile is skipped. One with a block that cannot be read is left
+as it is: the code that reads the block reports the problem. A stop waits for the rest, as for all file work.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ from driftq.storage.segments.hot_store import SegmentStore
 
 
 class Mending:
-    """The segments that are yet to be looked at."""
+    """The segments that are still to be checked."""
 
     def __init__(self, filing: Filing, store: SegmentStore, segments: Iterable[tuple[Topic, Segment]]) -> None:
         self._filing = filing
@@ -29,7 +29,7 @@ class Mending:
         self._waiting = deque(segments)
 
     def go_on(self) -> None:
-        """Look at the next segment, and at the others after it."""
+        """Check the next segment, and the others after it."""
         while self._waiting:
             topic, segment = self._waiting.popleft()
             if not (segment.dropped or segment.cold or segment.moving):
@@ -38,6 +38,8 @@ class Mending:
                 return
 
     def _mend(self, topic: Topic, segment: Segment) -> None:
-        """On the thread. What fails is as it was, and the next start tries again."""
+        """Rebuild the files of one segment on the file thread. After a failure they are unchanged, and the next start
+        tries again.
+        """
         if not segment.dropped and not segment.cold:
             self._store.mend(topic.id, segment.first_seq, segment.index)

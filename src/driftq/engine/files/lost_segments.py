@@ -1,7 +1,7 @@
-"""When the files of a segment that was given up may go, and which files a start finds that belong to one.
+"""Decides when files of segments that were given up may be removed, and which files found at start belong to one.
 
-A hole of damage is what makes a segment given up (`Topic.is_damaged`), and is the only thing that is stored about it.
-The end of such a segment is not known: it is at most where the next segment begins.
+A hole of damage makes a segment given up (`Topic.is_damaged`), and only the hole is stored. The end of such a segment
+is not known: it is at most where the next segment begins.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from driftq.storage.segments.lost_files import LostFiles
 
 
 def is_given_up(topic: Topic, first_seq: int, others: Iterable[int] = ()) -> bool:
-    """Whether a hole of damage lies where a segment was; `others` are the first seqs of segments that are not named."""
+    """Whether a hole of damage is where a segment was; `others` are first seqs of segments not in the topic."""
     firsts = [*(segment.first_seq for segment in topic.segments), *others]
     end = min((first for first in firsts if first > first_seq), default=topic.head + 1)
     return topic.is_damaged(first_seq, end)

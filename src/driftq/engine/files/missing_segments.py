@@ -1,8 +1,8 @@
-"""Segments that a start needs and cannot read: the refusal that names all of them, and what to do.
+"""Segments that a start needs and cannot read: the error that names all of them, and the next steps.
 
-What is unavailable is not lost (`engine/state/block_cache`), so the start changes nothing. The refusal has the commands
-with which an operator accepts the loss, as they are to be typed: neighbours are one range, which `--accept-loss` takes
-at once.
+Unavailable segments are not lost (`engine/state/block_cache`), so the start changes nothing. The error contains the
+commands with which an operator accepts the loss, ready to be typed: adjacent segments are one range, which
+`--accept-loss` takes at once.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class MissingSegment(NamedTuple):
 
 
 def refusal(missing: Sequence[MissingSegment], layout: Layout) -> UnrecoverableError:
-    """Return why a start cannot go on without these segments, of which there is at least one."""
+    """Return the error for a start that cannot continue without these segments; there is at least one."""
     ranges = _joined(missing)
     shown = ranges[:_SHOWN_MAX]
     left = f", and {len(ranges) - len(shown)} more ranges" if len(ranges) > len(shown) else ""

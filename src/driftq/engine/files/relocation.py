@@ -1,13 +1,13 @@
-"""Sealed segments beyond the hot bound move to the cold tier, on the file thread, while everybody reads and deletes.
+"""Moves sealed segments above the hot limit to the cold tier, on the file thread, while reads and deletes continue.
 
     hot → copied (a durable cold pair, with the flags of the hot one) → switched → hot copy removed
 
-While a segment is moving no flag of it is flipped: deletes are logged and marked in memory as ever, and those whose
-flag is not on disk yet (`flips`) are taken over by the cold copy, whose flags are flipped later. A crash at any point
-leaves a good copy, and the hot one counts.
+While a segment is moving, none of its flags is set on disk: deletes are logged and marked in memory as usual. Deletes
+whose flag is not on disk yet (`flips`) belong to the cold copy afterwards, whose flags are set later. A crash at any
+point leaves a good copy, and the hot one counts.
 
-A segment that the newest checkpoint names by its blocks waits until another one names it as sealed, and asks for that
-one: else, on a server that nobody writes to, it would wait for ever.
+A segment that the newest checkpoint references by its blocks waits until another checkpoint references it as sealed,
+and requests that checkpoint: otherwise, on a server without writes, it would wait forever.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from driftq.system.file_thread import FileThread
 
 
 class _Copy:
-    """What the thread brings back: the cold index, and running payload totals of all rows."""
+    """The result of the thread: the cold index, and running payload totals of all rows."""
 
     __slots__ = ("index", "weights")
 
@@ -35,7 +35,7 @@ class _Copy:
 
 
 class Relocation:
-    """Moves segments."""
+    """Moves segments from the hot to the cold tier."""
 
     def __init__(
         self, settings: Settings, thread: FileThread, blocks: Blocks, catalog: Catalog, filing: Filing
@@ -49,10 +49,10 @@ class Relocation:
         self.moved = 0
         self.failures = 0
         self.waiting = False
-        """Did the last run find a segment that needs a checkpoint first?"""
+        """Whether the last run found a segment that needs a checkpoint first."""
 
     def run(self) -> None:
-        """Begin to move what is beyond the bound."""
+        """Begin to move the segments above the limit."""
         self.waiting = False
         if self._filing.pinned:
             return
@@ -66,7 +66,7 @@ class Relocation:
                     self.waiting = True
 
     def _beyond(self, topic: Topic) -> list[Segment]:
-        """Hot sealed segments that are one too many, oldest first."""
+        """Return the hot sealed segments above the limits, oldest first."""
         hot = [segment for segment in topic.segments if segment.sealed and not segment.cold and not segment.resident]
         kept = min(self._retain_segments, len(hot))
         if self._retain_bytes:
@@ -79,7 +79,7 @@ class Relocation:
 
         def done(copy: _Copy | None, error: Exception | None) -> None:
             if copy is None or error is not None:
-                # A damaged block keeps its segment where it is; anything else is tried again by the next run.
+                # A segment with a damaged block stays where it is; after other errors the next run tries again.
                 self.failures += 1
                 segment.moving = False
             elif segment in topic.segments:
@@ -88,7 +88,7 @@ class Relocation:
         self._thread.submit(lambda: self._write(topic, segment), done)
 
     def _write(self, topic: Topic, segment: Segment) -> _Copy:
-        """On the thread: the durable cold copy."""
+        """Write the durable cold copy, on the thread."""
         cold, store = self._blocks.cold, self._blocks.store
         assert cold is not None
         numbers = range(len(segment.index))
@@ -101,7 +101,7 @@ class Relocation:
         return _Copy(cold.write(topic.id, segment.first_seq, blocks, flags), weights)
 
     def _switch(self, topic: Topic, segment: Segment, copy: _Copy) -> None:
-        """From here on the cold copy is the segment: the same rows, in other blocks."""
+        """Make the cold copy the segment: the same rows in other blocks."""
         flags = bytearray()
         for number in range(len(segment.index)):
             dead = segment.dead.get(number)
@@ -127,5 +127,5 @@ class Relocation:
             self._filing.deleted_rows(topic)
 
     def _dropped(self, _: None, error: Exception | None) -> None:
-        # A hot copy that could not be removed wins at the next start, and moves again.
+        # If the hot copy could not be removed, the next start uses it and moves it again.
         self.failures += error is not None

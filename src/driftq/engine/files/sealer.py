@@ -1,14 +1,14 @@
-"""Seals segments, as many at a time as have piled up meanwhile: in another process where there is one, else on the
-file thread.
+"""Seals segments in batches of those that have collected: in the writer process if there is one, else on the file
+thread.
 
-A seal is three syncs, and the first of a batch pays for most of the others: they share the file system's journal. A
-damaged block fails the seal of its own segment only; an I/O error fails the batch, which is tried again.
+A seal makes three syncs, and the first seal of a batch pays for most of the others: they share the file system's
+journal. A damaged block fails only the seal of its own segment; an I/O error fails the batch, which is tried again.
 
-On the thread, blocks that are still in memory are indexed from there: reading one back costs it the interpreter's lock
-three times, and the loop as often. Seals that follow one another closely are worth what it takes to load a faster sort.
+On the thread, blocks that are still in memory are indexed from memory: reading one back would take the interpreter lock
+three times and stop the loop as often. When seals follow one another closely, loading a faster sort pays off.
 
-Invariant: a seal by the other process counts only where nobody here has met a failed sync of the same data; and what
-failed there is doubtful here, so that the thread writes it again before its next sync.
+Invariant: a seal by the writer process counts only if this process has not seen a failed sync of the same data. After a
+failure in the writer process the data is marked doubtful here, so that the thread writes it again before its next sync.
 """
 
 from collections.abc import Callable
@@ -27,18 +27,18 @@ from driftq.system.clock import Clock
 from driftq.system.file_thread import FileThread
 
 Done = Callable[[Topic, Segment, TagIndex | None, Exception | None], None]
-"""Hears of each segment: its tag index, or why it is not sealed."""
+"""Called for each segment with its tag index, or with the reason why it is not sealed."""
 
 _BATCH_MAX = 32
-"""So that a checkpoint, whose syncs wait for the batch before them, has not long to wait."""
+"""Limits the time that a checkpoint waits, because its syncs run after the current batch."""
 _HELD_BYTES_MAX = 32 << 20
-"""A batch keeps no more than this from leaving the cache; the rest of it is read back."""
+"""A batch keeps at most this many bytes of blocks in memory; the rest is read back."""
 _CLOSELY_NS = 300 * 1_000_000
-"""So soon after the batch before it, a batch is one of many: 30 000 records a second, and more."""
+"""A batch that starts within this time of the previous one is one of many: 30 000 records a second, or more."""
 
 
 class _Job:
-    """A segment to be sealed, and what came of it."""
+    """A segment to be sealed, and the result."""
 
     __slots__ = ("damage", "held", "numbers", "segment", "tags", "topic")
 
@@ -47,7 +47,7 @@ class _Job:
     def __init__(self, topic: Topic, segment: Segment) -> None:
         self.topic = topic
         self.segment = segment
-        # A block nothing of which is left may be one that cannot be read.
+        # Blocks without live rows are left out, because they may be unreadable.
         self.numbers = [number for number in range(len(segment.index)) if segment.live_in(number)[0]]
         self.held: dict[int, Block] = {}
         self.tags: TagIndex | None = None
@@ -55,11 +55,11 @@ class _Job:
 
     @property
     def dropped(self) -> bool:
-        """Is nothing of the segment left?"""
+        """Whether the segment is dropped or its topic is deleted."""
         return self.segment.dropped or self.topic.gone
 
     def note(self, found: Sealed) -> None:
-        """What came of it."""
+        """Store the result of the seal."""
         if isinstance(found, TagIndex):
             self.tags = found
         else:
@@ -67,7 +67,7 @@ class _Job:
 
 
 class Sealing:
-    """One batch at a time."""
+    """Runs seals, one batch at a time."""
 
     def __init__(
         self, thread: FileThread, scribe: SegmentScribe | None, clock: Clock, blocks: Blocks, done: Done
@@ -83,14 +83,14 @@ class Sealing:
         self._busy = False
 
     def add(self, topic: Topic, segment: Segment) -> None:
-        """A segment whose blocks are all written."""
+        """Queue a segment whose blocks are all written."""
         self._waiting.append(_Job(topic, segment))
         self._begin()
 
     def _begin(self) -> None:
         if self._busy or not self._waiting:
             return
-        waiting = [job for job in self._waiting if not job.dropped]  # a file that is being removed is not to be sealed
+        waiting = [job for job in self._waiting if not job.dropped]  # do not seal a file that is being removed
         batch, self._waiting = waiting[:_BATCH_MAX], waiting[_BATCH_MAX:]
         if not batch:
             return
@@ -140,7 +140,7 @@ class Sealing:
                 held += len(block.frame)
 
     def _work(self, batch: list[_Job], *, hurry: bool) -> None:
-        """On the thread: tag indexes, then all durable pairs."""
+        """Build tag indexes and make all pairs durable, on the thread."""
         segments = [
             UnsealedSegment(job.topic.id, job.segment.first_seq, job.segment.index, partial(self._blocks, job))
             for job in batch

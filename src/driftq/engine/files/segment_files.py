@@ -1,23 +1,23 @@
-"""Keeps the files behind the memory: writes closed blocks, seals, flips flags, drops.
+"""Keeps the segment files up to date with memory: writes closed blocks, seals, sets delete flags, removes files.
 
-Two threads. One writes closed blocks and never waits for the device, so that they may leave memory. The other does what
-takes long: syncs, tag indexes, flags, removals, checkpoints. What it removes it removes behind every write under way.
-Where there is a process for it (`storage/segments/segment_process`), that writes blocks and seals, and the threads do
-the rest.
+There are two threads. One writes closed blocks and never waits for the device, so that blocks can leave memory. The
+other does slow work: syncs, tag indexes, flags, removals, checkpoints. It removes a file only after every write in
+flight. If there is a writer process for segments (`storage/segments/segment_process`), that process writes blocks and
+seals, and the threads do the rest.
 
-Nothing here decides what a topic shows; a failure leaves payloads in memory and serving, and the WAL as the truth,
-and is tried again by the next `tick`. Jobs run in the order they were given, so a flag is flipped after its block is
-written and a file is removed after everything that was to be done to it.
+Nothing here decides what a topic shows. After a failure the payloads stay in memory and are served from there, the WAL
+still has them, and the next `tick` tries again. Jobs run in the order in which they were submitted, so a flag is set
+after its block is written, and a file is removed after all other work on it.
 
-Invariant: a file that the newest durable checkpoint names, or the one being written, is removed only after a later
-checkpoint that no longer names it (`trash`); everything else is in the WAL and may go at once.
+Invariant: a file that the newest durable checkpoint references, or the one being written, is removed only after a later
+checkpoint that no longer references it (`trash`); everything else is in the WAL and may be removed at once.
 
-Invariant: a delete flag in a file that a checkpoint names is set only when the newest durable checkpoint shows the
-delete. Otherwise replay over that checkpoint would find the record gone before its time, and caps and TTL would take
-others.
+Invariant: a delete flag in a file that a checkpoint references is set only when the newest durable checkpoint contains
+the delete. Otherwise replay over that checkpoint would find the record gone too early, and caps and TTL would remove
+other records.
 
-While somebody has pinned the files, to copy them, none is removed, none moves, and no flag in one is set; it is all
-done when the last pin is gone.
+While a backup has pinned the files to copy them, no file is removed or moved, and no flag is set; all this is done when
+the last pin is released.
 """
 
 from array import array
@@ -42,7 +42,7 @@ from driftq.system.file_thread import FileThread, Work
 # long: every step in the life of a file, because their order is the point
 
 _WRITE_BYTES = 8 << 20
-"""So much is written at a time, for it may have to be sent to another process."""
+"""Maximum bytes of one write, because it may have to be sent to another process."""
 
 
 class SegmentPolicy(Struct, frozen=True):
@@ -54,7 +54,7 @@ class SegmentPolicy(Struct, frozen=True):
 
 
 class Filing:
-    """What happens to blocks and segments behind the scenes."""
+    """Schedules all work on segment files, and tracks its results."""
 
     def __init__(
         self,
@@ -77,31 +77,31 @@ class Filing:
         self._sealing = Sealing(thread, scribe, clock, blocks, self._sealed)
         self._policy = policy
         self.events_max = policy.events_max
-        """How many records a segment holds at most, about."""
+        """Approximate maximum of records in a segment."""
         self._flipping: set[Topic] = set()
         self._unsettled: set[Topic] = set()
         self.trash: list[tuple[Topic, Segment]] = []
         self.lost = LostFiles(layout)
         self.captures = 1
-        """The number of the newest capture; that of the checkpoint this run began with is 1."""
+        """The number of the newest capture; the checkpoint that this run began with is number 1."""
         self.durable_capture = 1
         self.failures = 0
         self.space = DiskSpace()
-        """Told what has no room, and what frees some."""
+        """Gets the errors of writes that found no space, and requests checkpoints that free some."""
         self._pins = 0
         self._put_off: list[Callable[[], None]] = []
 
     @property
     def pinned(self) -> bool:
-        """Do the files have to stay as they are?"""
+        """Whether files must stay as they are, because they are pinned."""
         return self._pins > 0
 
     def pin(self) -> None:
-        """Leave every file that is there as it is; what is appended to one comes behind its end."""
+        """Leave every existing file as it is; data may still be appended to it."""
         self._pins += 1
 
     def unpin(self) -> None:
-        """Do what was put off."""
+        """Release a pin; after the last one, do the work that was postponed."""
         self._pins -= 1
         if not self._pins:
             put_off, self._put_off = self._put_off, []
@@ -110,7 +110,7 @@ class Filing:
             self.flip()
 
     def unpinned(self, act: Callable[[], None]) -> None:
-        """Do something that takes a file away, as soon as that may be."""
+        """Run `act`, which removes or changes a file, as soon as no pin forbids it."""
         if self._pins:
             self._put_off.append(act)
         else:
@@ -118,17 +118,17 @@ class Filing:
 
     @property
     def busy(self) -> bool:
-        """Has the thread anything left to do?"""
+        """Whether the threads or the writer process have work left."""
         at_scribe = 0 if self._scribe is None else self._scribe.jobs
         return self._thread.jobs + self._writes.jobs + at_scribe > 0
 
     @property
     def waiting(self) -> bool:
-        """Are there flags to flip, or files to remove, that need a checkpoint first?"""
+        """Whether flags or removals wait for a checkpoint."""
         return not self._pins and bool(self.trash or self._flipping)
 
     def changed(self, topic: Topic) -> None:
-        """A topic's log has changed: roll, write, and let go of what is no more."""
+        """Continue the file work of a topic whose log has changed: seal, write blocks, and remove dropped segments."""
         self.roll(topic)
         if topic.segments and (topic.segments[-1].pending or topic.segments[-1].sealing):
             self.settle(topic)
@@ -136,12 +136,12 @@ class Filing:
             self.drop(topic)
 
     def deleted_rows(self, topic: Topic) -> None:
-        """Some flags may have to be flipped."""
+        """Remember that delete flags of a topic may have to be set, and continue its file work."""
         self._flipping.add(topic)
         self.changed(topic)
 
     def roll(self, topic: Topic) -> None:
-        """Seal the active segment when it is large enough."""
+        """Close the active segment when it is large enough."""
         if not topic.segments:
             return
         active = topic.segments[-1]
@@ -154,7 +154,7 @@ class Filing:
             topic.seal_active()
 
     def roll_by_age(self, topic: Topic, now: int) -> None:
-        """Seal the active segment when it is old enough."""
+        """Close the active segment when it is old enough."""
         age = self._policy.age_max_ms
         if age and topic.segments and not topic.segments[-1].sealing:
             active = topic.segments[-1]
@@ -163,7 +163,7 @@ class Filing:
                 self.changed(topic)
 
     def settle(self, topic: Topic) -> None:
-        """Write what is closed and not written, then seal what is complete."""
+        """Write closed blocks that are not written, then seal complete segments."""
         for segment in topic.segments:
             if segment.resident or segment.sealed or segment.writing:
                 continue
@@ -173,7 +173,7 @@ class Filing:
                 self._seal(topic, segment)
 
     def write_now(self, topic: Topic) -> None:
-        """Write closed blocks on the calling thread: for recovery, before anybody is served. Raises OSError."""
+        """Write closed blocks on the calling thread; for recovery, before requests are served. Raises OSError."""
         for segment in topic.segments:
             if not segment.resident and segment.written_blocks < len(segment.index):
                 frames = self._unwritten(segment)
@@ -181,7 +181,7 @@ class Filing:
                 self._wrote(segment, len(segment.index))
 
     def _unwritten(self, segment: Segment, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
-        """Its next blocks with their places: all of them, or about so many bytes."""
+        """Return its next unwritten blocks with their offsets: all of them, or about `bytes_max` bytes."""
         frames: list[tuple[int, bytes]] = []
         size = 0
         for number in range(segment.written_blocks, len(segment.index)):
@@ -236,7 +236,7 @@ class Filing:
             self.drop(topic)
 
     def undurable(self, topic: Topic) -> int:
-        """Bytes of a topic's closed blocks that no sync has covered: what a checkpoint taken now would copy."""
+        """Return the bytes of a topic's closed blocks that no sync has covered; a checkpoint would copy them."""
         return sum(
             segment.data_bytes - _end_of(segment, segment.durable_blocks)
             for segment in topic.segments
@@ -244,7 +244,7 @@ class Filing:
         )
 
     def sync_active(self, topic: Topic) -> None:
-        """Make the written blocks of segments that are not sealed durable, for a checkpoint to name them."""
+        """Make the written blocks of unsealed segments durable, so that a checkpoint can reference them."""
         behind = [
             (segment, segment.written_blocks)
             for segment in topic.segments
@@ -267,7 +267,7 @@ class Filing:
         self._thread.submit(lambda: self._store.sync_data(topic.id, sizes), done)
 
     def flip(self) -> None:
-        """Flip the flags of deletes that the newest checkpoint shows, where their block is in a file."""
+        """Set the flags on disk of deletes that the newest checkpoint contains, if their block is in a file."""
         if self._pins:
             return
         for topic in list(self._flipping):
@@ -279,11 +279,13 @@ class Filing:
                     self._flip(topic, segment)
 
     def may_move(self, segment: Segment) -> bool:
-        """May its hot copy go? Not while a checkpoint names a part of it, for that part is found nowhere else then."""
+        """Whether its hot copy may be removed. It may not while a checkpoint references a part of it, which has no
+        other copy.
+        """
         return not segment.named or segment.sealed_behind < self.durable_capture
 
     def checkpointed(self, capture: int) -> None:
-        """The checkpoint of a capture is durable: the flags of the deletes it shows may be set."""
+        """Allow setting the flags of deletes that this capture contains, because its checkpoint is durable."""
         self.durable_capture = capture
         for topic in self._flipping:
             for segment in topic.segments:
@@ -323,7 +325,7 @@ class Filing:
         self._thread.submit(work, done)
 
     def drop(self, topic: Topic) -> None:
-        """Let go of segments nothing of which is left."""
+        """Release segments without live records, and remove their files as soon as allowed."""
         dropped, topic.dropped = topic.dropped, []
         for segment in dropped:
             segment.dropped = True
@@ -337,15 +339,15 @@ class Filing:
                 self.remove(topic, segment)
 
     def in_background(self, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> None:
-        """Do something that has time, on the thread; `then` is called on the loop, whatever came of it."""
+        """Run low-priority work on the file thread and discard its result; then call `then` on the loop."""
         self._thread.submit(work, lambda _, __: then())
 
     def remove(self, topic: Topic, segment: Segment) -> None:
-        """Remove a segment's files, wherever they are."""
+        """Remove a segment's files from both tiers."""
         self._behind_writes(lambda: self.remove_files([(topic, segment)]))
 
     def remove_files(self, segments: list[tuple[Topic, Segment]]) -> None:
-        """On the thread: the files of segments that are no more. Those of one that was given up are kept."""
+        """Remove the files of dropped segments, on the thread. Those of given-up segments are kept in `lost/`."""
         for topic, segment in segments:
             if segment.given_up:
                 self.lost.keep(topic.id, segment.first_seq)
@@ -365,17 +367,17 @@ class Filing:
         self._behind_writes(work)
 
     def _behind_writes(self, work: Work) -> None:
-        """Remove something when every write that is under way now has been done."""
+        """Run `work`, which removes files, when every write in flight now is finished."""
 
         self.unpinned(lambda: self.after_writes(lambda: self._thread.submit(work, self._removed)))
 
     def after_writes(self, act: Callable[[], None]) -> None:
-        """Call back when every write of blocks that is under way has been answered."""
+        """Call back when every write of blocks in flight is answered."""
         self._behind_scribe(lambda: self._writes.submit(lambda: None, lambda _, __: act()))
 
     def after_syncs(self, done: Callable[[None, Exception | None], None]) -> None:
-        """Call back when every sync and seal that is under way has been answered."""
-        # Jobs of the file thread answer in order.
+        """Call back when every sync and seal in flight is answered."""
+        # Jobs of the file thread are answered in order.
         self._behind_scribe(lambda: self._thread.submit(lambda: None, done))
 
     def _behind_scribe(self, act: Callable[[], None]) -> None:
@@ -385,12 +387,12 @@ class Filing:
             act()
 
     def _removed(self, _: None, error: Exception | None) -> None:
-        # What could not be removed is an orphan, and the next start removes it.
+        # A file that could not be removed is an orphan, and the next start removes it.
         self.failures += error is not None
         self.space.look_for_room()
 
     def retry(self) -> None:
-        """Try again what failed."""
+        """Try again what failed: writes and seals of topics."""
         topics, self._unsettled = self._unsettled, set()
         for topic in topics:
             if topic.visible:
@@ -406,5 +408,5 @@ class Filing:
 
 
 def _end_of(segment: Segment, blocks: int) -> int:
-    """Where the first blocks of a segment end in its file."""
+    """Return the end offset of the first `blocks` blocks in the segment's file."""
     return sum(segment.index.place(blocks - 1)) if blocks else 0

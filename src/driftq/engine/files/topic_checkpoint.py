@@ -1,15 +1,15 @@
-"""A topic as a checkpoint holds it, and back: what replay would rebuild, records in durable segments named, not copied.
+"""A topic as stored in a checkpoint: the state that replay would rebuild; records in durable segments are not copied.
 
-Named are whole segments up to the first that is not durable to its end, and of that one the durable blocks; a segment
-that is not sealed is named with its index, for it has no `.idx` yet. All later rows are copied as block frames
-(`tail`), with their flags as they are.
+The checkpoint references, without copying, every segment up to the first that is not fully durable, and that segment's
+durable blocks. For an unsealed segment it also contains the index, because there is no `.idx` file yet. All later rows
+are copied as block frames (`tail`) with their current flags.
 
-On the way back a row of a named block is gone when its flag says so, when its delete had not been flipped yet
-(`flips`), when it lies below `earliest`, or when its whole block was (`dead`). Flags found set that the checkpoint
-does not know of are believed only in a frame that checks out.
+When a topic is restored, a row of a referenced block is gone if its flag is set, if its delete had no flag on disk yet
+(`flips`), if it is below `earliest`, or if its whole block was gone (`dead`). Flags on disk that the checkpoint does
+not know of are trusted only in a frame whose checksum matches.
 
-A named segment whose files are damaged is a hole. One whose files are missing or cannot be read refuses the start,
-unless the rest of the log no longer needs it.
+A referenced segment whose files are damaged becomes a hole. If files are missing or cannot be read, the start is
+refused, unless the rest of the log no longer needs the segment.
 """
 
 from array import array
@@ -35,22 +35,22 @@ _FOUND = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
 class SegmentState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A named segment. `cells` is the index of one that is not sealed."""
+    """A referenced segment. `cells` is the index of an unsealed one."""
 
     first_seq: int
     end_seq: int
     begun_ms: int
     dead: list[tuple[int, int, int, int]]
-    """Of a block its first seq and rows, how many are gone, and their payload bytes."""
+    """For each block with gone rows: its first seq, its number of rows, how many are gone, and their payload bytes."""
     flips: list[int]
     """Deleted seqs whose flag is not on disk yet."""
     cells: bytes | None = None
     cold: bool = False
-    """Has it moved? Then a hot copy that is still there has older flags."""
+    """Whether it has moved to the cold tier; then a hot copy that still exists has older flags."""
 
 
 class TopicCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One topic."""
+    """The state of one topic in a checkpoint."""
 
     topic_id: int
     name: str
@@ -74,7 +74,7 @@ _decoder = msgpack.Decoder(TopicCheckpoint)
 
 
 def capture_topic(topic: Topic, *, clean: bool) -> bytes:
-    """The topic as it is now. `clean` is a graceful stop: nothing is under way, so nothing need be reserved.
+    """Encode the topic as it is now. `clean`: at a graceful stop nothing is in flight, so no seqs need to be reserved.
 
     Raises OSError when a block that must be copied is unavailable.
     """
@@ -135,7 +135,7 @@ def _capture_segment(topic: Topic, segment: Segment) -> SegmentState:
 
 
 def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> list[bytes]:
-    """The frame of a block as it is now; none when nothing of it is left, or when it is damaged: a hole."""
+    """Return the frame of a block with its current flags; empty if it has no live rows, or is damaged (then a hole)."""
     if not segment.live_in(number)[0]:
         return []
     try:
@@ -150,16 +150,17 @@ def _frame_with_flags(topic: Topic, segment: Segment, number: int) -> list[bytes
 
 
 class Restorer:
-    """Brings topics back from their states."""
+    """Restores topics from their states in a checkpoint."""
 
     def __init__(self, store: SegmentStore, cold: ColdStore | None, *, missing_is_lost: bool) -> None:
         self._store = store
         self._cold = cold
         self._missing_is_lost = missing_is_lost
         self.lost: list[tuple[Topic, int, int, int]] = []
-        """Segments that a state names and no file holds, by their first seq, and the seqs of them that were live.
+        """Segments that are damaged or accepted as lost: topic, first seq of the segment, and range of seqs that were
+        live.
 
-        They are holes, unless the rest of the log passes them.
+        They become holes, unless the rest of the log removes their records.
         """
         self.missing: list[MissingSegment] = []
         """Segments whose files cannot be read now.
@@ -167,10 +168,10 @@ class Restorer:
         The rest of the log may show that they are not needed: their topic was deleted, and its files with it.
         """
         self.unreadable: set[tuple[int, int]] = set()
-        """Segments whose files make no sense. They are left alone, for whoever wants to look into them."""
+        """Segments whose files are missing, unavailable or damaged. The files are kept for later inspection."""
 
     def restore(self, state: TopicCheckpoint, topic: Topic) -> None:
-        """Fill a new topic."""
+        """Fill a new topic from its state."""
         topic.created_ts, topic.op = state.created_ts, state.op
         topic.cap_lost, topic.ttl_lost = state.cap_lost, state.ttl_lost
         topic.reserved = topic.reserve_asked = state.reserved
@@ -213,7 +214,7 @@ class Restorer:
             self._give_up(topic, state, earliest)
             return
         flags = self._flags(topic, segment)
-        # By seq and not by number: the segment may have moved to the cold tier since, where blocks are other ones.
+        # By seq and not by number: the segment may have moved to the cold tier since, where it has different blocks.
         known = {(first, rows): (gone, payload) for first, rows, gone, payload in state.dead}
         flips = set(state.flips)
         segment.flips.extend(state.flips)
@@ -253,7 +254,9 @@ class Restorer:
         topic.forget_rows(segment, dead.count, dead.payload)
 
     def _weights(self, topic: Topic, segment: Segment, number: int) -> "list[int] | None":
-        """Payload totals of a block whose flags tell something new; None when it is damaged and not believed."""
+        """Return running payload totals of a block with unknown flags; None when it is damaged and its flags are
+        ignored.
+        """
         try:
             if segment.cold:
                 assert self._cold is not None
@@ -297,9 +300,9 @@ class Restorer:
         return segment
 
     def _cold_index(self, topic: Topic, state: SegmentState) -> BlockIndex | None:
-        """Return the index of a segment that has no sound hot copy; None when what there is of it is damaged.
+        """Return the index of a segment without an intact hot copy; None when its files are damaged.
 
-        Raises OSError where no file of it is there, or nobody can tell.
+        Raises OSError if no file of it exists, or if that cannot be determined.
         """
         damaged = not state.cold and self._store.holds(topic.id, state.first_seq, 0)
         if self._cold is None:
@@ -314,7 +317,10 @@ class Restorer:
             raise
 
     def _check_cold(self, topic: Topic, state: SegmentState) -> None:
-        """What is in a cold tier that is not there is not lost: refuse. A segment may have moved since its state."""
+        """Refuse the start if the segment is in a cold tier that is not mounted or not set, because it is not lost.
+
+        A segment may have moved to the cold tier after its state was captured.
+        """
         if self._cold is None:
             if state.cold:
                 raise UnrecoverableError(
@@ -335,6 +341,6 @@ class Restorer:
 
 
 def decode_topic(content: bytes) -> TopicCheckpoint:
-    """From a checkpoint. Raise DecodeError for one of a newer version."""
+    """Decode a topic of a checkpoint. Raises DecodeError for one of a newer version."""
     check_stored_config(content)
     return _decoder.decode(content)

@@ -1,6 +1,6 @@
-"""Records by their seqs: which of them are live, and where their rows are. For whoever hands records out one by one.
+"""Finds records by their seqs: which of them are live, and where their rows are. Used to hand records out one by one.
 
-Nothing here waits; the cost follows the seqs that are asked for and the rows passed over, not the length of the log.
+Nothing here waits. The cost depends on the number of seqs asked for and the rows skipped, not on the length of the log.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,7 @@ _LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
 
 
 def live_after(topic: Topic, cursor: int, limit: int) -> list[int]:
-    """The next live records behind a cursor, up to so many."""
+    """Return the seqs of the next live records after a cursor, at most `limit`."""
     found: list[int] = []
     first = max(cursor + 1, topic.earliest)
     for part in topic.parts(first):
@@ -34,7 +34,7 @@ def live_after(topic: Topic, cursor: int, limit: int) -> list[int]:
 
 
 def live_until(topic: Topic, last: int) -> list[int]:
-    """Every live record up to and including a seq."""
+    """Return the seqs of all live records up to and including `last`."""
     found = live_after(topic, 0, max(0, last - topic.earliest + 1))
     while found and found[-1] > last:
         found.pop()
@@ -42,7 +42,7 @@ def live_until(topic: Topic, last: int) -> list[int]:
 
 
 def live_of(topic: Topic, seqs: Sequence[int]) -> list[int]:
-    """Those of some seqs, ascending, whose records are live."""
+    """Return those of `seqs` (ascending) whose records are live."""
     found: list[int] = []
     for part, rows in parts_of(topic, seqs):
         dead = topic.dead_of(part)
@@ -52,9 +52,9 @@ def live_of(topic: Topic, seqs: Sequence[int]) -> list[int]:
 
 
 def rows_of(topic: Topic, seqs: Sequence[int], budget: int) -> list[Slice] | Missing | Damaged:
-    """The rows of some seqs, ascending, that are in the log; or the block that has to be fetched first.
+    """Return the rows of `seqs` (ascending) that are in the log, or the block that must be fetched first.
 
-    They end where their payloads would be more than `budget` bytes, but not before the first.
+    The result ends before its payload would exceed `budget` bytes, but has at least one row.
     """
     slices: list[Slice] = []
     sources: list[RowSource] = []
@@ -74,7 +74,7 @@ def rows_of(topic: Topic, seqs: Sequence[int], budget: int) -> list[Slice] | Mis
 
 
 def _fit(source: RowSource, rows: Sequence[int], budget: int) -> tuple[int, int]:
-    """How many of these rows fit into so many bytes, and how many bytes they have."""
+    """Return how many of these rows fit into `budget` bytes, and how many bytes they have."""
     first = rows[0]
     weights = source.weights(first, rows[-1] + 1)
     if isinstance(rows, range):
@@ -92,9 +92,10 @@ def _fit(source: RowSource, rows: Sequence[int], budget: int) -> tuple[int, int]
 
 
 def parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[LogPart, Sequence[int]]]:
-    """The blocks that hold some seqs, ascending and each once, and their rows; what no block holds is left out.
+    """Yield the blocks that contain `seqs` (ascending, distinct) with their rows; seqs that are in no block are left
+    out.
 
-    A topic may lose rows between two of them, so nothing is kept from one to the next.
+    The caller may remove rows between two results, so no position is kept from one to the next.
     """
     place, count = 0, len(seqs)
     while place < count:
@@ -107,7 +108,7 @@ def parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[LogPart, Seque
         begin = place
         if place < count and seqs[place] < end:
             rest = min(count - place, end - seqs[place])
-            if seqs[place + rest - 1] - seqs[place] == rest - 1:  # no seq between them is left out
+            if seqs[place + rest - 1] - seqs[place] == rest - 1:  # consecutive seqs
                 place += rest
                 yield part, range(seqs[begin] - part.first_seq, seqs[begin] - part.first_seq + rest)
                 continue

@@ -1,8 +1,8 @@
-"""Find records by tag: exactly, or by prefix. The cost follows the matches and one segment's tags, not the log.
+"""Finds records by tag: exactly, or by prefix. The cost depends on the matches and one segment's tags, not on the log.
 
-Sealed segments have an index sorted by tag (`storage/segments/tag_index`), written when they are sealed and kept in
-memory up to a budget; one that is missing is made again from the blocks. Blocks of the unsealed tail are ruled out by
-one search over their tag bytes, which costs appends nothing.
+Sealed segments have an index sorted by tag (`storage/segments/tag_index`). It is written when they are sealed and kept
+in memory up to a budget; a missing index is made again from the blocks. A block that is not sealed yet is skipped if a
+search over its tag bytes finds nothing; appends do no work for this.
 """
 
 from collections import OrderedDict
@@ -19,20 +19,20 @@ from driftq.storage.segments.tag_index import TagIndex, tag_rows
 
 
 class Match(NamedTuple):
-    """A tag, or the beginning of one."""
+    """A tag, or a prefix of tags, to search for."""
 
     text: bytes
     is_prefix: bool
 
     def fits(self, tag: bytes | None) -> bool:
-        """Does a record with this tag match?"""
+        """Whether a record with this tag matches."""
         if tag is None:
             return False
         return tag.startswith(self.text) if self.is_prefix else tag == self.text
 
 
 class TagIndexes:
-    """The tag indexes of sealed segments that are in memory."""
+    """Keeps tag indexes of sealed segments in memory, up to a number of bytes."""
 
     def __init__(self, store: SegmentStore, cold: ColdStore | None, budget: int) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class TagIndexes:
         self._kept_bytes = 0
 
     def keep(self, segment: Segment, index: TagIndex) -> None:
-        """An index that was just made or read."""
+        """Cache an index that was just made or read."""
         if segment.uid in self._kept:
             return
         self._kept[segment.uid] = index
@@ -52,13 +52,13 @@ class TagIndexes:
             self._kept_bytes -= dropped.nbytes
 
     def forget(self, segment: Segment) -> None:
-        """The segment is gone."""
+        """Drop the index of a segment that is gone."""
         dropped = self._kept.pop(segment.uid, None)
         if dropped is not None:
             self._kept_bytes -= dropped.nbytes
 
     def of(self, topic: Topic, segment: Segment) -> TagIndex:
-        """The index of a sealed segment: from memory, from its file, or made from its blocks."""
+        """Return the index of a sealed segment: from memory, from its file, or made from its blocks."""
         index = self._kept.get(segment.uid)
         if index is not None:
             self._kept.move_to_end(segment.uid)
@@ -73,10 +73,10 @@ class TagIndexes:
     def numbered(
         self, topic: Topic, segment: Segment, numbers: Mapping[bytes, int], *, wide: bool
     ) -> "list[Column] | None":
-        """Return for each block of a sealed segment what `numbers` has for the tag of each row, read from no payload.
+        """Return for each block of a sealed segment the value in `numbers` of each row's tag, without reading payloads.
 
-        `wide` where numbers do not fit a byte. None where only the blocks can tell: some row has another tag or none,
-        or the index of tags is missing or damaged. Raises OSError when the segment is unavailable.
+        `wide`: numbers do not fit into a byte. Returns None if the blocks must be read instead: a row has another tag
+        or none, or the tag index is missing or damaged. Raises OSError when the segment is unavailable.
         """
         if segment.cold:
             return self._numbered_cold(topic, segment, numbers, wide=wide)
@@ -97,7 +97,7 @@ class TagIndexes:
         try:
             codes = self._cold.read_tags(topic.id, segment.first_seq)
         except BlockDamagedError:
-            return None  # whoever reads its blocks says so
+            return None  # the code that reads its blocks reports the damage
         columns = []
         for number in range(len(segment.index)):
             group, _ = segment.index.place(number)
@@ -120,7 +120,7 @@ class TagIndexes:
 
 
 def find_tagged(topic: Topic, indexes: TagIndexes, match: Match, bound: int) -> Iterator[tuple[LogPart, list[int]]]:
-    """The parts that hold matching rows below `bound`, with those rows. Gone rows may be among them."""
+    """Yield the parts that contain matching rows below `bound`, with those rows. They may include gone rows."""
     for segment in list(topic.segments):
         yield from find_tagged_in(topic, segment, indexes, match, bound)
 

@@ -1,7 +1,7 @@
-"""From a time to a cursor (http-v0 §22.3): `$ts` never decreases over `$seq`, so it is a bisection.
+"""From a time to a cursor (http-v0 §22.3): `$ts` never decreases over `$seq`, so binary search works.
 
-Over segments, over the blocks of one, then over the rows of one block. Like `read_page` it never waits: where the rows
-of that block are not in memory it says so, and the caller asks again.
+It searches over segments, over the blocks of one segment, then over the rows of one block. Like `read_page` it never
+waits: if the rows of that block are not in memory it returns `Missing`, and the caller asks again.
 """
 
 from bisect import bisect_left
@@ -12,7 +12,7 @@ from driftq.engine.state.topic import Topic
 
 
 def cursor_at(topic: Topic, ts: int) -> int | Missing | Damaged:
-    """The cursor just before the first record of this time or later, and never before what is retained."""
+    """Return the cursor before the first record at or after `ts`, and not before the oldest retained record."""
     if topic.last_ts < ts or not topic.count:
         return topic.head
     part = _part_at(topic, ts)
@@ -29,9 +29,9 @@ def cursor_at(topic: Topic, ts: int) -> int | Missing | Damaged:
 
 
 def _part_at(topic: Topic, ts: int) -> LogPart | None:
-    """The first block whose last record is not older."""
+    """Return the first block whose last record is at or after `ts`, or None."""
     segments = topic.segments
-    # Only the newest may have no block yet: its rows are those of the open one.
+    # Only the newest segment may have no closed block yet: its rows are in the open block.
     closed = len(segments) - (not len(segments[-1].index))
     place = bisect_left(segments, ts, 0, closed, key=lambda segment: segment.last_ts)
     if place < closed:

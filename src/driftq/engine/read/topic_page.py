@@ -1,10 +1,10 @@
 """The read path: one page of a topic after a cursor, with the exact window and byte budget of http-v0 §8.
 
-`read_page` never waits. Where a block is not in memory it says which (`Missing`); where one turns out to be damaged it
-says so (`Damaged`), and the engine makes a hole of it before anybody gets an answer. The caller then asks again. Where
-one is unavailable the reader gets a `SegmentUnavailableError`, and nothing has changed.
+`read_page` never waits. If a block is not in memory, it returns `Missing`; if a block is damaged, it returns `Damaged`,
+and the engine logs a hole before any reader gets an answer. The caller then asks again. If a block is unavailable, the
+reader gets a `SegmentUnavailableError`, and nothing has changed.
 
-A page is places, not records: ranges of rows of blocks. Rendering splices the bytes of those rows.
+A page contains positions, not records: ranges of rows of blocks. Rendering copies the bytes of those rows.
 """
 
 from bisect import bisect_right
@@ -32,14 +32,14 @@ _LIVE = bytes(0 if value == DELETED else 1 for value in range(256))
 
 
 class Slice(NamedTuple):
-    """Some rows of one block, in order."""
+    """Rows of one block, in ascending order."""
 
     source: RowSource
     rows: Sequence[int]
 
 
 class Page(NamedTuple):
-    """One answer to a reader."""
+    """One page of records for a reader, and the state of the topic."""
 
     slices: list[Slice]
     next_from_seq: int
@@ -48,56 +48,56 @@ class Page(NamedTuple):
     tombstone: Tombstone | None
     scanned: int
     cold_segments: int = 0
-    """Segments of the cold tier that were read for it."""
+    """Number of cold segments that were read for the page."""
     epoch: int = 0
-    """Which life of its name the topic is in."""
+    """Id of the topic; differs after a delete and recreation under the same name."""
 
     @property
     def caught_up(self) -> bool:
-        """Is there nothing more for now?"""
+        """Whether the page ends at the head."""
         return self.next_from_seq == self.head_seq
 
     @property
     def lag(self) -> int:
-        """How many seqs are left."""
+        """Return how many seqs are left between the end of the page and the head."""
         return self.head_seq - self.next_from_seq
 
     @property
     def size(self) -> int:
-        """Records on the page."""
+        """Return the number of records on the page."""
         return sum(len(part.rows) for part in self.slices)
 
 
 class Missing(NamedTuple):
-    """A block that has to be fetched first. Whoever fetches it holds on to the others of the page meanwhile."""
+    """A block that must be fetched first. The fetch keeps the other blocks of the page in memory meanwhile."""
 
     part: LogPart
     others: list[RowSource]
 
 
 class Damaged(NamedTuple):
-    """A block that is no good: a hole, once that is logged."""
+    """A damaged block; it becomes a hole once that is logged."""
 
     part: LogPart
     why: str
 
 
 class PageQuery(NamedTuple):
-    """What a reader asks for; sizes are clamped by `clamped`."""
+    """What a reader asks for; `clamped` limits the sizes."""
 
     from_seq: int = 0
     limit: int = PAGE_RECORDS
     nodes: frozenset[bytes] = frozenset()
     max_batch_bytes: int = PAGE_BYTES
     up_to: int | None = None
-    """Read as if the log ended here; a cursor behind it stays where it is."""
+    """Read as if the log ended at this seq; a cursor above it stays where it is."""
     bulk: bool = False
-    """May the page be as large as one of Arrow?"""
+    """Whether the page may be as large as an Arrow page."""
     epoch: int | None = None
-    """Which life of the topic's name the cursor is from; None where the reader does not know."""
+    """The epoch of the topic that the cursor comes from; None if the reader does not know it."""
 
     def clamped(self, limit_max: int) -> "PageQuery":
-        """Zero means the default, too much means the most."""
+        """Return the query with zero replaced by the default and sizes limited to the maximum."""
         if self.bulk:
             return self._replace(
                 limit=min(self.limit or BULK_RECORDS, BULK_RECORDS_MAX),
@@ -110,7 +110,7 @@ class PageQuery(NamedTuple):
 
 
 def read_page(topic: Topic, query: PageQuery) -> Page | Missing | Damaged:
-    """The page after a cursor. Retention has been applied by the caller."""
+    """Return the page after a cursor. The caller has applied retention."""
     tombstone, cursor = _tombstone(topic, query)
     stop = 1 + (topic.head if query.up_to is None else min(query.up_to, topic.head))
     hole = topic.holes.at_or_after(cursor + 1)
@@ -139,7 +139,7 @@ def read_page(topic: Topic, query: PageQuery) -> Page | Missing | Damaged:
 
 
 def rows_nowait(topic: Topic, part: LogPart, others: list[RowSource]) -> RowSource | Missing | Damaged:
-    """Return the rows of a part, or why there are none without waiting. Raises SegmentUnavailableError."""
+    """Return the rows of a part, or why they cannot be returned without waiting. Raises SegmentUnavailableError."""
     try:
         source = topic.source_nowait(part)
     except BlockDamagedError as error:
@@ -150,7 +150,7 @@ def rows_nowait(topic: Topic, part: LogPart, others: list[RowSource]) -> RowSour
 
 
 def _tombstone(topic: Topic, query: PageQuery) -> tuple[Tombstone | None, int]:
-    """The notice a cursor is due for what lies below the floor, and where reading goes on.
+    """Return the tombstone for records below the floor that a cursor missed, and the cursor to read from.
 
     A cursor above the head of the same epoch has missed nothing and continues at the head, unless a crash may have
     moved the head back.
@@ -195,7 +195,7 @@ def _hole_tombstone(topic: Topic, first: int, hole: Hole) -> Tombstone:
 
 
 def _live_between(topic: Topic, first: int, end: int) -> bool:
-    """Is any record of [first, end) live?"""
+    """Whether any record of [first, end) is live."""
     if first >= end or topic.earliest >= end:
         return False
     for part in topic.parts(max(first, topic.earliest)):
@@ -209,7 +209,9 @@ def _live_between(topic: Topic, first: int, end: int) -> bool:
 
 
 class _Window:
-    """Collects the next live records after a cursor, up to `limit`, and delivers what passes filter and budget."""
+    """Collects the next live records after a cursor, up to `limit`, and delivers those that pass filter and byte
+    budget.
+    """
 
     def __init__(self, topic: Topic, query: PageQuery, cursor: int, stop: int) -> None:
         self._topic = topic
@@ -226,7 +228,7 @@ class _Window:
         self.next_from_seq = max(cursor, stop - 1)
 
     def fill(self) -> Missing | Damaged | None:
-        """Go from part to part until the window, the budget or the log is at its end."""
+        """Add rows part by part until the limit, the byte budget or the log is at its end."""
         topic, left = self._topic, self._query.limit
         for part in topic.parts(max(self._cursor + 1, topic.earliest)):
             if part.first_seq >= self._stop:
@@ -252,7 +254,7 @@ class _Window:
         return None
 
     def _live_rows(self, part: LogPart, limit: int) -> Sequence[int]:
-        """Up to `limit` live rows of a part behind the cursor."""
+        """Return up to `limit` live rows of a part after the cursor."""
         topic = self._topic
         first = max(self._cursor + 1, topic.earliest) - part.first_seq
         first, last = max(first, 0), min(part.end_seq, self._stop) - part.first_seq
@@ -263,7 +265,7 @@ class _Window:
         return rows[:limit]
 
     def _deliver(self, source: RowSource, rows: Sequence[int]) -> int | None:
-        """Deliver rows that pass the node filter, until the budget is full. Returns the first row left out by it."""
+        """Deliver rows that pass the node filter, until the budget is full. Returns the first row that did not fit."""
         if self._nodes:
             rows = _foreign(source, rows, self._nodes)
             if not rows:
@@ -289,7 +291,7 @@ class _Window:
         if not self._delivered and not fit:
             fit = 1
             used = weights[rows[0] - first + 1] - weights[rows[0] - first]
-        self._room = max(0, self._room - used)  # the first record may be over it
+        self._room = max(0, self._room - used)  # the first record may exceed the budget
         self._delivered += min(fit, len(rows))
         if fit:
             self.slices.append(Slice(source, rows[:fit]))
@@ -297,7 +299,7 @@ class _Window:
 
 
 def _foreign(source: RowSource, rows: Sequence[int], nodes: frozenset[bytes]) -> list[int]:
-    """The rows that none of these nodes wrote."""
+    """Return the rows that none of these nodes wrote."""
     shared = source.batch_node
     if shared is not None and shared in nodes and source.nodes(rows[0], rows[0] + 1) is None:
         return []

@@ -1,8 +1,8 @@
-"""Who is waiting for which topic.
+"""Callbacks of readers that wait for changes of a topic.
 
-A waiter is called in a turn of its own after the topic of its name got records, lost some, was deleted or was created:
-once, however much happened in the turn before. It stays until it is taken away, and finds out by looking what has
-happened; being called for nothing must do no harm. Who waits for a sync waits with `engine/write/sync_waiters`.
+A waiter is called in a loop turn of its own after the topic of its name got records, lost some, was deleted or was
+created: once, however much happened in the turn before. It stays registered until it is removed. It must check what has
+happened, and a call without a change must do no harm. `engine/write/sync_waiters` has the callers that wait for a sync.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Waiter = Callable[[], None]
 
 
 class Wakeups:
-    """Waiters by the name of the topic, so that one that is deleted and made again still reaches them."""
+    """Waiters by topic name, so that they also get changes of a topic that is deleted and created again."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -21,11 +21,11 @@ class Wakeups:
         self._changed: dict[str, None] = {}
 
     def add(self, name: str, waiter: Waiter) -> None:
-        """Call this one from now on."""
+        """Call `waiter` after every change of a topic from now on."""
         self._waiters.setdefault(name, {})[waiter] = None
 
     def discard(self, name: str, waiter: Waiter) -> None:
-        """And no more."""
+        """Stop calling `waiter` for a topic."""
         waiters = self._waiters.get(name)
         if waiters is not None:
             waiters.pop(waiter, None)
@@ -33,15 +33,15 @@ class Wakeups:
                 del self._waiters[name]
 
     def names(self) -> list[str]:
-        """The topics that somebody is waiting for."""
+        """Return the names of topics that have waiters."""
         return list(self._waiters)
 
     def awaited(self, name: str) -> bool:
-        """Is anybody waiting for this one?"""
+        """Whether a topic has waiters."""
         return name in self._waiters
 
     def wake(self, name: str) -> None:
-        """Something has happened to a topic."""
+        """Call the waiters of a changed topic in the next loop turn."""
         if name in self._waiters:
             if not self._changed:
                 self._runtime.soon(self._call)
