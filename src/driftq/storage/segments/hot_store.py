@@ -161,7 +161,7 @@ class SegmentStore:
     def mend(self, topic_id: int, first_seq: int, index: BlockIndex) -> None:
         """Write `.idx` and `.tags` of a sealed segment again if they are missing or damaged.
 
-        Raises OSError and BlockDamagedError; the files are then unchanged.
+        Raises OSError and BlockDamagedError. `.data` is never changed, but either of the two files may be missing then.
         """
         if self.read_index(topic_id, first_seq) is None:
             self._replace(topic_id, first_seq, "idx", encode_index(index))
