@@ -1,4 +1,4 @@
-"""The Python client of a DriftQ server: `Client` blocks, `AsyncClient` awaits, and both do the same.
+"""The Python client of a DriftQ server. `Client` blocks, `AsyncClient` is for asyncio; both have the same methods.
 
     with Client() as client:
         jobs = client.topic("jobs")

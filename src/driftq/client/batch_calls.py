@@ -1,8 +1,8 @@
-"""Calls about many entries at once (http-v1 §22): one result for each, and further tries for those that may succeed.
+"""Calls for many entries at once (http-v1 §22): one result per entry, and retries for entries that may succeed later.
 
-    all entries → sent → results; those that failed for now → sent again, after a pause → …
+    all entries → sent → results; entries with a temporary error → pause → sent again → …
 
-An entry is sent again in the cases in which a single call would be (`client/transport/retry`), and gets as many tries.
+An entry is retried in the same cases and as often as a single call (`client/transport/retry`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ R_co = TypeVar("R_co", bound=EntryResult, covariant=True)
 
 
 class Results(Protocol[R_co]):
-    """The answer to a batch."""
+    """The answer to a call with many entries."""
 
     @property
     def results(self) -> Sequence[R_co]:
-        """One for each entry, in order."""
+        """Return one result for each entry, in order."""
         ...
 
 
@@ -39,7 +39,7 @@ def each(
     *,
     repeat: Repeat = Repeat.SAME,
 ) -> Plan[list[R | ApiError]]:
-    """Return the result of every entry, or its error, in order. Raise ClientError where the call itself fails."""
+    """Return the result or the error of every entry, in order. Raise ClientError if the call itself fails."""
     found: dict[int, R | ApiError] = {}
     left: Sequence[int] = range(len(entries))
     for attempt in count():

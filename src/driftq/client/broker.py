@@ -1,4 +1,4 @@
-"""The broker API (http-v1): topics with partitions, messages, groups, runs, dead letters, idempotency keys."""
+"""Calls of the broker API (http-v1): topics with partitions, messages, groups, runs, dead letters, keys."""
 
 from collections.abc import Iterable, Sequence
 from itertools import count
@@ -47,7 +47,7 @@ _NO_ENVELOPE = Envelope()
 
 
 class NewMessage(Struct, frozen=True, omit_defaults=True):
-    """A message to be; a value that is no text is sent as JSON."""
+    """A message to produce; a value that is not a `str` is sent as JSON."""
 
     value: Any
     key: str = ""
@@ -55,7 +55,7 @@ class NewMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class Nack(Struct, frozen=True):
-    """A delivery that failed, for `nack_batch`; the fields are those of `nack`."""
+    """A failed delivery for `nack_batch`; the fields mean the same as the parameters of `nack`."""
 
     delivery: Delivery
     reason: str = ""
@@ -64,14 +64,14 @@ class Nack(Struct, frozen=True):
 
 
 class SeekTo(Struct, frozen=True, omit_defaults=True):
-    """Where a group is to go on: at an offset, or at a time in Unix milliseconds."""
+    """The new position of a group: an offset, or a time in Unix milliseconds."""
 
     offset: int | None = None
     timestamp: int | None = None
 
 
 class RedriveFilter(Struct, frozen=True, omit_defaults=True):
-    """Which dead letters; what is not said does not matter."""
+    """Selects dead letters: all given fields must match."""
 
     tenant_id: str | None = None
     reason_contains: str | None = None
@@ -81,32 +81,33 @@ class RedriveFilter(Struct, frozen=True, omit_defaults=True):
 
 
 class BrokerOperations(Operations):
-    """What can be done with the broker. `owner` is the client's own name unless given."""
+    """All calls of the broker API. `owner` defaults to the name of the client."""
 
     @operation
     def version(self) -> Plan[Build]:
-        """What the server is."""
+        """Return the version and the build of the server."""
         return self._calls.json("GET", "/v1/version", Build)
 
     @operation
     def topics(self) -> Plan[list[str]]:
-        """The topics of the broker, by name."""
+        """Return the names of the broker's topics, sorted."""
         return (yield from self._calls.json("GET", "/v1/topics", TopicNames)).topics
 
     @operation
     def create_topic(self, name: str, partitions: int = 1) -> Plan[TopicCreated]:
-        """Create a topic, unless it is there; the answer has the partitions it really has."""
+        """Create a topic if it does not exist. The answer has its actual number of partitions."""
         return self._calls.json("POST", "/v1/topics", TopicCreated, body={"name": name, "partitions": partitions})
 
     @operation
     def produce(
         self, topic: str, value: Any, *, key: str = "", envelope: Envelope = _NO_ENVELOPE, keyed: bool = True
     ) -> Plan[MessageProduced]:
-        """Store a message; a value that is no text is sent as JSON.
+        """Store a message; a value that is not a `str` is sent as JSON.
 
-        Without an idempotency key in the envelope one is made up, so that a retry never stores it twice. Groups keep
-        keys too: for a while, a message whose key a group has acked is not delivered to it again, not even after a
-        seek. With `keyed=False` none is made up, and a produce whose answer is lost is not repeated.
+        If the envelope has no idempotency key, the client generates one, so a retry never stores the message twice.
+        Groups remember keys too: for 10 minutes by default, a group does not get a message again whose key it has
+        acked, not even after a seek. With `keyed=False` the client generates no key, and does not retry a produce whose
+        answer is lost.
         """
         message = self._sent(NewMessage(value, key, envelope), keyed)
         body = {"topic": topic, "key": message.key, "value": message.value, "envelope": message.envelope}
@@ -116,13 +117,13 @@ class BrokerOperations(Operations):
     def produce_batch(
         self, topic: str, messages: Iterable[NewMessage], *, atomic: bool = True, keyed: bool = True
     ) -> Plan[BatchProduced]:
-        """Store up to 1000 messages in their order: all or none, or with `atomic=False` each for itself."""
+        """Store up to 1000 messages in order: all or none, or with `atomic=False` each independently."""
         sent = [self._sent(message, keyed) for message in messages]
         body = {"topic": topic, "messages": sent, "atomic": atomic}
         return self._calls.json("POST", "/v1/produce/batch", BatchProduced, body=body, repeat=_repeat(sent))
 
     def _batch(self, topic: str) -> MakePlan[BatchResult]:
-        """Return what a producer sends: messages that are encoded already, all or none."""
+        """Return the function that makes the call for one batch of a producer: encoded messages, all or none."""
 
         def plan(messages: list[bytes]) -> Plan[Sequence[BatchResult]]:
             body = b'{"topic":' + encode(topic) + b',"atomic":true,"messages":[' + b",".join(messages) + b"]}"
@@ -133,7 +134,7 @@ class BrokerOperations(Operations):
         return plan
 
     def _encoder(self) -> EncodeMessage:
-        """Return what encodes the messages of one producer, each with a key, so that a retry never stores it twice."""
+        """Return the encoder of one producer. It adds a key to each message, so a retry never stores it twice."""
         prefix, numbers = self._calls.random_key(), count(1)
 
         def encoded(value: Any, key: str, envelope: Envelope) -> bytes:
@@ -145,7 +146,7 @@ class BrokerOperations(Operations):
         return encoded
 
     def _sent(self, message: NewMessage, keyed: bool) -> NewMessage:
-        """The message as it is sent: its value as text, and with a key if it may be sent twice."""
+        """Return the message as it is sent: with its value as text, and with a key if `keyed`."""
         value = message.value if isinstance(message.value, str) else encode(message.value).decode()
         key = message.envelope.idempotency_key or (self._calls.fresh_key() if keyed else None) or ""
         return replace(message, value=value, envelope=replace(message.envelope, idempotency_key=key))
@@ -160,41 +161,47 @@ class BrokerOperations(Operations):
         lease_ms: int | None = None,
         max_in_flight: int | None = None,
     ) -> Flow[Delivery]:
-        """The messages of a group as they come, without an end; settle each with `ack` or `nack`.
+        """Yield the messages of a group as they arrive, without an end; settle each with `ack` or `nack`.
 
-        A connection that breaks is made again. What was not settled when its lease ended comes again.
+        If the connection breaks, the client reconnects. A message that is not settled when its lease ends is delivered
+        again.
         """
         line = MessageStream(topic, group, owner or self._node, lease_ms=lease_ms, max_in_flight=max_in_flight)
         return kept_open(self._calls, line)
 
     @flow
     def messages_of(self, line: MessageStream) -> Flow[Delivery]:
-        """The messages of a place in a group, until the server ends its stream after `line.leave` and `leave`."""
+        """Yield the messages of `line`, until the server ends the stream after calls of `line.leave` and `leave`."""
         return kept_open(self._calls, line)
 
     @operation
     def leave(self, topic: str, group: str, stream: str, *, owner: str | None = None) -> Plan[int]:
-        """End the streams that this owner calls so, after what was delivered on them; return how many there were."""
+        """End the streams of this owner with the name `stream`; return how many there were.
+
+        The server sends everything that it has delivered on them before their end.
+        """
         body = {"topic": topic, "group": group, "owner": owner or self._node, "stream": stream}
         return (yield from self._calls.json("POST", "/v1/leave", GroupLeft, body=body)).streams
 
     @operation
     def ack(self, delivery: Delivery) -> Plan[None]:
-        """A message is done. Raises LeaseLostError when it is not this owner's any more; then it comes again."""
+        """Mark a message as done. Raise LeaseLostError if this owner no longer holds it; then it is delivered again."""
         return self._calls.json("POST", "/v1/ack", type(None), body=_place(delivery))
 
     @operation
     def nack(
         self, delivery: Delivery, reason: str = "", *, delay_ms: int | None = None, dead_letter: bool = False
     ) -> Plan[None]:
-        """A message failed: it comes again as its retry policy says, or after `delay_ms`, or becomes a dead letter."""
+        """Report that a message failed. It is delivered again by its retry policy, or after `delay_ms`, or, with
+        `dead_letter`, becomes a dead letter.
+        """
         failed = _failed(Nack(delivery, reason, delay_ms, dead_letter))
         body = {**_place(delivery), **failed}
         return self._calls.json("POST", "/v1/nack", type(None), body=body, repeat=Repeat.AGAIN)
 
     @operation
     def extend(self, delivery: Delivery, *, lease_ms: int) -> Plan[Extended]:
-        """A message takes longer: its lease ends `lease_ms` from here."""
+        """Extend the lease of a message: it ends `lease_ms` milliseconds from now."""
         return self._calls.json("POST", "/v1/extend", Extended, body={**_place(delivery), "lease_ms": lease_ms})
 
     @operation
@@ -210,7 +217,7 @@ class BrokerOperations(Operations):
 
     @operation
     def nack_batch(self, failed: Sequence[Nack]) -> Plan[list[ApiError | None]]:
-        """Nack up to 1000 messages, as `ack_batch` does."""
+        """Nack up to 1000 messages in one call, with results and errors as in `ack_batch`."""
         holder = _holder([one.delivery for one in failed])
         entries = [{**_at(one.delivery), **present(_failed(one))} for one in failed]
         results = yield from each(self._calls, "/v1/nack/batch", holder, entries, EntryResults, repeat=Repeat.AGAIN)
@@ -218,7 +225,7 @@ class BrokerOperations(Operations):
 
     @operation
     def extend_batch(self, deliveries: Sequence[Delivery], *, lease_ms: int) -> Plan[list[Extended | ApiError]]:
-        """Give up to 1000 messages a lease that ends `lease_ms` from here, as `ack_batch` does."""
+        """Extend the leases of up to 1000 messages to `lease_ms` milliseconds from now; errors as in `ack_batch`."""
         holder = {**_holder(deliveries), "lease_ms": lease_ms}
         results = yield from each(
             self._calls, "/v1/extend/batch", holder, [_at(one) for one in deliveries], ExtendResults
@@ -227,9 +234,10 @@ class BrokerOperations(Operations):
 
     @operation
     def release_batch(self, deliveries: Sequence[Delivery]) -> Plan[list[ApiError | None]]:
-        """Give back up to 1000 messages that were not worked on, as `ack_batch` does: this uses up no attempt.
+        """Give back up to 1000 messages that were not worked on, with results and errors as in `ack_batch`.
 
-        They are ready at once, for any stream. Close your own stream first, else they may come back on it.
+        This does not count as an attempt. The messages are available at once, to every stream of the group. Close your
+        own stream first, or they may be delivered on it again.
         """
         entries = [_at(one) for one in deliveries]
         results = yield from each(
@@ -239,7 +247,7 @@ class BrokerOperations(Operations):
 
     @operation
     def groups(self, topic: str | None = None, group: str | None = None) -> Plan[list[GroupRow]]:
-        """How groups stand, in every partition."""
+        """Return the groups, with the position and lag of each in every partition."""
         query = {"topic": topic, "group": group}
         return (yield from self._calls.json("GET", "/v1/groups", GroupList, query=query)).groups
 
@@ -254,23 +262,23 @@ class BrokerOperations(Operations):
         dry_run: bool = False,
         force: bool = False,
     ) -> Plan[list[PartitionMoved]]:
-        """Put a group elsewhere; one with open streams only with `force`."""
+        """Move the position of a group. A group with open streams is moved only with `force`."""
         body = {"topic": topic, "group": group, "to": to, "partitions": partitions, "dry_run": dry_run, "force": force}
         return (yield from self._calls.json("POST", "/v1/groups/seek", GroupMoved, body=body)).moved
 
     @operation
     def runs(self, run_id: str, *, tenant_id: str | None = None) -> Plan[RunSteps]:
-        """The steps of a run, in the order they were stored. Raises NotFoundError."""
+        """Return the steps of a run, in the order in which they were stored. Raise NotFoundError if there are none."""
         return self._calls.json("GET", path_of("v1", "runs", run_id), RunSteps, query={"tenant_id": tenant_id})
 
     @flow
     def messages(self, topic: str, from_offset: int = 0) -> Flow[StoredMessage | Tombstone]:
-        """The messages of a topic as they are stored, whatever groups did with them, up to the newest."""
+        """Yield the stored messages of a topic, up to the newest, independent of all groups."""
         return stored_messages(self._calls, topic, from_offset)
 
     @flow
     def dlq(self, topic: str, from_offset: int = 0) -> Flow[StoredMessage | Tombstone]:
-        """The dead letters of a topic; why each is one stands in `envelope.dlq`."""
+        """Yield the dead letters of a topic; `envelope.dlq` has the reason of each."""
         return stored_messages(self._calls, f"dlq.{topic}", from_offset, may_be_absent=True)
 
     @operation
@@ -285,24 +293,24 @@ class BrokerOperations(Operations):
         rate_per_s: float | None = None,
         dry_run: bool = False,
     ) -> Plan[RedriveAsked]:
-        """Move dead letters back to their topic, or say how many there are to move."""
+        """Start a job that moves dead letters back to their topic; with `dry_run`, only count them."""
         body: dict[str, Any] = {"topic": topic, "filter": filter, "offsets": offsets, "group": group, "limit": limit}
         body |= {"rate_per_s": rate_per_s, "dry_run": dry_run}
         return self._calls.json("POST", "/v1/dlq/redrive", RedriveAsked, body=body, repeat=Repeat.AGAIN)
 
     @operation
     def redrive_job(self, job_id: str) -> Plan[RedriveJob]:
-        """How a redrive stands. Raises NotFoundError."""
+        """Return the progress of a redrive. Raise NotFoundError if it does not exist."""
         return self._calls.json("GET", path_of("v1", "dlq", "redrive", job_id), RedriveJob)
 
     @operation
     def cancel_redrive(self, job_id: str) -> Plan[RedriveJob]:
-        """Move no more dead letters."""
+        """Stop a redrive; dead letters that it has moved stay moved."""
         return self._calls.json("DELETE", path_of("v1", "dlq", "redrive", job_id), RedriveJob)
 
 
 class Broker(BrokerOperations, Blocking):
-    """The broker, for callers that block."""
+    """The broker API with blocking calls."""
 
     def producer(
         self,
@@ -312,19 +320,18 @@ class Broker(BrokerOperations, Blocking):
         max_batch: int = BATCH_RECORDS,
         max_bytes: int = BUFFER_BYTES,
     ) -> MessageProducer:
-        """Return a producer that gathers messages into calls of up to `max_batch` of them
-        (`client/producer/send_buffer`)."""
+        """Return a producer that sends up to `max_batch` messages in one call (`client/producer/send_buffer`)."""
         batch, encoded = self._batch(topic), self._encoder()
         return MessageProducer(self._driver, batch, encoded, linger_ms, max_batch, max_bytes)
 
     @property
     def idempotency(self) -> Idempotency:
-        """The keys of work."""
+        """Return a handle for the idempotency keys of this broker."""
         return Idempotency(self._calls, self._driver)
 
 
 class AsyncBroker(BrokerOperations, Async):
-    """The broker, for callers that await."""
+    """The broker API with calls to await."""
 
     def producer(
         self,
@@ -334,14 +341,13 @@ class AsyncBroker(BrokerOperations, Async):
         max_batch: int = BATCH_RECORDS,
         max_bytes: int = BUFFER_BYTES,
     ) -> AsyncMessageProducer:
-        """Return a producer that gathers messages into calls of up to `max_batch` of them
-        (`client/producer/send_buffer`)."""
+        """Return a producer that sends up to `max_batch` messages in one call (`client/producer/send_buffer`)."""
         batch, encoded = self._batch(topic), self._encoder()
         return AsyncMessageProducer(self._driver, batch, encoded, linger_ms, max_batch, max_bytes)
 
     @property
     def idempotency(self) -> AsyncIdempotency:
-        """The keys of work."""
+        """Return a handle for the idempotency keys of this broker."""
         return AsyncIdempotency(self._calls, self._driver)
 
 
@@ -354,7 +360,7 @@ def _place(delivery: Delivery) -> dict[str, Any]:
 
 
 def _holder(deliveries: Sequence[Delivery]) -> dict[str, Any]:
-    """Return what the deliveries of a batch share."""
+    """Return the topic, group and owner of a batch. Raise ValueError if the deliveries have several."""
     holders = {(one.topic, one.group, one.owner) for one in deliveries}
     if len(holders) > 1:
         raise ValueError("the deliveries of a batch are of one topic, group and owner")

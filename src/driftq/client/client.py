@@ -1,5 +1,5 @@
-"""`Client` and `AsyncClient`: what can be asked of a server as a whole (http-v0 §6.3, §11, §12, §17), and the way to
-its topics and its broker.
+"""`Client` and `AsyncClient`: the calls that concern a server as a whole (http-v0 §6.3, §11, §12, §17), and the access
+to its topics and its broker.
 """
 
 import os
@@ -39,26 +39,30 @@ from driftq.system.http_client.request_body import Body
 DEFAULT_URL = "http://127.0.0.1:4000"
 _TIMEOUT_S = 30.0
 _PATIENCE_S = 60.0
-"""Nobody who has made a call waits longer than this for the next try, whatever a server or a proxy asks for."""
+"""The longest pause before a retry that a server or a proxy can ask for with `Retry-After`."""
 _SAFE = frozenset(("GET", "HEAD", "PUT", "DELETE"))
 
 
 class WatchEvent(Struct, frozen=True):
-    """What happened, and in which topic."""
+    """One event of a watch over several topics, with the topic it belongs to."""
 
     topic: str
     item: Watched
 
 
 class _ClientOperations(Operations):
-    """All but what makes handles.
+    """What both clients share: everything except the methods that return handles.
 
-    Without `url` it is that in DRIFTQ_URL, else http://127.0.0.1:4000; without `api_key` that in DRIFTQ_API_KEY, if
-    any. `timeout` is in seconds, for a call; `retries` how often one is made again; `node` names this client to queues
-    and groups. An https server is checked against the certificates in `ca_file`, else the system's; `client_cert` is a
-    PEM file with this client's certificate and key, or a pair of files; `proxy` is the address of an HTTP proxy (the
-    environment's is not used). `http+unix://%2Frun%2Fdriftq.sock` is a server on a Unix socket. Raises ValueError for
-    an address or a key that cannot be used.
+    - `url` defaults to DRIFTQ_URL, else http://127.0.0.1:4000. `http+unix://%2Frun%2Fdriftq.sock` is a server on a Unix
+      socket.
+    - `api_key` defaults to DRIFTQ_API_KEY, if set.
+    - `timeout` is the time for one call in seconds, `retries` the number of further tries after a failure.
+    - `node` is the name of this client for queues and groups.
+    - `ca_file` has the certificates that an https server is checked against, instead of those of the system.
+    - `client_cert` is a PEM file with the certificate and the key of this client, or a pair of files.
+    - `proxy` is the address of an HTTP proxy; the proxy settings of the environment are ignored.
+
+    Raise ValueError for an address or a key that cannot be used.
     """
 
     _make_driver: ClassVar[type[Any]]
@@ -91,7 +95,7 @@ class _ClientOperations(Operations):
 
     @property
     def node(self) -> str:
-        """Return the name of this client for queues and groups. A forked child has another than its parent."""
+        """Return the name of this client for queues and groups. Without `node`, a forked child has its own."""
         return self._node
 
     def __repr__(self) -> str:
@@ -111,14 +115,17 @@ class _ClientOperations(Operations):
         repeatable: bool | None = None,
         wait_s: float = 0.0,
     ) -> Plan[Response]:
-        """Any call, for what has no method here: a success as it came. Raises ApiError or TransportError.
+        """Make any call, for endpoints without a method here; return the successful answer as it came.
 
-        It is made again where that may help; whether it may take effect twice is `repeatable`, by default what its
-        method says. `content` that is an iterable of bytes is sent piece by piece, in chunks or as `content_length`
-        bytes; only an AsyncClient takes an asynchronous one. An iterator, such as a generator, can be read once: such a
-        call is not made again after the first piece was taken. A list, or an object with an `__iter__` of its own, is
-        read from the beginning for another try. With the header `expect: 100-continue` the body waits until the server
-        asks for it, for a second at most. Raises ValueError if the pieces are not `content_length` bytes.
+        - A call that fails is retried where that may help. `repeatable` states that a second execution does no harm; by
+          default that is so for GET, HEAD, PUT and DELETE.
+        - `content` can be an iterable of bytes. It is sent piece by piece, chunked or as `content_length` bytes. Only
+          an AsyncClient accepts an asynchronous iterable.
+        - An iterator, such as a generator, can be read only once, so the call is not retried after its first piece was
+          read. A list, or an object with its own `__iter__`, is read from the beginning for each try.
+        - With the header `expect: 100-continue`, the client sends the body when the server asks for it, or after 1 s.
+
+        Raise ApiError or TransportError, and ValueError if the pieces do not have `content_length` bytes.
         """
         given = dict(headers or {})
         if json is not None:
@@ -130,32 +137,33 @@ class _ClientOperations(Operations):
 
     @operation
     def health(self) -> Plan[Health]:
-        """Is the process alive?"""
+        """Return the health of the server process: it answers as long as it is alive."""
         return self._calls.json("GET", "/v0/health", Health)
 
     @operation
     def ready(self) -> Plan[Readiness]:
-        """Does the server take requests? Raises UnavailableError while it does not."""
+        """Return the readiness of the server. Raise UnavailableError while it does not accept requests."""
         return self._calls.json("GET", "/v0/ready", Readiness)
 
     @operation
     def metrics(self) -> Plan[dict[str, Any]]:
-        """What the server counts."""
+        """Return the metrics of the server as a dict."""
         request = Request("GET", "/v0/metrics", headers={"accept": "application/json"})
         return decoded((yield from self._calls.response(request, Repeat.SAME)), dict[str, Any])
 
     @flow
     def topics(self, *, prefix: str | None = None, v1: bool = True) -> Flow[TopicRow]:
-        """The topics, by name; `v1` says whether those of the broker are among them."""
+        """Yield the topics, sorted by name; with `v1=False` without those of the broker."""
         query = {"prefix": prefix, "v1": v1}
         return self._calls.pages("/v0/topics", TopicList, lambda page: page.topics, query)
 
     @flow
     def watch(self, topics: Starts, *, node: Nodes | None = None) -> Flow[WatchEvent]:
-        """What happens in many topics: records, tombstones, and when a topic is caught up with or gone.
+        """Yield the events of several topics: records, tombstones, `CaughtUp` and `TopicGone`.
 
-        `topics` maps names to where to begin, a seq or a `Start`; names alone begin at what is retained. A connection
-        that breaks is made again, and goes on where it stopped. Ends when no topic is left.
+        `topics` maps names to a start, a seq or a `Start`; a list of names starts at the oldest retained records. If
+        the connection breaks, the client reconnects and continues where it stopped. The watch ends when all topics are
+        deleted.
         """
         return watched(self._calls, topics, WatchEvent, node=node)
 
@@ -173,62 +181,62 @@ class _ClientOperations(Operations):
         allow_cycle: bool = False,
         guarantee: Guarantee = Guarantee.AT_LEAST_ONCE,
     ) -> Plan[RouterPut]:
-        """Create a router from `source` to `dest`, or change what it does."""
+        """Create a router from `source` to `dest`, or replace the settings of an existing one."""
         body = {"source": source, "dest": dest, "filter": filter, "guarantee": guarantee, "allow_cycle": allow_cycle}
         body |= {"preserve_node": preserve_node, "preserve_tag": preserve_tag, "create_dest": create_dest}
         return self._calls.json("PUT", path_of("v0", "routers", name), RouterPut, body=body)
 
     @operation
     def router(self, name: str) -> Plan[RouterState]:
-        """How a router stands."""
+        """Return the settings and the progress of a router."""
         return self._calls.json("GET", path_of("v0", "routers", name), RouterState)
 
     @flow
     def routers(
         self, *, prefix: str | None = None, source: str | None = None, dest: str | None = None
     ) -> Flow[RouterRow]:
-        """The routers, by name."""
+        """Yield the routers, sorted by name."""
         query = {"prefix": prefix, "source": source, "dest": dest}
         return self._calls.pages("/v0/routers", RouterList, lambda page: page.routers, query)
 
     @operation
     def delete_router(self, name: str) -> Plan[RouterDeleted]:
-        """Delete a router; its copies stay."""
+        """Delete a router; the records it has copied stay."""
         return self._calls.json("DELETE", path_of("v0", "routers", name), RouterDeleted)
 
     @operation
     def begin_backup(self, to: str | None = None) -> Plan[BackupState]:
-        """Begin a backup of every topic into a directory of the server's machine; without one into its --backup-dir."""
+        """Start a backup of all topics into a directory on the server; the default is its `--backup-dir`."""
         body = {} if to is None else {"to": to}
         return self._calls.json("POST", "/v0/backups", BackupState, body=body, repeat=Repeat.AGAIN)
 
     @operation
     def backup(self, backup_id: str) -> Plan[BackupState]:
-        """How far a backup is; `state` ends as `done` or `failed`."""
+        """Return the progress of a backup; its `state` becomes `done` or `failed` at the end."""
         return self._calls.json("GET", path_of("v0", "backups", backup_id), BackupState)
 
     @operation
     def backups(self) -> Plan[BackupList]:
-        """The backups of this run of the server, oldest first."""
+        """Return the backups that were started since the server started, oldest first."""
         return self._calls.json("GET", "/v0/backups", BackupList)
 
 
 class Client(_ClientOperations, Blocking, Closing):
-    """A server, for callers that block; many threads may use one client. Use it as a context, or close it."""
+    """A blocking client of one server. Several threads may share it. Use it with `with`, or call `close`."""
 
     _make_driver = Driver
 
     @property
     def broker(self) -> Broker:
-        """The broker API of the same server."""
+        """Return a handle for the broker API of this server."""
         return Broker(self._calls, self._driver)
 
     def topic(self, name: str) -> Topic:
-        """A handle; nothing is asked yet."""
+        """Return a handle for a topic; this makes no request."""
         return Topic(name, self._calls, self._driver)
 
     def asynchronous(self) -> "AsyncClient":
-        """A client of the same server, with the same key and name, for an event loop."""
+        """Return an AsyncClient of the same server, with the same settings and name."""
         address, retries = self._address, self._calls.retries
         ca_file, client_cert = address.tls or Tls()
         return AsyncClient(
@@ -243,24 +251,24 @@ class Client(_ClientOperations, Blocking, Closing):
         )
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections; calls that wait in other threads raise ClosedError."""
         self._driver.close()
 
 
 class AsyncClient(_ClientOperations, Async, AsyncClosing):
-    """The same for callers that await, within one event loop."""
+    """An asyncio client of one server, for one event loop. Use it with `async with`, or await `close`."""
 
     _make_driver = AsyncDriver
 
     @property
     def broker(self) -> AsyncBroker:
-        """The broker API of the same server."""
+        """Return a handle for the broker API of this server."""
         return AsyncBroker(self._calls, self._driver)
 
     def topic(self, name: str) -> AsyncTopic:
-        """A handle; nothing is asked yet."""
+        """Return a handle for a topic; this makes no request."""
         return AsyncTopic(name, self._calls, self._driver)
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections; calls that wait in other tasks raise ClosedError."""
         await self._driver.close()

@@ -1,22 +1,22 @@
-"""What a client raises, as one tree; statuses and codes are those of http-v0 §1.6 and http-v1 §1.4.
+"""The exceptions that a client raises, as one tree. Statuses and codes are those of http-v0 §1.6 and http-v1 §1.4.
 
 ClientError
-├── TransportError      no whole answer came: refused, cut off, too slow
+├── TransportError      no complete answer came: connection refused or broken, or a timeout
 ├── ClosedError         the client was closed, before the call or while it waited
-├── ProtocolError       an answer that is none of DriftQ's
-├── ConfigDiffersError  `create` met a topic that exists with another config
-└── ApiError            the server says no: `status`, `code`, `message`, `detail`, `retry_after`
-    ├── BadRequestError     400, 405, 406, 413, 414, 415, 431: this call never works as it is
+├── ProtocolError       the answer is not one of a DriftQ server
+├── ConfigDiffersError  `create` found a topic that exists with another config
+└── ApiError            the server refused: `status`, `code`, `message`, `detail`, `retry_after`
+    ├── BadRequestError     400, 405, 406, 413, 414, 415, 431: the call itself is wrong; a retry does not help
     ├── UnauthorizedError   401
     ├── ForbiddenError      403
     ├── NotFoundError       404
-    ├── ConflictError       409: the state of the server does not fit
-    │   └── LeaseLostError      a delivery or a key is not the caller's any more
+    ├── ConflictError       409: the call does not fit the current state of the server
+    │   └── LeaseLostError      the caller no longer holds the lease of a delivery or a key
     ├── TopicFullError      422
-    ├── ThrottledError      429: the same call may work later
+    ├── ThrottledError      429: the same call may succeed later
     └── ServerError         500 and above
-        ├── UnavailableError    503: it starts, drains, or has stopped taking writes
-        └── DiskFullError       507: its disk is full; nothing was kept, and the same call works when there is room
+        ├── UnavailableError    503: the server is starting or stopping, or accepts no writes
+        └── DiskFullError       507: the server's disk is full; nothing was stored, and a retry may succeed later
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ _MS_PER_S = 1000
 
 
 class ClientError(Exception):
-    """The base."""
+    """Base class of every exception that a client raises on purpose."""
 
 
 class TransportError(ClientError):
-    """No whole answer came. `sent` is False where the server cannot have seen the request."""
+    """No complete answer came. `sent` is False if the request cannot have reached the server."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -45,17 +45,17 @@ class TransportError(ClientError):
 
 
 class ClosedError(ClientError):
-    """The client was closed. Whether a call that waited for its answer had an effect is not known."""
+    """The client was closed. A call that was waiting for its answer may or may not have had an effect."""
 
 
 class ProtocolError(ClientError):
-    """What came back is not what a DriftQ server says."""
+    """The answer does not have the form that a DriftQ server sends."""
 
 
 class ConfigDiffersError(ClientError):
-    """A topic exists, and a setting that `create` was given has another value there. Nothing was changed.
+    """The topic exists, and a setting that was passed to `create` has another value there. Nothing was changed.
 
-    `differences` has the value in force and the value asked for, by setting.
+    `differences` maps the name of each setting to its current value and the requested value.
     """
 
     def __init__(self, topic: str, differences: Mapping[str, tuple[Any, Any]]) -> None:
@@ -66,7 +66,7 @@ class ConfigDiffersError(ClientError):
 
 
 class ApiError(ClientError):
-    """The server refused. `retry_after` is in seconds, None where the server named no time."""
+    """The server refused the call. `retry_after` is in seconds; None if the server gave no time."""
 
     def __init__(
         self,
@@ -86,47 +86,47 @@ class ApiError(ClientError):
 
 
 class BadRequestError(ApiError):
-    """The call is wrong whatever the state of the server."""
+    """The call itself is wrong; making it again does not help."""
 
 
 class UnauthorizedError(ApiError):
-    """No key, or one the server does not know."""
+    """The API key is missing or unknown to the server."""
 
 
 class ForbiddenError(ApiError):
-    """The key may not do this, or not under that name."""
+    """The API key does not allow this call, or not for this topic name."""
 
 
 class NotFoundError(ApiError):
-    """No such topic, router, cursor, run or route."""
+    """The topic, router, cursor, run or route does not exist."""
 
 
 class ConflictError(ApiError):
-    """The state of the server does not fit the call."""
+    """The call does not fit the current state of the server."""
 
 
 class LeaseLostError(ConflictError):
-    """A delivery or a key is not the caller's any more: its lease ended, or the server lost it in a restart."""
+    """The caller no longer holds a delivery or a key: its lease ended, or a restart of the server dropped it."""
 
 
 class TopicFullError(ApiError):
-    """A topic that rejects has no room now."""
+    """The topic is full, and its config makes it reject writes."""
 
 
 class ThrottledError(ApiError):
-    """A cap or a full queue; the same call may work later."""
+    """A limit was reached or a queue is full; the same call may succeed later."""
 
 
 class ServerError(ApiError):
-    """The server failed; whether the call had an effect is not known."""
+    """The server failed; the call may or may not have had an effect."""
 
 
 class UnavailableError(ServerError):
-    """The server starts, drains, or has stopped taking writes."""
+    """The server is starting or shutting down, or has stopped accepting writes."""
 
 
 class DiskFullError(ServerError):
-    """The disk of the server is full. Nothing of the call was kept; the same call works when there is room."""
+    """The disk of the server is full. Nothing of the call was stored; the same call may succeed later."""
 
 
 _KINDS: dict[int, type[ApiError]] = {
@@ -142,11 +142,11 @@ _KINDS: dict[int, type[ApiError]] = {
 
 
 _LOST = frozenset(("not owner", "message is not in-flight", "idempotency: lease lost or expired"))
-"""Texts of the broker API that are stable (http-v1 §1.4)."""
+"""Messages of the broker API that mean a lost lease; the contract fixes these texts (http-v1 §1.4)."""
 
 
 def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: datetime | None = None) -> ApiError:
-    """The error that an answer without success stands for, in either dialect."""
+    """Return the exception for an answer of `/v0` or `/v1` that reports a failure."""
     try:
         body = decode(content, type=dict[str, Any])
     except MsgspecError:
@@ -165,7 +165,7 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: d
 
 
 def refused(result: EntryResult) -> ApiError:
-    """Return the error that one entry of a batch got."""
+    """Return the exception for one entry of a batch that the server refused."""
     detail = {"reason": result.reason, "retry_after_ms": result.retry_after_ms, "limit": result.limit}
     after_s = result.retry_after_ms / _MS_PER_S if result.retry_after_ms else None
     known = {name: value for name, value in detail.items() if value}
@@ -181,7 +181,7 @@ def _kind(status: int, message: str) -> type[ApiError]:
 
 
 def _retry_after(headers: Mapping[str, str], detail: Mapping[str, Any], now: datetime | None) -> float | None:
-    """Seconds: from the body, which knows milliseconds, else from the header, a number or a date."""
+    """Return the seconds to wait: from the body, which has milliseconds, else from the header, a number or a date."""
     after_ms = detail.get("retry_after_ms")
     if isinstance(after_ms, int):
         return after_ms / _MS_PER_S

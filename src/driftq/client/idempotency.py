@@ -1,4 +1,4 @@
-"""Idempotency keys of the broker (http-v1 §13, §22), one by one and in batches."""
+"""Calls for the idempotency keys of the broker (http-v1 §13, §22): single keys and batches."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Status = Literal["PENDING", "COMMITTED", "FAILED"]
 
 
 class Key(Struct, frozen=True):
-    """One key of a batch; the result is for a commit, the error for a failure."""
+    """One key of a batch; `commit_batch` uses its `result`, `fail_batch` its `error`."""
 
     key: str
     tenant_id: str | None = None
@@ -26,7 +26,7 @@ class Key(Struct, frozen=True):
 
 
 class Begun(Struct, frozen=True):
-    """How a key stands; `already_done` with the result of whoever did it."""
+    """The state of a key. With `already_done`, `result` is that of the owner who committed it."""
 
     status: Status
     already_done: bool
@@ -35,7 +35,7 @@ class Begun(Struct, frozen=True):
 
 
 class Holding(TypedDict, total=False):
-    """Who takes a key, whose it is, and for how long; 30 seconds unless said."""
+    """Options of `begin` and `renew`: the owner, the tenant of the key, and the length of the lease (default 30 s)."""
 
     owner: str | None
     tenant_id: str | None
@@ -43,16 +43,16 @@ class Holding(TypedDict, total=False):
 
 
 class IdempotencyOperations(Operations):
-    """The keys of a group's work: begin, do it, commit, ack. `owner` is the client's own name unless given."""
+    """The keys of the work of a group: begin, do the work, commit, ack. `owner` defaults to the name of the client."""
 
     @operation
     def begin(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
-        """Take a key, unless its work is done. Raises ConflictError while somebody else has it."""
+        """Take the lease of a key, unless its work is done. Raise ConflictError while another owner holds it."""
         return self._said("begin", topic, group, key, **named)
 
     @operation
     def renew(self, topic: str, group: str, key: str, **named: Unpack[Holding]) -> Plan[Begun]:
-        """Keep a key, and the delivery it came with. Raises LeaseLostError when it is lost."""
+        """Extend the leases of a key and of its delivery. Raise LeaseLostError if this owner no longer holds it."""
         return self._said("renew", topic, group, key, **named)
 
     @operation
@@ -66,7 +66,7 @@ class IdempotencyOperations(Operations):
         owner: str | None = None,
         tenant_id: str | None = None,
     ) -> Plan[Begun]:
-        """The work of a key is done, with this result, of at most 64 KiB."""
+        """Record that the work of a key is done, with its result of at most 64 KiB."""
         text = b64encode(result).decode() or None
         return self._said("commit", topic, group, key, owner=owner, tenant_id=tenant_id, result=text)
 
@@ -74,35 +74,35 @@ class IdempotencyOperations(Operations):
     def fail(
         self, topic: str, group: str, key: str, *, error: str, owner: str | None = None, tenant_id: str | None = None
     ) -> Plan[Begun]:
-        """The work of a key failed; whoever begins next may try it."""
+        """Record that the work of a key failed; any owner may begin it again."""
         return self._said("fail", topic, group, key, owner=owner, tenant_id=tenant_id, error=error)
 
     @operation
     def begin_batch(
         self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None, lease_ms: int | None = None
     ) -> Plan[list[Begun | ApiError]]:
-        """Take up to 1000 keys in one call, each unless its work is done; return how each stands, in order."""
+        """Take up to 1000 keys in one call, each unless its work is done; return their states or errors, in order."""
         return self._each("begin", topic, group, keys, owner, lease_ms)
 
     @operation
     def renew_batch(
         self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None, lease_ms: int | None = None
     ) -> Plan[list[Begun | ApiError]]:
-        """Keep up to 1000 keys, as `begin_batch` takes them."""
+        """Extend the leases of up to 1000 keys in one call; return their states or errors, in order."""
         return self._each("renew", topic, group, keys, owner, lease_ms)
 
     @operation
     def commit_batch(
         self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None
     ) -> Plan[list[Begun | ApiError]]:
-        """Commit up to 1000 keys, each with its result."""
+        """Commit up to 1000 keys, each with its result; return their states or errors, in order."""
         return self._each("commit", topic, group, keys, owner)
 
     @operation
     def fail_batch(
         self, topic: str, group: str, keys: Sequence[Key], *, owner: str | None = None
     ) -> Plan[list[Begun | ApiError]]:
-        """Note that the work of up to 1000 keys failed, each with its error."""
+        """Record that the work of up to 1000 keys failed, each with its error; return states or errors, in order."""
         return self._each("fail", topic, group, keys, owner)
 
     def _each(
@@ -127,17 +127,17 @@ class IdempotencyOperations(Operations):
 
     @operation
     def get(self, topic: str, group: str, key: str, *, tenant_id: str | None = None) -> Plan[KeyEntry]:
-        """What is known of a key. Raises NotFoundError."""
+        """Return the entry of a key. Raise NotFoundError if there is none."""
         query = {"topic": topic, "group": group, "idempotency_key": key, "tenant_id": tenant_id}
         return self._calls.json("GET", "/v1/idempotency", KeyEntry, query=query)
 
 
 class Idempotency(IdempotencyOperations, Blocking):
-    """Keys, for callers that block."""
+    """Idempotency keys with blocking calls."""
 
 
 class AsyncIdempotency(IdempotencyOperations, Async):
-    """Keys, for callers that await."""
+    """Idempotency keys with calls to await."""
 
 
 def _begun(found: KeyStanding | KeyResult) -> Begun:

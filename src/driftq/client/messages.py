@@ -1,7 +1,8 @@
-"""Consuming (http-v1 §3.6): the messages of a group, on a stream that is opened again when it breaks.
+"""Consuming (http-v1 §3.6): the messages of a group, on a stream that the client reopens when it breaks.
 
-A message is this consumer's until its lease ends, whether the stream is open or not; one that is not settled by then
-comes again, to somebody. So nothing is lost, and what comes twice is what was not acked in time.
+A consumer holds a message until its lease ends, even if the stream breaks before. The server delivers a message that is
+not settled by then again, to any consumer of the group. So no message is lost, and only a message that was not acked in
+time is delivered twice.
 """
 
 from collections.abc import Iterator
@@ -20,11 +21,11 @@ from driftq.model.tombstone import Tombstone
 from driftq.model.v0_answers import Record
 
 _SILENCE_S = 60.0
-"""Three heartbeats."""
+"""The stream counts as broken after this time without bytes: three heartbeats of the server, 20 s each."""
 
 
 class Delivery(Struct):
-    """A message, delivered. `topic`, `group` and `owner` say to whom, and so how to settle it."""
+    """One delivery of a message. `topic`, `group` and `owner` name the receiver; `ack` and `nack` need them."""
 
     partition: int
     offset: int
@@ -39,7 +40,7 @@ class Delivery(Struct):
     owner: str = ""
 
     def json(self) -> Any:
-        """The value, decoded. Raises msgspec.DecodeError if it is no JSON."""
+        """Return the value decoded from JSON. Raise msgspec.DecodeError if it is not JSON."""
         return decode(self.value)
 
 
@@ -47,7 +48,7 @@ _delivery = Decoder(Delivery).decode
 
 
 class MessageStream(Rejoining):
-    """A place in a group."""
+    """The stream on which one member of a group gets its messages."""
 
     def __init__(self, topic: str, group: str, owner: str, **asked: int | str | None) -> None:
         self._place = topic, group, owner
@@ -66,12 +67,12 @@ class MessageStream(Rejoining):
         return not self._leaving
 
     def opening(self) -> Plan[Open]:
-        """As it was; half a line is forgotten."""
+        """Return the same request each time; drop the incomplete line of the last stream."""
         self._rest = b""
         return super().opening()
 
     def heard(self, chunk: bytes) -> Iterator[Delivery]:
-        """The messages of the lines that are whole; an empty line is a heartbeat."""
+        """Yield the messages of the complete lines; an empty line is a heartbeat."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             if line:
@@ -81,7 +82,7 @@ class MessageStream(Rejoining):
 
 
 class StoredMessage(Struct, frozen=True):
-    """A message where it is stored."""
+    """A message as it is stored in its topic, with its position and its time in Unix milliseconds."""
 
     partition: int
     offset: int
@@ -92,7 +93,7 @@ class StoredMessage(Struct, frozen=True):
 def stored_messages(
     calls: Calls, topic: str, from_offset: int, *, may_be_absent: bool = False
 ) -> Flow[StoredMessage | Tombstone]:
-    """Yield every message from an offset on."""
+    """Yield every message from an offset on, up to the newest at the first page."""
     path = path_of("v0", "topics", broker_topic(topic))
     return read_pages(calls, path, _stored, from_seq=from_offset, may_be_absent=may_be_absent)
 

@@ -1,4 +1,4 @@
-"""The name of a client for queues and groups: the one it was given, or one that no other process has."""
+"""The name of a client for queues and groups: the name it was given, or a generated one that no other process has."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from driftq.system.entropy import Entropy
 
 
 class NodeName:
-    """Gives the name. A name that was made up is made up again in a forked child."""
+    """Provides the name of one client. A forked child generates a new name, unless a name was given."""
 
     def __init__(self, given: str | None, entropy: Entropy) -> None:
         self._given = given

@@ -1,1 +1,1 @@
-"""The topic API."""
+"""Calls for topics: records, queues, watches, tables."""

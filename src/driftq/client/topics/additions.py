@@ -27,7 +27,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 class Part(Struct, frozen=True):
-    """A part of a batch that was staged: its number, the attempt that counts, and how many chunks that has."""
+    """A staged part of a batch: its number, the attempt to publish, and the number of chunks of that attempt."""
 
     part: int
     attempt: int = 0
@@ -35,25 +35,25 @@ class Part(Struct, frozen=True):
 
 
 class Additions(Operations):
-    """What can be done with any topic beside writing and reading it."""
+    """Calls for segments, named cursors and staged writes of a topic."""
 
     name: str
     _path: str
 
     @operation
     def segments(self) -> Plan[SegmentManifest]:
-        """Which files hold which seqs, for readers in place."""
+        """Return which files hold which seqs, for programs that read the files themselves."""
         return self._calls.json("GET", f"{self._path}/segments", SegmentManifest)
 
     @flow
     def cursors(self, *, prefix: str | None = None) -> Flow[CursorRow]:
-        """The named cursors of the topic, by name."""
+        """Yield the named cursors of the topic, sorted by name."""
         path = f"{self._path}/cursors"
         return self._calls.pages(path, CursorList, lambda page: page.cursors, {"prefix": prefix})
 
     @operation
     def cursor(self, name: str) -> Plan[CursorState]:
-        """Where a named cursor stands."""
+        """Return the position of a named cursor."""
         return self._calls.json("GET", self._cursor_path(name), CursorState)
 
     @operation
@@ -66,13 +66,13 @@ class Additions(Operations):
         rewind: bool = False,
         meta: Mapping[str, str] | None = None,
     ) -> Plan[CursorMoved]:
-        """Move a named cursor forward, or anywhere with `rewind`; it is made if it is not there."""
+        """Move a named cursor forward, or with `rewind` to any seq; create it if it does not exist."""
         body = {"seq": seq, "epoch": epoch, "rewind": rewind, "meta": meta}
         return self._calls.json("PUT", self._cursor_path(name), CursorMoved, body=body)
 
     @operation
     def delete_cursor(self, name: str) -> Plan[CursorDeleted]:
-        """Forget a named cursor."""
+        """Delete a named cursor of the topic."""
         return self._calls.json("DELETE", self._cursor_path(name), CursorDeleted)
 
     def _cursor_path(self, name: str) -> str:
@@ -89,7 +89,7 @@ class Additions(Operations):
         attempt: int = 0,
         chunk: int = 0,
     ) -> Plan[PartStaged]:
-        """Lay a part of a batch aside: records, or an Arrow stream as bytes. Nobody sees it before `commit`."""
+        """Stage a part of a batch: records, or an Arrow stream as bytes. Readers see it after `commit`."""
         query = query_of({"writer": writer, "batch": batch, "part": part, "attempt": attempt, "chunk": chunk})
         headers = {"content-type": ARROW} if isinstance(records, bytes) else JSON
         body = records if isinstance(records, bytes) else write_body(records)
@@ -106,17 +106,17 @@ class Additions(Operations):
         epoch: int | None = None,
         return_seqs: bool = False,
     ) -> Plan[BatchCommitted]:
-        """Publish the parts of a batch in their order, all at once; a batch is published only once."""
+        """Publish the parts of a batch in the given order, in one step; a repeated call does not publish it again."""
         body = {"writer": writer, "batch": batch, "parts": list(parts), "epoch": epoch}
         query = {"return_seqs": return_seqs}
         return self._calls.json("POST", f"{self._path}/commit", BatchCommitted, query=query, body=body)
 
     @operation
     def writer(self, writer: str) -> Plan[StagedWriterState]:
-        """The last batch of a writer."""
+        """Return the last committed batch of a writer."""
         return self._calls.json("GET", self._path + path_of("writers", writer), StagedWriterState)
 
     @operation
     def drop_staged(self, writer: str) -> Plan[PartsDropped]:
-        """Drop what a writer has staged and not committed."""
+        """Delete the parts that a writer has staged and not committed."""
         return self._calls.json("DELETE", self._path + path_of("stage", writer), PartsDropped)

@@ -1,7 +1,7 @@
-"""Topics as tables (http-v0 §22.1). pyarrow, pandas and polars are imported by the calls that need them.
+"""Topics as tables (http-v0 §22.1). Only the calls that need pyarrow, pandas or polars import them.
 
-The columns of a table are `seq, ts, node, tag, meta, data`; `meta` and `data` are JSON text. Its schema's metadata says
-where reading stopped (`next_from_seq`, `head_seq`, `epoch`) and what is missing (`tombstones`, a JSON array).
+The columns of a table are `seq, ts, node, tag, meta, data`; `meta` and `data` are JSON text. The metadata of the schema
+has the position after the last record (`next_from_seq`, `head_seq`, `epoch`) and the gaps (`tombstones`, a JSON array).
 """
 
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 _GIVEN = ("seq", "ts")
-"""Columns of a table that a topic gives and does not take."""
+"""Columns that a topic sets itself; a write leaves them out."""
 _WRITE_BYTES_MAX = BULK_BYTES_MAX // 4
-"""Of one write: well below what a server takes, for the text of a table may be longer than its columns."""
+"""Limit for the columns of one write. It is far below the server's limit because JSON text can be longer."""
 
 
 class Arrow(Operations):
-    """What can be done with a topic as a table."""
+    """Calls that read a topic as a table and write a table to it."""
 
     _path: str
 
@@ -37,14 +37,14 @@ class Arrow(Operations):
     def to_arrow(
         self, from_seq: int | None = None, *, from_ts: int | None = None, limit: int | None = None
     ) -> "Plan[pyarrow.Table]":
-        """The records behind a cursor, up to the head or to `limit` of them, as one table."""
+        """Return the records after a cursor as one table, up to the head or at most `limit` records."""
         return _table(self._calls, self._path, from_seq, from_ts, limit)
 
     @operation
     def to_pandas(
         self, from_seq: int | None = None, *, from_ts: int | None = None, limit: int | None = None
     ) -> "Plan[pandas.DataFrame]":
-        """The same as a pandas DataFrame."""
+        """Return the records after a cursor as a pandas DataFrame, with the parameters of `to_arrow`."""
         frame: pandas.DataFrame = (yield from _table(self._calls, self._path, from_seq, from_ts, limit)).to_pandas()
         return frame
 
@@ -52,8 +52,8 @@ class Arrow(Operations):
     def to_polars(
         self, from_seq: int | None = None, *, from_ts: int | None = None, limit: int | None = None
     ) -> "Plan[polars.DataFrame]":
-        """The same as a polars DataFrame."""
-        import polars  # only those who ask for it have it
+        """Return the records after a cursor as a polars DataFrame, with the parameters of `to_arrow`."""
+        import polars  # an optional package
 
         frame = polars.from_arrow((yield from _table(self._calls, self._path, from_seq, from_ts, limit)))
         assert isinstance(frame, polars.DataFrame)
@@ -63,18 +63,20 @@ class Arrow(Operations):
     def arrow_pages(
         self, from_seq: int | None = None, *, from_ts: int | None = None, page_records: int = BULK_RECORDS
     ) -> "Flow[pyarrow.Table]":
-        """The records behind a cursor as one table a page, up to the head as it is at the first one."""
+        """Yield the records after a cursor as one table per page, up to the head at the time of the first page."""
         return _pages(self._calls, self._path, from_seq, from_ts, page_records)
 
     @operation
     def write_arrow(
         self, table: Any, *, node: str | None = None, idempotency_key: str | None = None, create: bool | None = None
     ) -> Plan[list[Written]]:
-        """Write a table: pyarrow's, or anything `pyarrow.table` takes, as pandas and polars frames.
+        """Write a pyarrow table, or anything that `pyarrow.table` accepts, such as a pandas or polars frame.
 
-        With a column `data`, of JSON text, its rows are the records, and `tag`, `node` and `meta` may stand beside it;
-        `seq` and `ts` may too, as `to_arrow` gives them, and are left out: the topic has its own. Without `data` every
-        row is the data of a record, as an object. Each of the writes it takes is all or nothing.
+        - With a column `data` of JSON text, each row is a record. The columns `tag`, `node` and `meta` are used too;
+          `seq` and `ts`, as in a table of `to_arrow`, are ignored, because the topic sets its own.
+        - Without a column `data`, each row becomes the data of one record, as a JSON object.
+
+        A large table takes several writes. Each of them is written completely or not at all; return their answers.
         """
         key = idempotency_key or self._calls.fresh_key()
         done = []
@@ -118,7 +120,7 @@ def _pages(
 def _table(
     calls: Calls, path: str, from_seq: int | None, from_ts: int | None, limit: int | None
 ) -> "Plan[pyarrow.Table]":
-    """All pages as one table."""
+    """Return all pages as one table."""
     import pyarrow as pa
 
     if limit == 0:
@@ -140,7 +142,10 @@ def _table(
 
 
 def _no_rows(calls: Calls, path: str, from_seq: int | None, from_ts: int | None) -> "Plan[pyarrow.Table]":
-    """A table of none, which stands where reading would begin; a server gives no page without a record."""
+    """Return a table without rows whose metadata has the position where reading would begin.
+
+    The server returns at least one record per page, so this asks for one and drops it.
+    """
     page = yield from _page(calls, path, from_seq, from_ts, 1)
     stands = from_seq or 0
     if from_ts is not None:
@@ -151,7 +156,7 @@ def _no_rows(calls: Calls, path: str, from_seq: int | None, from_ts: int | None)
 
 
 def _bodies(table: Any) -> Iterator[bytes]:
-    """The writes that a table takes, as Arrow streams."""
+    """Yield the bodies of the writes for a table, as Arrow streams."""
     import pyarrow as pa
 
     whole = table if isinstance(table, pa.Table) else pa.table(table)
@@ -166,7 +171,7 @@ def _bodies(table: Any) -> Iterator[bytes]:
 
 
 def records_of(table: "pyarrow.Table") -> "pyarrow.Table":
-    """A table as a write takes it: the columns of records as plain text; of any other table every row is an object."""
+    """Return a table in the form of a write: the columns of records as plain text, or each row as one JSON object."""
     import pyarrow as pa
 
     if "data" not in table.schema.names:
@@ -178,7 +183,11 @@ def records_of(table: "pyarrow.Table") -> "pyarrow.Table":
 
 
 def _plain(kind: "pyarrow.DataType") -> "pyarrow.DataType":
-    """As a server takes text: polars keeps it as views, frames of both kinds as categories, and none at all as null."""
+    """Return the type in which the server accepts a column.
+
+    Text of polars has the type string view, categories of both kinds of frames are dictionaries, and a column without
+    any value has the type null.
+    """
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -187,6 +196,6 @@ def _plain(kind: "pyarrow.DataType") -> "pyarrow.DataType":
 
 
 def _text_of(value: object) -> str:
-    """What JSON has no word for: the moments and spans of pandas as those of Python, anything else as it prints."""
+    """Return the text of a value that JSON lacks: dates, times and durations in ISO format, anything else as `str`."""
     told = getattr(value, "isoformat", value.__str__)
     return str(told())

@@ -20,7 +20,7 @@ Nodes = str | Sequence[str]
 
 
 def diff_page(calls: Calls, path: str, *, wait_ms: int = 0, **asked: Any) -> Plan[DiffPage]:
-    """One page; the path is the topic's."""
+    """Read one page of the topic with this path."""
     body = {"limit": PAGE_RECORDS, "max_batch_bytes": PAGE_BYTES_MAX, "include_tags": True, "wait_ms": wait_ms, **asked}
     return calls.json("POST", f"{path}/diff", DiffPage, body=body, wait_s=wait_ms / 1000)
 
@@ -36,11 +36,11 @@ def read_pages(
     node: Nodes | None = None,
     may_be_absent: bool = False,
 ) -> Flow[T | Tombstone]:
-    """All records up to the head as it is at the first page, in a shape; and a tombstone where some are missing.
+    """Yield `shape(record)` for all records up to the head at the time of the first page, and a tombstone for each gap.
 
-    `epoch` is the one that `from_seq` belongs to. The second and later pages send the epoch of the page before, so that
-    a topic that is created again in between is reported. A topic that may be absent has no records then; dead letters
-    are kept in topics that the first of them makes.
+    `epoch` is the epoch that `from_seq` belongs to. The second and later pages send the epoch of the page before, so
+    that the server reports a topic that was deleted and created again in between. With `may_be_absent`, a topic that
+    does not exist has no records; a dead-letter topic, for example, is created by its first letter.
     """
     try:
         page = yield from diff_page(calls, path, from_seq=from_seq, from_ts=from_ts, epoch=epoch, node=node)
@@ -64,10 +64,10 @@ def read_pages(
 
 
 def above_the_head(cursor: int, head: int) -> str:
-    """Return the words for a cursor that no record of the topic has reached."""
+    """Return the message for a cursor that is above the last seq of the topic."""
     return f"cursor {cursor} is above the head {head}"
 
 
 def as_it_is(record: Record) -> Record:
-    """The shape of those who want records."""
+    """Return the record unchanged: the `shape` for callers that want records."""
     return record

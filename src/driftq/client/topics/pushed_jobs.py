@@ -1,7 +1,7 @@
-"""Jobs that are pushed (http-v0 §14.9): as many as there is room for, on a stream that is opened again when it breaks.
+"""Jobs that the server pushes (http-v0 §14.9), up to a limit, on a stream that the client reopens when it breaks.
 
-The jobs of a stream are its worker's as long as the stream is open and their leases last: when it breaks, what was not
-acked is handed out again at once.
+A worker holds the jobs of a stream while the stream is open and their leases last. When the stream breaks, the server
+hands out the jobs that were not acked again at once.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from driftq.client.transport.plan import Open, Plan, Request
 from driftq.model.v0_answers import Job
 
 _SILENCE_S = 45.0
-"""Three heartbeats."""
+"""The stream counts as broken after this time without bytes: three heartbeats of the server, 15 s each."""
 
 
 class _Failed(Struct):
@@ -23,7 +23,7 @@ class _Failed(Struct):
 
 
 class Pushed(Rejoining):
-    """The jobs of a queue, for one worker."""
+    """The stream of jobs that a queue pushes to one worker."""
 
     def __init__(self, path: str, query: Query) -> None:
         headers = {"accept": "text/event-stream"}
@@ -32,16 +32,16 @@ class Pushed(Rejoining):
         self._over = False
 
     def is_over(self) -> bool:
-        """The queue is gone."""
+        """Whether the queue was deleted, or the topic is no longer a queue."""
         return self._over
 
     def opening(self) -> Plan[Open]:
-        """As it was; half a frame is forgotten."""
+        """Return the same request each time; drop the incomplete frame of the last stream."""
         self._reader = EventReader()
         return super().opening()
 
     def heard(self, chunk: bytes) -> Iterator[Job]:
-        """The jobs of the frames that are whole."""
+        """Yield the jobs of the complete frames."""
         for event in self._reader.feed(chunk):
             if event.event == "job":
                 yield decode(event.data, type=Job)

@@ -1,4 +1,6 @@
-"""Queues (http-v0 §14): jobs under a lease. A job carries its lease, so a settled one is never somebody else's."""
+"""Calls for queues (http-v0 §14): jobs under a lease. A `Job` has the id of its lease, and calls that settle it send
+the id, so a worker cannot settle a job that another worker holds by then.
+"""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -18,7 +20,7 @@ Jobs = Job | Iterable[Job]
 
 
 class QueueOperations(Operations):
-    """What can be done with a topic that is a queue; `node` names the worker, and is the client's own unless given."""
+    """Calls for a topic that is a queue. `node` is the name of the worker; it defaults to the name of the client."""
 
     name: str
     _path: str
@@ -32,7 +34,7 @@ class QueueOperations(Operations):
         node: str | None = None,
         wait_ms: int = 0,
     ) -> Plan[Claimed]:
-        """Take up to `max` jobs; each is this worker's until its deadline. With `wait_ms`, wait until there is one."""
+        """Take up to `max` jobs; the worker holds each until its deadline. With `wait_ms`, wait for one that long."""
         body = {"node": node or self._node, "max": max, "lease_ms": lease_ms, "wait_ms": wait_ms or None}
         return self._calls.json(
             "POST", f"{self._path}/claim", Claimed, body=body, repeat=Repeat.AGAIN, wait_s=wait_ms / 1000
@@ -40,31 +42,31 @@ class QueueOperations(Operations):
 
     @operation
     def leave(self, *, node: str | None = None) -> Plan[LeaveAnswer]:
-        """End the claims of this worker that wait; each is answered without jobs."""
+        """End the claims of this worker that are waiting at the server; each is answered without jobs."""
         return self._calls.json("POST", f"{self._path}/leave", LeaveAnswer, body={"node": node or self._node})
 
     @flow
     def work(self, max: int = 1, *, lease_ms: int | None = None, node: str | None = None) -> Flow[Job]:  # noqa: A002
-        """Jobs as they come, at most `max` of them at a time; each ack makes room for the next. Ends with the queue.
+        """Yield jobs as they arrive, at most `max` at a time; each ack makes room for the next. End with the queue.
 
-        What is not acked when the stream breaks or is closed is handed out again at once.
+        Jobs that are not acked when the stream breaks or is closed are handed out again at once.
         """
         query: Query = {"node": node or self._node, "max": max, "lease_ms": lease_ms}
         return kept_open(self._calls, Pushed(self._path, query))
 
     @operation
     def ack(self, jobs: Jobs, *, node: str | None = None) -> Plan[AckAnswer]:
-        """These jobs are done. Those whose lease has ended are in `skipped`."""
+        """Mark jobs as done. Those whose lease has ended are in `skipped` of the answer."""
         return self._settled("ack", AckAnswer, jobs, node)
 
     @operation
     def nack(self, jobs: Jobs, *, delay_ms: int = 0, node: str | None = None) -> Plan[NackAnswer]:
-        """These jobs go back, and are handed out again after `delay_ms`."""
+        """Give jobs back; the queue hands them out again after `delay_ms` milliseconds."""
         return self._settled("nack", NackAnswer, jobs, node, delay_ms=delay_ms)
 
     @operation
     def extend(self, jobs: Jobs, *, lease_ms: int, node: str | None = None) -> Plan[ExtendAnswer]:
-        """These jobs take longer: their deadlines are `lease_ms` from here."""
+        """Extend the leases of jobs: their deadlines are `lease_ms` milliseconds from now."""
         return self._settled("extend", ExtendAnswer, jobs, node, lease_ms=lease_ms)
 
     def _settled(self, verb: str, answer: type[T], jobs: Jobs, node: str | None, **more: Any) -> Plan[T]:
@@ -75,7 +77,7 @@ class QueueOperations(Operations):
 
     @flow
     def dead_letters(self) -> Flow[Record | Tombstone]:
-        """The jobs that were given up, as they stand in the queue's dead-letter topic. Raises ValueError."""
+        """Yield the failed jobs from the dead-letter topic of the queue. Raise ValueError if it has no such topic."""
         state = yield from self._calls.json("GET", self._path, TopicState, query={"touch": False})
         if state.config.dead_letter is None:
             raise ValueError(f"{self.name} has no dead_letter topic; create it with dead_letter=…")

@@ -1,4 +1,4 @@
-"""Topics and their records (http-v0 §6-§10), and how a topic handle is put together from its parts."""
+"""Calls for a topic and its records (http-v0 §6-§10); `Topic` and `AsyncTopic` add those of the other modules."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -29,20 +29,20 @@ _FIELDS = frozenset(field.name for field in structs.fields(TopicConfig))
 
 
 def topic_config(config: TopicConfig | None, fields: Mapping[str, Any]) -> TopicConfig:
-    """The config with these fields on top. Raises TypeError for a name or a type that is none of a config's."""
+    """Return the config with these fields changed. Raise TypeError for an unknown name or a wrong type."""
     given = structs.asdict(config) if config is not None else {}
     return _converted({**given, **fields}, TopicConfig)
 
 
 def topic_patch(fields: Mapping[str, Any]) -> TopicPatch:
-    """Return the changes; a field that is None returns to its default. Raise TypeError as `topic_config`."""
+    """Return the changes; a field that is None is reset to its default. Raise TypeError as `topic_config` does."""
     if not fields:
         raise TypeError("an update needs at least one setting to change")
     return _converted(fields, TopicPatch)
 
 
 def explicit_fields(config: TopicConfig | None, fields: Mapping[str, Any]) -> list[str]:
-    """Return the settings that a caller has named: by keyword, or in a config with a value that is not the default."""
+    """Return the settings that a caller has given: by keyword, or in `config` with another value than the default."""
     default = TopicConfig()
     return [
         field
@@ -52,7 +52,7 @@ def explicit_fields(config: TopicConfig | None, fields: Mapping[str, Any]) -> li
 
 
 def check_same(topic: str, there: TopicConfig, asked: TopicConfig, fields: Iterable[str]) -> None:
-    """Raise ConfigDiffersError unless a topic has the values that were asked for in these fields."""
+    """Raise ConfigDiffersError unless these fields of an existing topic have the requested values."""
     wanted = asked.resolved(topic)
     pairs = {field: (getattr(there, field), getattr(wanted, field)) for field in fields}
     different = {field: (_shown(found), _shown(value)) for field, (found, value) in pairs.items() if found != value}
@@ -79,7 +79,7 @@ _SEQS = {wanted: query_of({"return_seqs": wanted}) for wanted in (False, True)}
 
 
 class TopicOperations(QueueOperations, Additions, Arrow, Operations):
-    """What can be done with one topic."""
+    """All calls for one topic."""
 
     def __init__(self, name: str, calls: Calls, driver: Any) -> None:
         super().__init__(calls, driver)
@@ -106,19 +106,19 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
 
     @operation
     def update(self, /, **fields: Any) -> Plan[TopicPut]:
-        """Change these settings and no others; None returns one to its default. Raise NotFoundError or TypeError."""
+        """Change only these settings; None resets one to its default. Raise NotFoundError or TypeError."""
         return self._calls.json("PATCH", self._path, TopicPut, body=topic_patch(fields))
 
     @operation
     def replace(self, config: TopicConfig | None = None, /, **fields: Any) -> Plan[TopicPut]:
-        """Create the topic, or replace its whole config: every setting not given here returns to its default."""
+        """Create the topic, or replace its whole config: settings that are not given are reset to their defaults."""
         return self._calls.json("PUT", self._path, TopicPut, body=topic_config(config, fields))
 
     @operation
     def info(
         self, *, touch: bool = True, wait_synced: int | None = None, wait_ms: int | None = None
     ) -> Plan[TopicState]:
-        """How the topic stands; with `wait_synced`, once that seq is on stable storage or `wait_ms` are over."""
+        """Return the state of the topic. With `wait_synced`, wait until that seq is synced to disk, up to `wait_ms`."""
         query = {"touch": touch, "wait_synced": wait_synced, "wait_ms": wait_ms}
         return self._calls.json("GET", self._path, TopicState, query=query, wait_s=(wait_ms or 0) / 1000)
 
@@ -139,7 +139,7 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
         disable_backpressure: bool | None = None,
         return_seqs: bool = False,
     ) -> Plan[Written]:
-        """Write records, all or none; without a key one is made up, so that a retry never writes twice."""
+        """Write records, all or none. Without a key, the client generates one, so that a retry never writes twice."""
         key = idempotency_key or self._calls.fresh_key()
         given = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
         body = write_body(records, idempotency_key=key, **given)
@@ -162,13 +162,13 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
         return self._posted(body, key, False)
 
     push = append
-    """The word for it where the topic is a queue."""
+    """Another name of `append`, for topics that are queues."""
 
     @operation
     def append_raw(
         self, lines: bytes, *, tag: str | None = None, node: str | None = None, idempotency_key: str | None = None
     ) -> Plan[Written]:
-        """Write a record for each line of JSON, all or none. Raises ValueError with the line that is no JSON."""
+        """Write a record for each line of JSON, all or none. Raise ValueError with the number of a bad line."""
         key = idempotency_key or self._calls.fresh_key()
         return self._posted(lines_body(lines, tag=tag, node=node, idempotency_key=key), key, False)
 
@@ -176,7 +176,7 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
     def append_lines(
         self, chunks: Iterable[bytes], *, tag: str | None = None, node: str | None = None, lines_max: int = LINES_MAX
     ) -> Flow[Written]:
-        """Write lines of JSON that come in pieces, as many writes in their order; gives the answer to each."""
+        """Write lines of JSON that arrive in pieces, `lines_max` lines per write, in order; yield each answer."""
         for lines in line_groups(chunks, lines_max):
             key = self._calls.fresh_key()
             body = lines_body(lines, tag=tag, node=node, idempotency_key=key)
@@ -185,7 +185,7 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
     def _batch(
         self, records: list[bytes], *, node: str | None = None, create: bool | None = None
     ) -> Plan[Sequence[int]]:
-        """Write encoded records, all or none, under a key: what a producer sends. The answer is their seqs."""
+        """Write one batch of a producer: encoded records, all or none, with an idempotency key. Return their seqs."""
         key = self._calls.fresh_key()
         body = encoded_body(records, idempotency_key=key, node=node, create=create)
         written = yield from self._posted(body, key, False)
@@ -209,10 +209,11 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
         wait_ms: int = 0,
         max_batch_bytes: int = PAGE_BYTES_MAX,
     ) -> Plan[DiffPage]:
-        """One page of what is behind a cursor; with `wait_ms`, it may wait for something to come.
+        """Read one page of records after a cursor. With `wait_ms`, wait up to that time for a first record.
 
-        `epoch` is that of the page the cursor came from. With it, a topic that was deleted and created again is always
-        told by a `recreated` tombstone, and a cursor above the head of an unchanged topic is not.
+        `epoch` is the epoch of the page that the cursor came from. With it, the server always reports a topic that was
+        deleted and created again with a `recreated` tombstone, and never reports a cursor above the head of an
+        unchanged topic so.
         """
         return diff_page(
             self._calls,
@@ -236,14 +237,14 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
         epoch: int | None = None,
         node: Nodes | None = None,
     ) -> Flow[Record | Tombstone]:
-        """Everything behind a cursor, page by page, up to the head as it is at the first page; gaps as tombstones."""
+        """Yield all records after a cursor, up to the head when the read started, and a tombstone for each gap."""
         return read_pages(self._calls, self._path, as_it_is, from_seq=from_seq, from_ts=from_ts, epoch=epoch, node=node)
 
     @operation
     def delete_records(
         self, *, before_seq: int | None = None, match: str | tuple[str, str, str] | None = None
     ) -> Plan[RecordsDeleted]:
-        """Delete records for good: those below a seq, those whose tag matches, or those of which both is true."""
+        """Delete records permanently: those below a seq, those whose tag matches, or those that meet both."""
         body = {"before_seq": before_seq, "match": match}
         return self._calls.json("POST", f"{self._path}/delete", RecordsDeleted, body=body)
 
@@ -257,9 +258,9 @@ class TopicOperations(QueueOperations, Additions, Arrow, Operations):
         epoch: int | None = None,
         node: Nodes | None = None,
     ) -> Flow[Record | Tombstone]:
-        """Everything behind a cursor and all that is written from then on; ends when the topic is deleted.
+        """Yield all records after a cursor, then new ones as they are written; end when the topic is deleted.
 
-        A connection that breaks is made again, and goes on where it stopped.
+        If the connection breaks, the client reconnects and continues where it stopped.
         """
         starts = {self.name: Start(from_seq, from_ts, tail, epoch)}
         return watched(self._calls, starts, _record_or_gap, node=node)
@@ -270,22 +271,20 @@ def _record_or_gap(_: str, item: Watched) -> Record | Tombstone | None:
 
 
 class Topic(TopicOperations, Blocking):
-    """A topic, for callers that block."""
+    """One topic, with blocking calls; `Client.topic` makes it."""
 
     def producer(
         self, *, linger_ms: float = LINGER_MS, max_batch: int = BATCH_RECORDS, max_bytes: int = BUFFER_BYTES
     ) -> TopicProducer:
-        """Return a producer that gathers appends into writes of up to `max_batch` records
-        (`client/producer/send_buffer`)."""
+        """Return a producer that sends up to `max_batch` records in one write (`client/producer/send_buffer`)."""
         return TopicProducer(self._driver, self._batch, linger_ms, max_batch, max_bytes)
 
 
 class AsyncTopic(TopicOperations, Async):
-    """A topic, for callers that await."""
+    """One topic, with calls to await; `AsyncClient.topic` makes it."""
 
     def producer(
         self, *, linger_ms: float = LINGER_MS, max_batch: int = BATCH_RECORDS, max_bytes: int = BUFFER_BYTES
     ) -> AsyncTopicProducer:
-        """Return a producer that gathers appends into writes of up to `max_batch` records
-        (`client/producer/send_buffer`)."""
+        """Return a producer that sends up to `max_batch` records in one write (`client/producer/send_buffer`)."""
         return AsyncTopicProducer(self._driver, self._batch, linger_ms, max_batch, max_bytes)

@@ -1,8 +1,8 @@
-"""Watching topics (http-v0 §12): a session and its stream, opened again where they stopped.
+"""Watching topics (http-v0 §12): a session on the server and its stream; both are reopened where they stopped.
 
-The cursor of a topic is that of the last frame that came whole, and every frame is handed out whole before the next one
-is read. So nothing is lost and nothing comes twice, whenever the connection breaks. A session that is gone with its
-server is begun anew from these cursors; a topic that is gone meanwhile is told of.
+The cursor of a topic is that of its last complete frame, and all items of a frame are handed out before the next frame
+is read. So nothing is lost or repeated, whenever the connection breaks. If the server has lost the session, as after a
+restart, the client starts a new one from these cursors; a topic that was deleted in between is reported as `TopicGone`.
 """
 
 import logging
@@ -24,13 +24,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SILENCE_S = 45.0
-"""Three heartbeats."""
+"""The stream counts as broken after this time without bytes: three heartbeats of the server, 15 s each."""
 
 
 class Start(Struct, frozen=True, omit_defaults=True):
-    """Where to begin: behind a seq, at a time, or at the head; from what is retained if nothing is said.
+    """Where to start: after a seq, at a time in Unix milliseconds, or with `tail` at the head.
 
-    `epoch` is the one that `from_seq` belongs to, as `info()` and `diff()` tell it.
+    Without any of these, the watch starts at the oldest retained record. `epoch` is the epoch that `from_seq` belongs
+    to; `info()` and `diff()` return it.
     """
 
     from_seq: int | None = None
@@ -40,13 +41,13 @@ class Start(Struct, frozen=True, omit_defaults=True):
 
 
 class CaughtUp(Struct, frozen=True):
-    """All that a topic had has been handed out."""
+    """All records that the topic has so far were handed out."""
 
     head_seq: int
 
 
 class TopicGone(Struct, frozen=True):
-    """A topic was deleted; nothing more comes from it."""
+    """The topic was deleted; the watch reads nothing more from it."""
 
     head_seq: int
 
@@ -73,14 +74,14 @@ class _Failed(Struct):
 def watched(
     calls: Calls, topics: Starts, shape: Callable[[str, Watched], T | None], *, node: str | Sequence[str] | None
 ) -> Flow[T]:
-    """What happens in these topics; `shape` makes an item of it, or None where nobody wants to know."""
+    """Yield the events of these topics as `shape` converts them; an event for which it returns None is left out."""
     names = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, Start())
     starts = {name: Start(one) if isinstance(one, int) else one for name, one in names.items()}
     return kept_open(calls, _Watch(calls, starts, shape, node))
 
 
 class _Watch(Generic[T]):
-    """A session, and how far it has got."""
+    """A watch session and the cursor of each topic."""
 
     def __init__(
         self,
@@ -100,11 +101,11 @@ class _Watch(Generic[T]):
         self._reader = EventReader()
 
     def is_over(self) -> bool:
-        """No topic is left, and all is said."""
+        """Whether all topics are gone and this was reported."""
         return not self._starts and not self._gone
 
     def opening(self) -> Plan[Open]:
-        """The stream of the session, from the last frame that came."""
+        """Start a session if there is none; return the request for its stream, from the last complete frame on."""
         self._reader = EventReader()
         if self._wid is None:
             yield from self._begin()
@@ -129,17 +130,17 @@ class _Watch(Generic[T]):
         self._wid, self._last_id, self._resumed = begun.wid, None, True
 
     def reopens(self) -> bool:
-        """Whether a stream that has ended is opened again: always."""
+        """Return True: a stream that has ended is always opened again."""
         return True
 
     def is_stale(self, response: Response) -> bool:
-        """Sessions end with their server, and some time after their last stream."""
+        """Whether the session has ended: with its server, or some time after its last stream was closed."""
         if response.status == 404:
             self._wid = None
         return response.status == 404
 
     def heard(self, chunk: bytes) -> Iterator[T]:
-        """The items of the frames that are whole."""
+        """Yield the items of the complete frames."""
         while self._gone:
             yield from self._shaped(self._gone.pop(), TopicGone(0))
         for event in self._reader.feed(chunk):
@@ -157,7 +158,9 @@ class _Watch(Generic[T]):
                 topic, tombstone = decode(event.data, type=_Told).topic, decode(event.data, type=Tombstone)
                 yield from self._shaped(topic, tombstone)
                 if tombstone.reason is Reason.RECREATED:
-                    self._starts[topic] = Start(tombstone.seq - 1)  # of an epoch that no frame names
+                    self._starts[topic] = Start(
+                        tombstone.seq - 1
+                    )  # without an epoch, because no frame contains the new one
                 else:
                     self._move(topic, tombstone.seq - 1)
             case "caught-up":

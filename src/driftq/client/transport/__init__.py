@@ -1,1 +1,1 @@
-"""Plans, drivers, retries."""
+"""Calls as plans, the drivers that perform them, and retries."""

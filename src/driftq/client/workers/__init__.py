@@ -1,1 +1,1 @@
-"""Take, handle, settle."""
+"""Workers that take jobs or messages, run a handler, and settle."""
