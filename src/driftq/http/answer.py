@@ -146,7 +146,7 @@ class ReplySlot(Struct, eq=False):
     old: bool = False
     """Whether the client speaks HTTP/1.0."""
     coded: bool = False
-    """Whether the request body is compressed and must be unpacked."""
+    """Whether the request body is compressed and must be decompressed first."""
     answer: Reply | StreamAnswer | Upgrade | bytes | None = None
     """`bytes` are a complete answer, written to the connection unchanged."""
 

@@ -28,7 +28,7 @@ _PACKED_HEADERS = ((b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")
 
 
 class Packing:
-    """Compresses and decompresses; large bodies on a thread, which starts when it is first needed."""
+    """Compresses and decompresses bodies; large ones on a thread, which starts when it is first needed."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -59,7 +59,7 @@ class RouteTable:
     """All routes of an app, found by path."""
 
     def __init__(self, routes: Iterable[Route], fence: Fence | None = None) -> None:
-        """`fence` may replace the routes of a matched path, given the values of its parameters."""
+        """Build the table; `fence` may replace the routes of a matched path, given the values of its parameters."""
         self._fence = fence
         self._fixed: dict[str, dict[str, Route]] = {}
         self._shapes: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}

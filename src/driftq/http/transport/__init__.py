@@ -1,1 +1,1 @@
-"""Connections and protocols."""
+"""Connections, HTTP/1, HTTP/2, WebSockets and ASGI."""

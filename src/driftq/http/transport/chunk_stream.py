@@ -49,7 +49,7 @@ class ChunkSink:
         self._told = False
         self._outbox = Outbox(transport, runtime, lambda: self._call(source.room))
 
-    # For the source
+    # Called by the source
 
     @property
     def room(self) -> bool:
@@ -86,7 +86,7 @@ class ChunkSink:
             self._outbox.drop()
             self._transport.abort()
 
-    # For the connection
+    # Called by the connection
 
     def open(self, head: bytes) -> None:
         """Send the head and the first data of the source."""
@@ -99,7 +99,7 @@ class ChunkSink:
         self._outbox.pause()
 
     def resume(self) -> None:
-        """Continue, because the peer reads again."""
+        """Report room again, because the peer reads again."""
         self._outbox.resume()
 
     def goodbye(self) -> None:
@@ -113,7 +113,7 @@ class ChunkSink:
         self._outbox.drop()
         self._tell_closed()
 
-    # The rest
+    # Internals
 
     def _framed(self, data: bytes) -> tuple[bytes, ...]:
         return (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,)

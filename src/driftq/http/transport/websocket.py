@@ -71,7 +71,7 @@ class WebSocket(asyncio.Protocol):
         self._told = False
         self._closing: Timer | None = None
 
-    # For the source
+    # Called by the source
 
     @property
     def room(self) -> bool:
@@ -99,7 +99,7 @@ class WebSocket(asyncio.Protocol):
         self._serving.runtime.soon(self._tell_closed)
         self.listen(True)
 
-    # From the loop
+    # Callbacks of the loop
 
     def open(self, head: bytes, rest: bytes) -> None:
         """Accept the handshake, and process the bytes that came after it."""
@@ -133,7 +133,7 @@ class WebSocket(asyncio.Protocol):
         self._keep_pace()
 
     def resume_writing(self) -> None:
-        """Continue, because the peer reads again."""
+        """Continue sending and reading, because the peer reads again."""
         self._full = False
         self._outbox.resume()
         self._keep_pace()
@@ -147,7 +147,7 @@ class WebSocket(asyncio.Protocol):
         """Abort the connection without waiting for unsent bytes."""
         self._transport.abort()
 
-    # The rest
+    # Internals
 
     def _digest(self) -> None:
         """Process received events while the source listens."""

@@ -38,7 +38,7 @@ _BEGIN = Decoder(BackupBegin)
 
 
 class BackupEndpoints:
-    """The handlers of `/v0/backups`."""
+    """Starts, lists and reports backups: the handlers of `/v0/backups`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -33,7 +33,7 @@ _PUT = Decoder(CursorPut)
 
 
 class Cursors:
-    """The handlers of `/v0/topics/:topic/cursors`."""
+    """Moves, reports and deletes named cursors: the handlers of `/v0/topics/:topic/cursors`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

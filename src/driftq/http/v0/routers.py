@@ -39,7 +39,7 @@ _BODY = Decoder(RouterBody)
 
 
 class RouterEndpoints:
-    """The handlers of `/v0/routers`."""
+    """Creates, reports and deletes routers: the handlers of `/v0/routers`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -65,7 +65,7 @@ _SETTLE_MS = 250
 
 
 class TopicEndpoints:
-    """The handlers of `/v0/topics`."""
+    """Creates, changes, reports and deletes topics: the handlers of `/v0/topics`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -35,7 +35,7 @@ class SeekBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GroupEndpoints:
-    """The handlers of `/v1/groups`."""
+    """Reports and moves groups: the handlers of `/v1/groups`."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker

@@ -75,7 +75,7 @@ _Call = Callable[[_Asked], Standing | Pending[Standing]]
 
 
 class IdempotencyEndpoints:
-    """The handlers of `/v1/idempotency`."""
+    """Begins, renews, commits, fails and reports keys: the handlers of `/v1/idempotency`."""
 
     def __init__(self, server: Server) -> None:
         self._registry = server.registry
@@ -84,7 +84,7 @@ class IdempotencyEndpoints:
         self._batches = Decoder(KeyBatch)
 
     def routes(self) -> list[Route]:
-        """Return the nine routes."""
+        """Return the route of one entry, and two routes (one key, a batch) for each verb."""
         calls: dict[str, _Call] = {
             "begin": self._begin,
             "renew": self._renew,

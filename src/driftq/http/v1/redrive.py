@@ -44,7 +44,7 @@ class RedriveBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Redrive:
-    """The handlers of `/v1/dlq/redrive`."""
+    """Starts, reports and cancels redrive jobs: the handlers of `/v1/dlq/redrive`."""
 
     def __init__(self, server: Server) -> None:
         self._redriver = server.redriver

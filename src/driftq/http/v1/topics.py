@@ -26,7 +26,7 @@ class TopicBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BrokerTopicEndpoints:
-    """The handlers of `/v1/topics`."""
+    """Lists and creates topics: the handlers of `/v1/topics`."""
 
     def __init__(self, server: Server) -> None:
         self._broker = server.broker

@@ -335,7 +335,7 @@ class Answering:
             socket.pause_writing()
         socket.open(head, self._rest)
 
-    # Life
+    # Pause, resume and end
 
     def pause(self) -> None:
         """Stop reading and starting requests, because the peer does not read."""
@@ -345,7 +345,7 @@ class Answering:
         self._keep_pace()
 
     def resume(self) -> None:
-        """Continue, because the peer reads again."""
+        """Continue sending and starting requests, because the peer reads again."""
         self._full = False
         if self._stream is not None:
             self._stream.resume()

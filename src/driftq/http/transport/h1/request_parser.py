@@ -74,7 +74,7 @@ class Http1(asyncio.Protocol):
         self._timer: Timer = serving.runtime.later(self._look_ms, self._look)
         self._begin()
 
-    # From the loop
+    # Callbacks of the loop
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer and drop all unanswered requests, because the peer is gone."""
@@ -106,7 +106,7 @@ class Http1(asyncio.Protocol):
         self._answering.pause()
 
     def resume_writing(self) -> None:
-        """Continue, because the peer reads again."""
+        """Continue answering, because the peer reads again."""
         self._answering.resume()
 
     def finish(self) -> None:
@@ -117,7 +117,7 @@ class Http1(asyncio.Protocol):
         """Abort the connection without waiting for unsent bytes."""
         self._transport.abort()
 
-    # From the parser
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         """Note that the first byte of a request was parsed."""
@@ -184,7 +184,7 @@ class Http1(asyncio.Protocol):
         self._requests += 1
         self._begin()
 
-    # The rest
+    # Internals
 
     def _take_like_newest(self, data: bytes) -> bool:
         """Start the one request in `data` if it is complete; the caller knows that its head equals the newest one."""
@@ -301,7 +301,7 @@ class Http1(asyncio.Protocol):
             method, target = self._parser.get_method(), self._target
             self._answering.add_last(Request.of(method, target, self._headers, b"", oversized=True))
 
-    # Time
+    # Timeouts
 
     def _look(self) -> None:
         """Check whether the connection has been in the same state for too long."""

@@ -38,7 +38,7 @@ from driftq.system.runtime import Timer
 PING_MS = 20_000
 """The interval between pings, which is also the time the peer has to answer one, in ms."""
 TROUBLE_MAX = 1000
-"""How many more such frames than answers a peer may cause; the excess is halved at every check."""
+"""Limit for frames that cause work without a request, minus answers sent; the count is halved at every check."""
 
 _LOOKS = 4
 _FRAME_HEAD_BYTES = 9
@@ -84,7 +84,7 @@ class Http2(asyncio.Protocol):
             events.ConnectionTerminated: self._on_goaway,
         }
 
-    # From the loop
+    # Callbacks of the loop
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers and end all exchanges, because the peer is gone."""
@@ -135,7 +135,7 @@ class Http2(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Continue, because the peer reads again."""
+        """Continue reading and sending, because the peer reads again."""
         self._rounds.full = False
         if self._transport.is_closing():
             return
@@ -159,7 +159,7 @@ class Http2(asyncio.Protocol):
         """Abort the connection without waiting for unsent bytes."""
         self._transport.abort()
 
-    # For exchanges
+    # Called by exchanges
 
     def cut(self, exchange: Exchange) -> None:
         """Reset the exchange with INTERNAL_ERROR."""
@@ -170,7 +170,7 @@ class Http2(asyncio.Protocol):
         self._serving.runtime.soon(exchange.tell_closed)
         self._serving.runtime.later(LINGER_MS, lambda: self._reset(exchange, ErrorCodes.CANCEL))
 
-    # From the peer
+    # Events of the peer
 
     def _on_request(self, event: events.RequestReceived) -> None:
         number = event.stream_id
@@ -339,7 +339,7 @@ class Http2(asyncio.Protocol):
         if self._last and not self._exchanges:
             self._serving.runtime.soon(self._leave)
 
-    # Time and the end
+    # Timeouts and closing
 
     def _look(self) -> None:
         """Check the timeouts: incomplete bodies, a peer that does not read, an idle connection; then ping."""

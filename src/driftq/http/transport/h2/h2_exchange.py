@@ -101,7 +101,7 @@ class Exchange:
         self.tight = False
         """Whether there was no room since the source's `room` was last called."""
 
-    # For the source
+    # Called by the source
 
     @property
     def room(self) -> bool:
@@ -136,7 +136,7 @@ class Exchange:
         if not self.over:
             self._owner.cut(self)
 
-    # For the connection
+    # Called by the connection
 
     def put(self, data: bytes) -> None:
         """Add bytes that wait to be sent."""

@@ -29,7 +29,7 @@ def cursors_of(begun: dict[str, StartedRead], *, with_epoch: bool) -> dict[str, 
 
 
 class Watches:
-    """The handlers of `/v0/watch`."""
+    """Creates watch sessions and opens their streams: the handlers of `/v0/watch`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -35,7 +35,7 @@ class WatchStream:
     def __init__(
         self, watch: Watch, frames: Frames, session: Session, slot: AdmissionSlot, cursors: dict[str, int]
     ) -> None:
-        """`cursors` are the positions that the client sent."""
+        """Note the session as opened; `cursors` are the positions that the client sent."""
         self._watch = watch
         self._frames = frames
         self._session = session
@@ -52,7 +52,7 @@ class WatchStream:
         self._unsent = 0
         watch.sessions.opened(session)
 
-    # The source
+    # Called by the connection
 
     def opened(self, sink: Sink) -> None:
         """Start the stream, its heartbeat and its feed, from the client's positions."""
@@ -91,7 +91,7 @@ class WatchStream:
             self._id(),
         )
 
-    # The outlet
+    # Called by the feed
 
     @property
     def ready(self) -> bool:
@@ -172,7 +172,7 @@ class WatchStream:
         """Write bytes that another stream at the same position has sent."""
         self._hand_over((said,))
 
-    # The rest
+    # Internals
 
     def _head(self, event: bytes) -> bytes:
         return sse.head(event, self._id())

@@ -52,7 +52,7 @@ _log = logging.getLogger("driftq.http")
 
 
 class Sockets:
-    """The handler of `/v0/ws`."""
+    """Accepts WebSockets: the handler of `/v0/ws`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -96,7 +96,7 @@ class Socket:
         self._listening = True
         self._over = False
 
-    # The source
+    # Called by the connection
 
     def opened(self, sink: SocketSink) -> None:
         """Start the session: store the sink."""
@@ -129,7 +129,7 @@ class Socket:
         """Send the shutdown error and close the WebSocket."""
         self._last_word("server_shutting_down", "the server is shutting down", _GOING_AWAY)
 
-    # The outlet
+    # Called by the feed
 
     @property
     def ready(self) -> bool:

@@ -176,7 +176,7 @@ class ConsumeStream:
         self._stalled_ms = 0
         self._unsent = 0
 
-    # The source
+    # Called by the connection
 
     def opened(self, sink: Sink) -> None:
         """Start the stream: its client is a member of the group from now on."""
@@ -216,7 +216,7 @@ class ConsumeStream:
         if self._sink is not None:
             self._sink.close()
 
-    # The outlet
+    # Called by the broker
 
     def ready(self) -> bool:
         """Whether the sink accepts data."""
@@ -230,7 +230,7 @@ class ConsumeStream:
         """End the stream, because its client has left."""
         self.goodbye()
 
-    # The rest
+    # Internals
 
     def _write(self, data: bytes) -> None:
         sink = self._sink

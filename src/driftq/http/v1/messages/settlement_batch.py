@@ -104,7 +104,7 @@ class SettlingBatches:
         self._extends = Decoder(ExtendBatch)
 
     def routes(self) -> list[Route]:
-        """Return the four routes."""
+        """Return the batch routes of ack, nack, extend and release."""
         return [
             Route("POST", "/v1/ack/batch", self.ack, Scope.WRITE),
             Route("POST", "/v1/nack/batch", self.nack, Scope.WRITE),
