@@ -19,7 +19,9 @@ import typer
 from driftq import __version__
 from driftq.cli.lazy_groups import CommandEntry, LazyGroup, commands_of
 
-_WHAT = "A log, queue and broker server that keeps every acked record, and reports every loss."
+_WHAT = (
+    "A log, queue and broker server. Acked records survive as their durability class promises; every loss is reported."
+)
 
 _SERVER = "Server"
 _TOPICS = "Topics and records"

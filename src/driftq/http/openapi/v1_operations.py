@@ -32,7 +32,9 @@ def _key_batch(summary: str) -> Operation:
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/healthz"): _operation("Check that the process is alive.", reply=broker_answers.Alive, open=True),
-    ("GET", "/v1/version"): _operation("Return name and version of the server.", reply=broker_answers.Build, open=True),
+    ("GET", "/v1/version"): _operation(
+        "Return version and commit of the server.", reply=broker_answers.Build, open=True
+    ),
     ("GET", "/v1/topics"): _operation("List the topics of the broker.", reply=broker_answers.TopicNames),
     ("POST", "/v1/topics"): _operation(
         "Create a topic, unless it exists.", body=topics.TopicBody, reply=broker_answers.TopicCreated, statuses=(201,)
@@ -98,5 +100,5 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", _JOB): _operation("Show the state of a redrive.", reply=broker_answers.RedriveJob, errors=(404,)),
     ("DELETE", _JOB): _operation("Cancel a redrive.", reply=broker_answers.RedriveJob, errors=(404,)),
-    ("GET", "/metrics"): _operation("Return the metrics of the broker.", other_media=_TEXT),
+    ("GET", "/metrics"): _operation("Return the metrics of the broker and of the server.", other_media=_TEXT),
 }

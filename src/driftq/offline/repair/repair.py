@@ -259,7 +259,7 @@ class Repair:
                 self._write_head(name, number, FileHead(number, 0, 1, 0, 0))
 
     def _prove_ends(self, walk: WalWalk) -> None:
-        """Where a log continues after a place that looks torn, write the proof that it was synced."""
+        """Prove that a log was synced, where it continues after a place that looks torn."""
         told = {(head.body.previous, name) for (_, name), head in walk.heads.items() if head is not None}
         for number, name in walk.files:
             torn = self._torn_at(walk, number, name)
