@@ -1,7 +1,8 @@
-"""`Engine`: puts the parts together, opens and closes them, and offers what callers do with topics.
+"""`Engine`: creates the parts, opens and closes them, and offers the operations on topics.
 
-Everything runs on one loop. A call either raises at once and has changed nothing, or returns a `Pending` that settles
-at the commit point of its class. Reads never wait: where a block has to be fetched, the caller is told to (`Fetch`).
+Everything runs on one event loop. A call either raises at once and has changed nothing, or returns a `Pending` that
+settles at the commit point of its durability class. Reads never wait: if a block has to be fetched, they return a
+`Fetch` for the caller to wait for.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -80,15 +81,15 @@ from driftq.system.runtime import Pending, Runtime, run
 T = TypeVar("T")
 
 _FILES_PATIENCE_NS = 2_000_000_000
-"""So long a stop waits for the files; what they do not have by then, the last checkpoint has."""
+"""How long a stop waits for file work. The last checkpoint contains what is not in segment files by then."""
 _SHRINK_MS = 50
-"""So long the logs have to give space back for the last checkpoint."""
+"""How long the logs have to give space back for the last checkpoint, in ms."""
 _TAG_CACHE_SHARE = 8
-"""This part of the cache's bytes is for tag indexes, the rest for blocks."""
+"""One part in this many of the cache's bytes is for tag indexes, the rest for blocks."""
 
 
 class Engine:
-    """Topics, over a data directory."""
+    """The topics of one data directory."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Engine:
         boot_id: bytes = UNKNOWN_BOOT,
         entropy: Entropy | None = None,
     ) -> None:
-        """`missing_is_lost` is for a repair: a segment without a file becomes a hole; else it refuses the start."""
+        """`missing_is_lost` is for a repair: a segment without a file becomes a hole instead of refusing the start."""
         self.settings = settings
         self._missing_is_lost = missing_is_lost
         self._clock = clock
@@ -122,9 +123,9 @@ class Engine:
                 pass
 
     def recover(self) -> Iterator[float]:
-        """Bring back what is on disk, a little at a time, then begin to take writes. Yields the progress, up to 1.
+        """Restore the state from disk step by step, then begin to accept writes. Yields the progress, up to 1.
 
-        For whoever made the engine with `recover=False`, because there is something else to do meanwhile.
+        For callers that created the engine with `recover=False`, to do other work between the steps.
         """
         with self._giving_up_the_lock():
             yield from self._recovery.steps()
@@ -134,7 +135,7 @@ class Engine:
 
     @contextmanager
     def _giving_up_the_lock(self) -> Iterator[None]:
-        """A start that fails leaves the directory to others."""
+        """Release the lock of the data directory if a start fails."""
         try:
             yield
         except (DriftQError, OSError) as error:
@@ -160,7 +161,7 @@ class Engine:
             raise StartError(f"{self.settings.cold_dir} cannot be used: {error.strerror}") from error
 
     def _make_parts(self, features: tuple[DurableState, ...], deriver: Deriver | None) -> None:
-        """What recovery fills."""
+        """Create the parts that recovery fills."""
         settings, runtime, layout = self.settings, self._runtime, self._layout
         self.time = EngineTime(self._clock)
         store = SegmentStore(layout)
@@ -195,7 +196,7 @@ class Engine:
         self.recovered: ReplayReport = self._recovery.report
 
     def _begin(self) -> None:
-        """What takes writes, in the order of http-v0 §19.7: behind all that is recovered."""
+        """Create the parts that accept writes, after recovery, in the order of http-v0 §19.7."""
         settings, runtime, layout, clock = self.settings, self._runtime, self._layout, self._clock
         self.shards = Shards(
             layout,
@@ -216,7 +217,7 @@ class Engine:
         self.synced = SyncWakeups(runtime, self.catalog, self.shards)
         self.upstreams: list[Upstream] = []
         self.listeners: list[Callable[[Topic], None]] = [self.filing.changed, self._wake]
-        """Who hears that a topic has new records."""
+        """Called when a topic has new records."""
         self.quota = Quota(self.catalog, self.time, settings.limits.total_bytes_max)
         self._appender = Appender(self.journal, self.publish, self.quota)
         self._appender.losses.on_covered = self._covered
@@ -240,7 +241,7 @@ class Engine:
         self.loading.start()
 
     def _make_upkeep(self, layout: Layout, clock: Clock) -> None:
-        """What is done from time to time: checkpoints above all."""
+        """Create the parts for periodic work, mainly checkpoints."""
         settings, runtime = self.settings, self._runtime
         ballast = Ballast(layout, settings.disk_reserve_bytes)
         self.checkpointer = Checkpointer(
@@ -282,7 +283,7 @@ class Engine:
         self.relocation = relocation
 
     def _watch_writers(self) -> None:
-        """Notice a writer of the log or of segments that stops or hangs, and bound what waits for it."""
+        """Watch for a log or segment writer that stops or hangs, and limit the data that waits for it."""
         settings = self.settings
         self.unsealed = UnsealedLimit(
             self.blocks, settings.cache_bytes, settings.checkpoint_wal_bytes, lambda: self.checkpointer.wal_bytes
@@ -299,7 +300,7 @@ class Engine:
         )
 
     def _wake_all(self) -> None:
-        """The machine has slept, and timers of the loop with it: whoever waits for a topic looks at the time again."""
+        """Wake all waiting readers to check the time again, because the machine was suspended and timers are late."""
         for name in self.wakeups.names():
             self.wakeups.wake(name)
 
@@ -315,9 +316,9 @@ class Engine:
         config: TopicConfig | None = None,
         yields: bool = False,
     ) -> Pending[AppendResult]:
-        """Write records. A topic that is absent is created unless `create`, or the config's `auto_create`, says no.
+        """Write records. Creates a missing topic unless `create`, or the config's `auto_create`, is false.
 
-        `yields` lets the write be refused under pressure, unless it is a repeat, which costs nothing.
+        `yields` allows refusing the write under pressure, unless it is a repeat, which costs nothing.
         """
         if self._closing is not None:
             self.check_open()
@@ -326,7 +327,7 @@ class Engine:
         topic = self.catalog.holder(name)
         created = False
         if topic is not None and topic.held and (deleting := self.writer.deleting(topic)) is not None:
-            # It comes behind the deletion, and so to another topic of this name.
+            # The write comes after the deletion, and so goes to a new topic with this name.
             answer: Pending[AppendResult] = Pending()
             deleting.then(
                 lambda _: forward(
@@ -348,20 +349,20 @@ class Engine:
         return self._appender.append(topic, rows, raw_key, created=created)
 
     def would_create(self, name: str) -> bool:
-        """Would a write to this name make its topic? There is none, or it is going, and the write comes behind that."""
+        """Whether a write to this name would create its topic: there is none, or its deletion is in flight."""
         topic = self.catalog.by_name.get(name)
         return topic is None or self.writer.deleting(topic) is not None
 
     def takes(self, name: str) -> bool:
-        """Would `take` take a write now, unless it is too much for its topic?"""
+        """Whether `take` would accept a write now, apart from the limits of its topic."""
         topic = self.catalog.by_name.get(name)
         calm = self.pressure.level is not Level.CRITICAL
         return self._closing is None and topic is not None and not topic.held and not topic.late and calm
 
     def take(self, name: str, write: PendingWrite) -> bool:
-        """Take in a write to a topic that exists and holds nobody up, and say so; else do nothing, or raise.
+        """Accept a write to an existing topic if nothing delays it, and return True; else return False, or raise.
 
-        A write whose key was used before is not taken: `append` has the answer.
+        Returns False for a write whose key was used before: `append` returns the earlier result.
         """
         topic = self.catalog.by_name.get(name)
         if self._closing is not None or topic is None or topic.held or topic.late:
@@ -373,7 +374,9 @@ class Engine:
         return True
 
     def _create_for(self, name: str, config: TopicConfig, rows: Rows | Row) -> Topic:
-        """Create a topic for a write that it can take: a refused write leaves no topic behind."""
+        """Create a topic for a write after checking that the topic can hold it, so that a refused write creates no
+        topic.
+        """
         self._appender.check_new(config, rows)
         created = self.writer.create(name, config, for_write=True)
         topic = self.catalog.by_name[name]
@@ -381,29 +384,29 @@ class Engine:
         return topic
 
     def put_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
-        """Create a topic or replace its config; the answer says whether it was created."""
+        """Create a topic or replace its config; the result is whether it was created."""
         self.check_open()
         if name not in self.catalog.by_name:
             return self._tell_waiters(name, self.writer.put(name, config))
         return self._tell_waiters(name, _again_if_full(self.journal.space, lambda: self.writer.put(name, config)))
 
     def ensure_topic(self, name: str, config: TopicConfig) -> Pending[bool]:
-        """Create a topic unless it is there; the answer says whether it was created."""
+        """Create a topic unless it exists; the result is whether it was created."""
         self.check_open()
         return self.writer.ensure(name, config)
 
     def patch_topic(self, name: str, patch: TopicPatch) -> Pending[TopicConfig]:
-        """Change some fields of a topic's config; the answer is the whole config."""
+        """Change some fields of a topic's config; the result is the whole config."""
         self.check_open()
         return self._tell_waiters(name, _again_if_full(self.journal.space, lambda: self.writer.patch(name, patch)))
 
     def _tell_waiters(self, name: str, changed: Pending[T]) -> Pending[T]:
-        """Wake whoever waits for a topic whose config changes: it may have more room then."""
+        """Wake those who wait for a topic when its config changes, because it may have more room then."""
         changed.then(lambda _: self.wakeups.wake(name))
         return changed
 
     def delete_topic(self, name: str, *, if_empty: bool = False) -> Pending[bool]:
-        """Delete a topic; the answer says whether it was there."""
+        """Delete a topic; the result is whether it existed."""
         self.check_open()
         deleted = _again_if_full(self.journal.space, lambda: self.writer.delete(name, if_empty=if_empty))
         deleted.then(lambda _: self._remove_deleted())
@@ -420,7 +423,7 @@ class Engine:
         seqs: list[int] | None = None,
         sync: bool | None = None,
     ) -> Pending[Deleted]:
-        """Delete records that are there now; `sync` where it is not to wait as deletes do."""
+        """Delete records that exist now; `sync` overrides whether the delete waits for a sync."""
         self.check_open()
         topic = self.catalog.get(name)
         deleted = self._deleter.delete(topic, before_seq=before_seq, match=match, seqs=seqs, sync=sync)
@@ -438,7 +441,7 @@ class Engine:
         sync: bool = True,
         in_order: bool = True,
     ) -> Pending[None]:
-        """Log a frame of a feature's own kind, applied at its commit point; `in_order` as `Journal.control` has it."""
+        """Log a frame of a feature's own kind and apply it at its commit point; `in_order` as in `Journal.control`."""
         self.check_open()
 
         def apply(op: int, ts: int) -> None:
@@ -451,29 +454,29 @@ class Engine:
     # Reading
 
     def topic(self, name: str) -> Topic:
-        """The state of a topic, retention applied. Raises TopicNotFoundError."""
+        """Return the state of a topic after applying retention. Raises TopicNotFoundError."""
         topic = self.catalog.get(name)
         topic.expire(self.time.now())
         return topic
 
     def bring(self, topic: Topic) -> Pending[None] | None:
-        """Copy what is due into a topic; None when there is nothing to wait for."""
+        """Make routers copy into a topic what is due; returns None when there is nothing to wait for."""
         waiting = [due for upstream in self.upstreams if (due := upstream.bring(topic)) is not None]
         return run(_all_of(waiting)) if waiting else None
 
     async def fresh(self, name: str) -> Topic:
-        """The state of a topic with every copy that is due in it. Raises TopicNotFoundError."""
+        """Return the state of a topic after every router copy that is due. Raises TopicNotFoundError."""
         waiting = self.bring(self.catalog.get(name))
         if waiting is not None:
             await waiting
         return self.topic(name)
 
     def touch(self, topic: Topic) -> None:
-        """Somebody consumes it."""
+        """Note that a topic is read now; this raises its priority."""
         topic.consumed_at = self.time.running()
 
     async def read(self, name: str, query: PageQuery) -> Page:
-        """The page after a cursor, whatever it has to wait for."""
+        """Return the page after a cursor, and wait for missing blocks."""
         found = self.diff(name, query)
         while isinstance(found, Fetch):
             await found
@@ -482,19 +485,19 @@ class Engine:
 
     @property
     def idle_topics(self) -> IdleTopics:
-        """The topics that have seqs reserved."""
+        """Return the topics that have seqs reserved."""
         return self._appender.reservations.idle
 
     def synced_seq(self, topic: Topic) -> int:
-        """The highest seq known to be on stable storage."""
+        """Return the highest seq that is known to be on stable storage."""
         return synced_seq(topic, self.journal.shard_of(topic))
 
     def synced_or_none(self, topic: Topic) -> int | None:
-        """The same as callers are told it: an `ephemeral` topic has none."""
+        """Return `synced_seq` as it is reported to callers: None for an `ephemeral` topic."""
         return None if topic.durability is Durability.EPHEMERAL else self.synced_seq(topic)
 
     def sync_shard(self, topic: Topic) -> Pending[None]:
-        """Everything of it that is queued now is on stable storage, and applied, when this settles."""
+        """Return a Pending that settles when everything queued now for a topic's shard is synced and applied."""
         shard = self.journal.shard_of(topic)
         shard.check_room()
         synced: Pending[None] = Pending()
@@ -503,7 +506,7 @@ class Engine:
         return synced
 
     def hurry(self, topic: Topic) -> bool:
-        """Is anything of it on its way to stable storage? Then ask for its sync now, ahead of the timer's."""
+        """Request an immediate sync if the topic has unsynced records. Returns whether one was requested."""
         shard = self.journal.shard_of(topic)
         self.synced_seq(topic)
         if not topic.unsynced or not shard.has_room:
@@ -513,34 +516,36 @@ class Engine:
         return True
 
     def diff(self, name: str, query: PageQuery) -> Page | Fetch:
-        """The page after a cursor, or what to wait for before asking again."""
+        """Return the page after a cursor, or a Fetch to wait for before asking again."""
         topic = self.topic(name)
         found = read_page(topic, query.clamped(self.settings.limits.page_records_max))
         return found if isinstance(found, Page) else self.fetching.wait_for(topic, found)
 
     def rows(self, topic: Topic, seqs: Sequence[int], budget: int) -> list[Slice] | Fetch:
-        """The rows of some seqs, ascending, up to so many bytes, or what to wait for before asking again."""
+        """Return the rows of `seqs` (ascending), up to `budget` bytes, or a Fetch to wait for before asking again."""
         found = rows_of(topic, seqs, budget)
         return found if isinstance(found, list) else self.fetching.wait_for(topic, found)
 
     def cursor_at(self, name: str, ts: int) -> int | Fetch:
-        """The cursor just before the first record of a time or later, or what to wait for before asking again."""
+        """Return the cursor before the first record at or after `ts`, or a Fetch to wait for before asking again."""
         topic = self.topic(name)
         found = cursor_at(topic, ts)
         return found if isinstance(found, int) else self.fetching.wait_for(topic, found)
 
     async def seek(self, name: str, ts: int) -> int:
-        """The cursor just before the first record of a time or later, whatever it has to wait for."""
+        """Return the cursor before the first record at or after `ts`, and wait for missing blocks."""
         found = self.cursor_at(name, ts)
         while isinstance(found, Fetch):
             await found
             found = self.cursor_at(name, ts)
         return found
 
-    # The rest
+    # Closing and the rest
 
     def close(self) -> Pending[bool]:
-        """Take nothing more, finish what is under way, take a last checkpoint. The answer says whether it was taken."""
+        """Stop accepting work, finish what is in flight, take a last checkpoint. The result is whether it was
+        installed.
+        """
         if self._closing is None:
             self._closing = Pending()
             self.upkeep.stop()
@@ -551,7 +556,8 @@ class Engine:
 
     def _close_when_quiet(self, patience_ns: int) -> None:
         under_way = any(topic.waiting or topic.inflight_records for topic in self.catalog.by_id.values())
-        # One that is sealed behind the last checkpoint is a segment to nobody: the next start would cut it again.
+        # Wait for seals: a segment sealed after the last checkpoint is unknown to it, and the next start would seal it
+        # again.
         filing = self.filing.busy and self._clock.monotonic_ns() < patience_ns
         if (under_way or filing) and all(shard.stopped is None for shard in self.shards.all):
             self._runtime.later(1, lambda: self._close_when_quiet(patience_ns))
@@ -559,7 +565,7 @@ class Engine:
         self.checkpointer.run(clean=True).then(lambda done: self._closed_or_again(installed=done.result()))
 
     def _closed_or_again(self, *, installed: bool) -> None:
-        """The last checkpoint may have had no room: once more, with the space that the logs do not use."""
+        """Try the last checkpoint once more if it lacked space, after the logs have given back what they do not use."""
         if installed or not self.checkpointer.lacked:
             self._closed(installed=installed)
             return
@@ -586,17 +592,17 @@ class Engine:
         self._closing.resolve(installed)
 
     def publish(self, topic: Topic) -> None:
-        """A topic has new records, or new holes: tell who listens."""
+        """Call the listeners of a topic that has new records or new holes."""
         for listener in self.listeners:
             listener(topic)
 
     def _loaded(self, topic: Topic) -> None:
-        """A topic that was late has all its records."""
+        """Open a topic that was late and has all its records now."""
         self._recovery.open(topic)
         self.publish(topic)
 
     def loading_of(self, name: str) -> Pending[None] | None:
-        """Return what to wait for before a topic is asked for that is late; None for any other."""
+        """Return a Pending to wait for before using a topic that is late; None for any other topic."""
         topic = self.catalog.by_name.get(name) if self.loading.open else None
         return self.loading.wait(topic) if topic is not None and topic.late else None
 
@@ -604,7 +610,7 @@ class Engine:
         self.wakeups.wake(topic.name)
 
     def _covered(self, topic: Topic) -> None:
-        """A checkpoint has records that a failed write had lost: those who wait for stable storage look again."""
+        """Wake those who wait for stable storage, because a checkpoint now has records that a failed write had lost."""
         self.publish(topic)
         self.synced.wake(topic.name)
 
@@ -619,19 +625,19 @@ class Engine:
 
     @property
     def refusal(self) -> DriftQError | None:
-        """What writes are refused with while the disk is full or the log writer hangs; else None."""
+        """Return the error that writes are refused with while the disk is full or the log writer hangs; else None."""
         full = (shard.failing for shard in self.shards.all if shard.read_only)
         hung = (shard.hung for shard in self.shards.all if shard.hung is not None)
         return self.journal.space.refusal or next(full, next(hung, None))
 
     def check_open(self) -> None:
-        """Refuse what comes too late. Raises ShuttingDownError."""
+        """Raise ShuttingDownError if the engine is closing."""
         if self._closing is not None:
             raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
 
 
 def _again_if_full(space: DiskSpace, call: Callable[[], Pending[T]]) -> Pending[T]:
-    """Make a call; once more, when space has been freed, if it failed because the disk is full."""
+    """Make a call; if it fails because the disk is full, make it once more when space has been freed."""
     answer: Pending[T] = Pending()
 
     def settle(done: Pending[T]) -> None:

@@ -1,29 +1,29 @@
-"""The engine's three times. A wall clock that was wrong for a moment stops none of them.
+"""The engine's three times. A wrong step of the wall clock does no harm to any of them.
 
-wall      The time of day, as the machine has it now. For deadlines that clients name, and for times that are shown.
-engine    Milliseconds that run at the speed of the steady clock: no step of the wall clock moves them. Every duration
-          is measured in them: leases, delays, windows, ages, timers. What is stored of them is on the same axis.
+wall      The time of day, as the machine has it now. For deadlines that clients give, and for times that are shown.
+engine    Milliseconds that run at the speed of the steady clock: no step of the wall clock changes them. Every
+          duration is measured in them: leases, delays, windows, ages, timers. Stored moments too.
 stamp     `$ts`, and the time of frames. It follows the wall clock and never goes back: while it is ahead of the wall
           clock it advances at half the speed of the steady clock.
 
 How they relate
-- `offset` is engine time minus wall time. It is 0 in a new data directory, and changes only when the wall clock is
-  set. `Timeline` keeps where stamps and engine time parted, so that the age of a record is `now() - moment($ts)`.
-- Both are logged (kind CLOCK, to every shard, before the first frame that was stamped after the change) and stand in
+- `offset` is engine time minus wall time. It is 0 in a new data directory, and changes only when the wall clock is set.
+  `Timeline` stores where stamps and engine time diverged, so that the age of a record is `now() - moment($ts)`.
+- Both are logged (kind CLOCK, to every shard, before the first frame that was stamped after the change) and are part of
   checkpoints.
 
 A start
-- Engine time continues at wall time plus offset: the time that the server was down counts, as the wall clock shows
-  it. Where that would go back it continues where it was. So what remains of a duration is never more than all of it,
-  and whatever had expired stays so.
-- With a TTL, `now` is noted up to `AHEAD_MS` ahead (kind TIME_SEEN), because what a reader saw expire must stay so
-  after a crash. After a crash `now` begins at what was noted and stands still until engine time is there. Records and
-  keys are judged by `now`, leases and delays by `running`, which does not stand still.
+- Engine time continues at wall time plus offset: the time that the server was down counts, as the wall clock shows it.
+  If engine time would go back, it continues where it was. So the rest of a duration is never longer than the whole, and
+  everything that had expired stays expired.
+- With a TTL, `now` is logged up to `AHEAD_MS` in advance (kind TIME_SEEN), because records that a reader saw expire
+  must stay expired after a crash. After a crash `now` begins at the logged moment and does not advance until engine
+  time has reached it. Records and keys expire by `now`, leases and delays by `running`, which always advances.
 
 Invariants
 - `running`, `now` and the stamps never decrease, restarts included; `running() <= now() <= running() + AHEAD_MS`.
-- `timeline.moment(stamp())` is `now()`. So whatever a reader saw expire before a write has expired by that write's own
-  stamp too, and replay, which knows only the stamps, takes the same records from the same floors.
+- `timeline.moment(stamp())` is `now()`. So records that a reader saw expire before a write have also expired by that
+  write's own stamp, and replay, which knows only the stamps, removes the same records and gets the same floors.
 - A stamp that was given is below every stamp of a later bend: no two moments far apart share a stamp.
 """
 
@@ -34,22 +34,23 @@ from driftq.engine.timeline import CREEPS, FOLLOWS, STOPPED, Bend, ClockBody, Ti
 from driftq.system.clock import Clock
 
 AHEAD_MS = 2000
-"""How far ahead a moment is noted: two ticks, so that it holds until the next note is synced, and a config that is not
-followed by one yet has a whole tick for that."""
+"""How far in advance `now` is logged: two ticks. So a logged moment is valid until the next one is synced, and after a
+config change there is a whole tick to log the first one.
+"""
 TOLD_MS = 1000
-"""A difference between stamps and the wall clock above this is reported."""
+"""A difference between stamps and the wall clock above this many ms is logged."""
 
 _NS_PER_MS = 1_000_000
 _LOOKS = 5
-"""So often are the two clocks read before a difference counts as a step: the thread may pause between two readings."""
+"""How often both clocks are read before a difference counts as a step; the thread may pause between readings."""
 _SLEPT_NS = 100 * _NS_PER_MS
-"""From here on a difference between the clocks that count suspends and that do not is one."""
+"""A larger difference between the clock that counts suspends and the one that does not means a suspend."""
 
 _log = logging.getLogger(__name__)
 
 
 class EngineTime:
-    """All three, in milliseconds."""
+    """Wall time, engine time and stamps, in milliseconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -59,15 +60,15 @@ class EngineTime:
         self._unlogged = False
         self._steady_ns = clock.steady_ns()
         self._base_ns = 0
-        """Engine time minus steady time."""
+        """Engine time minus steady time, in ns."""
         self.offset = 0
         self._floor = 0
         """`now` is not below this; 0 when engine time has passed it."""
         self._stamped = 0
         self._creep = (0, 0)
-        """While stamps do not follow the wall clock: from which stamp and which engine time on they creep."""
+        """While stamps do not follow the wall clock: the stamp and engine time at which half speed began."""
         self._plain = False
-        """Whether nothing is to be considered: a stamp is engine time minus offset, and `now` is engine time."""
+        """Whether the simple case holds: a stamp is engine time minus offset, and `now` is engine time."""
         self._told = False
         self._slept_ns = self._steady_ns - clock.monotonic_ns()
         self._begin()
@@ -75,7 +76,7 @@ class EngineTime:
     # Reading
 
     def wall(self) -> int:
-        """Return the time of day: for deadlines that a client named."""
+        """Return the time of day: for deadlines that a client gave."""
         return self._clock.wall_ms()
 
     def running(self) -> int:
@@ -83,12 +84,12 @@ class EngineTime:
         return self._running_ns() // _NS_PER_MS
 
     def now(self) -> int:
-        """Return the moment by which stored records and keys are judged."""
+        """Return the moment that decides whether stored records and keys have expired."""
         running = self._running_ns() // _NS_PER_MS
         return running if self._plain else self._judged(running)
 
     def shown(self, moment: int) -> int:
-        """Return the time of day of a moment of engine time, past or to come, as the wall clock is set now."""
+        """Return the time of day of a past or future moment of engine time, by the current wall clock."""
         return self._clock.wall_ms() + moment - self.running()
 
     def moment(self, wall: int) -> int:
@@ -96,25 +97,25 @@ class EngineTime:
         return self.running() + wall - self._clock.wall_ms()
 
     def kept_from(self, age_ms: int) -> int:
-        """Return the lowest stamp of what is at most so old: what is stamped below it is older."""
+        """Return the lowest stamp of records that are at most `age_ms` old; lower stamps are older."""
         return self.timeline.stamp(self.now() - age_ms)
 
     def age(self, stamp: int) -> int:
-        """Return how long ago a stamp was given."""
+        """Return how long ago a stamp was given, in ms."""
         return max(0, self.now() - self.timeline.moment(stamp))
 
     def ahead(self) -> int:
-        """Return a moment to note: expiry is judged up to there until the next note."""
+        """Return the moment to log: until the next one is logged, expiry may be decided up to it."""
         return max(self._floor, self.running() + AHEAD_MS)
 
     @property
     def ahead_ms(self) -> int:
-        """How far the next stamp will be ahead of the wall clock."""
+        """Return how many ms the next stamp will be ahead of the wall clock."""
         running = self._look()
         return max(0, self._creeping(running) - (running - self.offset))
 
     def stamp(self) -> int:
-        """Return the stamp of what is stored now."""
+        """Return the stamp for records that are stored now."""
         running = self._look()
         if self._plain:
             self._stamped = running - self.offset
@@ -143,9 +144,9 @@ class EngineTime:
         return stamp
 
     def look(self) -> bool:
-        """Notice, once a second, whether the wall clock was set, and whether stamps are ahead of it.
+        """Check, once a second, whether the wall clock was set, and whether stamps are ahead of it.
 
-        Returns whether the machine has slept since the last look: timers of the loop are late then.
+        Returns whether the machine was suspended since the last call; then timers of the loop are late.
         """
         ahead_ms = self.ahead_ms
         told, self._told = self._told, ahead_ms > TOLD_MS
@@ -164,11 +165,11 @@ class EngineTime:
     # Restarts
 
     def state(self) -> ClockBody:
-        """Return what a restart needs."""
+        """Return the state that a restart needs."""
         return ClockBody(self.running(), self.offset, self._stamped, list(self.timeline.bends))
 
     def restore(self, state: ClockBody) -> None:
-        """Take over what an earlier run knew, from a checkpoint and from the log; the newest counts."""
+        """Load the state of an earlier run, from a checkpoint or the log; the newest one counts."""
         if state.moment >= self._reached:
             self._reached = state.moment
             self.timeline.restore(state.bends)
@@ -176,15 +177,15 @@ class EngineTime:
             self._stamped = max(self._stamped, state.stamp)
 
     def found_stamp(self, stamp: int) -> None:
-        """An earlier run gave this stamp."""
+        """Note that an earlier run gave this stamp."""
         self._stamped = max(self._stamped, stamp)
 
     def found_note(self, moment: int) -> None:
-        """An earlier run judged expiry up to this moment, or was about to."""
+        """Note that an earlier run decided expiry up to this moment, or was about to."""
         self._noted = max(self._noted, moment)
 
     def resume(self, *, expiring: bool) -> None:
-        """Begin where the earlier runs ended. What was noted ahead matters only where something expires."""
+        """Continue where the earlier runs ended. Moments logged in advance matter only if something expires."""
         noted = self._noted if expiring else 0
         last = self.timeline.moment(self._stamped)
         known = last if self.timeline.known(self._stamped) else last - AHEAD_MS
@@ -193,23 +194,23 @@ class EngineTime:
         self._floor = max(last, noted)
         self._creep = (self._stamped, self.running())
         if self.timeline.pace == STOPPED:
-            self.stamp()  # what stood still has ended or stands at another moment
+            self.stamp()  # end the stop, or continue it at the new moment
 
     def log(self) -> None:
-        """Hand the state to the log, if there is one yet."""
+        """Log the state, if the log is open already."""
         if self.changed is not None:
             self._unlogged = False
             self.changed()
 
     def not_logged(self) -> None:
-        """The log did not take the state: it is logged again with the next stamp."""
+        """Log the state again with the next stamp, because the log refused it."""
         self._unlogged = True
         self._plain = False
 
     _reached = 0
     """Engine time that an earlier run is known to have reached."""
     _noted = 0
-    """The moment up to which an earlier run may have judged expiry."""
+    """The moment up to which an earlier run may have decided expiry."""
 
     def _begin(self) -> None:
         between_ns = min(-self._clock.steady_ns() + self._clock.wall_ns() for _ in range(_LOOKS))
@@ -226,7 +227,7 @@ class EngineTime:
     def _running_ns(self) -> int:
         steady_ns = self._clock.steady_ns()
         if steady_ns < self._steady_ns:
-            self._base_ns += self._steady_ns - steady_ns  # a clock that breaks its promise; ours is kept
+            self._base_ns += self._steady_ns - steady_ns  # a faulty steady clock went back; engine time does not
         self._steady_ns = steady_ns
         return steady_ns + self._base_ns
 
@@ -241,14 +242,14 @@ class EngineTime:
         return running - ((running - last.moment) & 1) if last.pace == CREEPS else running
 
     def _creeping(self, running: int) -> int:
-        """The lowest stamp that may be given now, the last one included."""
+        """Return the lowest stamp that may be given now, which may equal the last one."""
         if self.timeline.pace == FOLLOWS:
             return self._stamped
         stamp, since = self._creep
         return stamp + (running - since) // 2
 
     def _look(self) -> int:
-        """Read both clocks. Returns engine time; `offset` is right for it."""
+        """Read both clocks and update `offset`. Returns engine time."""
         running_ns, off_ns = self._compare()
         if not -_NS_PER_MS < off_ns < _NS_PER_MS:
             for _ in range(_LOOKS):
@@ -259,12 +260,12 @@ class EngineTime:
         return running_ns // _NS_PER_MS
 
     def _compare(self) -> tuple[int, int]:
-        """Engine time, and how far the wall clock is from where it should be by it."""
+        """Return engine time, and how many ns the wall clock differs from its expected value."""
         running_ns = self._running_ns()
         return running_ns, self._clock.wall_ns() - (running_ns - self.offset * _NS_PER_MS)
 
     def _stepped(self, off_ns: int) -> None:
-        """The wall clock was set."""
+        """Adjust `offset` after the wall clock was set."""
         off_ms = -(-off_ns // _NS_PER_MS)
         self.offset -= off_ms
         self._unlogged = True

@@ -1,6 +1,6 @@
 """Which moment of engine time each stamp (`$ts`) belongs to.
 
-Engine time (`engine/engine_time`) runs at the speed of the monotonic clock and never jumps. Stamps follow the wall
+Engine time (`engine/engine_time`) runs at the speed of the steady clock and never jumps. Stamps follow the wall
 clock, which does. A timeline is a list of bends, one for each change of their relation. A bend has a stamp, the moment
 at which that stamp was given, and a pace: milliseconds of engine time per millisecond of stamps from there on. So the
 age of a record is known exactly, however often the wall clock was set.

@@ -1,10 +1,10 @@
-"""The periodic work of a running engine, all of it on one timer: nothing here is needed for an answer to be right.
+"""The periodic work of a running engine, all on one timer; no answer depends on it to be right.
 
-While space is short (`engine/load/disk_space`): a checkpoint at once, and again whenever there is something that one
-would free. Every second: the clocks compared, flags flipped, failed file work tried again, segments sealed by age, time
-seen logged while some topic has a TTL, a checkpoint taken when one is due, memory given back behind a load, seqs that
-idle topics have reserved, idempotency keys out of their window. Every five seconds: cold relocation, files in `lost/`
-removed that retention has passed.
+While space is short (`engine/load/disk_space`): a checkpoint at once, and again whenever one would free something.
+Every second: compare the clocks, set delete flags, retry failed file work, seal segments by age, log the time seen if a
+topic has a TTL, take a checkpoint if one is due, return memory after a load, release seqs that idle topics have
+reserved, remove idempotency keys out of their window. Every five seconds: move segments to the cold tier, remove files
+in `lost/` that retention has passed.
 """
 
 import errno
@@ -37,18 +37,19 @@ from driftq.system.runtime import Pending, Runtime, Timer
 TICK_MS = 1000
 _SLOW_TICKS = 5
 _TIDY_BYTES = 64 * MIB
-"""After so many bytes of WAL it is worth looking for memory to return."""
+"""Memory is returned to the kernel only after this many bytes of WAL."""
 _QUIET_BYTES = 64 << 10
 _SHRINK_MS = 50
-"""So long the logs have to give space back before the next checkpoint."""
+"""How long the logs have to give space back before the next checkpoint, in ms."""
 _SHORT_TICKS = 60
-"""While space is short, time is noted so rarely: the reserve of the log is for others."""
+"""While space is short, time is logged only every this many ticks, to save the log's reserve for other frames."""
 _SETTLE_MS = 5000
-"""After so long a checkpoint is taken for the sake of flags to flip, files to remove and segments to move."""
+"""Minimum time between checkpoints that are taken only for delete flags, file removals and relocations.
+"""
 
 
 class Upkeep:
-    """The one tick."""
+    """Runs all periodic work on one timer."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Upkeep:
         self._shrunk = False
         """Whether the logs have given back what they could since the last checkpoint that had room."""
         self._relieved = False
-        """Whether a checkpoint was taken for lack of space since there was enough of it."""
+        """Whether a checkpoint was taken for lack of space since there was last enough of it."""
         self._ticks = 0
         self._written_before = 0
         self._tidied_at = 0
@@ -92,7 +93,9 @@ class Upkeep:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begin to tick, nearly at once: readers see what expired while nobody ran, and that has to be noted."""
+        """Start the timer, with the first tick after 1 ms: readers see records expire that expired while the server was
+        down, and that must be logged.
+        """
         self._filing.in_background(self._space.look)
         self._timer = self._runtime.later(1, self._tick)
         self._journal.space.on_short = self.relieve
@@ -103,7 +106,7 @@ class Upkeep:
         self.keep_ballast()
 
     def stop(self) -> None:
-        """Tick no more."""
+        """Stop the timer; no more ticks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -112,7 +115,7 @@ class Upkeep:
         try:
             self._look_after()
         finally:
-            # Whatever became of this one, there is a next.
+            # Also after an exception.
             self._timer = self._runtime.later(TICK_MS, self._tick)
 
     def _look_after(self) -> None:
@@ -143,7 +146,7 @@ class Upkeep:
         self._tidy_memory()
 
     def _fetch_front(self, topic: Topic, part: LogPart) -> None:
-        """Fetch the block that retention could not read, on a thread, then have it go on."""
+        """Fetch the block that retention could not read, on a thread, then continue retention."""
         self._fetching_for.add(topic)
         fetch = self._fetching.wait_for(topic, Missing(part, []))
 
@@ -168,7 +171,7 @@ class Upkeep:
         self.keep_ballast()
 
     def _tidy_memory(self) -> None:
-        """A tick without a write, behind many: what they used goes back to the kernel, once."""
+        """Return freed memory to the kernel once, in the first tick with few writes after many."""
         written = sum(shard.counters.bytes for shard in self._journal.shards.all)
         quiet, self._written_before = written - self._written_before < _QUIET_BYTES, written
         if quiet and written - self._tidied_at >= _TIDY_BYTES and not self._filing.busy:
@@ -176,12 +179,12 @@ class Upkeep:
             self._filing.in_background(give_freed_memory_back)
 
     def checkpoint(self) -> None:
-        """Take one now."""
+        """Take a checkpoint now."""
         self._last_checkpoint_ms = self._journal.time.running()
         self._checkpointer.run().then(lambda done: self._checkpointed(installed=done.result()))
 
     def relieve(self) -> None:
-        """Space is short: take a checkpoint, for the log and the segments that it frees; at most one a second."""
+        """Take a checkpoint for the log and segments that it frees, because space is short; at most one a second."""
         if not self._relieving:
             self._relieving = True
             self._journal.space.relief_begins()
@@ -233,12 +236,14 @@ class Upkeep:
 
     @property
     def _awaited(self) -> bool:
-        """Does something wait for a checkpoint, whether or not anything is written?"""
+        """Whether something needs a checkpoint, even if nothing is written."""
         lost = bool(self._appender.losses)
         return lost or self._filing.waiting or (self._relocation is not None and self._relocation.waiting)
 
     def _note_time(self) -> None:
-        """While some topic has a TTL: what is seen expired stays so, whatever the clock says after a restart."""
+        """Log the time seen if a topic has a TTL: expired records stay expired, whatever the clock shows after a
+        restart.
+        """
         if not any(topic.config.ttl_ms for topic in self._catalog.visible()):
             return
         if self._journal.space.short and self._ticks % _SHORT_TICKS:

@@ -1,25 +1,25 @@
 """Watches the writers of the log and of segments: whether they stopped, hang, or were replaced.
 
-A writer is a process (`system/writer_process`), or a thread where there is none.
+A writer is a process (`system/writer_process`), or a thread if there is none.
 
     log       running ⇄ hung ─(hang limit)→ stopped → ended
               running ─(process died, sync failed, or a committed change could not be applied)→ stopped ─(grace)→ ended
     segments  running ⇄ hung ─(hang limit)→ killed → replaced: threads of the server write segments
               running ─(process died)→ replaced
 
-A writer hangs when its oldest job has been unanswered for `HUNG_MS`. That is looked for once a second, so nothing is
-sent to a writer that has nothing to do. A second in which the server itself did not run, because the machine was
-suspended or the loop was busy, counts little: the answer may be there and not read yet.
+A writer hangs when its oldest job has been unanswered for `HUNG_MS`. This is checked once a second, and an idle writer
+gets no extra messages. A second in which the server itself did not run, because the machine was suspended or the loop
+was busy, counts little: the answer may have arrived but not been read yet.
 
 Invariants
-- While the log writer hangs, writes are refused with `429` before anything is changed. Those that were sent before wait
-  for it, at most until the hang limit.
-- A log that stopped takes no writes again in this process: only a restart, which reads the log, knows what is stored.
-  From the stop on readiness refuses (`wal_stopped`), reads are answered, and no checkpoint is taken.
-- A hung log writer is never killed: it holds acked records that nobody else has, and writes them if it ever can.
-- Threads write segments only after the process is gone: a write of it that comes late could undo a delete flag.
+- While the log writer hangs, writes are refused with `429` before anything is changed. Writes that were sent before
+  wait for it, at most until the hang limit.
+- A log that stopped accepts no writes again in this process: only a restart, which reads the log, finds out what is
+  stored. From the stop on, readiness fails (`wal_stopped`), reads are answered, and no checkpoint is taken.
+- A hung log writer is never killed: it may be the only one that has some acked records, and writes them if it ever can.
+- Threads write segments only after the process is gone: a late write of the process could undo a delete flag.
 - `ended` settles at most once. `driftq serve` then exits, so that its supervisor starts it again. An embedded server
-  goes on answering reads: this module never ends the process that it runs in.
+  continues to answer reads: this module never ends the process that it runs in.
 """
 
 import logging
@@ -44,7 +44,7 @@ TICK_MS = 1000
 HUNG_MS = 5000
 """A writer hangs if its oldest job has been unanswered for 5 s."""
 _COUNTED_MS_MAX = 2 * TICK_MS
-"""The most that one look adds to the age of a job."""
+"""The most that one check adds to the age of a job, in ms."""
 _RETRY_MS = 1000
 _NS_PER_MS = 1_000_000
 _MS_PER_S = 1000
@@ -71,7 +71,7 @@ class _Watched:
         self._seen: int | None = None
 
     def look(self, elapsed_ms: int, hung_ms: int) -> None:
-        """Note a hang, or its end."""
+        """Check for a hang or its end, and log it."""
         oldest = self._oldest()
         if oldest is None or oldest != self._seen:
             if self.hung:
@@ -85,7 +85,7 @@ class _Watched:
             _log.warning("the %s writer has not answered for %d s", self.name, self._waited_s, extra=self._facts())
 
     def forget(self) -> None:
-        """Begin again, with another writer."""
+        """Reset, because another writer takes over."""
         self.waited_ms, self.hung, self._seen, self.pid = 0, False, None, None
 
     @property
@@ -97,7 +97,7 @@ class _Watched:
 
 
 class Writers:
-    """What is wrong with the writers, if anything is."""
+    """Watches all writers and reports their problems."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Writers:
         self.stopped: str | None = None
         """Why the log stopped; None while it runs."""
         self.ended: Pending[RestartReason] = Pending()
-        """Settles when only a restart helps and the time for reads is over."""
+        """Settles when only a restart helps and the grace time for reads is over."""
         self._read_only: set[Shard] = set()
         self._logs = [(shard, _Watched(LOG, partial(_oldest, shard), shard.writer_pid)) for shard in shards.all]
         self._sealing = _Watched(SEGMENTS, self._oldest_segment_job, None if segments is None else segments.pid)
@@ -141,7 +141,7 @@ class Writers:
 
     @property
     def hung_ms(self) -> dict[str, int]:
-        """For how many milliseconds each kind of writer has hung; 0 for one that answers."""
+        """Return for how many ms each kind of writer has hung; 0 for one that answers."""
         logs = [watched for _, watched in self._logs]
         return {
             LOG: max(watched.waited_ms if watched.hung else 0 for watched in logs),
@@ -150,29 +150,29 @@ class Writers:
 
     @property
     def log_pids(self) -> list[int]:
-        """The processes of hung log writers."""
+        """Return the process ids of hung log writers."""
         return [watched.pid for _, watched in self._logs if watched.hung and watched.pid]
 
     def states(self) -> dict[str, WriterState] | None:
-        """What readiness says of writers with which something is wrong; None where nothing is."""
+        """Return the states of writers with a problem, for readiness; None if there is no problem."""
         found = {name: WriterState("hung", waited) for name, waited in self.hung_ms.items() if waited}
         if self.replaced:
             found.setdefault(SEGMENTS, WriterState("replaced"))
         return found or None
 
     def close(self) -> None:
-        """Ask for nothing more: the server is ending. Hangs are still noted until `end`."""
+        """Stop asking for a restart, because the server is ending. Hangs are still noted until `end`."""
         if self._grace is not None:
             self._grace.cancel()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop the checks of the writers."""
         if self._tick is not None:
             self._tick.cancel()
             self._tick = None
 
     def abandon(self) -> None:
-        """Kill the writer of segments, for an end that cannot wait: it has nothing that is not in the log."""
+        """Kill the segment writer, for an end that cannot wait: everything it has is also in the log."""
         if self._segments is not None and not self._segments.gone:
             self._segments.kill()
 
@@ -252,7 +252,7 @@ class Writers:
 
     def _log_stopped(self, why: str) -> None:
         if self.stopped is not None:
-            return  # another shard
+            return  # another shard has stopped already
         self.stopped = why
         _log.error("the log is stopped: %s; writes are refused until a restart, reads are answered", why)
         if self._grace_ms:

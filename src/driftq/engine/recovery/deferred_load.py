@@ -1,34 +1,35 @@
-"""Records of class `memory` that a start loads when the server is ready (http-v0 §17: they never hold readiness back).
+"""Loads records of class `memory` after the server is ready (http-v0 §17: they never delay readiness).
 
-While it reads the log, replay passes over spans (`storage/wal/memory_spans`): stretches with nothing but Append frames
-of `memory` topics. Between spans, where such a topic is written in turn with others, it checks the Append frames of
-`memory` topics one by one, and remembers where each begins instead of applying it; but for the first `EAGER_FRAMES`.
-Both are pieces, in the order of the log. When the server takes calls, they are read again and applied, some
-milliseconds at a time.
+While it reads the log, replay skips spans (`storage/wal/memory_spans`): ranges with only Append frames of `memory`
+topics. Between spans, where frames of such a topic alternate with others, it checks the Append frames of `memory`
+topics one by one and remembers the position of each instead of applying it, except for the first `EAGER_FRAMES`. Both
+are called pieces and are kept in the order of the log. When the server accepts requests, the pieces are read again and
+applied, a few milliseconds at a time.
 
     a topic:   loaded → late, from its first frame on that is in a piece → loaded, when its last piece is applied
     a start:   reading the log → ready, with topics that are late → all loaded
 
-Which topics may be late: class `memory`, type `log`, not the broker's, and no router copies from it or into it. A frame
-of a late topic that is not an Append, a frame about routers, and the end of a log some of whose frames wait for others
-(`engine/recovery/early_frames`) have everything loaded at once, during the start: then all is as if nothing had been
-put off. Only the deletion of a late topic is applied at once: what was put off for it is for nobody.
+A topic may be late if it has class `memory` and type `log`, does not belong to the broker, and no router copies from it
+or into it. Three things load everything at once during the start, as if nothing had been deferred: a frame of a late
+topic that is not an Append, a frame about routers, and the end of a log some of whose frames wait for others
+(`engine/recovery/early_frames`). Only the deletion of a late topic is applied at once: its deferred records are not
+needed.
 
 Invariants
-- Nobody sees a late topic. Requests that name one in their path wait for that topic alone. Requests that may name
+- No caller sees a late topic. Requests that name one in their path wait for that topic alone. Requests that may name
   several (`Route.names_topics`), checkpoints, backups and a stop wait until all are loaded. Meanwhile the loop answers
-  others between two steps. Whoever else asks the catalog for a late topic has everything loaded first, at once
-  (`Catalog.find`): a stream or a socket that begins.
-- So no seq is given out before the head is known, no checkpoint lacks a record of a late topic, and no WAL file goes
-  while a piece of it is needed: only a checkpoint removes one.
-- Nothing is written for it. A crash while topics are late is followed by a start that finds the same.
-- What is applied late gives the same topic as a replay in order would: the frames of a topic are applied in their
-  order, with their own stamps: once a topic is late, each of its frames is put off. A piece that is damaged costs the
-  topics in it what damage costs them in a replay.
-- Before it is ready, a start decodes no more than `EAGER_FRAMES` frames of topics that may be late. It looks at the
-  headers and checksums of those that no span covers: at most 4 KiB of them in a row, so they are few where no other
-  topic is written.
-- A file that cannot be read leaves its topics late: their calls are answered 503, and it is tried again.
+  other requests between two steps. Any other code that asks the catalog for a late topic, for example a new stream or
+  socket, first loads everything at once (`Catalog.find`).
+- So no seq is given out before the head is known, no checkpoint lacks a record of a late topic, and no WAL file is
+  removed while a piece of it is needed: only a checkpoint removes one.
+- Loading writes nothing. After a crash while topics are late, the next start finds the same files.
+- Late loading gives the same topic as a replay in order would: the frames of a topic are applied in their order, with
+  their own stamps, because once a topic is late, each of its frames is deferred. A damaged piece costs the topics in it
+  the same as damage in a replay.
+- Before it is ready, a start decodes no more than `EAGER_FRAMES` frames of topics that may be late. It reads the
+  headers and checksums of those that no span covers: at most 4 KiB of them in a row, so they are few if no other topic
+  is written.
+- If a file cannot be read, its topics stay late: requests for them are answered 503, and loading is tried again.
 """
 
 from array import array
@@ -51,13 +52,13 @@ from driftq.system.disk import Disk
 from driftq.system.runtime import Pending, Runtime
 
 STEP_FRAMES = 1024
-"""So many frames of one record are a few milliseconds of work; four records of a larger frame count as one more."""
+"""Work of one step, a few milliseconds: frames with one record. Four records of a larger frame count as one more."""
 EAGER_FRAMES = 1024
-"""So many Append frames of class `memory` are applied during the start before others are put off."""
+"""Number of Append frames of class `memory` that are applied during the start before others are deferred."""
 
 
 class _Stretch(NamedTuple):
-    """A span, and where it is."""
+    """A span, and the file that contains it."""
 
     path: str
     salt: int
@@ -65,7 +66,7 @@ class _Stretch(NamedTuple):
 
 
 class _Scattered:
-    """Append frames of one file that stand between frames of other topics: where each begins."""
+    """Positions of Append frames of one file that are between frames of other topics."""
 
     __slots__ = ("end", "path", "places", "salt", "start", "topics")
 
@@ -79,7 +80,7 @@ class _Scattered:
 
 
 class Late:
-    """What replay has put off, in the order of the log."""
+    """The pieces that replay has deferred, in the order of the log."""
 
     def __init__(self, disk: Disk, catalog: Catalog, frames: Replay, deriver: Deriver | None) -> None:
         self._disk = disk
@@ -89,7 +90,7 @@ class Late:
         self._pieces: deque[_Stretch | _Scattered] = deque()
         self._eager = EAGER_FRAMES
         self.left: Counter[int] = Counter()
-        """How many pieces there are of each late topic."""
+        """Number of pieces that are left of each late topic."""
         self._under_way: Iterator[int] | None = None
         """The frames of the first piece that are not applied yet."""
 
@@ -109,7 +110,7 @@ class Late:
         )
 
     def put_off(self, path: str, salt: int, span: Span) -> None:
-        """Pass over a span."""
+        """Defer a span, and mark its topics as late."""
         self._pieces.append(_Stretch(path, salt, span))
         self.left.update(topic_id for topic_id in span.topics if topic_id in self._catalog.by_id)
         for topic_id in span.topics:
@@ -117,9 +118,10 @@ class Late:
                 self._catalog.by_id[topic_id].late = True
 
     def takes_frame(self, frame: Frame) -> bool:
-        """Whether an Append frame of a topic that is not late may be put off.
+        """Whether an Append frame of a topic that is not late may be deferred.
 
-        The first ones of a start are not: it is as quick to apply them, and a server with few records has nothing late.
+        The first `EAGER_FRAMES` of a start are not: applying them is as quick, and a server with few records has no
+        late topic.
         """
         topic = self._catalog.by_id.get(frame.topic_id)
         if topic is None or topic.durability is not Durability.MEMORY or not self._may_be_late(topic):
@@ -128,7 +130,7 @@ class Late:
         return self._eager < 0
 
     def keep(self, path: str, frame: Frame) -> None:
-        """Put off one Append frame, which `takes_frame` or whose topic is late."""
+        """Defer one Append frame that `takes_frame` accepted, or whose topic is late."""
         piece = self._pieces[-1] if self._pieces else None
         if (
             not isinstance(piece, _Scattered)
@@ -147,12 +149,12 @@ class Late:
             self._catalog.by_id[topic_id].late = True
 
     def forget(self, topic_id: int) -> None:
-        """The topic is deleted: what was put off for it is passed over."""
+        """Stop deferring a topic that is deleted; its pieces are skipped."""
         del self.left[topic_id]
         self._catalog.by_id[topic_id].late = False
 
     def step(self) -> list[Topic]:
-        """Apply some frames. Returns the topics that are loaded with them. Raises OSError; nothing is lost then."""
+        """Apply some frames. Returns the topics that are complete now. Raises OSError; nothing is lost then."""
         done = 0
         while self._pieces and done < STEP_FRAMES:
             piece = self._pieces[0]
@@ -164,7 +166,7 @@ class Late:
                     if done >= STEP_FRAMES:
                         return []
             except OSError:
-                self._under_way = None  # begun again, it skips what is applied
+                self._under_way = None  # a new pass over the piece skips what is applied
                 raise
             self._under_way = None
             self._pieces.popleft()
@@ -174,7 +176,7 @@ class Late:
         return []
 
     def under_way(self) -> list[Topic]:
-        """Return the late topics that the next frames are of."""
+        """Return the late topics that the next piece contains."""
         if not self._pieces:
             return []
         return [self._catalog.by_id[topic_id] for topic_id in _topics_of(self._pieces[0]) if topic_id in self.left]
@@ -197,7 +199,7 @@ class Late:
             file.close()
 
     def _apply(self, piece: _Stretch | _Scattered) -> Iterator[int]:
-        """Apply a piece; yields how many frames that was, now and then."""
+        """Apply a piece; yields the number of frames at intervals."""
         return self._apply_scattered(piece) if isinstance(piece, _Scattered) else self._apply_span(*piece)
 
     def _apply_scattered(self, piece: _Scattered) -> Iterator[int]:
@@ -207,14 +209,14 @@ class Late:
             if isinstance(found, Frame):
                 self._frames.append(buffer, found)
                 yield _work(found)
-            else:  # the walk has seen a whole frame here: it was damaged since
+            else:  # replay has seen an intact frame here: it was damaged since
                 header = found.header if isinstance(found, Bad) else None
                 self._damaged(Damage(place, piece.end, header), list(piece.topics))
 
     def _apply_span(self, path: str, salt: int, span: Span) -> Iterator[int]:
         frames = self._frames
         buffer = self._read(path, span.start, span.end)
-        # Number 0 is no file: what frames say of how far theirs was synced is of no use inside a span.
+        # Number 0 stands for no file: what frames record about synced positions is not used inside a span.
         scan = WalScan(buffer, 0, synced_end=span.end - span.start, salt=salt)
         for found in scan:
             if isinstance(found, Damage):
@@ -224,7 +226,7 @@ class Late:
                 yield _work(found) + (frames.append_run(scan, found) if found.count == 1 else 0)
 
     def _damaged(self, damage: Damage, topics: list[int]) -> None:
-        """Count damage in a piece that was put off: it costs no other topics than those of the piece."""
+        """Count damage in a deferred piece; it affects only the topics of the piece."""
         header = damage.header
         if header is None:
             self._frames.report.damaged += 1
@@ -243,7 +245,7 @@ def _topics_of(piece: _Stretch | _Scattered) -> list[int]:
 
 
 class Loading:
-    """Applies what was put off, once the server is ready."""
+    """Applies deferred pieces once the server is ready."""
 
     def __init__(
         self,
@@ -252,7 +254,7 @@ class Loading:
         changed: Callable[[Topic], None],
         loaded: Callable[[Topic], None],
     ) -> None:
-        """`changed` hears of every topic that has got more records, `loaded` of those that have all."""
+        """`changed` is called for every topic that got more records, `loaded` for those that have all."""
         self._runtime = runtime
         self._late = late
         self._changed = changed
@@ -273,11 +275,11 @@ class Loading:
             self._runtime.soon(self._turn)
 
     def wait(self, topic: Topic) -> Pending[None]:
-        """Settle when a late topic is loaded, or when it is known that it cannot be now."""
+        """Return a Pending that settles when a late topic is loaded, or fails if it cannot be loaded now."""
         return self._waiting.setdefault(topic.id, Pending())
 
     def wait_for_all(self) -> Pending[None]:
-        """Settle when nothing is late any more, or when it is known that something cannot be loaded now."""
+        """Return a Pending that settles when no topic is late any more, or fails if one cannot be loaded now."""
         waiting = self._waiting_for_all or Pending()
         if not self.open:
             waiting.resolve(None)
@@ -321,7 +323,7 @@ class Loading:
             if waiting is not None:
                 waiting.resolve(None)
         for topic_id in [topic_id for topic_id in self._waiting if topic_id not in self._late.left]:
-            self._waiting.pop(topic_id).resolve(None)  # it was deleted meanwhile
+            self._waiting.pop(topic_id).resolve(None)  # the topic was deleted meanwhile
         if not self.open and self._waiting_for_all is not None:
             everything, self._waiting_for_all = self._waiting_for_all, None
             everything.resolve(None)

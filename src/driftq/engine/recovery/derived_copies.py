@@ -1,8 +1,8 @@
-"""How a topic gets copies of another one's records, live and in replay, without the engine knowing who copies.
+"""How a topic gets router copies of another topic's records, live and in replay, without the engine knowing routers.
 
-Copies are not logged. Live, whoever makes them keeps a topic fresh for its readers (`Upstream`). In replay they are
-made again (`Deriver`): the frames that a topic does have say where its head was when they were made, and the seqs
-between them belong to copies.
+Copies are not logged. Live, an `Upstream` keeps a topic fresh for its readers. In replay a `Deriver` makes the copies
+again: the logged frames of a topic show where its head was when they were made, and the seqs between them belong to
+copies.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,43 +15,43 @@ from driftq.system.runtime import Pending
 
 
 class Upstream(Protocol):
-    """Whoever makes copies, live."""
+    """Makes copies while the server runs."""
 
     def bring(self, topic: Topic) -> Pending[None] | None:
-        """Copy what is due into a topic. None when nothing is, or when it is done; never fails for want of room."""
+        """Copy what is due into a topic. Returns None if there is nothing to wait for; lack of room is not an error."""
         ...
 
 
 class Deriver(Protocol):
-    """Whoever makes them again."""
+    """Makes copies again during replay."""
 
     @property
     def kinds(self) -> frozenset[int]:
-        """The kinds of its own frames."""
+        """Return the frame kinds that belong to it."""
         ...
 
     def attach(self, catalog: Catalog, filing: Filing) -> None:
-        """Before anything is restored."""
+        """Connect it to the engine's parts, before anything is restored."""
         ...
 
     def derives(self, topic: Topic, head: int | None = None) -> bool:
-        """Has this topic copies that a replay makes again, at or below a seq where one is given?"""
+        """Whether replay must make copies in this topic again (up to `head`, if given)."""
         ...
 
     def needs(self, kind: int, body: bytes) -> int:
-        """Where the head of its topic was when a frame of its own was made; 0 when that does not matter."""
+        """Return the head of the topic at which one of its own frames was made; 0 when that does not matter."""
         ...
 
     def knows(self, kind: int, body: bytes) -> bool:
-        """Is what a frame names there, if it is one of its own?"""
+        """Whether everything that a frame refers to exists; True for frames that are not its own."""
         ...
 
     def derive(self, topic: Topic, head: int, ts: int, *, reach: Callable[[Topic], bool]) -> None:
-        """Copy until the head is there, or as far as it goes. `reach`: may a topic further up be filled for it?"""
+        """Copy until the topic has this head, or as far as possible. `reach`: whether a source may be filled too."""
         ...
 
     def forget_unlogged(self, topic: Topic, head: int) -> None:
-        """Records of an `ephemeral` topic up to this seq are in no log: nobody misses them after a restart."""
+        """Move routers past records of an `ephemeral` topic up to `head`, because no log has them."""
         ...
 
     def feeds(self, kind: int, body: bytes) -> int | None:

@@ -1,19 +1,20 @@
 """The runs of the server whose frames a start replays, and what is known of how each of them ended.
 
-A run is the life of one server process; every WAL file names its run in its head. Two things follow from it.
+A run is the life of one server process; every WAL file has the number of its run in its head. This is used for two
+things.
 
 Jumps. Within a run seqs are given out without a gap, so a jump between two frames of one run proves that acked records
 are missing. At the first frame of a topic in a run a jump proves nothing if the start before it may have raised the
 head to the reservation.
 
-Reservations. If the log of every shard of a run ends with a frame of kind DRAINED, all that the server of that run
-handed over is in the log, and it showed and acked nothing that it had not handed over. So no seq above the head was
-ever seen: a reservation of that run is lowered to the head, and there is no hole. Without these frames the log writer
-died too, or the power failed, and the head is raised to the reservation with a hole that is `at_most`.
+Reservations. If the log of every shard of a run ends with a frame of kind DRAINED, everything that the server of that
+run passed to the log writer is in the log, and it showed and acked nothing else. So no reader saw a seq above the head:
+a reservation of that run is lowered to the head, and there is no hole. Without these frames the log writer died too, or
+the power failed, and the head is raised to the reservation with a hole that is `at_most`.
 
 Invariants
-- A reservation counts for the run that logged it. The runs after it gave out no seq of the topic without logging a
-  reservation of their own, so how they ended does not matter for it.
+- A reservation belongs to the run that logged it. Later runs gave out no seq of the topic without logging a reservation
+  of their own, so how they ended does not matter for it.
 - A frame that is applied out of its order, and a reservation that is a guess after damage, prove nothing.
 """
 
@@ -28,7 +29,7 @@ from driftq.storage.wal.wal_head import FileHead
 
 
 class Runs:
-    """Which run is being replayed, which runs are complete, and which heads a start may have raised."""
+    """Tracks which run is being replayed, which runs are complete, and which heads a start may have raised."""
 
     def __init__(self) -> None:
         self._run: int | None = None
@@ -39,16 +40,16 @@ class Runs:
         """Topics whose head a start may have raised above what is known here, and that head."""
         self._checkpoint_run: int | None = None
         self._reserved_in: dict[int, int | None] = {}
-        """The run that logged the reservation of a topic; of the checkpoint where none stands here."""
+        """The run that logged the reservation of a topic; a topic that is not in it has that of the checkpoint."""
         self.all_read = False
-        """Whether every file has been read: frames that waited for that are applied out of their order."""
+        """Whether every file has been read; frames that waited for that are applied out of their order."""
 
     def begin(self, run: int | None) -> None:
-        """Begin behind a checkpoint of this run, or with nothing: None."""
+        """Begin after a checkpoint of this run; None without a checkpoint, or if its run is unknown."""
         self._run = self._checkpoint_run = run
 
     def enter(self, head: FileHead | None, topics: Iterable[Topic]) -> None:
-        """Begin a file with this head; None where it cannot be read."""
+        """Begin a file with this head; None if the head cannot be read."""
         run = None if head is None else head.run
         if run is None or run != self._run:
             ended_complete = self._is_drained(self._run)
@@ -71,7 +72,9 @@ class Runs:
         self._reserved_in[topic.id] = None if self.all_read else self._run
 
     def reserve_most(self, topic: Topic) -> None:
-        """What was lost may have been a reservation; the next one that can be read puts this right."""
+        """Assume the largest reservation, because the lost frame may have been one; the next readable reservation
+        replaces it.
+        """
         if topic.durability is Durability.DISK:
             topic.reserved = topic.head + RESERVE_MAX
             self._reserved_in[topic.id] = None
@@ -81,7 +84,7 @@ class Runs:
         return self.all_read or self._raised.get(topic.id) == topic.head
 
     def settle(self, topic: Topic) -> None:
-        """Lower a reservation of which nothing was seen to the head, or raise the head to it."""
+        """Lower an unseen reservation to the head, or raise the head to the reservation."""
         if topic.durability is Durability.DISK and topic.reserved > topic.head:
             if self._is_drained(self._reserved_in.get(topic.id, self._checkpoint_run)):
                 topic.reserved = topic.head

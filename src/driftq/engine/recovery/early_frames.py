@@ -1,9 +1,9 @@
-"""Frames that replay met too early: with several shards, before those that their topic's copies are made from.
+"""Frames that replay read too early: with several shards, before those that their topic's copies are made from.
 
-A topic that has one has all its later frames here, so that they stay in order. They are applied when every file has
-been read: a topic's frames as far as they go, then another's. When none goes further, the first frame of one topic is
-applied as it is: what it waits for is lost. That is a topic which gets copies from no other topic that has frames here,
-because those frames may be what the others wait for.
+If a topic has such a frame, all its later frames wait here too, so that they stay in order. They are applied when every
+file has been read: the frames of one topic as far as possible, then those of another. When no topic can continue, the
+first frame of one topic is applied as it is, because what it waits for is lost. That topic is chosen so that it gets
+copies from no other topic that has frames here, because those frames may be what the others wait for.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from driftq.storage.blocks.frame import Frame, Kind, control_body
 
 Try = Callable[[bytes, Frame, bool], bool]
-"""Apply a frame, if it can be or must; says whether it was."""
+"""Applies a frame if possible, or if forced; returns whether it did."""
 
 
 class Deferred:
@@ -19,16 +19,16 @@ class Deferred:
 
     def __init__(self) -> None:
         self.open = False
-        """May frames wait? Only while there may be others behind that they wait for."""
+        """Whether frames may wait: only while the frames that they wait for may still be read."""
         self.topics: dict[int, list[tuple[bytes, Frame]]] = {}
 
     def begin(self, buffer: bytes, frame: Frame) -> None:
-        """From this frame on those of its topic wait."""
+        """Let this frame wait, and so all later frames of its topic."""
         assert frame.topic_id not in self.topics
         self.topics[frame.topic_id] = [_cut(buffer, frame)]
 
     def add(self, buffer: bytes, frame: Frame) -> bool:
-        """Wait behind the others of its topic; False when none does."""
+        """Queue a frame after the waiting ones of its topic; returns False when none waits."""
         waiting = self.topics.get(frame.topic_id)
         if waiting is None:
             return False
@@ -43,9 +43,9 @@ class Deferred:
                     yield frame, control_body(buffer, frame)
 
     def apply(self, order: Callable[[], Sequence[int]], attempt: Try) -> None:
-        """Apply all of them. `order` returns the ids of topics, each after those that it is copied from.
+        """Apply all waiting frames. `order` returns the ids of topics, each after those that it is copied from.
 
-        A topic that is not among them is copied from none.
+        A topic that is not in the result of `order` has no copies.
         """
         while self.topics:
             moved = False
@@ -58,7 +58,7 @@ class Deferred:
                 self._apply_some(first, attempt, force=True)
 
     def _apply_some(self, topic_id: int, attempt: Try, *, force: bool) -> bool:
-        """The frames of a topic, as far as they go. Returns whether any did."""
+        """Apply the frames of a topic as far as possible. Returns whether any was applied."""
         frames = self.topics.pop(topic_id)
         done = 0
         while done < len(frames) and attempt(*frames[done], force and not done):
@@ -69,5 +69,5 @@ class Deferred:
 
 
 def _cut(buffer: bytes, frame: Frame) -> tuple[bytes, Frame]:
-    """The frame without its file."""
+    """Return the frame with its own bytes, without the rest of the file."""
     return buffer[frame.start : frame.end], frame._replace(start=0, end=frame.end - frame.start)

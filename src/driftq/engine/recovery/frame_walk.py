@@ -1,7 +1,6 @@
-"""The walk of a start over the frames of a WAL file: which of them are applied now, and which are put off.
+"""Reads the frames of a WAL file at start and decides which are applied now and which are deferred.
 
-What a frame does is `engine/recovery/replay`'s business; when one may wait, and for how long,
-`engine/recovery/deferred_load` says.
+`engine/recovery/replay` applies frames; `engine/recovery/deferred_load` has the rules for deferred ones.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from driftq.storage.wal.wal_reader import Damage, WalScan
 from driftq.storage.wal.wal_replayed import LogBytes
 
 _STEP_FRAMES = 1024
-"""A step is so many frames, some milliseconds of work."""
+"""Number of frames in one step: some milliseconds of work."""
 _APPEND = int(Kind.APPEND)
 
 
@@ -31,7 +30,7 @@ class Walk:
         self._router_kinds: frozenset[int] = frozenset() if deriver is None else deriver.kinds
 
     def over(self, scan: WalScan, log: LogBytes, path: str, head: FileHead | None) -> Iterator[float]:
-        """Apply the frames of one file, a little at a time: yields how much of it is done, from 0 to 1."""
+        """Apply the frames of one file step by step; yields how much of it is done, from 0 to 1."""
         report, buffer = self._frames.report, log.content
         counted = report.frames
         for found in scan.walk():
@@ -69,14 +68,14 @@ class Walk:
                 frames.report.frames += frames.append_run(scan, frame)
 
     def _before_control(self, frame: Frame) -> None:
-        """A frame is not an Append, and is about a topic that is late, or about routers."""
+        """Prepare for a control frame of a late topic, or for one about routers."""
         if frame.kind == Kind.TOPIC_DELETE:
             self._late.forget(frame.topic_id)
         else:
             self.load_late()
 
     def load_late(self) -> None:
-        """Load at once what was put off: something is to be done that needs it."""
+        """Load deferred pieces at once, because the next operation needs them."""
         while self._late.left:
             for topic in self._late.step():
                 topic.late = False

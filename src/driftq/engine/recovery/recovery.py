@@ -1,14 +1,14 @@
-"""From a data directory to the state it promises (http-v0 §19.7).
+"""Restores the state from a data directory (http-v0 §19.7).
 
-    newest valid checkpoint → named segments and their flags → orphans away → every WAL file past its checkpoint, by
-    number → holes for what is missing → `disk` heads raised to their reservation → what was replayed made durable
-    → ready → records of class `memory` that were passed over (`engine/recovery/deferred_load`)
+    newest valid checkpoint → referenced segments and their flags → orphans removed → every WAL file after the
+    checkpoint, by number → holes for what is missing → `disk` heads raised to their reservation → replayed frames made
+    durable → ready → records of class `memory` that were skipped (`engine/recovery/deferred_load`)
 
-A full disk does not stop it: what it would write into segments stays in memory, and it gives back what WAL files have
-behind their frames.
+A full disk does not stop it: blocks that it would write into segments stay in memory, and it releases the unused space
+after the frames of WAL files.
 
-Idempotent and restartable: nothing it writes is needed by its next run, and a run that is cut short anywhere is
-followed by one that finds the same. What a frame does is `engine/recovery/replay`'s business.
+Idempotent and restartable: the next run needs nothing that this one writes, and after a run that was interrupted
+anywhere, the next one finds the same state. `engine/recovery/replay` applies the frames.
 """
 
 import posixpath
@@ -49,7 +49,7 @@ from driftq.system.machine import UNKNOWN_BOOT
 
 
 class Recovery:
-    """One start."""
+    """Runs the recovery of one start."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Recovery:
         self._store = store
         self._boot_id = boot_id
         self._rebooted = True
-        """Whether the machine may have stopped since the run before: what was not synced then may be lost."""
+        """Whether the machine may have stopped since the previous run: then unsynced data of that run may be lost."""
         self.unsure: list[tuple[Topic, Segment]] = []
         """Sealed hot segments whose `.idx` or `.tags` may be missing or torn."""
         self._disk = layout.disk
@@ -87,7 +87,7 @@ class Recovery:
         self._full = False
 
     def steps(self) -> Iterator[float]:
-        """All of it, in order, a little at a time: after every step, how much of it is done, from 0 to 1."""
+        """Run all of it in order, step by step; yields after every step how much is done, from 0 to 1."""
         check_cold_root(self._layout)
         self._make_entries_durable()
         number, snapshot, refused = newest_snapshot(self._layout)
@@ -112,10 +112,11 @@ class Recovery:
         return self._boot_id == UNKNOWN_BOOT or boots != {self._boot_id}
 
     def _make_entries_durable(self) -> None:
-        """The process before may have died between a rename, or a new WAL file, and the sync of its directory.
+        """Sync directories, because the previous process may have died between a rename or a new WAL file and that
+        sync.
 
-        A checkpoint that could still vanish must not be built on, for what it no longer names is removed; a WAL file
-        that could still vanish would leave a gap in the numbers.
+        A checkpoint that could still vanish must not be used, because files that it no longer references are removed; a
+        WAL file that could still vanish would leave a gap in the numbers.
         """
         self._disk.sync_dir(self._layout.meta_dir, Site.SNAPSHOT_DIR)
         for name in self._layout.wal_dirs():
@@ -124,7 +125,7 @@ class Recovery:
     # The checkpoint
 
     def _check_from_the_start(self, refused: list[str]) -> None:
-        """Without a checkpoint the WAL must begin at its first file and have no gap."""
+        """Raise UnrecoverableError unless the WAL begins at its first file and has no gap; there is no checkpoint."""
         numbers = {number for number, _ in self._layout.wal_files()}
         complete = numbers == set(range(1, len(numbers) + 1))
         if not complete or (not numbers and (refused or self._has_segments())):
@@ -135,7 +136,10 @@ class Recovery:
             )
 
     def _check_positions(self, snapshot: Snapshot, refused: list[str]) -> None:
-        """The WAL files a checkpoint ends in stay until a newer one is durable: without them that one is needed."""
+        """Raise UnrecoverableError if a WAL file is missing in which the checkpoint ends.
+
+        Such a file stays until a newer checkpoint is durable; so if it is missing, that newer checkpoint is needed.
+        """
         for name, (number, offset) in snapshot.positions.items():
             path = self._layout.wal_path(name, number)
             if offset and not self._disk.exists(path):
@@ -143,7 +147,7 @@ class Recovery:
                 raise UnrecoverableError(f"{newer} {path} is missing; restore it from a backup")
 
     def _remove_superseded(self, number: int, snapshot: Snapshot) -> None:
-        """Remove what the process before installed this checkpoint for and did not get to: the disk may be full."""
+        """Remove files that this checkpoint replaced and the previous process left: the disk may be full."""
         for name in self._disk.names(self._layout.meta_dir):
             if name.startswith("snapshot-") and name < posixpath.basename(self._layout.snapshot_path(number)):
                 self._disk.unlink(f"{self._layout.meta_dir}/{name}")
@@ -155,7 +159,7 @@ class Recovery:
         return any(self._layout.segment_files(topic_id, cold=False) for topic_id in self._layout.topic_ids(cold=False))
 
     def _restore(self, snapshot: Snapshot) -> Iterator[float]:
-        """Take the state from a checkpoint. Its checksum holds, so what cannot be decoded is of a newer version."""
+        """Load the state of a checkpoint. Its checksum is right, so what cannot be decoded has a newer format."""
         try:
             yield from self._restore_all(snapshot)
         except DecodeError as error:
@@ -182,9 +186,9 @@ class Recovery:
             raise newer(f"checkpoint {self.report.snapshot} with the unknown sections {unknown}", snapshot.written_by)
 
     def _remove_orphans(self) -> None:
-        """Files that no checkpoint names: the WAL has their records, and replay writes them anew.
+        """Remove files that no checkpoint references: the WAL has their records, and replay writes them again.
 
-        Those of a segment that was given up move to `lost/`; the run before had no time for it.
+        Files of a given-up segment move to `lost/`, if the previous run had no time for it.
         """
         for cold in (False, True):
             if cold and self._cold_is_unmarked():
@@ -205,7 +209,7 @@ class Recovery:
                         self._tidy(topic, segment, suffixes)
 
     def _tidy(self, topic: Topic, segment: Segment, suffixes: set[str]) -> None:
-        """Leave of a hot segment what the checkpoint names, and remember which ones may lack a file."""
+        """Cut a hot segment to what the checkpoint references, and remember segments that may lack a file."""
         if not segment.sealed:
             end = sum(segment.index.place(segment.written_blocks - 1)) if segment.written_blocks else 0
             self._store.cut(topic.id, segment.first_seq, end)
@@ -213,7 +217,7 @@ class Recovery:
             self.unsure.append((topic, segment))
 
     def _cold_is_unmarked(self) -> bool:
-        """Whether the cold directory carries no mark yet: its files may not be ours to remove."""
+        """Whether the cold directory has no mark yet: its files may belong to another server."""
         return self._layout.cold is not None and not carries_mark(self._layout)
 
     # The WAL
@@ -244,7 +248,7 @@ class Recovery:
                 yield (done + share) / len(files)
 
     def _check_previous(self, heads: dict[tuple[int, str], WalHead | None], number: int, name: str, at: int) -> None:
-        """A file that is missing before this one is damage, as many bytes as it had."""
+        """Count a missing file before this one as damage, with the number of bytes that it had."""
         head = heads[number, name]
         if head is None:
             return
@@ -267,7 +271,8 @@ class Recovery:
         self, number: int, name: str, start: int, head: WalHead | None, synced_end: int
     ) -> Iterator[float]:
         path = self._layout.wal_path(name, number)
-        # Spans are of topics in class `memory`. Those of topics that this file creates are only looked for at its end.
+        # Spans belong to `memory` topics. Without one, spans are only searched at the end of the file, because the file
+        # itself may create such topics.
         has_late = any(topic.durability is Durability.MEMORY for topic in self._catalog.by_id.values())
         log = LogBytes(self._disk, path, synced_end, head, search_all=has_late)
         buffer = log.content
@@ -300,7 +305,7 @@ class Recovery:
     # The end
 
     def _needs(self, segment: MissingSegment) -> bool:
-        """Whether the rest of the log has left records in a segment."""
+        """Whether a missing segment still has records after the rest of the log was applied."""
         topic = segment.topic
         return self._catalog.by_id.get(topic.id) is topic and topic.evict_floor <= segment.last_seq
 
@@ -313,7 +318,7 @@ class Recovery:
             raise refusal(missing, self._layout)
         for topic, given_up, first, last in self._restorer.lost:
             topic.holes.add(max(first, topic.evict_floor), last, Reason.CORRUPTION)
-            # Its files move to `lost/` behind the checkpoint that has the hole: until then they are named.
+            # Its files move to `lost/` after the checkpoint that has the hole; until then a checkpoint references them.
             segment = Segment(given_up)
             segment.given_up = True
             self._filing.trash.append((topic, segment))
@@ -328,23 +333,23 @@ class Recovery:
                 self.open(topic)
 
     def open(self, topic: Topic) -> None:
-        """All frames of a topic are applied: from now on it may be written to."""
+        """Open a topic for writes, after all its frames are applied."""
         topic.late = False
         topic.recovered = True
         topic.next_seq = topic.head + 1
         topic.next_op = topic.op + 1
         topic.reserve_asked = topic.reserved
         topic.synced_seq = topic.head
-        # What is here came from the log: only a class that goes on without one will mix it.
+        # All records here came from the log; they get mixed only if the topic is `ephemeral`.
         topic.mixed_to = topic.head if topic.is_resident() else 0
         now = self._time.now()
         topic.expire(now)
         topic.keys.expire(topic.kept_from(now, topic.config.idempotency_window_ms))
-        # The log does it behind every frame. Only rows whose flags could not be believed may be too many.
+        # The log evicts after every frame. Only rows whose flags were not trusted may exceed the caps.
         topic.evict()
 
     def _resume_time(self) -> None:
-        """Let time continue where the log ends. What was noted ahead matters only where something expires."""
+        """Let time continue where the log ends. Moments logged in advance matter only if something expires."""
         topics = self._catalog.by_id.values()
         for topic in topics:
             self._time.found_stamp(topic.last_ts)
@@ -360,7 +365,7 @@ class Recovery:
             self._claim_name(topic)
 
     def _claim_name(self, topic: Topic) -> None:
-        """Topics come by id: a later one of the same name exists only because the earlier was deleted."""
+        """Give a topic its name. Topics come by id: a later one of the same name means that the earlier was deleted."""
         earlier = self._catalog.by_name.get(topic.name)
         if earlier is not None:
             self._catalog.forget(earlier)

@@ -1,12 +1,12 @@
-"""What each frame of the log does to the state, when it is read again.
+"""Applies each frame of the log to the state when the log is read again.
 
 A frame counts once: an Append at or below the head and a control frame at or below the `op` of its topic are skipped,
-but for those that may be applied behind later ones and again (`_OUT_OF_ORDER`).
+except for kinds that may be applied after later frames and repeatedly (`_OUT_OF_ORDER`).
 
-An Append whose first seq is not the next one is a jump. It is believed where the log explains it, by damage before it,
-by a reservation, or by a config frame that says where the head was; the missing seqs are a hole. Otherwise the frame is
-passed over: the tail of a `memory` topic behind a loss is no prefix any more.
-A hole is `at_most` where it is not known that its seqs were given out (`engine/recovery/earlier_runs`).
+An Append whose first seq is not the next one is a jump. It is accepted if the log explains it, by damage before it, by
+a reservation, or by a config frame that contains the head; the missing seqs are a hole. Otherwise the frame is skipped:
+the rest of a `memory` topic after a loss is not a prefix any more.
+A hole is `at_most` if it is not known that its seqs were given out (`engine/recovery/earlier_runs`).
 
 Copies have no frames (`engine/recovery/derived_copies`). If a frame shows that the head was higher than it is now,
 copies are made up to that head; a seq without a copy becomes part of a hole. With several shards, a topic's frames may
@@ -62,17 +62,17 @@ from driftq.storage.wal.wal_reader import Damage, WalScan
 _RECORD_BYTES_MIN = 6
 """A record takes an offset, a flag and one byte of payload in its frame."""
 _FILE_HEAD_BYTES_MIN = FRAME_BYTES_MIN + 8
-"""What a file begins with is no record: its first frame, whose body is never empty."""
+"""Minimum size of the file head, which is not a record: the first frame of a file, whose body is never empty."""
 _OWN_KINDS = frozenset(map(int, Kind))
 _SAYING_NOTHING = frozenset((Kind.FILE_HEAD, Kind.CHECKPOINT_MARK, Kind.DRAINED, Kind.SPANS))
 """Kinds that change no state when they are replayed."""
 _APPEND = int(Kind.APPEND)
 _OUT_OF_ORDER = frozenset((Kind.HEAD_WATERMARK, Kind.FLOORS))
-"""A checkpoint may show a frame behind one of these and not the frame itself; to apply one again does no harm."""
+"""A checkpoint may contain a later frame but not one of these; applying one again does no harm."""
 
 
 class Replay:
-    """The frames of one start."""
+    """Applies the frames of one start."""
 
     def __init__(
         self, catalog: Catalog, filing: Filing, indexes: TagIndexes, time: EngineTime, deriver: Deriver | None
@@ -84,25 +84,25 @@ class Replay:
         self._time = time
         self._deleted: set[int] = set()
         self.suspects: set[int] = set()
-        """Topics that damage without a believable header may have cost seqs."""
+        """Topics that may have lost seqs to damage without a trusted header."""
         self.suspect_records = 0
         self.held = UncommittedFrames()
         self.written_by = ""
-        """The version of DriftQ that wrote the file whose frames are read, if it says so."""
+        """The version of DriftQ that wrote the file whose frames are read, if the file has it."""
         self._features = {kind: feature for feature in catalog.features for kind in feature.kinds}
         self._deriver = deriver
         self.deferred = Deferred()
         self._reading_several = False
-        """Are there files of several shards, and not all of them read?"""
+        """Whether there are files of several shards, and not all of them are read."""
         self.runs = Runs()
         self.report = ReplayReport()
 
     def begin(self, shards: int) -> None:
-        """The frames of so many shards are to come."""
+        """Prepare for the frames of this many shards."""
         self.deferred.open = self._reading_several = self._deriver is not None and shards > 1
 
     def apply(self, buffer: bytes, frame: Frame) -> None:
-        """A frame that is no Append. Raises NewerFormatError."""
+        """Apply a frame that is not an Append. Raises NewerFormatError."""
         try:
             self._apply(buffer, frame)
         except DecodeError as error:
@@ -124,7 +124,7 @@ class Replay:
             self._control(buffer, frame, control_body(buffer, frame))
 
     def append(self, buffer: bytes, frame: Frame) -> None:
-        """An Append that nothing has to close."""
+        """Apply an Append frame that needs no Commit frame."""
         _, _, count, topic_id, first, ts, _, _, _, _ = frame
         topic = self._topics.get(topic_id)
         if topic is None:
@@ -150,14 +150,14 @@ class Replay:
         self._filing.roll(topic)
 
     def append_run(self, scan: WalScan, frame: Frame) -> int:
-        """What follows a one-record frame, if it is more of the same. Returns how many frames that was.
+        """Apply the one-record frames of the same topic that follow a one-record frame. Returns how many there were.
 
-        A run ends where the open block does, so that all is as if each frame had come alone.
+        A run ends with the open block, so that the result is the same as if each frame had come alone.
         """
         topic = self._topics.get(frame.topic_id)
         last, self._last_single = self._last_single, (frame.topic_id, frame.seq)
         if topic is None or topic.head != frame.seq or last != (frame.topic_id, frame.seq - 1):
-            # Topics that take turns have no runs: two frames in a row make it worth a look.
+            # Alternating topics have no runs: only after two frames in a row is it worth a search.
             return 0
         opened, config = topic.open, topic.config
         if opened is None or config.ttl_ms or config.cap_records or config.cap_bytes:
@@ -183,7 +183,7 @@ class Replay:
             self._filing.roll(topic)
 
     def _jump(self, topic: Topic, buffer: bytes, frame: Frame) -> bool:
-        """An Append that is not the next: is it to be applied, after what was done about what is missing before it?"""
+        """Handle the missing seqs before an Append that is not the next. Returns whether to apply the frame."""
         first = frame.seq
         if first + frame.count <= topic.head + 1 or not self._reach(topic, first - 1, buffer, frame):
             return False
@@ -193,12 +193,12 @@ class Replay:
         return False
 
     def _explain_jump(self, topic: Topic, head: int) -> bool:
-        """Seqs up to `head` are missing: make a hole of them where the log says why, or refuse."""
+        """Make a hole of the missing seqs up to `head` if the log explains them. Returns False if it does not."""
         at_most = self.runs.may_be_raised(topic)
         if topic.id in self.suspects:
             topic.skip_to(head, Reason.CORRUPTION, at_most=at_most)
         elif self._deriver is not None and self._deriver.derives(topic, head):
-            # Copies were there. Where a start raised the head to its reservation, the log has said so.
+            # The seqs had copies. If a start raised the head to its reservation, the log contains that.
             self._skip_copies(topic, head)
         elif topic.durability is Durability.DISK and head <= topic.reserved:
             topic.skip_to(head, Reason.CRASH, at_most=at_most)
@@ -209,8 +209,8 @@ class Replay:
     def _skip_copies(self, topic: Topic, head: int) -> None:
         """Make a hole of the copies up to `head` that cannot be made again.
 
-        An `fsync` topic is copied only what is synced, so its source has lost the records since. To any other the crash
-        did this: it took the records of the source and left a later frame of the topic.
+        Only synced records are copied into an `fsync` topic, so its source has lost the records since. For any other
+        class the crash caused it: the crash lost records of the source but not a later frame of the topic.
         """
         if topic.durability is Durability.FSYNC:
             topic.skip_to(head, Reason.SOURCE_TRIM)
@@ -218,7 +218,7 @@ class Replay:
             topic.skip_to(head, Reason.CRASH, at_most=True)
 
     def _reach(self, topic: Topic, head: int, buffer: bytes, frame: Frame) -> bool:
-        """A frame was made at this head: bring the topic there with copies. Returns whether it may be applied now."""
+        """Make copies up to the head at which a frame was made. Returns whether the frame may be applied now."""
         deriver = self._deriver
         if deriver is None or head <= topic.head:
             return True
@@ -230,11 +230,11 @@ class Replay:
         return True
 
     def _may_fill(self, source: Topic) -> bool:
-        """May copies be placed in a source because another topic needs them? Not before frames that are to come."""
+        """Whether copies may be placed in a source for another topic: only if no frame of the source is to come."""
         return not self._reading_several and source.id not in self.deferred.topics
 
     def _defer_behind(self, held: list[HeldFrame], buffer: bytes, frame: Frame) -> bool:
-        """Where frames of its topic wait already, this one waits behind them, and so does what it closes."""
+        """Queue a frame, and the frames that it commits, if earlier ones of its topic wait. Returns whether they do."""
         if frame.topic_id not in self.deferred.topics:
             return False
         for content, append in held:
@@ -243,7 +243,7 @@ class Replay:
         return self.deferred.add(buffer, frame)
 
     def _head_needed(self, topic: Topic, frame: Frame, body: bytes) -> int:
-        """Where the head of a topic was when a control frame was made, if that matters for it."""
+        """Return the head of a topic at which a control frame was made, if that matters for it; else 0."""
         deriver = self._deriver
         if deriver is None or not (self.deferred.open or deriver.derives(topic)):
             return 0
@@ -256,7 +256,7 @@ class Replay:
         return deriver.needs(frame.kind, body)
 
     def _known(self, frame: Frame, body: bytes) -> bool:
-        """Is what a frame names there? Else it waits, if there is anything to wait for."""
+        """Whether every topic or router that the frame refers to exists; if not, the caller defers the frame."""
         deriver = self._deriver
         return deriver is None or not self.deferred.open or deriver.knows(frame.kind, body)
 
@@ -326,7 +326,7 @@ class Replay:
                 self._features[kind].apply(kind, topic, ts, body)
 
     def damaged(self, damage: Damage, head: FileHead | None) -> None:
-        """A region of a file that is no frame any more; `head` says whose the file is."""
+        """Handle a damaged region of a file; `head` shows which shard the file belongs to."""
         self.report.damaged += 1
         header = damage.header
         if header is None:
@@ -351,7 +351,7 @@ class Replay:
             topic.skip_to(header.seq + header.count - 1, Reason.CORRUPTION)
 
     def _rescue(self, topic: Topic | None, header: Frame) -> None:
-        """A damaged Commit frame: it was there, and what it closed says the rest."""
+        """Apply the publication of a damaged Commit frame: its Append frames have the same content."""
         held = self.held.take(header.topic_id)
         body = commit_of(held)
         if header.kind == COMMIT and topic is not None and body is not None and header.seq > topic.op:
@@ -360,7 +360,7 @@ class Replay:
                 self._features[COMMIT].apply(COMMIT, topic, header.ts, encode_body(body))
 
     def _topics_of(self, head: FileHead | None) -> Iterator[Topic]:
-        """The topics whose frames a file may hold."""
+        """Yield the topics whose frames a file may contain."""
         for topic in self._catalog.by_id.values():
             if head is None or topic.id % head.shards == head.shard:
                 yield topic
@@ -368,12 +368,12 @@ class Replay:
     # The end
 
     def apply_deferred(self) -> None:
-        """Every file has been read: what waited for others goes on."""
+        """Apply the frames that waited for others, now that every file has been read."""
         self._reading_several = False
         self.runs.all_read = True
         deriver = self._deriver
         if deriver is not None and self.deferred.topics:
-            # A router whose frame waits itself counts as well: the frames of its dest may wait for its source.
+            # A router whose own frame waits counts too: the frames of its dest may wait for its source.
             feeds = [
                 (frame.topic_id, dest_id)
                 for frame, body in self.deferred.controls()
@@ -383,7 +383,7 @@ class Replay:
         self.deferred.open = False
 
     def _apply_late(self, buffer: bytes, frame: Frame, force: bool) -> bool:
-        """A frame that waited; says whether it need wait no more."""
+        """Apply a frame that waited. Returns whether it does not have to wait any more."""
         self.deferred.open = not force
         if frame.kind == _APPEND:
             self.append(buffer, frame)
@@ -392,7 +392,7 @@ class Replay:
         return self.deferred.topics.pop(frame.topic_id, None) is None
 
     def derive_rest(self) -> None:
-        """Make the copies that no frame asked for."""
+        """Make the copies that no frame required."""
         if self._deriver is None:
             return
         ts = self._time.stamp()
