@@ -1,1 +1,1 @@
-"""What the broker remembers."""
+"""The state of the broker: topics, groups, messages and their index."""

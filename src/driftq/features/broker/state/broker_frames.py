@@ -9,33 +9,34 @@ from msgspec import Struct, msgpack
 
 
 class GroupKind(IntEnum):
-    """Numbers of frame kinds, never used again."""
+    """Numbers of frame kinds; a number is never reused."""
 
     TOPIC = 64
     OFFSET = 65
-    """A message is done, and none above it is."""
+    """A message is done, and no message above it is."""
     GAP = 66
-    """A message is done below the highest one."""
+    """A message is done below the highest done one."""
     RETRY = 67
     SEEK = 68
     RETIRED = 69
-    """A message is done for every group, those to come too."""
+    """A message is done for every group, including future ones."""
     TRIM = 70
     DONE = 71
-    """Messages are done, of any groups and partitions."""
+    """Several messages are done, of any groups and partitions."""
 
 
 class BrokerTopicFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind TOPIC: a log is a topic of the broker, of this name and so many partitions."""
+    """Kind TOPIC: makes a log a topic of the broker with this name and number of partitions."""
 
     name: str
     partitions: int
 
 
 class DoneBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kinds OFFSET and GAP. `size` is of key and value; a key is committed for its tenant where there is one.
+    """Kinds OFFSET and GAP: a message is done. `size` counts key and value.
 
-    `attempts` is how often it was delivered: more than once, or never where its key was committed.
+    If `key` is set, it is committed for `tenant`. `attempts` is the number of deliveries; 0 means that the message was
+    never delivered, because its key was committed.
     """
 
     group: str
@@ -48,13 +49,13 @@ class DoneBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class ManyDoneBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind DONE: as one frame of kind OFFSET or GAP each, in this order."""
+    """Kind DONE: equal to one frame of kind OFFSET or GAP per fact, in this order."""
 
     facts: list[DoneBody]
 
 
 class RetryBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind RETRY: a delivery failed. Times are moments of engine time. A key failed for its tenant, if there is one."""
+    """Kind RETRY: a delivery failed. Times are moments of engine time. If `key` is set, it failed for `tenant`."""
 
     group: str
     partition: int
@@ -66,11 +67,13 @@ class RetryBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     tenant: str = ""
     key: str = ""
     doomed: bool = False
-    """It is not to be tried again: a dead letter is made of it."""
+    """Whether the message is not tried again, but becomes a dead letter."""
 
 
 class Landing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a seek puts one partition: all up to `floor` is done, which is so many messages and bytes."""
+    """The target of a seek in one partition: all messages up to `floor` are done; `count` and `size`
+    are their totals.
+    """
 
     partition: int
     floor: int
@@ -79,14 +82,14 @@ class Landing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class SeekFrame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind SEEK."""
+    """Kind SEEK: moves a group to new positions."""
 
     group: str
     landings: list[Landing]
 
 
 class RetiredBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind RETIRED. `size` is of key and value."""
+    """Kind RETIRED: a message is done for every group. `size` counts key and value."""
 
     partition: int
     offset: int
@@ -94,7 +97,7 @@ class RetiredBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class Trimmed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a trim takes of one partition."""
+    """The messages that a trim removes from one partition."""
 
     partition: int
     count: int
@@ -102,14 +105,14 @@ class Trimmed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class TrimBody(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Kind TRIM: retention takes every message below `start`; each was done for every group."""
+    """Kind TRIM: retention removes every message below `start`; each was done for every group."""
 
     start: int
     taken: list[Trimmed]
 
 
 class RetryState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is known of a message that failed."""
+    """The state of a message whose delivery failed."""
 
     attempts: int
     last_error: str
@@ -118,7 +121,7 @@ class RetryState(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class LaneState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A group in one partition."""
+    """The state of a group in one partition."""
 
     partition: int
     floor: int
@@ -130,7 +133,7 @@ class LaneState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class BrokerTopicCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A topic: `known` messages are in the totals, which are count and bytes per partition."""
+    """A topic. `totals` are count and bytes per partition, of the messages with an offset below `known`."""
 
     name: str
     partitions: int
@@ -139,7 +142,7 @@ class BrokerTopicCheckpoint(Struct, frozen=True, array_like=True, forbid_unknown
     groups: dict[str, list[LaneState]]
     retired: list[RetiredBody] = []
     start: int = 0
-    """Retention has taken what is below."""
+    """Retention has removed all messages below this offset."""
 
 
 encode = msgpack.encode

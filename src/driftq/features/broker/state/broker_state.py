@@ -1,14 +1,14 @@
-"""All durable state of the broker: which topics there are, and how far each group has come in them.
+"""The durable state of the broker: its topics, and the positions of all groups in them.
 
     logged → (commit point) → applied here, live and in replay alike
 
-A topic of the broker is a log of the engine and one frame that gives it its name and its partitions. What groups do is
-logged as frames of that log, so it is ordered with nothing but itself. What is done in one turn of the loop shares a
-frame; any other frame of the topic has it written before itself. State of an `ephemeral` topic is never logged:
-its messages do not come back, and nor may what was done with them.
+A topic of the broker is a log of the engine, and one frame with its name and number of partitions. Changes of groups
+are logged as frames of that log, so they are ordered only among themselves. All messages done in one turn of the loop
+share a frame; it is written before any other frame of the topic. The state of an `ephemeral` topic is never logged:
+its messages do not survive a restart, and the outcomes of those messages must not survive it either.
 
-A checkpoint has per group and partition a floor, ranges and facts of failures: as many as messages were open, whatever
-the length of the log.
+A checkpoint has, per group and partition, a floor, ranges and failures. Its size depends on the number of open
+messages, not on the length of the log.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ from driftq.system.runtime import Pending
 
 
 class BrokerTopic:
-    """One topic."""
+    """One topic of the broker, with its groups."""
 
     def __init__(self, topic_id: int, name: str, partitions: int) -> None:
         self.id = topic_id
@@ -55,23 +55,23 @@ class BrokerTopic:
         self.index = Index(partitions)
         self.groups: dict[str, ConsumerGroup] = {}
         self.log: Topic
-        """Its log, once recovery is over."""
+        """The log of the topic; set when recovery ends."""
         self.known = 0
         self.totals: list[tuple[int, int]] = []
-        """What a checkpoint knew of the index."""
+        """The totals of the index in the last checkpoint."""
         self.pinned = 0
-        """Calls under way that count messages: retention waits for them."""
+        """How many running calls count messages. Retention waits for them."""
         self.trimming: Pending[None] | None = None
-        """A trim on its way to the log: who counts messages waits for it."""
+        """A trim that is being logged. Calls that count messages wait for it."""
 
     @property
     def lasts(self) -> bool:
-        """Do its messages outlive the process?"""
+        """Whether the messages survive a restart."""
         return self.log.durability is not Durability.EPHEMERAL
 
 
 class Book:
-    """Topics and groups, as one feature of the engine."""
+    """All topics and groups, as one feature of the engine."""
 
     name = "groups"
     kinds = frozenset(int(kind) for kind in GroupKind)
@@ -88,10 +88,10 @@ class Book:
         self._now = now
         self._engine: Engine | None = None
         self._gathered: dict[int, list[tuple[Sequence[DoneBody], Pending[None]]]] = {}
-        """What is done and not logged yet, by topic."""
+        """Done messages that are not logged yet, by topic id."""
 
     def open(self, engine: Engine) -> None:
-        """Recovery is over: find out which messages there are. Raises OSError."""
+        """Finish recovery: build the index of messages. Raise OSError."""
         for topic in self.by_id.values():
             topic.log = engine.catalog.by_id[topic.id]
             reader = IndexReader(topic.index, topic.log, engine.indexes, topic.known, self._heard(topic.name))
@@ -105,7 +105,8 @@ class Book:
         engine.journal.at_turn(self._send_gathered)
 
     def name_topics(self, topics: Mapping[int, Topic]) -> None:
-        """Call every log `@NAME`. The log of an earlier format has `v1:NAME` or `v1:id-HASH`, also for later starts.
+        """Rename every log to `@NAME`. Logs of earlier formats are called `v1:NAME` or `v1:id-HASH`, also after later
+        starts.
 
         An ordinary topic may have been created with the old name since then, so this comes before names are compared.
         """
@@ -114,7 +115,9 @@ class Book:
                 topics[topic.id].name = broker_topic(topic.name)
 
     def _heard(self, name: str) -> Callable[[int, int, int, Message], None]:
-        """Takes what recovery finds of one topic: partition, offset, time and message."""
+        """Return the function that receives each message of one topic during recovery: partition, offset, time,
+        message.
+        """
 
         def heard(partition: int, offset: int, ts: int, message: Message) -> None:
             envelope = message.envelope
@@ -127,21 +130,21 @@ class Book:
         return heard
 
     def find(self, name: str) -> BrokerTopic:
-        """A topic. Raises InvalidRequestError."""
+        """Return a topic by name. Raise InvalidRequestError."""
         topic = self.by_name.get(name)
         if topic is None:
             raise InvalidRequestError("topic does not exist")
         return topic
 
     def group(self, topic: BrokerTopic, name: str) -> ConsumerGroup:
-        """A group, new or known."""
+        """Return a group of a topic; create it if needed."""
         group = topic.groups.get(name)
         if group is None:
             group = topic.groups[name] = ConsumerGroup(name, topic.index, partial(self._ask, topic), self._now)
         return group
 
     def log(self, topic: BrokerTopic, kind: GroupKind, body: bytes) -> Pending[None]:
-        """Log a fact and apply it at its commit point."""
+        """Log a frame and apply it at its commit point."""
         assert self._engine is not None
         if not topic.lasts:
             self._engine.check_open()
@@ -155,7 +158,7 @@ class Book:
         return self._engine.log(topic.log, kind, body, self, sync=sync, in_order=False)
 
     def log_done(self, topic: BrokerTopic, facts: Sequence[DoneBody]) -> Pending[None]:
-        """Log that messages are done, all or none, together with others of this turn."""
+        """Log that messages are done, all or none, in one frame with others of this turn."""
         assert self._engine is not None
         logged: Pending[None] = Pending()
         if not topic.lasts:
@@ -199,17 +202,17 @@ class Book:
 
         logged.then(settle)
 
-    # What the engine asks for
+    # Calls from the engine
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
-        """One committed frame."""
+        """Apply one committed frame of a topic."""
         at = topic.timeline.moment(ts)
         if kind == GroupKind.TOPIC:
             self._apply_topic(topic, decode_topic(body))
             return
         found = self.by_id.get(topic.id)
         if found is None:
-            return  # the frame that made it a topic was damaged, and recovery has said so
+            return  # the TOPIC frame was damaged, and recovery has reported that
         if kind == GroupKind.RETRY:
             self._apply_retry(found, at, body)
         elif kind == GroupKind.RETIRED:
@@ -239,7 +242,7 @@ class Book:
     def _apply_done(self, topic: BrokerTopic, at: int, facts: Sequence[DoneBody]) -> None:
         group: ConsumerGroup | None = None
         for fact in facts:
-            # Facts of one batch are of one group, and mostly of one partition.
+            # The facts of one batch belong to one group, and mostly to one partition.
             if group is None or fact.group != group.name:
                 group = self.group(topic, fact.group)
             lane = group.lane(fact.partition, live=self._engine is not None)
@@ -266,7 +269,7 @@ class Book:
             group.stir(fact.partition)
 
     def _apply_trim(self, topic: BrokerTopic, log: Topic, fact: TrimBody) -> None:
-        """Records, totals and what is counted as done go in one step, so that no crash comes between them."""
+        """Remove records, totals and done counts in one step, so that no crash can separate them."""
         log.age_out(fact.start + 1)
         for group in topic.groups.values():
             for gone in fact.taken:
@@ -295,7 +298,7 @@ class Book:
             self._registry.failed(KeyOwner(fact.tenant, topic.name, fact.group, fact.key), fact.last_error, at)
 
     def capture(self) -> bytes:
-        """Every topic by its id."""
+        """Return the checkpoint section: every topic by its id."""
         return encode({topic.id: self._captured(topic) for topic in self._in_order()})
 
     def _captured(self, topic: BrokerTopic) -> BrokerTopicCheckpoint:
@@ -317,7 +320,7 @@ class Book:
         return [topic for _, topic in sorted(self.by_id.items())]
 
     def restore(self, section: bytes) -> None:
-        """And back."""
+        """Restore all topics from a checkpoint section."""
         for topic_id, state in decode_section(section).items():
             topic = BrokerTopic(topic_id, state.name, state.partitions)
             topic.known, topic.totals = state.known, state.totals
@@ -329,7 +332,7 @@ class Book:
                 self.group(topic, name).restore(lanes)
 
     def forget(self, topic: Topic) -> None:
-        """The log is gone; nobody but an operator with his own tools can do that."""
+        """Drop a topic whose log was deleted. No API call does that; only offline tools can."""
         for _, waiting in self._gathered.pop(topic.id, ()):
             waiting.fail(TopicNotFoundError(topic.name))
         found = self.by_id.pop(topic.id, None)

@@ -1,19 +1,19 @@
-"""Which messages of a partition a group has done: a floor, and ranges above it (http-v1 §8, §18.4).
+"""The messages of a partition that a group has done: a floor, and ranges above it (http-v1 §8, §18.4).
 
 Invariants
 - every message of the partition at or below `floor` is done, and so is every one inside a range; no other is;
 - ranges are disjoint, ascending, above the floor, and begin and end with a message of the partition; between two of
   them, and between the floor and the first, there is a message that is not done.
 
-So there is at most one range more than messages that are open below the highest done one. What follows an offset in the
-partition is told by whoever knows its messages, for offsets of one partition have gaps.
+So the number of ranges is at most one above the number of open messages below the highest done one. Offsets of one
+partition have gaps, so the caller passes a function that returns the next message after an offset.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
 Following = Callable[[int], int | None]
-"""The next message of the partition behind an offset, or None when it is the last one."""
+"""Returns the next message of the partition after an offset, or None after the last one."""
 
 
 class Done:
@@ -31,7 +31,7 @@ class Done:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Those above the floor, first and last."""
+        """The ranges above the floor, as pairs of first and last offset."""
         return list(zip(self.starts, self.ends, strict=True))
 
     @property
@@ -46,7 +46,7 @@ class Done:
         return place >= 0 and offset <= self.ends[place]
 
     def add(self, offset: int, following: Following) -> None:
-        """A message that was not done is."""
+        """Add a message that was not done before."""
         starts, ends = self.starts, self.ends
         if following(self.floor) == offset:
             self.floor = offset
@@ -69,7 +69,7 @@ class Done:
             ends.insert(place, offset)
 
     def beyond(self, offset: int) -> int:
-        """The lowest offset at or above this one that no range covers; it need not be a message."""
+        """Return the lowest offset at or above this one that is not done; there may be no message at it."""
         if offset <= self.floor:
             offset = self.floor + 1
         place = bisect_right(self.starts, offset) - 1

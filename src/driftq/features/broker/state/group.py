@@ -1,8 +1,8 @@
-"""A group of consumers of one topic: its streams, its lanes, and whose turn it is.
+"""A group of consumers of one topic: its streams, its partitions, and the order of their turns.
 
-Streams take turns in the order in which they came, over first deliveries and repeats alike; partitions that may have
-something to hand out take turns too. A lane that turns out to have nothing leaves the round, and comes back when
-something happens to it: so a round costs what it delivers, however many partitions and messages there are.
+Streams take turns in the order in which they joined, for first deliveries and repeats alike. Partitions that may have
+messages to deliver take turns too. A partition without such a message leaves the round, and returns when it changes.
+The cost of a round therefore depends on its deliveries, not on the number of partitions and messages.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _GATHERED_BYTES_MAX = 16 << 10
 
 
 class ConsumerStream:
-    """A consumer's connection in its group."""
+    """The connection of one consumer in its group."""
 
     def __init__(
         self, group: "ConsumerGroup", owner: str, outlet: ConsumerOutlet, lease_ms: int, credit: int, name: str = ""
@@ -25,25 +25,25 @@ class ConsumerStream:
         self.group = group
         self.owner = owner
         self.name = name
-        """What its client calls it; "" is no name."""
+        """The name that the client gave the stream; "" means none."""
         self.outlet = outlet
         self.lease_ms = lease_ms
         self.held = 0
-        """Live leases that count here."""
+        """How many valid leases count against its credit."""
         self.credit = credit
-        """How many it may hold; 0: any number."""
+        """How many leases it may hold; 0 means any number."""
         self._gathered: list[OutgoingMessage] = []
         self._gathered_bytes = 0
 
     def takes(self) -> bool:
-        """Can it be given another message?"""
-        # An outlet that was ready before the first message of this turn is, until it is handed what was gathered.
+        """Whether the stream accepts another message."""
+        # An outlet that was ready before the first gathered message stays ready until it gets the gathered ones.
         return (not self.credit or self.held < self.credit) and (bool(self._gathered) or self.outlet.ready())
 
     def give(self, delivery: OutgoingMessage, size: int) -> None:
-        """Take a message for the outlet, which gets it with others: at the latest when `hand_over` is called.
+        """Add a message for the outlet, which gets it together with others, at the latest in `hand_over`.
 
-        An outlet says whether there is room without knowing of them, so they are few.
+        The outlet's `ready` does not include gathered messages, so only a few are gathered.
         """
         self._gathered.append(delivery)
         self._gathered_bytes += size
@@ -51,22 +51,22 @@ class ConsumerStream:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Hand the outlet what it has not got yet."""
+        """Send the gathered messages to the outlet."""
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if gathered:
             self.outlet.deliver(gathered)
 
     def wake(self) -> None:
-        """Its outlet takes lines again."""
+        """Ask for a turn, because the outlet accepts lines again."""
         self.group.ask()
 
     def detach(self) -> None:
-        """The connection is gone; what was handed to it stays leased."""
+        """Leave the group, because the connection closed. Messages delivered to it stay leased."""
         self.group.leave(self)
 
 
 class ConsumerGroup:
-    """(topic, group)."""
+    """One group of consumers of one topic."""
 
     def __init__(self, name: str, index: Index, ask: "Callable[[ConsumerGroup], None]", now: Callable[[], int]) -> None:
         self.name = name
@@ -74,37 +74,39 @@ class ConsumerGroup:
         self.lanes: dict[int, Lane] = {}
         self.streams: list[ConsumerStream] = []
         self.left_at: int | None = None
-        """When the last stream left; None while there is one, or where there never was."""
+        """When the last stream left; None while there is one, or if there never was one."""
         self.round: dict[int, None] = {}
-        """Partitions that may have something to hand out, in the order of their turns."""
+        """Partitions that may have messages to deliver, in the order of their turns."""
         self.done = 0
-        """Messages that are done, in all partitions; what retention took may be among them."""
+        """The number of done messages in all partitions; it may include messages that retention has removed."""
         self.moved = False
-        """Was it put somewhere, now or before the checkpoint? Then it is known, even where it has done nothing."""
+        """Whether a seek has moved the group, in this run or before. Such a group is kept even if no
+        message is done.
+        """
         self.turn = 0
         self._ask = ask
         self._now = now
 
     def lane(self, partition: int, *, live: bool = True) -> Lane:
-        """The group in one partition."""
+        """Return the state of the group in one partition; create it if needed."""
         lane = self.lanes.get(partition)
         if lane is None:
             lane = self.lanes[partition] = Lane(partition, self.index, live=live)
         return lane
 
     def ask(self) -> None:
-        """Hand out what can be, in a turn of its own."""
+        """Request a turn in which messages are delivered."""
         if self.streams:
             self._ask(self)
 
     def stir(self, partition: int) -> None:
-        """Something happened in a partition that may let it go on."""
+        """Put a partition into the round and request a turn, because it may have a message to deliver."""
         if self.streams:
             self.round[partition] = None
             self._ask(self)
 
     def join(self, stream: ConsumerStream) -> None:
-        """A new stream."""
+        """Add a stream, and put all partitions with messages into the round."""
         self.streams.append(stream)
         self.left_at = None
         for partition, part in enumerate(self.index.parts):
@@ -113,7 +115,7 @@ class ConsumerGroup:
         self._ask(self)
 
     def leave(self, stream: ConsumerStream) -> None:
-        """It is gone; whose turn it was keeps it."""
+        """Remove a stream. The turn stays with the stream that has it."""
         if stream not in self.streams:
             return
         place = self.streams.index(stream)
@@ -125,7 +127,7 @@ class ConsumerGroup:
             self.round.clear()
 
     def end(self, owner: str, name: str) -> int:
-        """Let the streams of this owner and name leave, and end; return how many there were."""
+        """Remove and end the streams with this owner and name. Return how many there were."""
         ending = [stream for stream in self.streams if (stream.owner, stream.name) == (owner, name)]
         for stream in ending:
             self.leave(stream)
@@ -133,7 +135,7 @@ class ConsumerGroup:
         return len(ending)
 
     def next_stream(self, owner: str | None = None) -> ConsumerStream | None:
-        """Whose turn it is among those that take a message, and, where it is somebody's alone, are of that owner."""
+        """Return the next stream that accepts a message, or None; with `owner`, only a stream of that owner."""
         count = len(self.streams)
         for step in range(count):
             place = (self.turn + step) % count
@@ -143,21 +145,21 @@ class ConsumerGroup:
         return None
 
     def took(self, stream: ConsumerStream) -> None:
-        """It has had its turn."""
+        """Move the turn to the stream after this one."""
         streams = self.streams
         self.turn = (streams.index(stream) + 1) % len(streams) if len(streams) > 1 else 0
 
     def idle_ms(self) -> int:
-        """How long there has been no stream."""
+        """Return for how many milliseconds the group has had no stream."""
         return self._now() - self.left_at if self.left_at is not None else 0
 
     def capture(self) -> list[LaneState]:
-        """Every lane that has anything to keep."""
+        """Return the state of every partition with something to keep."""
         lanes = [lane for _, lane in sorted(self.lanes.items())]
         return [lane.capture() for lane in lanes if lane.count or lane.retries or lane.done.last >= 0]
 
     def restore(self, states: list[LaneState]) -> None:
-        """And back."""
+        """Restore the state of the partitions from a checkpoint."""
         self.moved = not states
         for state in states:
             self.lanes[state.partition] = Lane.of(state, self.index)

@@ -1,4 +1,4 @@
-"""One group in one partition: what is done, what is open, and what may be handed out next.
+"""One group in one partition: which messages are done, which are open, and which can be delivered next.
 
     fresh ─deliver─► LEASED ─ack─► done
                       │  ▲
@@ -6,18 +6,19 @@
                       ▼  │
                    WAITING ─due─► READY
 
-A release, which its owner asks for, goes from LEASED straight to READY and takes the attempt back.
+A release, which the owner requests, goes from LEASED directly to READY and takes the attempt back.
 
-An open message (`OpenDelivery`) has been delivered and is not done; it takes one of the group's places in the partition
-until it is. After a restart those with a recorded failure are open too, with nobody as their owner. While a frame about
-a message is under way it is `settling`, and neither time nor another call touches it. While a seek is under way nothing
-is handed out, and nothing logged of what was: it would be behind the seek, which ends all deliveries.
+An open message (`OpenDelivery`) was delivered and is not done; until it is done, it takes one of the group's places in
+the partition. After a restart, messages with a recorded failure are open too, without an owner. While a frame about a
+message is being logged, the message is `settling`: neither timers nor other calls change it. While a seek is being
+logged, nothing is delivered and no outcome is logged: its frame would come after the seek, which ends all deliveries.
 
 Invariants
-- every message below `cursor` is done or open, so fresh ones are handed out in the order of their offsets;
-- `ready` holds every READY message; what it holds beside is passed over.
+- every message below `cursor` is done or open, so fresh messages are delivered in the order of their offsets;
+- `ready` contains every READY message; other entries in it are ignored.
 
-In replay the messages of the partition are not known yet: done offsets are gathered in `raw`, and `settle` orders them.
+In replay the messages of the partition are not known yet: done offsets are gathered in `raw`, and `settle` orders
+them.
 """
 
 from enum import Enum, auto
@@ -32,13 +33,13 @@ from driftq.system.runtime import Pending
 
 
 class Holder(Protocol):
-    """Whose credit a lease takes."""
+    """The stream whose credit a lease takes."""
 
     held: int
 
 
 class State(Enum):
-    """Of an open message."""
+    """The state of an open message."""
 
     LEASED = auto()
     WAITING = auto()
@@ -71,44 +72,44 @@ class OpenDelivery:
         self.attempts = attempts
         self.last_error = last_error
         self.doomed = False
-        """Its worker does not want it tried again."""
+        """Whether its worker asked not to try it again."""
         self.state = State.READY
         self.owner: str | None = None
-        """Who received the last delivery; None where this run has made none."""
+        """The owner of the last delivery; None if this run has not delivered it."""
         self.due = 0
-        """LEASED: when the lease ends; WAITING: when it is ready. Monotonic milliseconds."""
+        """The end of the lease (LEASED) or of the delay (WAITING), in monotonic milliseconds."""
         self.stream: Holder | None = None
         self.size = 0
         self.stored_ts = 0
         self.limit = 0
-        """`max_attempts` of its policy."""
+        """The `max_attempts` of its retry policy."""
         self.policy: tuple[int, int] = (0, 0)
-        """`backoff_ms` and `max_backoff_ms`."""
+        """The `backoff_ms` and `max_backoff_ms` of its retry policy."""
         self.scope: KeyOwner | None = None
         self.settling: Pending[None] | None = None
         self.void = False
-        """It is not this lane's any more: done, or left behind by a seek."""
+        """Whether it no longer belongs to this partition state: done, or ended by a seek."""
 
     @property
     def is_spent(self) -> bool:
-        """Is it to become a dead letter, and not to be tried again?"""
+        """Whether the message becomes a dead letter instead of another attempt."""
         return self.doomed or 0 < self.limit <= self.attempts
 
     def free_credit(self) -> None:
-        """Its lease is over."""
+        """Return its credit to the stream, because the lease is over."""
         if self.stream is not None:
             self.stream.held -= 1
             self.stream = None
 
     def take_credit(self, stream: Holder) -> None:
-        """Hold it again, unless it is not this lane's any more."""
+        """Take a credit of the stream again, unless the delivery is void."""
         if not self.void:
             self.stream = stream
             stream.held += 1
 
 
 class Lane:
-    """One group in one partition."""
+    """The state of one group in one partition."""
 
     __slots__ = (
         "caught_up",
@@ -131,10 +132,12 @@ class Lane:
         self.index = index
         self.done = Done()
         self.count = 0
-        """How many messages are done, and how many bytes they have."""
+        """The number of done messages; `size` is their total in bytes."""
         self.size = 0
         self.caught_up = False
-        """Has the group once been within the limits of backpressure here, since it was last put somewhere?"""
+        """Whether the group was within the limits of backpressure in this partition at least once
+        since its last seek.
+        """
         self.retries: dict[int, RetryState] = {}
         self.raw: dict[int, int] | None = None if live else {}
         self.open: dict[int, OpenDelivery] = {}
@@ -142,27 +145,27 @@ class Lane:
         self.cursor = 0
         self.fetching = False
         self.moving: Pending[None] | None = None
-        """A seek on its way to the log: who ends or fails a delivery waits for it."""
+        """A seek that is being logged. Calls that settle a delivery wait for it."""
         self._retire()
 
     @property
     def lag(self) -> int:
-        """Messages that are stored and not done."""
+        """The number of messages that are stored and not done."""
         return max(0, self.index.parts[self.partition].count - self.count)
 
     @property
     def lag_size(self) -> int:
-        """Their bytes."""
+        """The bytes of keys and values that are stored and not done."""
         return max(0, self.index.parts[self.partition].size - self.size)
 
     def following(self, offset: int) -> int | None:
-        """The next message behind an offset."""
+        """Return the next message after an offset, or None."""
         return self.index.at_or_after(self.partition, offset + 1)
 
-    # What frames say
+    # Committed frames
 
     def finish(self, offset: int, size: int) -> None:
-        """A message is done."""
+        """Record that a message is done."""
         self.retries.pop(offset, None)
         if self.raw is not None:
             self.raw[offset] = size
@@ -172,7 +175,7 @@ class Lane:
             self.size += size
 
     def land(self, landing: Landing) -> None:
-        """A seek."""
+        """Apply a seek: end all deliveries and set the new position."""
         for entry in self.open.values():
             entry.void = True
             entry.free_credit()
@@ -188,7 +191,7 @@ class Lane:
         self._retire()
 
     def trim(self, start: int, gone: Trimmed) -> None:
-        """Retention takes what is below an offset, all of it done: it does not count any more."""
+        """Subtract done messages below an offset from the totals, because retention removes them."""
         count, size = gone.count, gone.size
         for offset in [offset for offset in self.raw or () if offset < start]:
             assert self.raw is not None
@@ -200,22 +203,22 @@ class Lane:
         self.size = max(0, self.size - size)
 
     def _retire(self) -> None:
-        """What is done for every group is done here."""
+        """Record messages as done that are done for every group."""
         for offset, size in self.index.parts[self.partition].retired.items():
             if offset > self.done.floor:
                 self.finish(offset, size)
 
     def settle(self) -> None:
-        """Recovery is over: the messages of the partition are known."""
+        """Finish recovery: order the gathered done offsets, because the messages of the partition are known now."""
         raw, self.raw = self.raw or {}, None
         for offset in sorted(raw):
             self.finish(offset, raw[offset])
         self.retries = {offset: fact for offset, fact in self.retries.items() if offset not in self.done}
 
-    # What may be handed out
+    # Deliveries
 
     def next_ready(self) -> OpenDelivery | None:
-        """The lowest message that is to be tried again."""
+        """Return the lowest message to deliver again, or None."""
         while self.ready:
             entry = self.open.get(self.ready[0])
             if entry is not None and entry.state is State.READY and entry.settling is None:
@@ -224,7 +227,7 @@ class Lane:
         return None
 
     def next_fresh(self) -> int | None:
-        """The lowest message that nobody was given yet."""
+        """Return the lowest message that was never delivered, or None."""
         offset: int | None = self.cursor
         while offset is not None:
             offset = self.index.at_or_after(self.partition, self.done.beyond(offset))
@@ -236,18 +239,18 @@ class Lane:
         return offset
 
     def hand_out(self, entry: OpenDelivery) -> None:
-        """It is open."""
+        """Record a message as open."""
         self.open[entry.offset] = entry
         if entry.offset == self.cursor:
             self.cursor += 1
 
     def make_ready(self, entry: OpenDelivery) -> None:
-        """It may be tried again."""
+        """Allow another delivery of a message."""
         entry.state = State.READY
         heappush(self.ready, entry.offset)
 
     def close(self, entry: OpenDelivery) -> None:
-        """It is open no more; another delivery of the same message, behind a seek, is."""
+        """Close this delivery. A newer delivery of the same offset, made after a seek, is left alone."""
         if self.open.get(entry.offset) is entry:
             del self.open[entry.offset]
         entry.void = True
@@ -256,7 +259,7 @@ class Lane:
     # Checkpoints
 
     def capture(self) -> LaneState:
-        """Everything a restart needs."""
+        """Return the state that a restart needs."""
         done = self.done
         return LaneState(
             self.partition, done.floor, done.ranges, self.count, self.size, self.caught_up, dict(self.retries)
@@ -264,7 +267,7 @@ class Lane:
 
     @classmethod
     def of(cls, state: LaneState, index: Index) -> "Lane":
-        """The lane of a checkpoint."""
+        """Return the partition state of a checkpoint."""
         lane = cls(state.partition, index, live=False)
         lane.done = Done(state.floor, state.ranges)
         lane.count, lane.size, lane.caught_up = state.count, state.size, state.caught_up

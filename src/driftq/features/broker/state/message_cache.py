@@ -1,19 +1,19 @@
-"""Messages that are likely to be handed out soon, as they were decoded: the newest of topics that somebody consumes,
-and what was read ahead of a backlog.
+"""A cache of decoded messages that will probably be delivered soon: the newest messages of topics with consumers, and
+messages that were read ahead of a backlog.
 
-It is a cache over what is committed: a message that is not in it is read from its block. It holds so many bytes for the
-whole broker; the first in is the first out.
+The cache contains only committed messages. A message that is not in it is read from its block. Its size limit in bytes
+applies to the whole broker; the oldest entry is removed first.
 """
 
 from driftq.features.broker.state.stored_messages import Read, to_data
 
 BYTES_MAX = 16 << 20
 _OWN_BYTES = 512
-"""What a message takes beside what is stored of it, about."""
+"""The approximate size of a cached message in bytes, without its stored JSON."""
 
 
 class Recent:
-    """Messages by topic and offset."""
+    """Cached messages, by topic id and offset."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -24,15 +24,15 @@ class Recent:
         return len(self._kept)
 
     def get(self, topic_id: int, offset: int) -> Read | None:
-        """A message, if it is here."""
+        """Return a cached message, or None."""
         found = self._kept.get((topic_id, offset))
         return None if found is None else found[0]
 
     def put(self, topic_id: int, offset: int, found: Read) -> None:
-        """Keep a message."""
+        """Add a message to the cache."""
         if (topic_id, offset) in self._kept:
             return
-        # An envelope may be far longer than the text it is around.
+        # An envelope may be much longer than key and value.
         size = found.stored_size
         weight = _OWN_BYTES + (len(to_data(found.message)) if size is None else size)
         self._kept[topic_id, offset] = found, weight

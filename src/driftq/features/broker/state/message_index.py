@@ -1,14 +1,14 @@
-"""Which messages a topic has, per partition: their offsets in order, how many and how large they are.
+"""The index of a topic's messages per partition: their offsets in order, their number and their size.
 
-Offsets are the topic's: message `n` of the log is offset `n - 1`. A topic of one partition stores nothing per message;
-one of several keeps the partition of each message, packed (`Spread`). A start finds it again in the tags of records,
-which hold it as `p<k>`: for a sealed segment in its index of tags, without reading a payload (`TagIndexes.numbered`);
-for the rest, and where that index is missing or damaged, in the blocks.
+Offsets belong to the topic: message `n` of the log is offset `n - 1`. A topic with one partition stores nothing per
+message; with several, it stores the partition of each message, packed (`Spread`). A start reads the partitions from
+the tags of records, which are `p<k>`: for a sealed segment from its tag index, without reading a payload
+(`TagIndexes.numbered`); for other segments, and if that index is missing or damaged, from the blocks.
 
-Below `start` there is nothing: retention has taken it. While a trim is being logged what it will take is not handed out
-any more (`leave`), and if it comes to nothing it is again.
+Retention has removed all messages below `start`. While a trim is being logged, the messages that it will remove are
+not delivered (`leave`); if the trim fails, they are delivered again.
 
-`incoming` is what has been sent to the log and is not committed: it counts for backpressure and for nothing else.
+`incoming` counts messages that were sent to the log and are not committed. Only backpressure uses it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,40 +27,40 @@ _decode = json.Decoder(list[Message]).decode
 
 
 def tag_of(partition: int) -> str:
-    """The tag of a partition's records."""
+    """Return the tag of a partition's records."""
     return f"p{partition}"
 
 
 class Partition:
-    """One partition's messages."""
+    """The totals of one partition."""
 
     __slots__ = ("count", "incoming", "incoming_size", "retired", "size")
 
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
-        """Bytes of keys and values."""
+        """The bytes of keys and values."""
         self.incoming = 0
         self.incoming_size = 0
         self.retired: dict[int, int] = {}
-        """Messages that are done for every group, and their sizes."""
+        """Messages that are done for every group, with their sizes."""
 
 
 class Index:
-    """All messages of one topic."""
+    """The messages of one topic, by partition."""
 
     def __init__(self, partitions: int) -> None:
         self.parts = [Partition() for _ in range(partitions)]
         self.head = 0
-        """One more than the highest offset there is."""
+        """The highest offset plus one."""
         self.start = 0
-        """The lowest offset there may be."""
+        """The lowest offset that may exist."""
         self._first = 0
-        """The lowest one that is handed out."""
+        """The lowest offset that may be delivered."""
         self._spread = Spread(partitions) if partitions > 1 else None
 
     def add(self, partition: int, offset: int, size: int) -> None:
-        """A message, at the end."""
+        """Add a message at the end."""
         part = self.parts[partition]
         part.count += 1
         part.size += size
@@ -69,19 +69,19 @@ class Index:
         self.head = max(self.head, offset + 1)
 
     def place(self, offset: int, partitions: Sequence[int]) -> None:
-        """Messages that follow one another from an offset on, and are counted already."""
+        """Record the partitions of consecutive messages that are already in the totals."""
         if self._spread is not None:
             self._spread.extend(offset, partitions)
 
     def at_or_after(self, partition: int, offset: int) -> int | None:
-        """The first message of a partition that is not below an offset."""
+        """Return the first message of a partition at or above an offset, or None."""
         offset = max(offset, self._first)
         if self._spread is None:
             return offset if offset < self.head else None
         return self._spread.at_or_after(partition, offset)
 
     def from_on(self, partition: int, offset: int, end: int, most: int) -> Sequence[int]:
-        """Return so many messages of a partition at most, from one of them on and below `end`."""
+        """Return up to `most` messages of a partition, starting with the message `offset` and below `end`."""
         if self._spread is None:
             return range(offset, max(offset + 1, min(offset + most, end, self.head)))
         found = [offset]
@@ -92,11 +92,11 @@ class Index:
         return found
 
     def last(self, partition: int) -> int:
-        """The highest message of a partition, or -1."""
+        """Return the highest message of a partition, or -1."""
         return self.head - 1 if self._spread is None else self._spread.last(partition)
 
     def partition_at(self, offset: int) -> int | None:
-        """The partition of a message."""
+        """Return the partition of a message, or None."""
         if not self.start <= offset < self.head:
             return None
         return 0 if self._spread is None else self._spread.partition_at(offset)
@@ -104,11 +104,13 @@ class Index:
     # Retention
 
     def leave(self, start: int) -> None:
-        """What is below an offset is about to go; with `start` itself: it stays."""
+        """Stop delivering messages below an offset, because a trim is about to remove them. `leave(index.start)`
+        undoes it.
+        """
         self._first = start
 
     def trim(self, start: int, taken: list[Trimmed]) -> None:
-        """What is below an offset is gone, so many messages and bytes per partition."""
+        """Remove all messages below an offset, and subtract them from the totals."""
         self.cut(start)
         for gone in taken:
             part = self.parts[gone.partition]
@@ -116,7 +118,7 @@ class Index:
             part.size = max(0, part.size - gone.size)
 
     def cut(self, start: int) -> None:
-        """Below an offset there is nothing."""
+        """Set the lowest offset. The totals stay the same."""
         self.start = max(self.start, start)
         self._first = self.start
         self.head = max(self.head, self.start)
@@ -128,10 +130,10 @@ class Index:
 
 
 class IndexReader:
-    """Fills the index of a topic that recovery has brought back.
+    """Fills the index of a topic that recovery has restored.
 
-    Up to offset `known` the totals are those of a checkpoint. Later messages are read, and those with an envelope
-    are passed to `heard`; of the others nothing is kept.
+    Up to offset `known` the totals come from a checkpoint. Later messages are read, and those with an envelope are
+    passed to `heard`; the others are only counted.
     """
 
     def __init__(
@@ -145,10 +147,10 @@ class IndexReader:
         self._single = len(index.parts) == 1
         self._numbers = {tag_of(number).encode(): number for number in range(len(index.parts))}
         self._columns: tuple[int, list[Column] | None] = (0, None)
-        """The partitions in each block of one segment, by its uid."""
+        """The uid of a segment, and the partitions in each of its blocks."""
 
     def read(self, totals: list[tuple[int, int]]) -> None:
-        """Fill the index. Raises OSError."""
+        """Fill the index. Raise OSError."""
         index, topic = self._index, self._topic
         for partition, (count, size) in zip(index.parts, totals, strict=False):
             partition.count, partition.size = count, size
@@ -162,7 +164,7 @@ class IndexReader:
         index.head = max(index.head, topic.head)
 
     def _column(self, part: LogPart) -> "Column | None":
-        """Return the partition of each row of a part; None where its block has to be read."""
+        """Return the partition of each row of a part; None if its block has to be read."""
         segment = part.segment
         if self._single or not segment.sealed or segment.resident or part.end_seq - 1 > self._known:
             return None
@@ -185,7 +187,7 @@ class IndexReader:
             numbers = [0 if tag is None else self._numbers[tag] for tag in tags]
         index.place(part.first_seq + begin - 1, numbers)
         if first < part.count:
-            # One call for all of a part: at a start there may be a million messages.
+            # Decode a whole part in one call: at a start there may be a million messages.
             messages = _decode(b"[%b]" % b",".join(source.data(first, part.count)))
             offset = part.first_seq + first - 1
             numbers = [0] * len(messages) if self._single else numbers[first - begin :]
@@ -198,7 +200,7 @@ class IndexReader:
 
 
 def _count(index: Index, numbers: list[int], messages: list[Message]) -> None:
-    """Messages, with the partition of each."""
+    """Add messages to the totals, each with its partition."""
     if len(index.parts) > 1:
         for number, message in zip(numbers, messages, strict=True):
             part = index.parts[number]

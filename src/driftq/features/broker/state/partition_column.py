@@ -1,15 +1,15 @@
-"""Which partition each message of a topic is in, packed: what follows an offset in its partition is found in memory.
+"""The partition of each message of a topic, packed, so that the next message of a partition is found in memory.
 
     column:  0 2 1 1 0 …   one number per message, in chunks of 4096
              sealed, sealed, …, tail
 
-A full chunk is kept compressed beside the set of partitions that are in it; the last one is as it is. Numbers of a few
-partitions come down to their entropy that way: a tenth to half a byte per message. A chunk that is looked into stays
-unpacked for a while, so whoever works through a topic unpacks it once.
+A full chunk is kept compressed, together with the set of partitions in it; the last chunk is not compressed. For a few
+partitions this takes a tenth to half a byte per message. A chunk that was read stays unpacked in a cache, so a reader
+that goes through a topic unpacks each chunk once.
 
 Invariants
-- offset `n` stands at place `n % 4096` of chunk `n // 4096`; chunks below the first one kept are gone;
-- a place without message, or whose message was lost before it was counted, has the number `nobody`.
+- offset `n` is at place `n % 4096` of chunk `n // 4096`; chunks below the first one kept are gone;
+- a place without a message, or whose message was lost before it was counted, has the number `nobody`.
 """
 
 import zlib
@@ -21,9 +21,9 @@ from driftq.storage.segments.tag_codes import Column
 
 CHUNK = 4096
 _SPAN = 256
-"""Chunks whose partitions are summed up, so that a long way without a message of one is quick."""
+"""How many chunks share one summary of their partitions, so that a search skips them quickly."""
 NARROW_MAX = 255
-"""The number of so many partitions fits one byte, and there is one left for `nobody`."""
+"""Up to this number of partitions, a partition number fits in one byte, with one value left for `nobody`."""
 _UNPACKED_MAX = 256
 _FASTEST = 1
 
@@ -38,11 +38,11 @@ class Spread:
         self.nobody = (1 << 16) - 1 if self._wide else NARROW_MAX
         self._sealed: list[bytes] = []
         self._masks: list[int] = []
-        """Which partitions are in each sealed chunk, as bits."""
+        """The partitions in each sealed chunk, as bits."""
         self._spans: dict[int, int] = {}
-        """The same for so many chunks at once, by number."""
+        """The partitions in each span of `_SPAN` chunks, as bits, by span number."""
         self._first = 0
-        """The chunk that `_sealed` begins with."""
+        """The number of the first chunk in `_sealed`."""
         self._tail: Column = self._column()
         self._lasts = array("q", [-1]) * partitions
 
@@ -51,15 +51,15 @@ class Spread:
 
     @property
     def head(self) -> int:
-        """One more than the highest offset it knows of."""
+        """The highest known offset plus one."""
         return (self._first + len(self._sealed)) * CHUNK + len(self._tail)
 
     def last(self, partition: int) -> int:
-        """The highest message of a partition, or -1."""
+        """Return the highest message of a partition, or -1."""
         return self._lasts[partition]
 
     def add(self, partition: int, offset: int) -> None:
-        """A message, behind all others."""
+        """Add a message after all others."""
         if offset > self.head:
             self._skip_to(offset)
         self._tail.append(partition)
@@ -68,7 +68,7 @@ class Spread:
             self._seal()
 
     def extend(self, offset: int, partitions: Sequence[int]) -> None:
-        """Messages that follow one another from an offset on, a chunk at a time: at a start there may be a million."""
+        """Add consecutive messages, a chunk at a time: at a start there may be a million."""
         if offset > self.head:
             self._skip_to(offset)
         done = 0
@@ -89,7 +89,7 @@ class Spread:
         return [(partition, column.rindex(partition)) for partition in set(column)]
 
     def _skip_to(self, offset: int) -> None:
-        """Offsets without message."""
+        """Fill the places up to an offset with `nobody`."""
         if not self._sealed and not self._tail:
             self._first = offset // CHUNK
         while self.head < offset:
@@ -111,7 +111,7 @@ class Spread:
         self._tail = self._column()
 
     def partition_at(self, offset: int) -> int | None:
-        """The partition of a message; None where there is none."""
+        """Return the partition of a message; None if there is no message."""
         number, place = divmod(offset, CHUNK)
         if offset >= self.head or number < self._first:
             return None
@@ -119,7 +119,7 @@ class Spread:
         return None if partition == self.nobody else partition
 
     def at_or_after(self, partition: int, offset: int) -> int | None:
-        """The first message of a partition that is not below an offset."""
+        """Return the first message of a partition at or above an offset, or None."""
         if offset > self._lasts[partition]:
             return None
         offset = max(offset, self._first * CHUNK)
@@ -134,7 +134,7 @@ class Spread:
         return number * CHUNK + found if found >= 0 else None
 
     def _next(self, number: int, partition: int) -> int:
-        """The first chunk from this one on that may have the partition, or the tail."""
+        """Return the first chunk from `number` on that may contain the partition, or the tail."""
         end = self._first + len(self._sealed)
         while number < end and not self._masks[number - self._first] >> partition & 1:
             skip = number % _SPAN == 0 and not self._spans[number // _SPAN] >> partition & 1
@@ -148,7 +148,7 @@ class Spread:
         return _unpacked_wide(self._sealed[place]) if self._wide else _unpacked(self._sealed[place])
 
     def trim(self, start: int) -> None:
-        """Nobody asks for messages below an offset any more."""
+        """Drop the chunks below an offset."""
         gone = min(start // CHUNK - self._first, len(self._sealed))
         if gone > 0:
             del self._sealed[:gone], self._masks[:gone]

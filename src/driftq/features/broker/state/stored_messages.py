@@ -1,4 +1,4 @@
-"""Messages as records: their JSON, their place, and reading one back."""
+"""Messages as records: their JSON, their partition, and how they are read."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _PRIME, _BASIS, _U32 = 0x01000193, 0x811C9DC5, 0xFFFFFFFF
 
 
 class _Stored(Struct, frozen=True, omit_defaults=True):
-    """`data` of a record: key and value are always there."""
+    """The `data` of a record: key and value are always present."""
 
     key: str
     value: str
@@ -30,7 +30,7 @@ _decode_all = json.Decoder(list[Message]).decode
 
 
 def to_data(message: Message) -> bytes:
-    """The JSON of a message."""
+    """Return the stored JSON of a message."""
     return _encode(_Stored(message.key, message.value, message.envelope, message.routing))
 
 
@@ -53,7 +53,7 @@ def dead_letter(message: Message, note: DlqNote) -> Message:
 
 
 class FoundMessage(NamedTuple):
-    """A message where it was found."""
+    """A message with its offset and time."""
 
     offset: int
     ts: int
@@ -66,13 +66,13 @@ class Read(NamedTuple):
     message: Message
     ts: int
     stored_size: int | None = None
-    """Bytes of its JSON, where that was read."""
+    """The size of its JSON in bytes; None if it was not read from a record."""
 
 
 def read_messages(engine: Engine, topic: Topic, offsets: Sequence[int]) -> dict[int, Read] | Fetch:
-    """Messages, ascending, up to so many bytes; or what to wait for before asking again. Lost ones are not among them.
+    """Return messages by offset, up to `_AHEAD_BYTES`, or the Fetch to wait for before the next call.
 
-    Raises DriftQError.
+    `offsets` are ascending. Lost messages are left out. Raise DriftQError.
     """
     slices = engine.rows(topic, [offset + 1 for offset in offsets], _AHEAD_BYTES)
     if isinstance(slices, Fetch):
@@ -91,7 +91,10 @@ def read_messages(engine: Engine, topic: Topic, offsets: Sequence[int]) -> dict[
 
 
 async def read_page(engine: Engine, topic: Topic, offset: int, end: int) -> tuple[list[FoundMessage], int]:
-    """Messages from an offset on, below another, up to so many bytes; and where to go on. Lost ones are left out."""
+    """Return messages from `offset` to before `end`, up to `_PAGE_BYTES`, and the offset to continue from.
+
+    Lost messages are left out.
+    """
     seqs = range(offset + 1, end + 1)
     slices = engine.rows(topic, seqs, _PAGE_BYTES)
     while isinstance(slices, Fetch):
@@ -103,12 +106,12 @@ async def read_page(engine: Engine, topic: Topic, offset: int, end: int) -> tupl
             times = source.times(row, row + 1)
             ts = times if isinstance(times, int) else times[0]
             found.append(FoundMessage(source.first_seq + row - 1, ts, _decode(source.data(row, row + 1)[0])))
-    # Where the bytes ran out it goes on behind the last one; else what is missing is lost.
+    # If the byte limit was reached, continue after the last message; otherwise the missing messages are lost.
     return found, found[-1].offset + 1 if 0 < len(found) < len(seqs) else end
 
 
 async def wait_for_message(engine: Engine, topic: Topic, offset: int) -> Message | None:
-    """The same, whatever it has to wait for."""
+    """Return one message, waiting for its block if needed; None if it is lost."""
     found = read_messages(engine, topic, [offset])
     while isinstance(found, Fetch):
         await found
@@ -117,7 +120,7 @@ async def wait_for_message(engine: Engine, topic: Topic, offset: int) -> Message
 
 
 def fnv1a32(text: str) -> int:
-    """The hash that keys are placed by; it never changes."""
+    """Return the hash that places keys in partitions; it must never change."""
     value = _BASIS
     for byte in text.encode():
         value = (value ^ byte) * _PRIME & _U32
@@ -125,5 +128,5 @@ def fnv1a32(text: str) -> int:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """Where a message goes of which nobody says where."""
+    """Return the partition of a message whose producer did not choose one."""
     return fnv1a32(key) % partitions if key and partitions > 1 else 0
