@@ -1,1 +1,1 @@
-"""Keys of producers and consumers."""
+"""Idempotency keys of producers and consumers: which work was done already."""

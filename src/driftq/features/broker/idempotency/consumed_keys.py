@@ -1,17 +1,17 @@
-"""What groups have done with keyed messages (http-v1 §13.3 to §13.5): one entry per tenant, topic, group and key.
+"""Outcomes of keyed messages in groups (http-v1 §13.3 to §13.5): one entry per tenant, topic, group and key.
 
     absent ─deliver, begin─► PENDING ─ack, commit─► COMMITTED ─window over, nothing open─► absent
       FAILED ─deliver, begin──►│ └──nack, fail──► FAILED ─window over─► absent
 
-Pure: it knows neither clock nor log; `now` is the engine's time in ms. Outcomes are applied when their frame is, live
-and in replay; PENDING is never logged, so every lease is void after a restart.
+Pure: this module has no access to clock or log; `now` is the engine's time in ms. Outcomes are applied when their
+frame is applied, live and in replay. PENDING is never logged, so all leases end with a restart.
 
 Invariants
-- Of two owners at most one has a live lease on a key. While an outcome is being logged (`settle`) its owner holds the
-  key however long the disk takes, so nobody does the work a second time behind a commit that is under way.
+- Of two owners at most one has a valid lease on a key. While an outcome is being logged (`settle`), its owner holds the
+  key however long the disk takes, so no other owner repeats the work while a commit is pending.
 - COMMITTED is final within its window: no begin, failure or second commit changes it or its result.
-- A message that was stored before the end of the window of a COMMITTED entry is skipped, whenever it comes up: the
-  entry stays as long as one of those that are known is not done.
+- A message that was stored before the end of the window of a COMMITTED entry is skipped, whenever it is delivered: the
+  entry stays as long as one of its known messages is not done.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ from driftq.features.broker.protocols import KeyOwner
 
 _SWEEP_MAX = 1000
 _RECHECK_MS = 60_000
-"""How soon an entry that had to stay beyond its window is looked at again."""
+"""After how many milliseconds an entry is checked again that had to stay longer than its window."""
 
 
 class Status(Enum):
-    """How the work of a key stands for a group."""
+    """The status of a key's work for a group."""
 
     PENDING = "PENDING"
     COMMITTED = "COMMITTED"
@@ -38,7 +38,7 @@ class Status(Enum):
 
 
 class ConsumedKey(Struct):
-    """What is known of one piece of work."""
+    """The state of the work of one key for one group."""
 
     status: Status
     updated_at: int
@@ -48,19 +48,19 @@ class ConsumedKey(Struct):
     last_error: str = ""
     partition: int = -1
     offset: int = -1
-    """The delivery that the lease came with, if it came with one."""
+    """The delivery that the lease belongs to; -1 if there is none."""
     settling: int = 0
-    """Outcomes that are being logged."""
+    """How many outcomes of the key are being logged."""
     queued: bool = False
-    """Does it stand in the queue of what may be over?"""
+    """Whether the entry is in the expiry queue."""
 
     def held(self, now: int) -> bool:
-        """Has somebody a live lease?"""
+        """Whether an owner has a valid lease."""
         return self.status is Status.PENDING and (now < self.lease_until or self.settling > 0)
 
 
 class ConsumeOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """An outcome as it is logged (kind 72) and stands in checkpoints."""
+    """An outcome, as logged (kind 72) and as stored in checkpoints."""
 
     tenant: str
     topic: str
@@ -71,47 +71,47 @@ class ConsumeOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields
     result: bytes = b""
     last_error: str = ""
     offsets: list[int] = []
-    """Messages with this key that were known then."""
+    """The known messages with this key at that time."""
 
 
 class LeaseHeldError(PreconditionError):
-    """Another owner works on it."""
+    """Raised when another owner has the lease on the key."""
 
     def __init__(self) -> None:
         super().__init__("idempotency: lease held by another worker")
 
 
 class KeyLeaseLostError(PreconditionError):
-    """The owner's time was over."""
+    """Raised when the owner's lease has expired."""
 
     def __init__(self) -> None:
         super().__init__("idempotency: lease lost or expired")
 
 
 class KeyNotFoundError(NotFoundError):
-    """Nobody has begun it."""
+    """Raised when no owner has begun work on the key."""
 
     def __init__(self) -> None:
         super().__init__("idempotency: key not found")
 
 
 def producers(scope: KeyOwner) -> Id:
-    """The same key as its producer has it."""
+    """Return the identity of this key in the produce scope."""
     return scope.tenant, scope.topic, scope.key
 
 
 class ConsumeScope:
-    """All entries of all groups."""
+    """The entries of all groups."""
 
     def __init__(self, ttl_ms: int, pending_ttl_ms: int, produced: ProduceScope) -> None:
-        """`ttl_ms` 0: a commit is remembered for ever. What is not committed goes after `pending_ttl_ms` then."""
+        """Set the windows. With `ttl_ms` 0 commits are kept forever, and other entries for `pending_ttl_ms`."""
         self._ttl_ms = ttl_ms
         self._pending_ttl_ms = ttl_ms or pending_ttl_ms
         self._produced = produced
         self._entries: dict[KeyOwner, ConsumedKey] = {}
         self._queue: list[tuple[int, KeyOwner]] = []
         self.is_done: Callable[[str, str, int], bool] = lambda _topic, _group, _offset: True
-        """Is an offset of a topic done for a group? Who knows that says so here."""
+        """Whether an offset of a topic is done for a group. The broker sets this function."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -119,19 +119,19 @@ class ConsumeScope:
     # Deliveries
 
     def holder(self, scope: KeyOwner, now: int) -> str | None:
-        """The owner of the live lease on the key, if there is one."""
+        """Return the owner of the valid lease on the key, or None."""
         entry = self._entries.get(scope)
         return entry.owner if entry is not None and entry.held(now) else None
 
     def is_committed(self, scope: KeyOwner, stored_ts: int) -> bool:
-        """Is the work of a message that was stored then done already?"""
+        """Whether the work of a message that was stored at `stored_ts` is done already."""
         entry = self._entries.get(scope)
         if entry is None or entry.status is not Status.COMMITTED:
             return False
         return not self._ttl_ms or stored_ts < entry.updated_at + self._ttl_ms
 
     def deliver(self, scope: KeyOwner, owner: str, lease_until: int, now: int, *, partition: int, offset: int) -> None:
-        """A message with the key was handed to an owner, or its lease was extended."""
+        """Lease the key to the owner of a delivery. Called again when the lease of the delivery is extended."""
         entry = self._take(scope, owner, lease_until, now)
         entry.partition, entry.offset = partition, offset
 
@@ -142,15 +142,15 @@ class ConsumeScope:
             entry.lease_until = 0
 
     def void(self, topic: str, group: str) -> None:
-        """The leases of a group are void: it was moved."""
+        """End all leases of a group, because its position was moved."""
         for scope, entry in self._entries.items():
             if scope.topic == topic and scope.group == group:
                 entry.lease_until = 0
 
-    # What an owner does
+    # Calls by an owner
 
     def find(self, scope: KeyOwner, now: int) -> ConsumedKey | None:
-        """The entry, unless its time is over."""
+        """Return the entry, or None if there is none or its window is over."""
         entry = self._entries.get(scope)
         if entry is not None and self._is_over(scope, entry, now):
             self._drop(scope, now)
@@ -158,7 +158,7 @@ class ConsumeScope:
         return entry
 
     def begin(self, scope: KeyOwner, owner: str, lease_until: int, now: int) -> ConsumedKey:
-        """The entry as it stands now: COMMITTED, or this owner's. Raises LeaseHeldError."""
+        """Return the entry: COMMITTED, or leased to this owner. Raise LeaseHeldError."""
         entry = self.find(scope, now)
         if entry is not None:
             if entry.status is Status.COMMITTED:
@@ -168,7 +168,7 @@ class ConsumeScope:
         return self._take(scope, owner, lease_until, now)
 
     def owned(self, scope: KeyOwner, owner: str, now: int) -> ConsumedKey:
-        """The live PENDING entry of this owner. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError."""
+        """Return the valid PENDING entry of this owner. Raise KeyNotFoundError, LeaseHeldError, KeyLeaseLostError."""
         entry = self.find(scope, now)
         if entry is None:
             raise KeyNotFoundError
@@ -179,19 +179,19 @@ class ConsumeScope:
         return entry
 
     def settle(self, scope: KeyOwner) -> None:
-        """An outcome is being logged; `settled` must follow."""
+        """Record that an outcome is being logged. A call of `settled` must follow."""
         if (entry := self._entries.get(scope)) is not None:
             entry.settling += 1
 
     def settled(self, scope: KeyOwner) -> None:
-        """It is logged, or it could not be."""
+        """Record that an outcome was logged, or could not be."""
         if (entry := self._entries.get(scope)) is not None and entry.settling:
             entry.settling -= 1
 
     # Outcomes
 
     def outcome(self, scope: KeyOwner, *, committed: bool, owner: str, result: bytes, error: str) -> ConsumeOutcome:
-        """What is to be logged."""
+        """Return the outcome to log, with the known offsets of the key."""
         offsets = list(self._produced.offsets(producers(scope)))
         entry = self._entries.get(scope)
         if entry is not None and entry.offset >= 0 and entry.offset not in offsets:
@@ -199,7 +199,7 @@ class ConsumeScope:
         return ConsumeOutcome(*scope, committed, owner, result, error, offsets)
 
     def apply(self, outcome: ConsumeOutcome, ts: int) -> None:
-        """A logged outcome."""
+        """Apply a logged outcome to its entry."""
         scope = KeyOwner(outcome.tenant, outcome.topic, outcome.group, outcome.key)
         if outcome.committed:
             self.commit(scope, ts, outcome.result, owner=outcome.owner)
@@ -208,11 +208,11 @@ class ConsumeScope:
         self._produced.known(producers(scope), outcome.offsets)
 
     def commit(self, scope: KeyOwner, ts: int, result: bytes = b"", *, owner: str = "") -> None:
-        """The work is done; the first commit of a window stands."""
+        """Set the entry to COMMITTED, unless a commit in its window exists."""
         self._end(scope, ts, Status.COMMITTED, owner, result, "")
 
     def fail(self, scope: KeyOwner, ts: int, error: str, *, owner: str = "") -> None:
-        """The work failed, and anybody may try again; but a commit stands."""
+        """Set the entry to FAILED, so that any owner may try again, unless it is COMMITTED."""
         self._end(scope, ts, Status.FAILED, owner, b"", error)
 
     def _end(self, scope: KeyOwner, ts: int, status: Status, owner: str, result: bytes, error: str) -> None:
@@ -223,10 +223,10 @@ class ConsumeScope:
         entry.owner, entry.result, entry.last_error = owner or entry.owner, result, error
         self._enqueue(scope, entry)
 
-    # What is over
+    # Expiry
 
     def sweep(self, now: int, most: int = _SWEEP_MAX) -> None:
-        """Forget what is out of its window, a bounded number at a time."""
+        """Drop entries whose window is over, at most `most` per call."""
         for _ in range(min(len(self._queue), most)):
             if self._queue[0][0] > now:
                 return
@@ -280,7 +280,7 @@ class ConsumeScope:
     # Checkpoints
 
     def capture(self) -> list[tuple[int, ConsumeOutcome]]:
-        """Time and outcome of everything that survives a restart."""
+        """Return time and outcome of all entries that survive a restart."""
         return [
             (entry.updated_at, self._captured(scope, entry))
             for scope, entry in self._entries.items()

@@ -1,15 +1,15 @@
-"""Which messages were produced already (http-v1 §13.2): one message per tenant, final topic and key, in a window.
+"""Keys of produced messages (http-v1 §13.2): within a window, one message per tenant, final topic and key.
 
     absent ─begin─► under way ─stored─► committed ─window over─► absent
                         └────fail────► absent
 
-Pure: it knows neither clock nor log. An entry is made by the record of its message, live and when the log is read
-again, and its window counts from that record's commit time; so a restart neither shortens nor extends it.
+Pure: this module has no access to clock or log. The record of a message creates its entry, live and when the log is
+replayed, and the window starts at that record's commit time. A restart therefore neither shortens nor extends it.
 
 Invariants
-- A key that is under way has a request that waits: it ends with that request, and no restart sees it.
-- An entry stays beyond its window while a group has an outcome for the key (`hold`), because only so it is known
-  which messages that outcome is about.
+- A key that is under way belongs to a waiting request. It ends with that request and never survives a restart.
+- An entry stays longer than its window while a group has an outcome for the key (`hold`), because only the entry lists
+  the messages that the outcome is about.
 """
 
 from collections import deque
@@ -18,15 +18,15 @@ from enum import Enum
 from msgspec import Struct
 
 Id = tuple[str, str, str]
-"""Tenant, final topic, key."""
+"""Tenant, final topic and key."""
 
 _SWEEP_MAX = 1000
-"""So many entries are looked at in one sweep."""
+"""How many entries one sweep checks at most."""
 _NEVER = -(1 << 62)
 
 
 class Gate(Enum):
-    """What becomes of a produce with a key."""
+    """The decision on a produce with a key."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
@@ -34,7 +34,7 @@ class Gate(Enum):
 
 
 class _Stored(Struct, gc=False):
-    """What is known of the messages of one key."""
+    """The known messages of one key."""
 
     ts: int
     offsets: list[int]
@@ -42,7 +42,7 @@ class _Stored(Struct, gc=False):
 
 
 class ProduceScope:
-    """All keys of all topics."""
+    """The produced keys of all topics."""
 
     def __init__(self, ttl_ms: int) -> None:
         self._ttl_ms = ttl_ms
@@ -54,7 +54,7 @@ class ProduceScope:
         return len(self._stored)
 
     def begin(self, identity: Id, now: int) -> Gate:
-        """May a message with this key be stored? If NEW, `stored` or `fail` must follow."""
+        """Reserve a key for a produce, if it is new. After NEW, a call of `stored` or `fail` must follow."""
         found = self._stored.get(identity)
         if found is not None and now < found.ts + self._ttl_ms:
             return Gate.DUPLICATE
@@ -64,11 +64,11 @@ class ProduceScope:
         return Gate.NEW
 
     def fail(self, identity: Id) -> None:
-        """Nothing was stored; the next one may try."""
+        """Release a key whose message was not stored, so that the next produce may use it."""
         self._under_way.discard(identity)
 
     def stored(self, identity: Id, ts: int, offset: int) -> None:
-        """A message with this key has been committed. Told again, when the log is read again, it changes nothing."""
+        """Record that a message with this key is committed. Idempotent, so replay may call it again."""
         self._under_way.discard(identity)
         found = self._stored.get(identity)
         if found is None:
@@ -78,7 +78,7 @@ class ProduceScope:
         self._order.append((ts, identity))
 
     def known(self, identity: Id, offsets: list[int]) -> None:
-        """A group has an outcome for these messages, whenever they were stored; it holds the key."""
+        """Add messages that an outcome of a group names. The group must hold the key."""
         for offset in offsets:
             self._note(self._stored[identity], offset)
 
@@ -88,25 +88,25 @@ class ProduceScope:
             found.offsets.append(offset)
 
     def offsets(self, identity: Id) -> list[int]:
-        """The messages with this key that are known."""
+        """Return the offsets of the known messages with this key."""
         found = self._stored.get(identity)
         return [] if found is None else found.offsets
 
     def hold(self, identity: Id) -> None:
-        """A group has an outcome for the key: keep what is known of it until `let_go`."""
+        """Keep the entry for a group that has an outcome for the key, until `let_go`."""
         found = self._stored.get(identity)
         if found is None:
             found = self._stored[identity] = _Stored(_NEVER, [])
         found.holders += 1
 
     def let_go(self, identity: Id, now: int) -> None:
-        """It has none any more."""
+        """End one `hold`. Drop the entry if that was the last one and its window is over."""
         found = self._stored[identity]
         found.holders -= 1
         self._drop_if_over(identity, found, now)
 
     def sweep(self, now: int, most: int = _SWEEP_MAX) -> None:
-        """Forget what is out of its window, a bounded number at a time."""
+        """Drop entries whose window is over, checking at most `most` of them."""
         order = self._order
         for _ in range(min(len(order), most)):
             ts, identity = order[0]
@@ -123,11 +123,11 @@ class ProduceScope:
     # Checkpoints
 
     def capture(self) -> list[tuple[Id, int, list[int]]]:
-        """Identity, commit time and offsets of every key that was stored."""
+        """Return identity, commit time and offsets of every stored key."""
         return [(key, found.ts, found.offsets) for key, found in self._stored.items() if found.ts != _NEVER]
 
     def restore(self, entries: list[tuple[Id, int, list[int]]]) -> None:
-        """And back, into an empty scope."""
+        """Restore captured entries into an empty scope."""
         for identity, ts, offsets in sorted(entries, key=lambda entry: entry[1]):
             for offset in offsets:
                 self.stored(identity, ts, offset)

@@ -1,14 +1,14 @@
-"""The idempotency registry (http-v1 §13): its two scopes, their log, and what a worker may ask of it.
+"""The idempotency registry (http-v1 §13): its two scopes, their log, and the operations for workers.
 
     begin → side effect → mark_success → ack
 
-The broker tells of produces, deliveries, acks and nacks (`ports.Registry`), and logs their outcomes in its own frames.
-What a worker says explicitly is logged here: one frame of kind 72 per outcome, in the log of its topic, applied live
-and in replay by the same function; the checkpoint's section is `idempotency` (docs/formats/idempotency.md).
+The broker reports produces, deliveries, acks and nacks (`protocols.Registry`), and logs their outcomes in its own
+frames. Explicit calls of workers are logged here: one frame of kind 72 per outcome, in the log of its topic, applied
+live and in replay by the same function. The checkpoint's section is `idempotency` (docs/formats/idempotency.md).
 
 Invariants
-- `mark_success` is answered when its frame is as durable as the topic's class says, and is COMMITTED from then on.
-- While the frame is under way the key stays its owner's, even beyond the end of the lease: no second commit.
+- `mark_success` is answered when its frame is as durable as the topic's class demands; from then on it is COMMITTED.
+- While the frame is being logged, the owner keeps the key, even after the end of the lease: no second commit.
 """
 
 from typing import NamedTuple, Protocol
@@ -29,26 +29,26 @@ from driftq.system.runtime import Pending
 
 KIND = 72
 LEASE_MS = 30_000
-"""The lease of a caller that does not say how long."""
+"""The default lease in milliseconds."""
 _LEASE_MS_MIN, _LEASE_MS_MAX = 250, 600_000
 _RESULT_BYTES_MAX = 64 << 10
 _SWEEP_PER_KEY = 4
-"""With every key that comes so many may go: else keys that come faster than ticks sweep would stay."""
+"""How many expired keys each new key may remove. Otherwise keys that arrive faster than the ticks would stay."""
 
 
 class BrokerGroups(Protocol):
-    """What the registry asks of the broker."""
+    """The broker, as the registry uses it."""
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has. Raises InvalidRequestError where there is no such topic."""
+        """Return the number of partitions of a topic. Raise InvalidRequestError if the topic does not exist."""
         ...
 
     def is_done(self, topic: str, group: str, offset: int) -> bool:
-        """Is a message done for a group?"""
+        """Whether a message is done for a group."""
         ...
 
     def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
-        """Give a delivery another deadline. Raises a DriftQError where this owner has none."""
+        """Set a new deadline for a delivery. Raise a DriftQError if this owner does not hold it."""
         ...
 
 
@@ -61,14 +61,14 @@ class BeginResult(NamedTuple):
 
 
 class _Section(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a checkpoint holds."""
+    """The registry's section of a checkpoint."""
 
     produced: list[tuple[Id, int, list[int]]]
     outcomes: list[tuple[int, ConsumeOutcome]]
 
 
 class IdempotencyRegistry:
-    """Both scopes."""
+    """The produced keys and the outcomes of consumers."""
 
     name = "idempotency"
     kinds = frozenset((KIND,))
@@ -81,15 +81,17 @@ class IdempotencyRegistry:
         self._groups: BrokerGroups
 
     def bind(self, engine: Engine, groups: BrokerGroups) -> None:
-        """The engine is there, and so is the broker."""
+        """Set the engine and the broker, before any other call."""
         self._engine = engine
         self._groups = groups
         self.consumed.is_done = groups.is_done
 
-    # What the broker tells
+    # Calls from the broker
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Take a key for a produce. True: it is committed already. Raises InvalidRequestError while it is pending."""
+        """Reserve a key for a produce. Return True if it is committed already. Raise InvalidRequestError while it is
+        pending.
+        """
         now = self._engine.time.running()
         self._make_room(now)
         gate = self.produced.begin((tenant, topic, key), now)
@@ -98,53 +100,53 @@ class IdempotencyRegistry:
         return gate is Gate.DUPLICATE
 
     def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
-        """The produce that took it was stored there and then, or failed."""
+        """End the produce that reserved a key: stored at `ts` and `offset`, or failed if `ts` is None."""
         if ts is None:
             self.produced.fail((tenant, topic, key))
         else:
             self.stored(tenant, topic, key, ts, offset)
 
     def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
-        """A message with this key has this stamp and offset."""
+        """Record that a message with this key was stored with this timestamp and offset."""
         self.produced.stored((tenant, topic, key), self._engine.time.timeline.moment(ts), offset)
 
     def standing(self, scope: KeyOwner, stored_ts: int) -> KeyStatus:
-        """How a key stands for a message with this stamp."""
+        """Return the status of a key for a message with this timestamp."""
         if self.consumed.is_committed(scope, self._engine.time.timeline.moment(stored_ts)):
             return KeyStatus(committed=True)
         return KeyStatus(holder=self.consumed.holder(scope, self._engine.time.running()))
 
     def delivered(self, scope: KeyOwner, owner: str, lease_until: int, partition: int, offset: int) -> None:
-        """A message with this key was handed to an owner, or its lease was extended."""
+        """Record that a message with this key was delivered to an owner, or that its lease was extended."""
         now = self._engine.time.running()
         self.consumed.deliver(scope, owner, lease_until, now, partition=partition, offset=offset)
 
     def released(self, scope: KeyOwner, owner: str, offset: int) -> None:
-        """An owner gave this delivery back without having worked on it: anybody may have the key now."""
+        """Release the key of a delivery that its owner gave back without working on it."""
         self.consumed.release(scope, owner, offset)
 
     def settling(self, scope: KeyOwner) -> None:
-        """An outcome is being logged."""
+        """Record that an outcome is being logged."""
         self.consumed.settle(scope)
 
     def settled(self, scope: KeyOwner) -> None:
-        """It is logged, or could not be."""
+        """Record that an outcome was logged, or could not be."""
         self.consumed.settled(scope)
 
     def voided(self, topic: str, group: str) -> None:
-        """The leases of a group are void."""
+        """End all leases of a group."""
         self.consumed.void(topic, group)
 
     def committed(self, scope: KeyOwner, ts: int) -> None:
-        """It was acked."""
+        """Record that a message with this key was acked."""
         self.consumed.commit(scope, ts)
 
     def failed(self, scope: KeyOwner, reason: str, ts: int) -> None:
-        """It was nacked."""
+        """Record that a message with this key was nacked."""
         self.consumed.fail(scope, ts, reason)
 
     def sweep(self) -> None:
-        """Forget what is out of its window, a little at a time."""
+        """Drop some of the entries whose window is over."""
         now = self._engine.time.running()
         self.consumed.sweep(now)
         self.produced.sweep(now)
@@ -153,33 +155,33 @@ class IdempotencyRegistry:
         self.consumed.sweep(now, _SWEEP_PER_KEY)
         self.produced.sweep(now, _SWEEP_PER_KEY)
 
-    # What a worker asks
+    # Calls from workers, by message
 
     def begin(self, topic: str, group: str, msg: Message, owner: str, lease_ms: int = LEASE_MS) -> BeginResult:
-        """Take a message's key, unless its work is done already. Raises LeaseHeldError, InvalidRequestError."""
+        """Lease a message's key, unless its work is done already. Raise LeaseHeldError, InvalidRequestError."""
         return self.begin_key(scope_of(topic, group, msg), owner, lease_ms)
 
     def renew(self, topic: str, group: str, msg: Message, owner: str, lease_ms: int = LEASE_MS) -> int:
-        """Keep it for longer; the answer is until when. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError."""
+        """Extend the lease; the answer is its new end. Raise KeyNotFoundError, LeaseHeldError, KeyLeaseLostError."""
         return self.renew_key(scope_of(topic, group, msg), owner, lease_ms)
 
     def mark_success(self, topic: str, group: str, msg: Message, owner: str, result: bytes = b"") -> Pending[None]:
-        """The work is done. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError, PayloadTooLargeError."""
+        """Commit the work. Raise KeyNotFoundError, LeaseHeldError, KeyLeaseLostError, PayloadTooLargeError."""
         return self.commit_key(scope_of(topic, group, msg), owner, result)
 
     def mark_failure(self, topic: str, group: str, msg: Message, owner: str, cause: str) -> Pending[None]:
-        """It failed. Raises KeyNotFoundError, LeaseHeldError, LeaseLostError."""
+        """Record that the work failed. Raise KeyNotFoundError, LeaseHeldError, KeyLeaseLostError."""
         return self.fail_key(scope_of(topic, group, msg), owner, cause)
 
     def check(self, topic: str, group: str, msg: Message) -> Status | None:
-        """How it stands."""
+        """Return the status of the work, or None."""
         entry = self.entry(scope_of(topic, group, msg))
         return None if entry is None else entry.status
 
-    # The same by key, for the handlers
+    # Calls from HTTP handlers, by key
 
     def begin_key(self, scope: KeyOwner, owner: str, lease_ms: int) -> BeginResult:
-        """Take a key, unless its work is done already."""
+        """Lease a key, unless its work is done already."""
         self._check(scope, lease_ms)
         now = self._engine.time.running()
         self._make_room(now)
@@ -189,7 +191,7 @@ class IdempotencyRegistry:
         return BeginResult(False, None, self._engine.time.shown(entry.lease_until))
 
     def renew_key(self, scope: KeyOwner, owner: str, lease_ms: int) -> int:
-        """Another deadline, of the delivery too."""
+        """Extend the lease of a key, and of its delivery. Return the new end."""
         self._check(scope, lease_ms)
         now = self._engine.time.running()
         entry = self.consumed.owned(scope, owner, now)
@@ -199,12 +201,12 @@ class IdempotencyRegistry:
                     DeliveryKey(scope.topic, scope.group, entry.partition, entry.offset), owner, lease_ms
                 )
             except DriftQError:
-                entry.offset = -1  # the delivery is settled, or somebody else's: the key alone goes on
+                entry.offset = -1  # the delivery is settled or has another owner: extend only the key
         entry.lease_until, entry.updated_at = now + lease_ms, now
         return self._engine.time.shown(entry.lease_until)
 
     def commit_key(self, scope: KeyOwner, owner: str, result: bytes = b"") -> Pending[None]:
-        """The work of a key is done."""
+        """Commit the work of a key, with an optional result."""
         if len(result) > _RESULT_BYTES_MAX:
             raise PayloadTooLargeError(f"a result has at most {_RESULT_BYTES_MAX} bytes")
         self._groups.partitions(scope.topic)
@@ -216,17 +218,17 @@ class IdempotencyRegistry:
         return self._log(scope, owner, committed=True, result=result, error="")
 
     def fail_key(self, scope: KeyOwner, owner: str, error: str = "") -> Pending[None]:
-        """The work of a key failed."""
+        """Record that the work of a key failed."""
         self._groups.partitions(scope.topic)
         cut = error.encode()[: self._error_bytes_max].decode(errors="ignore")
         return self._log(scope, owner, committed=False, result=b"", error=cut)
 
     def entry(self, scope: KeyOwner) -> ConsumedKey | None:
-        """What is known of a key."""
+        """Return the entry of a key, or None."""
         return self.consumed.find(scope, self._engine.time.running())
 
     def shown(self, moment: int) -> int:
-        """Return the time of day of a moment in an entry; 0 is none."""
+        """Return the time of day of a moment in an entry; 0 if the moment is 0."""
         return self._engine.time.shown(moment) if moment else 0
 
     def _check(self, scope: KeyOwner, lease_ms: int) -> None:
@@ -243,7 +245,9 @@ class IdempotencyRegistry:
         return logged
 
     def record(self, outcome: ConsumeOutcome) -> Pending[None]:
-        """Log an outcome and apply it at its commit point; of a topic that does not last nothing is logged."""
+        """Log an outcome and apply it at its commit point. Outcomes of an `ephemeral` topic are
+        applied without a log.
+        """
         topic = self._engine.topic(broker_topic(outcome.topic))
         if not _lasts(topic):
             self._engine.check_open()
@@ -254,14 +258,14 @@ class IdempotencyRegistry:
         sync = topic.durability is Durability.FSYNC
         return self._engine.log(topic, KIND, msgpack.encode(outcome), self, sync=sync, in_order=False)
 
-    # What the engine asks for
+    # Calls from the engine
 
     def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
-        """An outcome."""
+        """Apply one logged outcome."""
         self.consumed.apply(msgpack.decode(body, type=ConsumeOutcome), topic.timeline.moment(ts))
 
     def capture(self) -> bytes:
-        """Keys that were produced, and outcomes, of topics that last."""
+        """Return the produced keys and outcomes of all topics that are not `ephemeral`."""
         logs = self._engine.catalog.by_name
         lasting: dict[str, bool] = {}
 
@@ -276,14 +280,14 @@ class IdempotencyRegistry:
         return msgpack.encode(_Section(produced, outcomes))
 
     def restore(self, section: bytes) -> None:
-        """And back."""
+        """Restore keys and outcomes from a checkpoint section."""
         found = msgpack.decode(section, type=_Section)
         self.produced.restore(found.produced)
         for ts, outcome in found.outcomes:
             self.consumed.apply(outcome, ts)
 
     def forget(self, topic: Topic) -> None:
-        """Topics of the broker are never deleted."""
+        """Do nothing: topics of the broker are never deleted."""
 
 
 def _lasts(topic: Topic) -> bool:
@@ -291,7 +295,7 @@ def _lasts(topic: Topic) -> bool:
 
 
 def scope_of(topic: str, group: str, message: Message) -> KeyOwner:
-    """Whose key a message has for a group. Raises InvalidRequestError where it has none."""
+    """Return the owner of a message's key for a group. Raise InvalidRequestError if the message has no key."""
     envelope = message.envelope
     if envelope is None or not envelope.idempotency_key:
         raise InvalidRequestError("idempotency: the message has no idempotency key")
