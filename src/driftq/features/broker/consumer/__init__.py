@@ -1,1 +1,1 @@
-"""Messages out."""
+"""Deliveries to consumers: dispatch, settlement, deadlines and seek."""

@@ -1,11 +1,11 @@
-"""Acks of many messages of a group in one call (http-v1 §22): one fact and one answer for those that end together.
+"""Acks of many messages of a group in one call (http-v1 §22): messages that end together share one log record.
 
     found → those that can be acked at once: one lot per partition → finished together
           → every other one: acked by itself, after the lots
 
-A message is in a lot if its owner asks and nothing is under way for it. Everything else (it is done, it is settling,
-somebody else has it, there is no such message, it is named twice) takes the way of a single ack, which says what is
-true of it. The messages of a lot share one log record, one wake-up of their group and one answer.
+A lot contains the messages of one partition that the caller owns and that nothing else is settling. All others (done,
+settling, owned by another consumer, missing, or named twice) are acked one by one, which gives the right answer for
+each. The messages of a lot share one log record, one wake-up of their group and one answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,24 +19,24 @@ from driftq.features.broker.state.group_partition import OpenDelivery
 from driftq.system.runtime import Pending
 
 Acked = Pending[None] | Exception
-"""The answer to an ack, or what was raised instead: a DriftQError that refuses it, or a bug."""
+"""The answer to an ack, or the exception raised instead: a DriftQError that refuses it, or a bug."""
 
 
 class _Lot:
-    """Messages of one partition."""
+    """Messages of one partition that are acked together."""
 
     def __init__(self, spot: Spot | None) -> None:
         self.spot = spot
         self.entries: dict[int, OpenDelivery] = {}
-        """By offset."""
+        """The open messages of the lot, by offset."""
         self.numbers: list[int] = []
-        """Which entries of the call they are."""
+        """The positions of the messages in the call."""
 
 
 def ack_all(
     book: Book, settler: MessageSettler, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]
 ) -> list[Acked]:
-    """Ack messages, given as partition and offset; return the answer of each, in order."""
+    """Ack messages, given as partition and offset. Return the answer for each, in order."""
     answers: list[Acked | None] = [None] * len(messages)
     lots: dict[int, _Lot] = {}
     for number, (partition, offset) in enumerate(messages):
@@ -65,7 +65,7 @@ def ack_all(
 
 
 def _spot(book: Book, topic: str, group: str, partition: int) -> Spot | None:
-    """Return where messages of a group are open, if it has a lane there."""
+    """Return the place of a group's open messages in a partition, or None."""
     found = book.by_name.get(topic)
     known = None if found is None else found.groups.get(group)
     lane = None if known is None else known.lanes.get(partition)
@@ -75,5 +75,5 @@ def _spot(book: Book, topic: str, group: str, partition: int) -> Spot | None:
 def _asked(call: Callable[[], Pending[None]]) -> Acked:
     try:
         return call()
-    except Exception as error:  # noqa: BLE001  # it is the answer to some entries: the others are asked all the same
+    except Exception as error:  # noqa: BLE001  # the error answers some entries; the others are acked anyway
         return error

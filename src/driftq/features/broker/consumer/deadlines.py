@@ -1,9 +1,9 @@
-"""What is due when: leases that end and retries that become ready, looked at once per tick (http-v1 §7).
+"""Deadlines of the broker: leases that end and retries that become ready, checked once per tick (http-v1 §7).
 
-Nothing happens before its moment, and nothing later than one tick behind it. While nothing is due some time there is no
-tick. Entries whose moment has changed stay until they come up, or until they are most of the heap.
+Nothing is handled before its time, or later than one tick after it. Without entries there is no tick. An entry whose
+time has changed stays in the heap until it comes up, or until such entries are most of the heap.
 
-A look that fails is taken again at the next tick, and costs no other its turn.
+A check that fails is repeated at the next tick, and does not stop the other checks.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _STALE_MIN = 64
 
 
 class Spot(NamedTuple):
-    """Where an open message is."""
+    """The place of an open message: topic, group and partition state."""
 
     topic: BrokerTopic
     group: ConsumerGroup
@@ -28,7 +28,7 @@ class Spot(NamedTuple):
 
 
 class Agenda:
-    """Everything that waits for time to pass."""
+    """All open messages with a deadline."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Agenda:
         due: Callable[[Spot, OpenDelivery], None],
         sweep: Callable[[], None],
     ) -> None:
-        """`now` is the engine's running time in milliseconds."""
+        """Set the clock, the tick and the callbacks. `now` is the engine's running time in milliseconds."""
         self._runtime = runtime
         self.now = now
         self._tick_ms = tick_ms
@@ -52,7 +52,7 @@ class Agenda:
         self._closed = False
 
     def add(self, spot: Spot, entry: OpenDelivery) -> None:
-        """Look at a message when `entry.due` has passed."""
+        """Call `due` for a message after the time `entry.due`."""
         heappush(self._heap, (entry.due, next(self._numbers), entry.due, spot, entry))
         if len(self._heap) > 2 * self._kept + _STALE_MIN:
             self._heap = [held for held in self._heap if not held[4].void and held[4].due == held[2]]
@@ -61,17 +61,17 @@ class Agenda:
         self._arm()
 
     def again(self, spot: Spot, entry: OpenDelivery) -> None:
-        """Look at a message once more at the next tick."""
+        """Call `due` for a message once more, at the next tick."""
         heappush(self._heap, (max(self.now(), entry.due), next(self._numbers), entry.due, spot, entry))
         self._arm()
 
     def stir_later(self, topic: BrokerTopic, group: ConsumerGroup, partition: int) -> None:
-        """Let a lane go on at the next tick."""
+        """Continue with a partition at the next tick."""
         self._lanes[topic.id, group.name, partition] = (group, partition)
         self._arm()
 
     def close(self) -> None:
-        """No more ticks."""
+        """Stop the ticks for good."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

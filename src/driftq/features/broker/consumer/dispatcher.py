@@ -1,12 +1,13 @@
-"""Hands messages to streams (http-v1 §6): in order per partition, to the streams of a group in turns.
+"""Delivers messages to streams (http-v1 §6): in order per partition, to the streams of a group in turns.
 
-A group is served in a loop turn of its own after something happened to it. Partitions take turns; in each, what is to
-be tried again goes first, then fresh messages, as long as fewer than the limit are open. A message goes to the next
-stream that takes one; when none does, nothing is read for the group until one asks. What a stream is given in one turn
-leaves for its socket together. The newest messages are in memory; of a backlog some are read at a time.
+A group is served in its own turn of the event loop after one of its parts changed. Partitions take turns. In each,
+messages to deliver again go first, then fresh messages, as long as the number of open messages is below the limit. A
+message goes to the next stream that accepts one. If no stream does, nothing is read for the group until a stream asks.
+The messages for a stream in one turn are sent together. The newest messages are in memory; a backlog is read in
+pieces.
 
-A message whose key somebody else holds waits, and those behind it in its partition with it. One whose key is committed
-is done without being handed out.
+A message whose key is held by another owner waits, and so do later messages of its partition. A message whose key is
+committed is done without a delivery.
 """
 
 from msgspec import structs
@@ -27,11 +28,11 @@ from driftq.model.message import Message
 from driftq.system.runtime import each
 
 _AHEAD = 64
-"""So many messages of a backlog are read at one time."""
+"""How many messages of a backlog are read at a time."""
 
 
 class Dispatcher:
-    """Serves groups."""
+    """Delivers the messages of all groups."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Dispatcher:
         self._recent = recent
 
     def serve(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
-        """Hand out what can be handed out now."""
+        """Deliver all messages of a group that can be delivered now."""
         try:
             self._serve(topic, group)
         finally:
@@ -75,7 +76,7 @@ class Dispatcher:
                 group.round[partition] = None
 
     def _serve_lane(self, spot: Spot, stream: ConsumerStream, now: int) -> bool:
-        """One message of a partition, to the stream whose turn it is. Returns whether there may be more."""
+        """Deliver one message of a partition to a stream. Return whether there may be more."""
         topic, group, lane = spot
         if lane.fetching or lane.moving is not None:
             return False
@@ -102,7 +103,7 @@ class Dispatcher:
         return self._offer(spot, entry, found.message, stream, now)
 
     def _read(self, topic: BrokerTopic, lane: Lane, offset: int) -> Read | Fetch | None:
-        """A message, and with it those that follow it in its partition and its block. Raises DriftQError."""
+        """Read a message, and cache the next ones of its partition in the same block. Raise DriftQError."""
         block = next(topic.log.parts(offset + 1), None)
         end = 0 if block is None else block.end_seq - 1
         offsets = topic.index.from_on(lane.partition, offset, end, _AHEAD)
@@ -114,7 +115,7 @@ class Dispatcher:
         return found.get(offset)
 
     def _wait_for(self, fetch: Fetch, spot: Spot) -> None:
-        """The lane goes on when a block has been read."""
+        """Continue with the partition when a block was read."""
         topic, group, lane = spot
         lane.fetching = True
 
@@ -128,7 +129,7 @@ class Dispatcher:
         fetch.then(lambda done: go_on(done.error is not None))
 
     def _pass_over(self, lane: Lane, entry: OpenDelivery) -> None:
-        """A message that was lost: it holds nobody up, and counts nowhere."""
+        """Mark a lost message as done, without counting it, so that later messages can be delivered."""
         lane.close(entry)
         if entry.offset not in lane.done:
             lane.done.add(entry.offset, lane.following)
@@ -136,7 +137,7 @@ class Dispatcher:
     def _offer(
         self, spot: Spot, entry: OpenDelivery, message: Message, stream: ConsumerStream | None, now: int
     ) -> bool:
-        """Give a message to a stream, or do what has to be done instead. Returns whether the lane may go on."""
+        """Deliver a message, or skip it, dead-letter it or wait. Return whether the partition can continue."""
         topic, group, lane = spot
         envelope = message.envelope
         entry.size = message.size
@@ -164,7 +165,7 @@ class Dispatcher:
         return True
 
     def _skip(self, spot: Spot, entry: OpenDelivery) -> None:
-        """The group has done the work of this key: the message is done."""
+        """Mark a message as done, because the group has done the work of its key."""
         spot.lane.open[entry.offset] = entry
         entry.state = State.WAITING
         entry.due = self._agenda.now()

@@ -1,7 +1,7 @@
-"""Seek: put a group somewhere else, as one logged record (http-v1 §22). Leases end, and attempts start anew.
+"""Seek: moves a group to another position with one logged record (http-v1 §22). Leases end, and attempts start again.
 
-From the moment its record is on its way nothing is logged of what was handed out before: an ack waits, and finds its
-delivery ended. So what is done behind a seek was handed out behind it.
+While the record is being logged, no outcome of an earlier delivery is logged: an ack waits, and then finds its
+delivery ended. Every message that is done after a seek was therefore delivered after it.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ _PAGE = 256
 
 
 class Moved(NamedTuple):
-    """What a seek did to one partition."""
+    """The change of a seek in one partition."""
 
     partition: int
     floor_before: int
@@ -40,7 +40,7 @@ async def seek(
     dry_run: bool,
     force: bool,
 ) -> list[Moved]:
-    """Put a group before the first message at or above an offset, per partition."""
+    """Move a group to the first message at or above an offset, per partition."""
     topic = book.find(name)
     if any(not 0 <= partition < topic.partitions for partition in floors):
         raise InvalidRequestError("partition out of range")
@@ -67,7 +67,7 @@ async def seek(
 
 
 async def _before(topic: BrokerTopic, group: str, landings: list[Landing]) -> None:
-    """Other seeks that are on their way to where this one goes come first."""
+    """Wait for other seeks in the same partitions that are being logged."""
     while (known := topic.groups.get(group)) is not None:
         lanes = [known.lanes.get(landing.partition) for landing in landings]
         under_way = next((lane.moving for lane in lanes if lane is not None and lane.moving is not None), None)
@@ -94,7 +94,7 @@ async def _move(
 
 
 class _Below(Struct):
-    """What of one partition is below an offset."""
+    """The totals of one partition below an offset."""
 
     offset: int
     floor: int = -1
@@ -103,7 +103,10 @@ class _Below(Struct):
 
 
 async def _landings(engine: Engine, runtime: Runtime, topic: BrokerTopic, floors: dict[int, int]) -> list[Landing]:
-    """What is done when everything below an offset is, per partition. That is read, for its bytes count too."""
+    """Return the state of each partition when all messages below its offset are done.
+
+    Those messages are read, because their bytes count too.
+    """
     index = topic.index
     below: dict[int, _Below] = {}
     for partition, offset in floors.items():
@@ -129,7 +132,7 @@ async def _landings(engine: Engine, runtime: Runtime, topic: BrokerTopic, floors
 
 
 def _turn(runtime: Runtime) -> Pending[None]:
-    """Others have theirs: there may be a million messages."""
+    """Wait for one turn of the event loop, so that other work can run: there may be a million messages."""
     over: Pending[None] = Pending()
     runtime.soon(lambda: over.resolve(None))
     return over

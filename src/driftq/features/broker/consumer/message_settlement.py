@@ -1,10 +1,10 @@
-"""What becomes of a delivery: ack, nack, extension, expiry, dead letter (http-v1 §3.7, §3.8, §7 to §10).
+"""Settlement of deliveries: ack, nack, extension, expiry, dead letter (http-v1 §3.7, §3.8, §7 to §10).
 
-Whatever ends or fails a delivery is logged first; until that is committed the message is `settling`, and whoever comes
-meanwhile waits for it and then finds what is true. What cannot be logged has not happened: the message stays in flight.
+Every end or failure of a delivery is logged first. Until that is committed the message is `settling`; other calls for
+it wait, and then act on the result. An outcome that cannot be logged has not happened: the message stays in flight.
 
-A dead letter is copied first and marked done then: a crash between the two makes it again, and never loses it. A seek
-between the two leaves the letter, and hands its message out again.
+A dead letter is copied first and then marked done: a crash between the two copies it again, and never loses it. A seek
+between the two keeps the letter, and its message is delivered again.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,17 +29,17 @@ from driftq.system.runtime import Pending, each, run
 
 
 class SettlementVerdict(NamedTuple):
-    """What a worker says of a message that failed."""
+    """The verdict of a worker on a failed message."""
 
     reason: str
     delay_ms: int | None = None
-    """When it is to be tried again, whatever its policy says."""
+    """The delay before the next attempt; it overrides the retry policy."""
     dead_letter: bool = False
-    """It is not to be tried again."""
+    """Whether the message becomes a dead letter without another attempt."""
 
 
 class MessageSettler:
-    """Ends deliveries."""
+    """Ends deliveries, and decides what follows."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class MessageSettler:
     # Calls
 
     def ack(self, place: DeliveryKey, owner: str) -> Pending[None]:
-        """The message is done."""
+        """Record that a message is done."""
         answer: Pending[None] = Pending()
         spot, entry = self._find(place)
         if entry is None:
@@ -75,14 +75,14 @@ class MessageSettler:
         return self.finish(spot, [entry], commits=True)
 
     def ackable(self, spot: Spot, offset: int, owner: str) -> OpenDelivery | None:
-        """Return the open message that this owner can ack at once, if it is one."""
+        """Return the open message if this owner can ack it at once, or None."""
         entry = spot.lane.open.get(offset)
         if entry is None or entry.settling is not None or spot.lane.moving is not None:
             return None
         return entry if entry.owner == owner and self._is_free(entry) else None
 
     def nack(self, place: DeliveryKey, owner: str, verdict: SettlementVerdict) -> Pending[None]:
-        """The delivery failed."""
+        """Record that a delivery failed."""
         spot, entry = self._find(place)
         if entry is None:
             raise InvalidRequestError("message is not in-flight")
@@ -96,9 +96,9 @@ class MessageSettler:
         return self._fail(spot, entry, verdict, self._agenda.now(), nacked=True)
 
     def release(self, place: DeliveryKey, owner: str) -> Pending[None]:
-        """Give a delivery back that was not worked on: the message is ready at once, as if it had not been delivered.
+        """Give back a delivery that was not worked on: the message is ready at once, as if it had not been delivered.
 
-        Nothing is logged, because nothing of the delivery was. One whose lease has ended stays as it is.
+        Nothing is logged, because the delivery was not logged either. If its lease has ended, nothing changes.
         """
         answer: Pending[None] = Pending()
         spot, entry = self._find(place)
@@ -121,7 +121,7 @@ class MessageSettler:
         return answer
 
     def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
-        """Another deadline, also for a lease that has run out and nobody took; the answer is wall time."""
+        """Set a new deadline, also for an expired lease that no other owner has taken. Return it as wall time."""
         if lease_ms <= 0:
             raise InvalidRequestError("invalid lease_ms")
         spot, entry = self._find(place)
@@ -132,12 +132,12 @@ class MessageSettler:
         entry.state = State.LEASED
         entry.due = self._agenda.now() + lease_ms
         self._agenda.add(spot, entry)
-        if entry.scope is not None and not self._is_committed(entry):  # work that is done is not taken up again
+        if entry.scope is not None and not self._is_committed(entry):  # committed work is not leased again
             self._registry.delivered(entry.scope, owner, entry.due, place.partition, place.offset)
         return self._engine.time.shown(entry.due)
 
     def _find(self, place: DeliveryKey) -> tuple[Spot, OpenDelivery | None]:
-        """The open message that is meant; None when it is done. Raises InvalidRequestError."""
+        """Return the open message of a call; None if it is done. Raise InvalidRequestError."""
         topic = self._book.find(place.topic)
         if not 0 <= place.partition < topic.partitions:
             raise InvalidRequestError("partition out of range")
@@ -157,12 +157,12 @@ class MessageSettler:
             raise NotOwnerError
 
     def _is_free(self, entry: OpenDelivery) -> bool:
-        """Does nobody but the owner of the delivery hold its key?"""
+        """Whether no other owner than that of the delivery holds its key."""
         scope = entry.scope
         return scope is None or self._registry.standing(scope, entry.stored_ts).holder in (None, entry.owner)
 
     def _is_committed(self, entry: OpenDelivery) -> bool:
-        """Is its work done? Then a lease that ends is a worker's that did not come to its ack, and no failure."""
+        """Whether the work of its key is committed. Then the end of a lease is only a missing ack, not a failure."""
         scope = entry.scope
         return scope is not None and self._registry.standing(scope, entry.stored_ts).committed
 
@@ -177,7 +177,7 @@ class MessageSettler:
     # Ends
 
     def finish(self, spot: Spot, entries: Sequence[OpenDelivery], *, commits: bool = False) -> Pending[None]:
-        """Log that messages of one lane are done, all or none, and let the group go on. `commits` their keys, too."""
+        """Log that messages of one partition are done, all or none. With `commits`, commit their keys too."""
         topic, group, lane = spot
         scopes = [entry.scope if commits else None for entry in entries]
         facts = [_fact(spot, entry, scope) for entry, scope in zip(entries, scopes, strict=True)]
@@ -206,7 +206,7 @@ class MessageSettler:
         logged = self._held(lambda: self._book.log_done(topic, facts), entries, scopes)
         held = [(entry, entry.stream) for entry in entries if entry.stream is not None]
         if held:
-            # Their worker is through with them: the next messages need not wait for the disk.
+            # The worker has finished these messages: the next ones need not wait for the disk.
             for entry, _ in held:
                 entry.free_credit()
             group.stir(lane.partition)
@@ -214,12 +214,12 @@ class MessageSettler:
         return answer
 
     def skip(self, spot: Spot, entry: OpenDelivery) -> None:
-        """The work of its key is done, and so is the message."""
+        """Mark a message as done, because the work of its key is committed."""
         self.finish(spot, [entry])
         self._counters.skips += 1
 
     def due(self, spot: Spot, entry: OpenDelivery) -> None:
-        """A moment has passed: the end of a lease, or of a wait."""
+        """Handle the end of a lease or of a delay."""
         if entry.settling is not None or spot.lane.moving is not None:
             self._agenda.again(spot, entry)
         elif entry.state is State.LEASED:
@@ -241,15 +241,15 @@ class MessageSettler:
     def _fail(
         self, spot: Spot, entry: OpenDelivery, verdict: SettlementVerdict, at: int, *, nacked: bool
     ) -> Pending[None]:
-        """A delivery failed at this moment: log that, then wait for the next one or make a dead letter of it.
+        """Log that a delivery failed at a moment, then schedule the next attempt or make a dead letter.
 
-        One that has failed already only gets another error, and becomes a dead letter if that is what is said of it.
+        If it has failed already, only its error changes; with `dead_letter` it becomes a dead letter.
         """
         topic, group, lane = spot
         leased = entry.state is State.LEASED
         due = at + delay_ms_of(self._settings, entry, verdict.delay_ms, nacked=nacked) if leased else entry.due
         now = self._agenda.now()
-        # A key that somebody else works on by now is not this owner's to fail.
+        # This owner must not fail a key that another owner holds by now.
         keyed = entry.scope if nacked and self._is_free(entry) else None
         body = RetryBody(
             group.name,
@@ -301,7 +301,7 @@ class MessageSettler:
         return answer
 
     def _look_again(self, spot: Spot, entry: OpenDelivery) -> None:
-        """What stays as it was may have missed its moment, or its turn."""
+        """Check a message again that did not change: it may have missed its deadline or its turn."""
         if entry.void:
             return
         if entry.state is State.READY:
@@ -312,7 +312,7 @@ class MessageSettler:
     def _held(
         self, log: Callable[[], Pending[None]], entries: Sequence[OpenDelivery], scopes: Sequence[KeyOwner | None]
     ) -> Pending[None]:
-        """Log a fact; while that is under way nobody else gets the keys."""
+        """Log a frame. Until it is committed, no other owner gets the keys."""
         try:
             logged = log()
         except Exception:
@@ -327,7 +327,7 @@ class MessageSettler:
     # Dead letters
 
     def bury(self, spot: Spot, entry: OpenDelivery) -> Pending[None]:
-        """Make a dead letter of a message that has failed as often as it may. Never fails: it is tried again."""
+        """Make a dead letter of a message without attempts left. The answer never fails: errors cause a retry."""
         if entry.settling is None:
             entry.settling = Pending()
         answer: Pending[None] = Pending()
@@ -353,7 +353,7 @@ class MessageSettler:
         return answer
 
     async def _bury(self, topic: BrokerTopic, group: ConsumerGroup, lane: Lane, entry: OpenDelivery) -> bool:
-        """Returns whether it is a dead letter now; where a seek came first it is not."""
+        """Return whether the message is a dead letter now; it is not if a seek came first."""
         message = await wait_for_message(self._engine, topic.log, entry.offset)
         if await _is_left_behind(lane, entry):
             return False
@@ -375,14 +375,14 @@ class MessageSettler:
 
 
 async def _is_left_behind(lane: Lane, entry: OpenDelivery) -> bool:
-    """Has a seek ended the delivery? One that is on its way is waited for."""
+    """Whether a seek has ended the delivery. A seek that is being logged is waited for."""
     while lane.moving is not None:
         await lane.moving
     return entry.void
 
 
 def _fact(spot: Spot, entry: OpenDelivery, scope: KeyOwner | None) -> DoneBody:
-    """Return what is logged of a message that is done; with a scope, its key is committed."""
+    """Return the log entry of a done message; with a scope, it commits the key."""
     group, partition = spot.group.name, spot.lane.partition
     if scope is None:
         return DoneBody(group, partition, entry.offset, entry.size, attempts=entry.attempts)
@@ -390,7 +390,7 @@ def _fact(spot: Spot, entry: OpenDelivery, scope: KeyOwner | None) -> DoneBody:
 
 
 def _settled(entries: Sequence[OpenDelivery]) -> None:
-    """Let those who wait for these messages look now. Entries that settle together share what is waited for."""
+    """End `settling` for these messages, which share one Pending, and wake the calls that wait for it."""
     waiting = entries[0].settling
     for entry in entries:
         entry.settling = None

@@ -1,15 +1,17 @@
-"""How long a message that has failed waits until it is tried again (http-v1 §9)."""
+"""The delay before a failed message is tried again (http-v1 §9)."""
 
 from driftq.features.broker.state.group_partition import OpenDelivery
 from driftq.model.broker_settings import BrokerSettings
 
 _DELAY_MS_MAX = 86_400_000
 _SHIFT_MAX = 40
-"""Doubling so often is beyond every cap."""
+"""After this number of doublings, every delay is above every cap."""
 
 
 def delay_ms_of(settings: BrokerSettings, entry: OpenDelivery, asked_ms: int | None, *, nacked: bool) -> int:
-    """Return the delay that a worker asked for; else that of the retry policy; else what guards against quick nacks."""
+    """Return the delay that the worker asked for, or that of the retry policy, or that of the guard against quick
+    nacks.
+    """
     if asked_ms is not None:
         return min(asked_ms, _DELAY_MS_MAX)
     backoff, cap = entry.policy
