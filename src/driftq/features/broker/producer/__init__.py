@@ -1,1 +1,1 @@
-"""Messages in."""
+"""Messages from producers: checks, routing hook and append."""

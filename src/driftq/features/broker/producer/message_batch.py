@@ -1,8 +1,8 @@
-"""Many messages in one call (http-v1 §22): together, all or none, or each for itself.
+"""Many messages in one call (http-v1 §22): all or none, or each on its own.
 
-The hook is asked about all of them first. From then on everything up to the append is one step on the loop, so nobody
-comes in between. Messages that are stored together are one write to one log, which is there whole or not at all. Of two
-messages with one key the second is a duplicate of the first, and fares as that does.
+The hook decides about all of them first. From then on, everything up to the append is one step on the event loop, so
+no other call comes in between. Messages that are stored together are one write to one log: all of it exists, or none.
+Of two messages with the same key, the second is a duplicate of the first and shares its outcome.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from driftq.system.runtime import Pending
 
 Outcome = Produced | DriftQError
 Given = Sequence[tuple[Message, int | None]]
-"""Messages and their deadlines."""
+"""Messages with their deadlines."""
 
 
 async def store_batch(producer: MessageWriter, topic: str, messages: Given, *, atomic: bool) -> list[Outcome]:
-    """Store them; what became of each. Raises a DriftQError where all of them are refused."""
+    """Store messages. Return the outcome of each. Raise a DriftQError if all of them are refused."""
     asked = [producer.routed(topic, message) for message, _ in messages]
     routed: list[tuple[Message | DriftQError, int | None]] = []
     for one, (_, deadline_ms) in zip(asked, messages, strict=True):
@@ -77,7 +77,7 @@ def _duplicate(first: Outcome) -> Outcome:
 async def _together(producer: MessageWriter, topic: str, messages: Given) -> list[Outcome]:
     held: list[Placed] = []
     keys: dict[Key, None] = {}
-    """Those that were taken for it."""
+    """The keys that were reserved for this batch."""
     rows: list[Placed | Produced] = []
     try:
         for message, deadline_ms in messages:

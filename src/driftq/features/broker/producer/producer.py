@@ -1,7 +1,7 @@
-"""Produce: hook, deadline, gate, place, room, append (http-v1 §3.5, §5, §12, §14). And topics are made here.
+"""Produce: hook, deadline, key, partition, limits, append (http-v1 §3.5, §5, §12, §14). Topics are created here too.
 
-Every check and the append are one step on the loop. What is refused has stored nothing, taken no offset, and left its
-key free. A message is shown to groups when its commit point is reached.
+All checks and the append are one step on the event loop. A refused message is not stored, takes no offset, and leaves
+its key free. Groups see a message when its commit point is reached.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ Key = tuple[str, str, str]
 
 
 class Placed(NamedTuple):
-    """A message that may be stored."""
+    """A message that passed all checks, with its topic and partition."""
 
     topic: BrokerTopic
     partition: int
@@ -42,24 +42,24 @@ class Placed(NamedTuple):
     key: Key | None
 
     def hold(self) -> None:
-        """It takes its room from now on."""
+        """Count the message as incoming, for backpressure."""
         part = self.topic.index.parts[self.partition]
         part.incoming += 1
         part.incoming_size += self.size
 
     def let_go(self) -> None:
-        """It is stored, or will not be."""
+        """Stop counting the message as incoming, because it was stored or has failed."""
         part = self.topic.index.parts[self.partition]
         part.incoming -= 1
         part.incoming_size -= self.size
 
     def at(self, stored: AppendResult, row: int) -> Produced:
-        """What its producer is told."""
+        """Return the answer to its producer."""
         return Produced(self.topic.name, self.partition, stored.first_seq - 1 + row, stored.ts)
 
 
 def target_of(topic: str, message: Message) -> tuple[str, Key | None]:
-    """The topic that a message goes to, and its key there."""
+    """Return the topic that a message goes to, and its key there."""
     envelope = message.envelope
     if envelope is None:
         return topic, None
@@ -69,7 +69,7 @@ def target_of(topic: str, message: Message) -> tuple[str, Key | None]:
 
 
 class MessageWriter:
-    """Takes messages in."""
+    """Checks and stores messages, and creates topics."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class MessageWriter:
     # Topics
 
     def create(self, name: str, partitions: int) -> Pending[int]:
-        """Create a topic unless it is there; the answer is how many partitions it has."""
+        """Create a topic unless it exists. The answer is its number of partitions."""
         check_name(name)
         partitions = partitions or 1
         if not 0 < partitions <= self._settings.partitions_max:
@@ -101,7 +101,7 @@ class MessageWriter:
         return self.ensure(name, partitions)
 
     def ensure(self, name: str, partitions: int) -> Pending[int]:
-        """The same, whatever the name."""
+        """Create a topic unless it exists, without checking name and number of partitions."""
         answer: Pending[int] = Pending()
         known = self._book.by_name.get(name)
         if known is not None:
@@ -143,7 +143,7 @@ class MessageWriter:
     # Messages
 
     def produce(self, topic: str, message: Message, deadline_ms: int | None) -> Pending[Produced]:
-        """Store a message."""
+        """Store a message after asking the hook."""
         routed = self.routed(topic, message)
         if isinstance(routed, Message):
             return self.admit(topic, routed, deadline_ms)
@@ -159,7 +159,7 @@ class MessageWriter:
         return answer
 
     def routed(self, topic: str, message: Message) -> Message | Pending[Message]:
-        """The message with what the hook says written into it."""
+        """Return the message with the decision of the hook."""
         asked = self._hook.route(topic, message)
         if asked is None:
             return message
@@ -176,7 +176,7 @@ class MessageWriter:
         return answer
 
     def admit(self, topic: str, message: Message, deadline_ms: int | None) -> Pending[Produced]:
-        """Store a message that the hook has seen."""
+        """Store a message that the hook has decided about."""
         self.check_deadline(deadline_ms)
         final, key = target_of(topic, message)
         if key is None:
@@ -192,20 +192,20 @@ class MessageWriter:
             raise
 
     def check_deadline(self, deadline_ms: int | None) -> None:
-        """Refuse a message that comes too late."""
+        """Raise InvalidRequestError if the deadline of a message has passed."""
         if deadline_ms is not None and deadline_ms < self._engine.time.wall():
             raise InvalidRequestError("message deadline exceeded")
 
     def take(self, key: Key) -> bool:
-        """Take a key for a message. True: it is committed already. Raises InvalidRequestError."""
+        """Reserve a key for a message. Return True if it is committed already. Raise InvalidRequestError."""
         return self._registry.begin_produce(*key)
 
     def give_back(self, key: Key) -> None:
-        """The message was not stored."""
+        """Release a key, because its message was not stored."""
         self._registry.end_produce(*key, None)
 
     def place(self, name: str, message: Message, key: Key | None = None) -> Placed:
-        """Where a message is stored. Raises a DriftQError where it cannot be."""
+        """Return topic and partition for a message. Raise a DriftQError if it cannot be stored."""
         topic = self._book.by_name.get(name)
         if topic is None:
             raise InvalidRequestError("topic does not exist (create it first)")
@@ -220,7 +220,9 @@ class MessageWriter:
         return Placed(topic, partition, size, message, key)
 
     def copy(self, name: str, partitions: int, message: Message, *, partition: int | None = None) -> Pending[Produced]:
-        """Store a dead letter, or one that comes back: no hook, no gate, no limit. The topic is made if need be."""
+        """Store a dead letter or a redriven message without hook, key check and limits. The topic is created if
+        needed.
+        """
         answer: Pending[Produced] = Pending()
 
         def go_on(done: Pending[int]) -> None:
@@ -237,7 +239,7 @@ class MessageWriter:
             return stored
 
         def know_key(done: Pending[Produced]) -> None:
-            # As when the log is read again: what comes back has its key, a dead letter has none.
+            # Like replay: a redriven message registers its key, a dead letter does not.
             envelope = message.envelope
             if done.error is None and envelope is not None and envelope.idempotency_key and envelope.dlq is None:
                 at = done.result()
@@ -265,7 +267,7 @@ class MessageWriter:
         return answer
 
     def append(self, topic: BrokerTopic, held: list[Placed]) -> Pending[AppendResult]:
-        """Store messages of one topic that are held, all or none; whoever waits hears of it when they are shown."""
+        """Store messages of one topic, all or none. The answer comes when groups can see them."""
         rows: Rows | Row
         if len(held) == 1:
             data = to_data(held[0].message)
@@ -297,15 +299,17 @@ class MessageWriter:
         for listener in self._book.listeners:
             listener(found, placed.message)
 
-    # Room
+    # Backpressure
 
     def note_progress(self, lane: Lane) -> None:
-        """A group has done a message, was put somewhere or is back: it may have caught up."""
+        """Record whether a group has caught up in a partition, after progress, a seek or a new stream."""
         if not lane.caught_up and self._exceeded(lane.lag, lane.lag_size) is None:
             lane.caught_up = True
 
     def note_member(self, topic: BrokerTopic, group: ConsumerGroup) -> None:
-        """A group has a stream: wherever little is open for it, it counts from now on, though it has done nothing."""
+        """Record where a group with a new stream is within the limits: from now on it counts there, even with nothing
+        done.
+        """
         settings = self._settings
         if (settings.partition_msgs_max or settings.partition_bytes_max) and not settings.dev_limits:
             for partition in range(topic.partitions):
@@ -315,7 +319,7 @@ class MessageWriter:
         part = topic.index.parts[partition]
         incoming, more = part.incoming, part.incoming_size + size
         if self._exceeded(part.count + incoming, part.size + more) is None:
-            return  # no group can have more open than there is
+            return  # no group can have more open messages than there are
         messages, volume = self._pending(topic, partition)
         limit = self._exceeded(messages + incoming, volume + more)
         if limit is not None:
@@ -323,7 +327,7 @@ class MessageWriter:
             raise OverloadedError(limit, self._settings.retry_after_ms)
 
     def _exceeded(self, messages: int, volume: int) -> str | None:
-        """Which limit so many messages and bytes reach."""
+        """Return the limit that these numbers of messages and bytes reach, or None."""
         settings = self._settings
         if 0 < settings.partition_msgs_max <= messages:
             return "partition_buffer_full"
@@ -332,7 +336,7 @@ class MessageWriter:
         return None
 
     def _pending(self, topic: BrokerTopic, partition: int) -> tuple[int, int]:
-        """How many messages and bytes of a partition are open, as far as they hold producers up (http-v1 §12)."""
+        """Return the open messages and bytes of a partition that count for backpressure (http-v1 §12)."""
         part = topic.index.parts[partition]
         counting: tuple[int, int] | None = None
         least: tuple[int, int] | None = None
@@ -347,7 +351,7 @@ class MessageWriter:
         return counting or least or (part.count, part.size)
 
     def _counts(self, group: ConsumerGroup, lane: Lane | None, lag: int, size: int) -> bool:
-        """Does a group that has done something hold producers up?"""
+        """Whether a group that has done something counts for backpressure."""
         if self._settings.dev_limits:
             return True
         idle = self._settings.group_idle_ms
@@ -357,7 +361,7 @@ class MessageWriter:
 
 
 def _routed(message: Message, decision: RoutingDecision) -> Message:
-    """A message with what the hook decided written into it."""
+    """Return a message with the decision of the hook."""
     envelope = message.envelope
     if decision.target_topic or decision.partition_override is not None:
         known = envelope or Envelope()

@@ -1,8 +1,8 @@
-"""The router hook (http-v1 §14): somebody else's code that says where a message goes, before it is stored.
+"""The router hook (http-v1 §14): code of a user that decides where a message goes, before it is stored.
 
-It is asked on a thread of its own (`system/loop_thread`), with a copy of the message, and has so long to answer. What
-it says is judged here: anything but a decision or None is a failure. A failure is logged and counted; whether the
-produce goes on without a decision or is refused is the operator's choice.
+The hook runs on its own thread (`system/loop_thread`), with a copy of the message, and must answer within
+`router_timeout_ms`. Its result is checked here: anything but a decision or None is a failure. A failure is logged and
+counted; the operator chooses whether the produce then continues without a decision or is refused.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from driftq.system.loop_thread import Coroutines, LoopThread
 from driftq.system.runtime import Pending, Runtime
 
 _QUIET_NS = 1_000_000_000
-"""Failures within this time are one line of the log."""
+"""Failures within this time, in nanoseconds, are logged as one line."""
 _PARTITION_MAX = (1 << 31) - 1
 
 _log = logging.getLogger(__name__)
@@ -30,15 +30,15 @@ _copy = msgpack.Decoder(Message)
 
 
 class MessageRouter(Protocol):
-    """What `--router module:attribute` names."""
+    """The object that `--router module:attribute` names."""
 
     def route(self, topic: str, message: Message) -> Awaitable[RoutingDecision | None]:
-        """Where a message goes that was sent to this topic; None leaves that to its producer."""
+        """Return where a message for this topic goes; None leaves the decision to its producer."""
         ...
 
 
 def load_router(settings: BrokerSettings) -> MessageRouter | None:
-    """The router that the settings name, if they name one. Raises StartError."""
+    """Return the router that the settings name, or None. Raise StartError."""
     if settings.router and settings.router_url:
         raise StartError("--router and --router-url cannot both be given")
     if settings.router_url:
@@ -65,11 +65,11 @@ def _import(name: str) -> MessageRouter:
         raise StartError(f"the router {name!r} cannot be loaded: {error}") from error
     if not callable(getattr(found, "route", None)):
         raise StartError(f"the router {name!r} has no method `route`")
-    return found  # type: ignore[return-value]  # has been looked at
+    return found  # type: ignore[return-value]  # checked above
 
 
 def make_hook(settings: BrokerSettings, runtime: Runtime, clock: Clock) -> "RouterHook | None":
-    """A hook for the router that the settings name, if they name one, with a thread of its own. Raises StartError."""
+    """Return a hook with its own thread for the router that the settings name, or None. Raise StartError."""
     router = load_router(settings)
     if router is None:
         return None
@@ -77,7 +77,7 @@ def make_hook(settings: BrokerSettings, runtime: Runtime, clock: Clock) -> "Rout
 
 
 class RouterHook:
-    """Asks a router."""
+    """Calls a router and checks its decisions."""
 
     def __init__(
         self, router: MessageRouter, settings: BrokerSettings, runtime: Runtime, clock: Clock, coroutines: Coroutines
@@ -93,7 +93,7 @@ class RouterHook:
         """Failures by kind: error, timeout, invalid."""
 
     def route(self, topic: str, message: Message) -> Pending[RoutingDecision | None]:
-        """Ask; the answer fails with NotReadyError where a failing router is to refuse produces."""
+        """Call the router. The answer fails with NotReadyError if a failing router has to refuse produces."""
         answer: Pending[RoutingDecision | None] = Pending()
         private = _copy.decode(msgpack.encode(message))
 
@@ -110,7 +110,7 @@ class RouterHook:
             elif (wrong := _wrong(value)) is not None:
                 self._fail(answer, "invalid", wrong)
             else:
-                answer.resolve(value)  # type: ignore[arg-type]  # has been looked at
+                answer.resolve(value)  # type: ignore[arg-type]  # checked above
 
         def late() -> None:
             if not answer.settled:
@@ -122,7 +122,7 @@ class RouterHook:
         return answer
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop the thread of the router."""
         self._coroutines.close()
 
     def _fail(self, answer: Pending[RoutingDecision | None], kind: str, why: str) -> None:
@@ -138,7 +138,7 @@ class RouterHook:
 
 
 def _wrong(decision: object) -> str | None:
-    """What is wrong with an answer."""
+    """Return what is wrong with a decision, or None."""
     if decision is None:
         return None
     if not isinstance(decision, RoutingDecision):
@@ -155,7 +155,7 @@ def _wrong(decision: object) -> str | None:
 
 
 def _are_texts(*values: object) -> bool:
-    """Can they be stored? Half a surrogate pair, as JSON may bring it into Python, cannot."""
+    """Whether all values are strings that can be stored. Half a surrogate pair, which JSON allows, cannot."""
     try:
         for value in values:
             if not isinstance(value, str):

@@ -1,9 +1,9 @@
-"""A router behind an address: `--router-url` (http-v1 §14, §16).
+"""A router that is called over HTTP: `--router-url` (http-v1 §14, §16).
 
     POST {"topic", "message": {"key", "value", "envelope"?}}
     200 {"label"?, "target_topic"?, "partition_override"?, "meta"?}, or 204: no decision
 
-Every other status, and every body that is no decision, is an error of the router.
+Every other status, and every body that is not a decision, is an error of the router.
 """
 
 from msgspec import DecodeError, Struct, ValidationError, json
@@ -13,7 +13,7 @@ from driftq.system.http_client.json_post import Poster
 
 
 class WebhookError(Exception):
-    """The address gave no decision."""
+    """Raised when the URL did not answer with a decision."""
 
 
 class _Shown(Struct, frozen=True, omit_defaults=True):
@@ -38,13 +38,13 @@ _answer = json.Decoder(_Decision)
 
 
 class WebhookRouter:
-    """Asks an address. Raises ValueError where it is none."""
+    """Asks a URL for each decision. Raise ValueError if the URL is not valid."""
 
     def __init__(self, url: str) -> None:
         self._poster = Poster(url)
 
     async def route(self, topic: str, message: Message) -> RoutingDecision | None:
-        """Raises PostError, WebhookError."""
+        """Ask the URL for a decision. Raise PostError or WebhookError."""
         asked = _Asked(topic, _Shown(message.key, message.value, message.envelope))
         status, body = await self._poster.post(json.encode(asked))
         if status == 204:
@@ -60,5 +60,5 @@ class WebhookRouter:
         )
 
     def close(self) -> None:
-        """Keep no connection any more."""
+        """Close the connections of the router."""
         self._poster.close()
