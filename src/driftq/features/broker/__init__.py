@@ -1,1 +1,1 @@
-"""Messages for groups of consumers: the broker API (http-v1)."""
+"""The broker API (http-v1): messages for groups of consumers."""

@@ -57,7 +57,7 @@ class Broker:
         self.retention: Retention
 
     def open(self, engine: Engine, runtime: Runtime) -> None:
-        """Recovery is over. Raises OSError."""
+        """Finish recovery and create the parts of the broker. Raise OSError."""
         settings, counters = self.settings, self.counters
         self._engine = engine
         self._runtime = runtime
@@ -82,7 +82,7 @@ class Broker:
         self.retention.start()
 
     def _reopen(self, spot: Spot) -> None:
-        """Messages that failed in an earlier run wait as long as they were to, or are to be tried again."""
+        """Open the messages that failed in an earlier run: they wait for the rest of their delay, or are ready."""
         now = self._agenda.now()
         lane = spot.lane
         for offset, fact in lane.retries.items():
@@ -96,7 +96,7 @@ class Broker:
                 lane.make_ready(entry)
 
     def close(self) -> None:
-        """Hand nothing out any more."""
+        """Stop all deliveries, timers and retention."""
         self._closed = True
         self._agenda.close()
         self.retention.close()
@@ -114,27 +114,27 @@ class Broker:
     # Topics
 
     def create_topic(self, name: str, partitions: int = 1) -> Pending[int]:
-        """Create a topic unless it is there; the answer is how many partitions it has. `partitions` is checked here."""
+        """Create a topic unless it exists. The answer is its number of partitions. `partitions` is checked here."""
         return self.producer.create(name, partitions)
 
     def topics(self) -> list[str]:
-        """Every topic, by the bytes of its name."""
+        """Return the names of all topics, in the order of their bytes."""
         return sorted(self.book.by_name, key=str.encode)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has. Raises InvalidRequestError."""
+        """Return the number of partitions of a topic. Raise InvalidRequestError."""
         return self.book.find(topic).partitions
 
     # Messages
 
     def produce(self, topic: str, message: Message, *, deadline_ms: int | None = None) -> Pending[Produced]:
-        """Store a message (http-v1 §3.5, steps 2 to 10); `deadline_ms` is its envelope's deadline as a moment."""
+        """Store a message (http-v1 §3.5, steps 2 to 10). `deadline_ms` is the deadline of its envelope as a moment."""
         return self.producer.produce(topic, message, deadline_ms)
 
     def produce_batch(
         self, topic: str, messages: list[tuple[Message, int | None]], *, atomic: bool
     ) -> Pending[list[Produced | DriftQError]]:
-        """Store messages, each with its deadline, in their order: all or none, or each for itself (http-v1 §22)."""
+        """Store messages in order, each with its deadline: all or none, or each on its own (http-v1 §22)."""
         return run(store_batch(self.producer, topic, messages, atomic=atomic))
 
     def attach(
@@ -148,7 +148,7 @@ class Broker:
         credit: int | None = None,
         name: str = "",
     ) -> ConsumerStream:
-        """Join a group: messages go to `outlet` from the next turn on. Raises InvalidRequestError."""
+        """Join a group: `outlet` gets messages from the next turn on. Raise InvalidRequestError."""
         found = self.book.find(topic)
         settings = self.settings
         lease = min(lease_ms or settings.default_lease_ms, settings.lease_ms_max)
@@ -161,16 +161,16 @@ class Broker:
         return stream
 
     def leave(self, topic: str, group: str, owner: str, name: str) -> int:
-        """End the streams of this owner and name; return how many there were (http-v1 §22)."""
+        """End the streams with this owner and name. Return how many there were (http-v1 §22)."""
         known = self.book.find(topic).groups.get(group)
         return 0 if known is None else known.end(owner, name)
 
     def ack(self, place: DeliveryKey, owner: str) -> Pending[None]:
-        """A message is done (http-v1 §3.7, from check 6 on)."""
+        """Record that a message is done (http-v1 §3.7, from check 6 on)."""
         return self.settler.ack(place, owner)
 
     def ack_all(self, topic: str, group: str, owner: str, messages: Sequence[tuple[int, int]]) -> list[Acked]:
-        """Ack messages of a group, given as partition and offset; return the answer of each (http-v1 §22)."""
+        """Ack messages of a group, given as partition and offset. Return the answer for each (http-v1 §22)."""
         return ack_all(self.book, self.settler, topic, group, owner, messages)
 
     def nack(
@@ -182,29 +182,29 @@ class Broker:
         delay_ms: int | None = None,
         dead_letter: bool = False,
     ) -> Pending[None]:
-        """A message failed (http-v1 §3.8); its worker may say when it is tried again, or that it never is."""
+        """Record that a message failed (http-v1 §3.8). Its worker may set the delay, or ask for a dead letter."""
         return self.settler.nack(place, owner, SettlementVerdict(reason, delay_ms, dead_letter))
 
     def release(self, place: DeliveryKey, owner: str) -> Pending[None]:
-        """Give a delivery back that was not worked on: it does not count as an attempt (http-v1 §22)."""
+        """Give back a delivery that was not worked on: it does not count as an attempt (http-v1 §22)."""
         return self.settler.release(place, owner)
 
     def extend(self, place: DeliveryKey, owner: str, lease_ms: int) -> int:
-        """Give a delivery another deadline; the answer is that, as wall time (http-v1 §22)."""
+        """Set a new deadline for a delivery. The answer is that deadline as wall time (http-v1 §22)."""
         return self.settler.extend(place, owner, lease_ms)
 
     # Groups
 
     def groups(self, topic: str | None = None, group: str | None = None, *, ages: bool = True) -> list[GroupRow]:
-        """How groups stand, those of this topic and name if given; without `ages` for less."""
+        """Return the state of groups, filtered by topic and name if given. Without `ages` no block is read."""
         return figures(self.book, self._engine.time, topic, group, ages=ages)
 
     def standings(self, topic: str, partition: int, offset: int) -> list[GroupStanding]:
-        """How a message stands in every group of its topic."""
+        """Return the state of a message in every group of its topic."""
         return standings(self.book, topic, partition, offset)
 
     def is_done(self, topic: str, group: str, offset: int) -> bool:
-        """Is a message done for a group? One that there is not is."""
+        """Whether a message is done for a group. A message that does not exist counts as done."""
         found = self.book.by_name.get(topic)
         partition = None if found is None else found.index.partition_at(offset)
         if found is None or partition is None:
@@ -222,7 +222,7 @@ class Broker:
         dry_run: bool = False,
         force: bool = False,
     ) -> Pending[list[Moved]]:
-        """Put a group before the first message at or above an offset, per partition (http-v1 §22)."""
+        """Move a group to the first message at or above an offset, per partition (http-v1 §22)."""
         seams = self._engine, self._runtime
         moved = run(seek(*seams, self.book, self.registry, topic, group, floors, dry_run=dry_run, force=force))
         moved.then(lambda done: self._sought(topic, group) if done.error is None else None)
@@ -233,24 +233,24 @@ class Broker:
         for lane in () if known is None else known.lanes.values():
             self.producer.note_progress(lane)
 
-    # What the engine asks for
+    # Calls from the engine
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
-        """One committed frame."""
+        """Apply one committed frame of the broker."""
         self.book.apply(kind, topic, ts, body)
 
     def capture(self) -> bytes:
-        """All state."""
+        """Return the checkpoint section of the broker."""
         return self.book.capture()
 
     def restore(self, section: bytes) -> None:
-        """And back."""
+        """Restore the state from a checkpoint section."""
         self.book.restore(section)
 
     def name_topics(self, topics: Mapping[int, Topic]) -> None:
-        """Call the log of every broker topic `@NAME`."""
+        """Rename the log of every broker topic to `@NAME`."""
         self.book.name_topics(topics)
 
     def forget(self, topic: Topic) -> None:
-        """Topics of the broker are never deleted."""
+        """Drop a topic whose log was deleted."""
         self.book.forget(topic)

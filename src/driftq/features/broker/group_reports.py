@@ -1,4 +1,4 @@
-"""How groups stand, for people and for metrics (http-v1 §17, §22)."""
+"""Reports on the state of groups, for users and for metrics (http-v1 §17, §22)."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from driftq.model.v1_answers import GroupRow, PartitionRow
 def figures(
     book: Book, time: EngineTime, topic: str | None = None, group: str | None = None, *, ages: bool = True
 ) -> list[GroupRow]:
-    """Every group, or those of this topic and name. Without `ages` no block is looked into."""
+    """Return all groups, or those of this topic and name. Without `ages` no block is read."""
     return [
         GroupRow(
             found.name,
@@ -47,7 +47,7 @@ def _lane_figures(topic: BrokerTopic, group: ConsumerGroup, partition: int, time
 
 
 def _oldest_ms(topic: BrokerTopic, lane: Lane, time: EngineTime) -> int | None:
-    """The age of the oldest open message. Where its block would have to come from the disk it is that of the block."""
+    """Return the age of the oldest open message; if its block is not in memory, the age of the block."""
     oldest = lane.index.at_or_after(lane.partition, lane.done.floor + 1)
     part = None if oldest is None else next(topic.log.parts(oldest + 1), None)
     if oldest is None or part is None:
@@ -69,17 +69,17 @@ _NAMES = {State.LEASED: "leased", State.WAITING: "waiting", State.READY: "ready"
 
 
 class GroupStanding(NamedTuple):
-    """How a message stands for one group. One that is done was delivered once, as far as is known here."""
+    """The state of a message in one group. For a done message, `attempts` is always 1."""
 
     group: str
     attempts: int
     state: str
-    """ready, leased, waiting or done."""
+    """One of ready, leased, waiting or done."""
     last_error: str
 
 
 def standings(book: Book, topic: str, partition: int, offset: int) -> list[GroupStanding]:
-    """One of each group, by name."""
+    """Return the state of a message in each group, ordered by group name."""
     found = book.by_name.get(topic)
     groups = {} if found is None else found.groups
     return [_standing(name, group.lanes.get(partition), offset) for name, group in sorted(groups.items())]

@@ -1,7 +1,7 @@
-"""What the broker asks of others: a connection to write to, the idempotency registry, the router hook.
+"""Interfaces that the broker uses: a connection to write to, the idempotency registry, the router hook.
 
-`Registry` is told of every durable outcome when the frame or record of it is applied, live and in replay alike, so it
-can be rebuilt; whatever it keeps beyond that it captures itself.
+The broker calls `Registry` for every durable outcome when its frame or record is applied, live and in replay alike, so
+that the registry can be rebuilt. The registry captures any other state of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from driftq.system.runtime import Pending
 
 
 class OutgoingMessage(NamedTuple):
-    """One line of a stream."""
+    """One message of a stream."""
 
     partition: int
     offset: int
@@ -22,10 +22,10 @@ class OutgoingMessage(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """The answer to a produce. Of a duplicate neither place nor time is known."""
+    """The answer to a produce. For a duplicate, neither place nor time is known."""
 
     topic: str
-    """Where it was stored."""
+    """The topic in which the message was stored."""
     partition: int = -1
     offset: int = -1
     ts: int = 0
@@ -33,16 +33,17 @@ class Produced(NamedTuple):
 
 
 Listener = Callable[[Produced, Message], None]
-"""Hears of every message that is committed; at a start, of those behind the checkpoint that have an envelope."""
+"""Called for every committed message; at a start, for messages after the checkpoint that have an envelope."""
 
 
 Ender = Callable[[str, int, str, int], None]
-"""Hears of every message that is done after other than one delivery: topic, offset, group, deliveries. At a start it
-hears of them before the messages are told."""
+"""Called for every message that is done after a number of deliveries other than one: topic, offset, group, deliveries.
+At a start, these calls come before those of `Listener`.
+"""
 
 
 class DeliveryKey(NamedTuple):
-    """Which message of which group a call means."""
+    """The group and the message that a call is about."""
 
     topic: str
     group: str
@@ -51,7 +52,7 @@ class DeliveryKey(NamedTuple):
 
 
 class BrokerCounters:
-    """What has happened since the start."""
+    """Counts of events since the start of the server."""
 
     def __init__(self) -> None:
         self.rejected: dict[str, int] = {}
@@ -60,27 +61,29 @@ class BrokerCounters:
         """Dead letters, by source topic and reason."""
         self.redeliveries = 0
         self.skips = 0
-        """Messages that were done because their key was committed."""
+        """How many messages were skipped because their key was committed."""
 
 
 class ConsumerOutlet(Protocol):
     """A connection that messages are written to."""
 
     def ready(self) -> bool:
-        """Does it take another line now? One that says no calls `Stream.wake` when it does again."""
+        """Whether the outlet accepts another line now. After False, it calls `ConsumerStream.wake` when it accepts
+        lines again.
+        """
         ...
 
     def deliver(self, deliveries: Sequence[OutgoingMessage]) -> None:
-        """Hand lines to the socket."""
+        """Write messages to the connection."""
         ...
 
     def end(self) -> None:
-        """End after the lines that were handed over: the stream has left its group."""
+        """End the connection after the lines written so far, because the stream has left its group."""
         ...
 
 
 class KeyOwner(NamedTuple):
-    """Whose key it is, on the consuming side."""
+    """A key of a consumer: tenant, topic, group and key."""
 
     tenant: str
     topic: str
@@ -89,62 +92,66 @@ class KeyOwner(NamedTuple):
 
 
 class KeyStatus(NamedTuple):
-    """How a key stands for a group now."""
+    """The status of a key for a group."""
 
     committed: bool = False
     holder: str | None = None
-    """The owner of the live lease, if there is one."""
+    """The owner of the valid lease, or None."""
 
 
 class Registry(Protocol):
     """The idempotency registry (http-v1 §13). Times are wall milliseconds of the engine."""
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Take a key for a produce. True: it is committed already. Raises InvalidRequestError while it is pending."""
+        """Reserve a key for a produce. Return True if it is committed already. Raise InvalidRequestError while it is
+        pending.
+        """
         ...
 
     def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
-        """The produce that took it was stored there and then, or failed."""
+        """End the produce that reserved a key: stored at `ts` and `offset`, or failed if `ts` is None."""
         ...
 
     def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
-        """A message with this key is there: recovery found it behind the checkpoint, or a redrive brought it back."""
+        """Record that a message with this key exists: recovery found it after the checkpoint, or a redrive restored
+        it.
+        """
         ...
 
     def standing(self, scope: KeyOwner, stored_ts: int) -> KeyStatus:
-        """How a key stands for a message that was stored then."""
+        """Return the status of a key for a message that was stored at `stored_ts`."""
         ...
 
     def delivered(self, scope: KeyOwner, owner: str, lease_until: int, partition: int, offset: int) -> None:
-        """A message with this key was handed to an owner, or its lease was extended."""
+        """Record that a message with this key was delivered to an owner, or that its lease was extended."""
         ...
 
     def released(self, scope: KeyOwner, owner: str, offset: int) -> None:
-        """An owner gave this delivery back without having worked on it."""
+        """Release the key of a delivery that its owner gave back without working on it."""
         ...
 
     def settling(self, scope: KeyOwner) -> None:
-        """An ack or nack of it is being logged: nobody else gets the key meanwhile. `settled` follows."""
+        """Record that an ack or nack is being logged: no other owner gets the key meanwhile. `settled` follows."""
         ...
 
     def settled(self, scope: KeyOwner) -> None:
-        """It is logged, or could not be."""
+        """Record that the ack or nack was logged, or could not be."""
         ...
 
     def voided(self, topic: str, group: str) -> None:
-        """The leases of a group are void: it was moved."""
+        """End all leases of a group, because its position was moved."""
         ...
 
     def sweep(self) -> None:
-        """Forget what is out of its window, a little at a time; called at every tick."""
+        """Drop some of the entries whose window is over; called at every tick."""
         ...
 
     def committed(self, scope: KeyOwner, ts: int) -> None:
-        """It was acked."""
+        """Record that a message with this key was acked."""
         ...
 
     def failed(self, scope: KeyOwner, reason: str, ts: int) -> None:
-        """It was nacked."""
+        """Record that a message with this key was nacked."""
         ...
 
 
@@ -152,55 +159,58 @@ class Hook(Protocol):
     """Decides where a message goes before it is stored (http-v1 §14)."""
 
     def route(self, topic: str, message: Message) -> Pending[RoutingDecision | None] | None:
-        """None at once, or later, leaves all to the producer. Fails only where a failing hook is to refuse produces."""
+        """Return a routing decision. None, at once or later, leaves the decision to the producer.
+
+        The answer fails only if the server is configured to refuse produces when the hook fails.
+        """
         ...
 
 
 class NoRegistry:
-    """No key has any meaning."""
+    """A registry that stores nothing: keys have no effect."""
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
-        """Every produce is the first."""
+        """Return False: no key is ever committed."""
         return False
 
     def end_produce(self, tenant: str, topic: str, key: str, ts: int | None, offset: int = -1) -> None:
-        """Nothing is kept."""
+        """Do nothing: no key is stored."""
 
     def stored(self, tenant: str, topic: str, key: str, ts: int, offset: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: no key is stored."""
 
     def standing(self, scope: KeyOwner, stored_ts: int) -> KeyStatus:
-        """Free."""
+        """Return the status of an unused key."""
         return KeyStatus()
 
     def delivered(self, scope: KeyOwner, owner: str, lease_until: int, partition: int, offset: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: no lease is stored."""
 
     def released(self, scope: KeyOwner, owner: str, offset: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: no lease is stored."""
 
     def settling(self, scope: KeyOwner) -> None:
-        """Nothing is kept."""
+        """Do nothing: no outcome is stored."""
 
     def settled(self, scope: KeyOwner) -> None:
-        """Nothing is kept."""
+        """Do nothing: no outcome is stored."""
 
     def voided(self, topic: str, group: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no lease is stored."""
 
     def sweep(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is nothing to drop."""
 
     def committed(self, scope: KeyOwner, ts: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: no outcome is stored."""
 
     def failed(self, scope: KeyOwner, reason: str, ts: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: no outcome is stored."""
 
 
 class NoHook:
-    """Leaves all to the producer."""
+    """A hook that leaves every decision to the producer."""
 
     def route(self, topic: str, message: Message) -> Pending[RoutingDecision | None] | None:
-        """Nothing to say."""
+        """Return None: the producer decides."""
         return None

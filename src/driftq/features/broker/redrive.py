@@ -1,14 +1,15 @@
-"""Redrive (http-v1 §22): dead letters go back to where they failed, as a job that can be watched and cancelled.
+"""Redrive (http-v1 §22): moves dead letters back to the topic where they failed, as a job with status and cancel.
 
     asked → letters counted → running → done, cancelled or failed
 
 A letter is moved in three steps, each durable before the next: a copy in the original topic, a record of the move in
-`audit.redrive`, and the letter itself retired, which makes it done for every group. A crash in between moves it again,
-and never loses it; what was retired is not found again. Jobs live in memory: after a restart one is asked for anew.
+`audit.redrive`, and the retirement of the letter, which makes it done for every group. A crash between the steps moves
+the letter again and never loses it; a retired letter is not found again. Jobs are kept in memory: after a restart a
+job has to be started again.
 
 Invariants
-- No letter is in the hands of two jobs.
-- A job holds the offsets of its letters, not the letters.
+- No letter belongs to two jobs.
+- A job stores the offsets of its letters, not the letters.
 """
 
 import logging
@@ -31,9 +32,9 @@ _log = logging.getLogger(__name__)
 AUDIT = "audit.redrive"
 _PAGE = 256
 _AT_ONCE = 16
-"""So many letters are moved before others have their turn, where nothing has to be waited for."""
+"""How many letters are moved before other work gets a turn, if no step has to wait."""
 _JOBS_MAX = 1000
-"""Jobs that are remembered; those that ended go first."""
+"""How many jobs are remembered; those that ended are dropped first."""
 _RUNNING_MAX = 16
 _ID_BYTES = 8
 _SLEEP_MS_MAX = 86_400_000
@@ -48,31 +49,33 @@ class WaitingLetter(NamedTuple):
 
 
 class Letters(Protocol):
-    """What a redrive asks of the broker."""
+    """The topics of the broker, as a redrive uses them."""
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has. Raises InvalidRequestError where there is no such topic."""
+        """Return the number of partitions of a topic. Raise InvalidRequestError if the topic does not exist."""
         ...
 
     def has(self, topic: str) -> bool:
-        """Is there such a topic?"""
+        """Whether a topic with this name exists."""
         ...
 
     def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[WaitingLetter], int | None]]:
-        """Up to so many messages from an offset on that are not retired, and where to go on, if there are more."""
+        """Return up to `limit` messages from an offset on that are not retired, and the next offset if
+        there are more.
+        """
         ...
 
     def deposit(self, topic: str, message: Message, *, partition: int | None = None) -> Pending[Produced]:
-        """Store a message whatever hook, gate and limits would say; the topic is made if it is not there."""
+        """Store a message without asking hook, idempotency and limits. The topic is created if needed."""
         ...
 
     def retire(self, topic: str, letter: WaitingLetter) -> Pending[None]:
-        """A message is done for every group, those to come too."""
+        """Record that a message is done for every group, including future ones."""
         ...
 
 
 class Filter(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which letters are meant; what is not said does not matter."""
+    """Which letters to move. A field that is not set matches every letter."""
 
     tenant_id: str | None = None
     reason_contains: str | None = None
@@ -80,10 +83,10 @@ class Filter(Struct, frozen=True, forbid_unknown_fields=True):
     before_ms: int | None = None
     after_ms: int | None = None
     offsets: list[int] | None = None
-    """Of the dead-letter topic."""
+    """Offsets in the dead-letter topic."""
 
     def takes(self, envelope: Envelope, note: DlqNote) -> bool:
-        """Is this one of them?"""
+        """Whether a letter with this envelope and note matches."""
         return (
             self.tenant_id in (None, envelope.tenant_id)
             and self.run_id in (None, envelope.run_id)
@@ -94,7 +97,7 @@ class Filter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunningRedrive(Struct):
-    """How a redrive stands."""
+    """The state of one redrive job."""
 
     id: str
     topic: str
@@ -121,12 +124,12 @@ class _Move(Struct, frozen=True):
 
 
 class Redriver:
-    """All jobs."""
+    """All redrive jobs of this run of the server."""
 
     def __init__(
         self, letters: Letters, runtime: Runtime, entropy: Entropy, now: Callable[[], int], wall: Callable[[], int]
     ) -> None:
-        """`now` measures the pace of a job, `wall` is the time of day that is shown; both in milliseconds."""
+        """Set the clocks: `now` controls the rate of a job, `wall` is the time of day to show; both in milliseconds."""
         self._letters = letters
         self._runtime = runtime
         self._entropy = entropy
@@ -134,9 +137,9 @@ class Redriver:
         self._wall = wall
         self._jobs: dict[str, RunningRedrive] = {}
         self._taken: dict[str, set[int]] = {}
-        """Letters in the hands of a job, by their topic."""
+        """Offsets of letters that belong to a running job, by their topic."""
         self._sleeping: dict[str, tuple[Pending[None], Timer]] = {}
-        """Jobs between two moves, by their id."""
+        """Jobs that wait between two moves, by job id."""
 
     def ask(
         self,
@@ -148,7 +151,7 @@ class Redriver:
         rate_per_s: float | None = None,
         dry_run: bool = False,
     ) -> Pending[RunningRedrive | int]:
-        """Start a job, or in a dry run say how many letters it would move. Raises a DriftQError."""
+        """Start a job; in a dry run, return how many letters it would move. Raise a DriftQError."""
         self._letters.partitions(topic)
         if (limit is not None and limit < 1) or (rate_per_s is not None and not rate_per_s > 0):
             raise InvalidRequestError("limit and rate_per_s must be > 0")
@@ -157,14 +160,14 @@ class Redriver:
         return run(self._begin(topic, wanted, group, limit, rate_per_s, dry_run=dry_run))
 
     def job(self, job_id: str) -> RunningRedrive:
-        """How one stands. Raises NotFoundError."""
+        """Return the state of a job. Raise NotFoundError."""
         found = self._jobs.get(job_id)
         if found is None:
             raise NotFoundError("there is no such redrive")
         return found
 
     def cancel(self, job_id: str) -> RunningRedrive:
-        """Move no more. Raises NotFoundError."""
+        """Stop a job before its next move. Raise NotFoundError."""
         found = self.job(job_id)
         if found.state == "running":
             found.state = "cancelled"
@@ -177,7 +180,7 @@ class Redriver:
         offsets = await self._find(topic, wanted, group, limit)
         if dry_run:
             return len(offsets)
-        # Another job may have taken some while they were looked for.
+        # Another job may have taken some of the letters during the search.
         taken = self._taken.setdefault(topic, set())
         offsets = array("q", [offset for offset in offsets if offset not in taken])
         job = RunningRedrive(self._entropy.token(_ID_BYTES).hex(), topic, len(offsets), rate, self._wall())
@@ -201,7 +204,7 @@ class Redriver:
         return found[:limit]
 
     def _turn(self) -> Pending[None]:
-        """Others have theirs: there may be a million letters."""
+        """Wait for one turn of the event loop, so that other work can run: there may be a million letters."""
         over: Pending[None] = Pending()
         self._runtime.soon(lambda: over.resolve(None))
         return over
@@ -219,7 +222,7 @@ class Redriver:
         for known in ended[: max(0, len(self._jobs) - _JOBS_MAX)]:
             del self._jobs[known]
 
-    # Moving
+    # Moving letters
 
     async def _work(self, job: RunningRedrive, offsets: "array[int]") -> None:
         try:
@@ -244,7 +247,7 @@ class Redriver:
             self._taken[job.topic].difference_update(offsets)
 
     def _sleep(self, job: RunningRedrive, delay_ms: int) -> Pending[None]:
-        """So long, unless the job is cancelled meanwhile: what it has in hand is free at once."""
+        """Wait for `delay_ms`. A cancel ends the wait, so that the letters of the job are free at once."""
         over: Pending[None] = Pending()
         self._sleeping[job.id] = over, self._runtime.later(delay_ms, lambda: self._wake(job.id))
         return over
@@ -289,7 +292,7 @@ class Redriver:
 
 
 def redriven(letter: Message, job_id: str) -> Message:
-    """What a dead letter was before, with a mark that it has been one."""
+    """Return the message that a dead letter was made of, marked with the id of the redrive."""
     known = letter.envelope or Envelope()
     envelope: Envelope | None = structs.replace(known, dlq=None, redrive_policy=None, retry_policy=known.redrive_policy)
     routing = letter.routing or Routing()

@@ -1,4 +1,4 @@
-"""What a redrive does with the broker's topics: reads letters, stores messages past every gate, retires letters."""
+"""The broker's topics for a redrive: reads letters, stores messages without any check, retires letters."""
 
 from driftq.engine.engine import Engine
 from driftq.features.broker.producer.producer import MessageWriter
@@ -12,7 +12,7 @@ from driftq.system.runtime import Pending, run
 
 
 class BrokerLetters:
-    """`redrive.Letters` on a broker."""
+    """Implements `redrive.Letters` with the topics of a broker."""
 
     def __init__(self, engine: Engine, book: Book, producer: MessageWriter) -> None:
         self._engine = engine
@@ -20,15 +20,17 @@ class BrokerLetters:
         self._producer = producer
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has. Raises InvalidRequestError where there is no such topic."""
+        """Return the number of partitions of a topic. Raise InvalidRequestError if the topic does not exist."""
         return self._book.find(topic).partitions
 
     def has(self, topic: str) -> bool:
-        """Is there such a topic?"""
+        """Whether a topic with this name exists."""
         return topic in self._book.by_name
 
     def read(self, topic: str, offset: int, limit: int) -> Pending[tuple[list[WaitingLetter], int | None]]:
-        """Up to so many messages from an offset on that are not retired, and where to go on, if there are more."""
+        """Return up to `limit` messages from an offset on that are not retired, and the next offset if
+        there are more.
+        """
         return run(self._read(topic, offset, limit))
 
     async def _read(self, name: str, offset: int, limit: int) -> tuple[list[WaitingLetter], int | None]:
@@ -44,10 +46,10 @@ class BrokerLetters:
         return letters, reached if reached < index.head else None
 
     def deposit(self, topic: str, message: Message, *, partition: int | None = None) -> Pending[Produced]:
-        """Store a message whatever hook, gate and limits would say; the topic is made if it is not there."""
+        """Store a message without asking hook, idempotency and limits. The topic is created if needed."""
         return self._producer.copy(topic, 1, message, partition=partition)
 
     def retire(self, topic: str, letter: WaitingLetter) -> Pending[None]:
-        """A message is done for every group, those to come too."""
+        """Record that a message is done for every group, including future ones."""
         body = RetiredBody(letter.partition, letter.offset, letter.message.size)
         return self._book.log(self._book.find(topic), GroupKind.RETIRED, encode(body))

@@ -1,14 +1,14 @@
-"""Retention of the broker's topics (http-v1 §16, §18.3 E14): what is old enough, and done for every group, goes.
+"""Retention of the broker's topics (http-v1 §16, §18.3 E14): removes messages that are old and done for every group.
 
     looked at → bound found → its messages read → logged (TRIM) → gone
 
-A message goes when it is older than `--v1-retention-ms`, every group that is known has it done, and all before it goes
-too: so a topic begins at an offset, and groups to come begin there. A topic that no group reads goes by age alone. Dead
-letters are the exception: where nobody reads them they stay until a redrive has moved them.
+A message is removed when it is older than `--v1-retention-ms`, it is done for every known group, and all messages
+before it are removed too. So a topic begins at an offset, and future groups begin there. In a topic without groups,
+only the age counts. Dead letters are the exception: without groups they stay until a redrive has moved them.
 
-Blocks go whole, but for the one that is written to. What goes is read once more, for totals count messages and bytes
-per partition. A trim is one frame: records, totals and what groups have done change in the same step, live and in
-replay. From the moment it is asked for, nobody new is given what it takes.
+Blocks are removed as a whole, except the one that is still being written. Removed messages are read once more, because
+the totals count messages and bytes per partition. A trim is one frame: records, totals and the state of groups change
+in the same step, live and in replay. From the moment a trim is requested, its messages are not delivered any more.
 """
 
 import logging
@@ -27,15 +27,15 @@ from driftq.system.runtime import Pending, Runtime, Timer, run
 _log = logging.getLogger(__name__)
 
 _LOOKS = 10
-"""How often a topic is looked at while a message grows too old."""
+"""How often a topic is checked during the retention time."""
 _LOOK_MS_MIN, _LOOK_MS_MAX = 100, 60_000
 _PAGE = 256
 _STEP = 10_000
-"""So many messages go in one frame, and the rest of their block."""
+"""How many messages one frame removes, plus the rest of their block."""
 
 
 class Retention:
-    """Takes what may go from every topic, over and over."""
+    """Removes old messages from every topic, repeatedly."""
 
     def __init__(self, engine: Engine, runtime: Runtime, book: Book, retention_ms: int) -> None:
         self._engine = engine
@@ -47,12 +47,12 @@ class Retention:
         self._closed = False
 
     def start(self) -> None:
-        """Look from now on, if there is anything to look for."""
+        """Start the timer, if retention is configured."""
         if self._age_ms and not self._closed:
             self._timer = self._runtime.later(self._look_ms, self._look)
 
     def close(self) -> None:
-        """No more."""
+        """Stop the timer and the running sweep."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -62,19 +62,19 @@ class Retention:
         run(self.sweep()).then(self._looked)
 
     def _looked(self, done: Pending[None]) -> None:
-        # A block that cannot be read, or a log that takes nothing, is nothing to tell: the next look tries again.
+        # A block that cannot be read, or a log that accepts nothing, is not reported: the next check tries again.
         if done.error is not None and not isinstance(done.error, DriftQError):
             _log.error("retention failed, and is tried again", exc_info=done.error)
         self.start()
 
     async def sweep(self) -> None:
-        """Take what may go now. Raises a DriftQError."""
+        """Remove all messages that may be removed now. Raise a DriftQError."""
         for topic in list(self._book.by_id.values()):
             while not self._closed and await self._trim(topic):
                 pass
 
     async def _trim(self, topic: BrokerTopic) -> bool:
-        """One step. Returns whether there may be more to take."""
+        """Remove the messages of one frame. Return whether there may be more to remove."""
         index = topic.index
         oldest_kept = self._engine.time.kept_from(self._age_ms)
         first = next(topic.log.parts(index.start + 1), None)
@@ -82,7 +82,7 @@ class Retention:
             return False
         start = self._reach(topic, oldest_kept, self._bound(topic))
         taken = await self._sum(topic, start)
-        # While it was read a group may have come, or have been put back.
+        # During the read a group may have joined, or may have been moved back.
         if start <= index.start or topic.pinned or self._bound(topic) < start:
             return False
         index.leave(start)
@@ -97,7 +97,7 @@ class Retention:
         return True
 
     def _reach(self, topic: BrokerTopic, oldest_kept: int, bound: int) -> int:
-        """Up to where messages may go: whole blocks, and rows of the open one, so that nothing is read to take them."""
+        """Return the offset up to which messages may be removed: whole blocks, and rows of the open block in memory."""
         begin = reached = topic.index.start
         for part in topic.log.parts(begin + 1):
             if part.last_ts < oldest_kept and part.end_seq - 1 <= bound:
@@ -114,7 +114,7 @@ class Retention:
         return reached
 
     async def _sum(self, topic: BrokerTopic, start: int) -> list[Trimmed]:
-        """What all messages below an offset come to."""
+        """Return the totals of all messages below an offset, per partition."""
         index = topic.index
         sums: dict[int, tuple[int, int]] = {}
         reached = index.start
@@ -128,14 +128,14 @@ class Retention:
         return [Trimmed(partition, count, size) for partition, (count, size) in sorted(sums.items())]
 
     def _bound(self, topic: BrokerTopic) -> int:
-        """The lowest message that some group has not done: nothing from there on may go."""
+        """Return the lowest message that some group has not done. It and all later messages stay."""
         groups: Iterable[ConsumerGroup | None] = topic.groups.values()
         if not topic.groups and topic.name.startswith(DLQ):
             groups = [None]
         return min((self._open_from(topic, group) for group in groups), default=topic.index.head)
 
     def _open_from(self, topic: BrokerTopic, group: ConsumerGroup | None) -> int:
-        """The lowest message that a group, or one that has done nothing, has not done."""
+        """Return the lowest message that a group has not done; `group=None` means a group that has done nothing."""
         index = topic.index
         lowest = index.head
         for partition, part in enumerate(index.parts):

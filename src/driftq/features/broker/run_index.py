@@ -1,11 +1,12 @@
-"""Which messages belong to a run (http-v1 §22): an index of the newest steps, by run, in commit order.
+"""The index of runs (http-v1 §22): the newest steps, by run, in commit order.
 
-A step is a message with a `run_id`. The copy of one that was dead-lettered is no step: it belongs to its origin, and
-so does how often it was delivered before a group had it done, unless that was once. The index holds so many of all
-three, in chunks: when it is full the oldest chunk goes, and a run that lost steps says so.
+A step is a message with a `run_id`. The dead-letter copy of a step is not a step: it belongs to its original. So does
+the number of deliveries after which a group had the step done, unless that was one. The index holds up to
+`entries_max` steps, letters and endings together, in chunks. When it is full, the oldest chunk is dropped, and a run
+that lost steps is marked as truncated.
 
-A checkpoint has the chunks (section `runs`, docs/formats/idempotency.md); what is behind it is told again when the log
-is read. A chunk that is full never changes, so it is encoded once.
+A checkpoint contains the chunks (section `runs`, docs/formats/idempotency.md); later messages come from the log. A
+full chunk never changes, so it is encoded once.
 """
 
 from collections import deque
@@ -19,11 +20,11 @@ from driftq.model.message import Message
 
 _CHUNK_MAX = 1000
 _CHUNKS_MIN = 10
-"""The index is at least so many chunks, so that what goes at once is little."""
+"""The minimum number of chunks in a full index, so that a dropped chunk is a small part of it."""
 
 
 class IndexedStep(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A message of a run."""
+    """A message that belongs to a run."""
 
     run_id: str
     tenant_id: str
@@ -50,7 +51,7 @@ class RunLetter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class StepEnding(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A step that a group had done after other than one delivery."""
+    """A step that a group had done after a number of deliveries other than one."""
 
     topic: str
     offset: int
@@ -59,15 +60,15 @@ class StepEnding(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class Trace(Struct):
-    """What became of a step."""
+    """The dead letters and delivery counts of a step."""
 
     letters: list[RunLetter] = []
     attempts: dict[str, int] = {}
-    """How often it was delivered to groups that have it done, where that was not once."""
+    """The number of deliveries by group, for groups that have the step done after a number other than one."""
 
 
 class FoundRun(NamedTuple):
-    """One run: its steps, what became of each, and whether older ones were left out."""
+    """One run: its steps, the trace of each, and whether older steps were dropped."""
 
     steps: list[tuple[IndexedStep, Trace]]
     truncated: bool
@@ -86,7 +87,7 @@ class _Chunk(Struct, array_like=True, forbid_unknown_fields=True):
 class _Section(Struct, array_like=True, forbid_unknown_fields=True):
     chunks: list[bytes]
     truncated: list[str]
-    """Runs that lost steps."""
+    """The ids of runs that lost steps."""
 
 
 class _Run:
@@ -98,7 +99,7 @@ class _Run:
 
 
 class RunIndex:
-    """The newest steps."""
+    """The newest steps of all runs."""
 
     name = "runs"
     kinds: frozenset[int] = frozenset()
@@ -108,25 +109,25 @@ class RunIndex:
         self._chunk_max = max(1, min(_CHUNK_MAX, entries_max // _CHUNKS_MIN))
         self._chunks: deque[_Chunk] = deque()
         self._encoded: deque[bytes] = deque()
-        """Of all chunks but the last."""
+        """The encoded chunks, except the last one."""
         self._size = 0
         self._runs: dict[str, _Run] = {}
         self._steps: dict[tuple[str, int], Trace] = {}
-        """What became of every step, by its place."""
+        """The trace of every step, by topic and offset."""
         self._early: dict[tuple[str, int], list[RunLetter | StepEnding]] | None = {}
-        """What became of steps that recovery has not told yet: topics are read one behind the other."""
+        """Letters and endings of steps that recovery has not found yet, because it reads one topic after the other."""
         self._left_out: dict[str, None] = {}
-        """Runs that lost all their steps, the last ones."""
+        """The last runs that lost all their steps."""
 
     def __len__(self) -> int:
         return self._size
 
     def heard(self, found: Produced, message: Message) -> None:
-        """A message was committed."""
+        """Add a committed message, as a listener of the broker."""
         self.stored(found.topic, found.partition, found.offset, found.ts, message)
 
     def stored(self, topic: str, partition: int, offset: int, ts: int, message: Message) -> None:
-        """A message was committed. Told again, when the log is read again, it changes nothing."""
+        """Add a committed message, if it belongs to a run. Idempotent, so replay may call it again."""
         envelope = message.envelope
         if envelope is None or not envelope.run_id or not self._entries_max:
             return
@@ -143,15 +144,15 @@ class RunIndex:
             self._add_step(IndexedStep(*names, topic, partition, offset, ts))
 
     def ended(self, topic: str, offset: int, group: str, attempts: int) -> None:
-        """A group has a message done that was delivered so often. Told again it changes nothing."""
+        """Record that a group has a message done after this number of deliveries. Idempotent."""
         self._add_ending(StepEnding(topic, offset, group, attempts))
 
     def opened(self) -> None:
-        """Recovery has told all."""
+        """Finish recovery: all messages were found."""
         self._early = None
 
     def find(self, run_id: str, tenant_id: str | None = None) -> FoundRun | None:
-        """The steps of a run, of one tenant or of all; None if there are none."""
+        """Return the steps of a run, of one tenant or of all; None if there are none."""
         run = self._runs.get(run_id)
         if run is None:
             return None
@@ -178,7 +179,7 @@ class RunIndex:
                 self._add_ending(early)
 
     def _trace(self, place: tuple[str, int], news: RunLetter | StepEnding) -> Trace | None:
-        """That of the step at a place; where there is none yet, the news wait for it."""
+        """Return the trace of a step; if recovery has not found the step yet, keep `news` for later."""
         trace = self._steps.get(place)
         if trace is None and self._early is not None:
             self._early.setdefault(place, []).append(news)
@@ -199,7 +200,7 @@ class RunIndex:
         self._room().endings.append(ending)
 
     def _room(self) -> _Chunk:
-        """The chunk that takes one more."""
+        """Return the chunk for one more entry, and drop the oldest chunk if the index is full."""
         if not self._chunks or self._chunks[-1].size >= self._chunk_max:
             if self._chunks:
                 self._encoded.append(msgpack.encode(self._chunks[-1]))
@@ -231,19 +232,19 @@ class RunIndex:
         while len(self._left_out) > self._entries_max:
             del self._left_out[next(iter(self._left_out))]
 
-    # What the engine asks for
+    # Calls from the engine
 
     def apply(self, kind: int, topic: Topic, ts: int, body: bytes) -> None:
-        """It has no frames: messages tell all."""
+        """Do nothing: the index has no frames, and messages contain all its data."""
 
     def capture(self) -> bytes:
-        """The chunks."""
+        """Return the checkpoint section with all chunks."""
         last = [msgpack.encode(self._chunks[-1])] if self._chunks else []
         truncated = [name for name, run in self._runs.items() if run.truncated]
         return msgpack.encode(_Section([*self._encoded, *last], [*self._left_out, *truncated]))
 
     def restore(self, section: bytes) -> None:
-        """And back, with as much room as there is now."""
+        """Restore the chunks of a checkpoint, as far as the current limit allows."""
         found = msgpack.decode(section, type=_Section)
         self._left_out = dict.fromkeys(found.truncated)
         for raw in found.chunks:
@@ -256,4 +257,4 @@ class RunIndex:
                 self._add_ending(ending)
 
     def forget(self, topic: Topic) -> None:
-        """Topics of the broker are never deleted."""
+        """Do nothing: topics of the broker are never deleted."""
