@@ -45,7 +45,7 @@ class Access(Struct, frozen=True):
     def check(self, needed: Scope) -> None:
         """Raise ForbiddenError unless the key has every scope in `needed`."""
         if not self.may(needed):
-            raise ForbiddenError("this key may not do that")
+            raise ForbiddenError("this key does not have the required scope")
 
 
 FULL = Access()

@@ -130,7 +130,7 @@ class App:
             return access
         if route is not None and route.knows_callers:
             return STRANGER
-        raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
+        raise UnauthorizedError("missing or unknown API key; send `Authorization: Bearer <key>`")
 
     def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:
         """Return the answer to a request with a key; it counts as in flight until its answer is ready."""
@@ -150,7 +150,7 @@ class App:
         if request.access is not FULL:
             _check_access(request, route, found)
         if found is None:
-            return refusal("not_found", f"there is nothing at {request.path[:200]}")
+            return refusal("not_found", f"no such path: {request.path[:200]}")
         if route is None:
             return _not_allowed(request, found)
         if route.stream:
@@ -224,10 +224,10 @@ def _check_access(request: Request, route: Route | None, found: RouteMatch | Non
 def _check_accept(request: Request) -> None:
     accept = request.header(b"accept")
     if accept and _EVENTS not in accept and b"*/*" not in accept:
-        raise NotAcceptableError("this answers with text/event-stream")
+        raise NotAcceptableError("this path answers with text/event-stream; the Accept header must allow it")
 
 
 def _not_allowed(request: Request, found: RouteMatch) -> Reply:
     allowed = ", ".join([*found.routes, *(["HEAD"] if "GET" in found.routes else [])])
-    message = f"{request.path} does not take {request.method}, but {allowed}"
+    message = f"{request.path} does not support {request.method}; allowed: {allowed}"
     return refusal("method_not_allowed", message, (b"allow", allowed.encode()))

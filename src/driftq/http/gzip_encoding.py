@@ -134,12 +134,12 @@ def unpacked(body: bytes, most: int) -> bytes | None:
         try:
             part = press.decompress(body, most - size + 1)
         except zlib.error as error:
-            raise InvalidRequestError("the body is not gzip") from error
+            raise InvalidRequestError("the body is not valid gzip") from error
         size += len(part)
         if size > most:
             return None
         if not press.eof:
-            raise InvalidRequestError("the gzip body is cut short")
+            raise InvalidRequestError("the gzip body is incomplete")
         parts.append(part)
         # A gzip body may have several members; bytes after the last member must be another member.
         body = press.unused_data

@@ -87,7 +87,7 @@ def _scopes(text: str, number: int) -> Scope:
     named = [_SCOPES.get(word.strip().lower()) for word in text.split("+")]
     if None in named:
         known = ", ".join(_SCOPES)
-        raise StartError(f"entry {number + 1} of DRIFTQ_API_KEYS has an unknown scope; there are {known}")
+        raise StartError(f"entry {number + 1} of DRIFTQ_API_KEYS has an unknown scope; known scopes: {known}")
     return reduce(or_, (scope for scope in named if scope is not None), NOTHING)
 
 

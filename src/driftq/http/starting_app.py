@@ -63,13 +63,15 @@ class Threshold:
             return
         access = self._keys.who(request, form_token=False)
         if access is None:
-            raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
+            raise UnauthorizedError("missing or unknown API key; send `Authorization: Bearer <key>`")
         access.check(needed)
 
     def _not_ready(self) -> NotReadyError:
         progress = self._server.replay_progress
         return NotReadyError(
-            "the log is being read again", detail={"replay_progress": progress}, retry_after_ms=_RETRY_MS
+            "the server is starting: recovery is reading the log",
+            detail={"replay_progress": progress},
+            retry_after_ms=_RETRY_MS,
         )
 
     def _metrics(self, request: Request) -> Reply:
@@ -77,8 +79,8 @@ class Threshold:
         if b"application/json" in (request.header(b"accept") or b""):
             return json_reply(200, {"ready": False, "replay_progress": progress, "uptime_ms": uptime_ms})
         families = [
-            gauge("driftq_ready", "Whether requests are taken.", 0),
-            gauge("driftq_recovery_progress", "How much of the log has been read again, from 0 to 1.", progress),
+            gauge("driftq_ready", "Whether the server accepts requests.", 0),
+            gauge("driftq_recovery_progress", "Part of the log that recovery has read, from 0 to 1.", progress),
             counter("driftq_uptime_ms", "Milliseconds since the start.", uptime_ms),
         ]
         return Reply(200, encode(families), CONTENT_TYPE)

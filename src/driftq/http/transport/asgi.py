@@ -66,7 +66,9 @@ class Asgi:
             answer = await self._answer(request)
             if isinstance(answer, Upgrade):
                 tell_closed(answer.source.closed)
-                answer = refusal("invalid_request", "this is a WebSocket, and the request does not ask for one")
+                answer = refusal(
+                    "invalid_request", "this path is a WebSocket, and the request is not a WebSocket handshake"
+                )
             if isinstance(answer, Reply):
                 await _send_reply(send, request, answer)
             elif request.method == "HEAD":
@@ -130,7 +132,7 @@ class Asgi:
             return
         if isinstance(answer, StreamAnswer):
             tell_closed(answer.source.closed)
-            answer = refusal("invalid_request", "this is not a WebSocket")
+            answer = refusal("invalid_request", "this path is not a WebSocket")
         if "websocket.http.response" in scope.get("extensions", {}):
             await _send_reply(send, request, answer, kind="websocket.http.response")
         else:

@@ -87,7 +87,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _refuse(self, transport: asyncio.Transport) -> None:
         most = self._serving.terms.connections_max
-        message = f"there are {most} connections, and no more are taken"
+        message = f"connection limit reached (max_connections={most})"
         detail = {"limit": "max_connections", "max": most}
         reply = refusal("throttled", message, (b"retry-after", b"1"), detail=detail, status=503)
         self._refused = True

@@ -98,7 +98,7 @@ class Heads:
             return
         fields = dict(reversed(headers))
         body_bytes = int(fields.get(b"content-length", b"0"))
-        assert body_bytes == len(request.body), "without another coding a body is as long as its head says"
+        assert body_bytes == len(request.body), "without another encoding, a body is as long as its content-length"
         authorization = fields.pop(_KEY, None)
         key = None if authorization is None else key_in(authorization)
         if authorization is None:

@@ -47,13 +47,13 @@ def choose_address(settings: Settings) -> ListenAddress:
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no name"
+        reason = error.strerror if isinstance(error, OSError) else "not a valid host name"
         raise StartError(f"cannot listen on {settings.host}: {reason}") from error
     addresses = [ListenAddress(family, str(to[0]), int(to[1])) for family, _, _, _, to in found]
     if not open_to_all and not all(address.loopback for address in addresses):
         raise StartError(
-            f"{settings.host} can be reached from other machines and there are no keys: set DRIFTQ_API_KEYS,"
-            " or DRIFTQ_ALLOW_INSECURE_NO_AUTH=1 if that is what you want"
+            f"{settings.host} is reachable from other machines, and there are no API keys: set DRIFTQ_API_KEYS,"
+            " or DRIFTQ_ALLOW_INSECURE_NO_AUTH=1 to run without keys"
         )
     # A name may have several addresses. Listen on one, IPv4 first, because most clients try it first.
     return min(addresses, key=lambda address: address.family != socket.AF_INET)

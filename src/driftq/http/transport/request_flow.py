@@ -37,7 +37,7 @@ def outcome(done: Pending[Reply]) -> Reply:
         return done.result()
     if isinstance(done.error, DriftQError):
         return error_reply(done.error)
-    return refusal("internal", "the server made a mistake; its log says more")
+    return refusal("internal", "internal server error; see the server log")
 
 
 def _ask(serving: Serving, request: Request, answered: Give, give: Give) -> None:

@@ -40,9 +40,9 @@ def accept_handshake(request: Request) -> bytes:
     upgrades = (request.header(b"upgrade") or b"").lower()
     connection = (request.header(b"connection") or b"").lower()
     if request.method != "GET" or b"websocket" not in _tokens(upgrades) or b"upgrade" not in _tokens(connection):
-        raise InvalidRequestError("this is a WebSocket, and the request does not ask for one")
+        raise InvalidRequestError("this path is a WebSocket, and the request is not a WebSocket handshake")
     if (request.header(b"sec-websocket-version") or b"").strip() != b"13" or len(key) != _KEY_CHARS:
-        raise InvalidRequestError("the WebSocket handshake lacks its key, or its version is not 13")
+        raise InvalidRequestError("the WebSocket handshake has no valid Sec-WebSocket-Key, or its version is not 13")
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
         b"x-request-id: %b\r\nsec-websocket-accept: %b\r\n\r\n" % (id_of(request), generate_accept_token(key))
@@ -213,7 +213,7 @@ class WebSocket(asyncio.Protocol):
         try:
             step()
         except Exception:  # noqa: BLE001  # a bug in one source ends one connection, not the server
-            _log.exception("a socket failed")
+            _log.exception("a WebSocket failed")
             self._outbox.drop()
             self._transport.abort()
 

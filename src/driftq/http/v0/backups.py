@@ -82,18 +82,18 @@ class BackupEndpoints:
         root = self._server.settings.backup_dir
         if to is None:
             if root is None:
-                raise InvalidRequestError("this server has no --backup-dir: say where the backup is to go")
+                raise InvalidRequestError("this server has no --backup-dir; give the target directory in `to`")
             return os.path.realpath(root)
         if not os.path.isabs(to) or "\0" in to:
-            raise InvalidRequestError("a backup goes to an absolute path on the server's machine")
+            raise InvalidRequestError("`to` must be an absolute path on the server's machine")
         path = os.path.realpath(to)
         if root is None:
             if not _is_loopback(self._server.settings.host):
-                raise ForbiddenError("others can reach this server: it takes backups to --backup-dir alone")
+                raise ForbiddenError("other machines can reach this server, so backups may go only to its --backup-dir")
         elif os.path.commonpath([path, os.path.realpath(root)]) != os.path.realpath(root):
-            raise ForbiddenError("backups go below the server's --backup-dir")
+            raise ForbiddenError("`to` must be the server's --backup-dir or a directory below it")
         if any(os.path.commonpath([path, own]) == own for own in self._server.real_roots):
-            raise InvalidRequestError("a backup does not go into the server's own directories")
+            raise InvalidRequestError("`to` must not be inside the server's own directories")
         return path
 
     def _figures(self, request: Request) -> Performance:
@@ -103,7 +103,7 @@ class BackupEndpoints:
 def _check_whole(request: Request) -> None:
     """Raise ForbiddenError if the key is limited to prefixes: a backup contains every topic."""
     if request.access.prefixes:
-        raise ForbiddenError("this key may not do that")
+        raise ForbiddenError("backups need a key without prefixes")
 
 
 def _is_loopback(host: str) -> bool:

@@ -76,4 +76,4 @@ def failed_reply(request: Request, error: BaseException) -> Reply:
         return error_reply(error)
     named = facts(request_id=id_of(request).decode("ascii"))
     _log.error("%s %s failed", request.method, request.path, exc_info=error, extra=named)
-    return refusal("internal", "the server made a mistake; its log says more")
+    return refusal("internal", "internal server error; see the server log")

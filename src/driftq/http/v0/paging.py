@@ -70,4 +70,4 @@ def decode_cursor(cursor: str) -> str:
         plain = cursor.rstrip("=").replace("-", "+").replace("_", "/").encode("ascii")
         return b64decode(plain + b"=" * (-len(plain) % 4), validate=True).decode()
     except ValueError:
-        raise InvalidRequestError("cursor is none that this list gave out") from None
+        raise InvalidRequestError("invalid page cursor") from None

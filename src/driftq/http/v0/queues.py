@@ -81,7 +81,7 @@ _EXTEND = Decoder(ExtendBody)
 def check_node(node: str, limits: Limits) -> None:
     """Raise InvalidRequestError if the name of a worker is empty or too long."""
     if not 0 < len(node.encode()) <= limits.node_bytes_max:
-        raise InvalidRequestError(f"node must have 1 to {limits.node_bytes_max} bytes")
+        raise InvalidRequestError(f"node must be 1 to {limits.node_bytes_max} bytes long")
 
 
 class QueueEndpoints:
@@ -190,17 +190,17 @@ class QueueEndpoints:
         check_node(node, self._limits)
         if len(seqs) > self._limits.claim_max:
             raise BatchTooLargeError(
-                f"at most {self._limits.claim_max} seqs at a time",
+                f"seqs has {len(seqs)} entries; the limit is {self._limits.claim_max}",
                 detail={"seqs": len(seqs), "max": self._limits.claim_max},
             )
         check_u64(max(seqs, default=0), "seqs")
         if not lease_ids:
             return
         if len(lease_ids) != len(seqs):
-            raise InvalidRequestError("lease_ids must be as many as seqs, or none")
+            raise InvalidRequestError("lease_ids must be empty or have as many entries as seqs")
         for lease_id in lease_ids:
             if lease_id and _LEASE_ID.fullmatch(lease_id) is None:
-                raise InvalidRequestError("a lease id is `lease_` and lower-case hexadecimal digits")
+                raise InvalidRequestError("a lease id must be `lease_` followed by lower-case hexadecimal digits")
 
     def _figures(self, request: Request, fsync_ms: float | None = None) -> Performance:
         return Performance(since_ms(request.began_ns, self._clock.monotonic_ns()), fsync_ms=fsync_ms)

@@ -79,7 +79,7 @@ class Dialect:
         """Return the rights of the caller. Raise UnauthorizedError if the key is missing or unknown."""
         access = self._keys.who(request, form_token=False)
         if access is None:
-            raise UnauthorizedError("this needs a key that is known here, as `Authorization: Bearer <key>`")
+            raise UnauthorizedError("missing or unknown API key; send `Authorization: Bearer <key>`")
         return access
 
     def _counted(self, request: Request, route: Route | None, found: RouteMatch | None) -> Answer:

@@ -40,19 +40,37 @@ class BrokerMetricsEndpoint:
                 labels = {"topic": group.topic, "group": group.group, "partition": str(row.partition)}
                 open_now.append(Sample(row.in_flight + row.waiting, labels))
                 lag.append(Sample(row.lag, labels))
-        yield Family("inflight_messages", "gauge", "Messages delivered and not done.", open_now)
-        yield Family("consumer_lag", "gauge", "Messages not done.", lag)
+        yield Family(
+            "inflight_messages",
+            "gauge",
+            "Messages that were delivered and are not done, including those that wait for a retry.",
+            open_now,
+        )
+        yield Family("consumer_lag", "gauge", "Messages that are stored and not done, including those in flight.", lag)
         counters = self._server.broker.counters
         dead = [
             Sample(count, {"topic": topic, "reason": reason})
             for (topic, reason), count in counters.dead_letters.items()
             if may_name(request, topic)
         ]
-        yield Family("dlq_messages_total", "counter", "Dead letters, by their source.", dead)
+        yield Family(
+            "dlq_messages_total", "counter", "Messages that became dead letters, by source topic and reason.", dead
+        )
         rejected = [Sample(count, {"reason": limit}) for limit, count in counters.rejected.items()]
-        yield Family("produce_rejected_total", "counter", "Produces that were too many.", rejected)
-        yield counter("driftq_redeliveries_total", "Deliveries that were not the first.", counters.redeliveries)
-        yield counter("driftq_idempotent_skips_total", "Messages done because their key was.", counters.skips)
+        yield Family(
+            "produce_rejected_total",
+            "counter",
+            "Messages that were refused because a partition's buffer was full, by limit.",
+            rejected,
+        )
+        yield counter(
+            "driftq_redeliveries_total", "Deliveries of a message after its first delivery.", counters.redeliveries
+        )
+        yield counter(
+            "driftq_idempotent_skips_total",
+            "Messages that were skipped because the work of their idempotency key was done.",
+            counters.skips,
+        )
         failures = {} if self._server.hook is None else self._server.hook.errors
         failed = [Sample(count, {"kind": kind}) for kind, count in sorted(failures.items())]
         yield Family("driftq_router_errors_total", "counter", "Failures of the router hook.", failed)

@@ -103,7 +103,7 @@ def _log_bug(request: Request, error: BaseException) -> None:
 def _told(error: BaseException) -> tuple[int, str]:
     """Return the status and the message of an error."""
     if not isinstance(error, DriftQError):
-        return 500, "the server made a mistake; its log says more"
+        return 500, "internal server error; see the server log"
     # A stopped log accepts nothing until a restart; a single failed write may be retried.
     status = 503 if isinstance(error, ShardStoppedError) else _STATUS.get(error.code, 500)
     return status, error.message

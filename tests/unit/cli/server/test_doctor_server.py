@@ -54,7 +54,7 @@ def test_a_server_that_is_well_has_no_warning() -> None:
     ("refusal", "check", "words"),
     [
         (Refusal(503, "wal_stopped", "the log is stopped: a sync failed"), "log writer", "restart the server"),
-        (Refusal(503, "not_ready", "the log is being read again"), "ready", "wait"),
+        (Refusal(503, "not_ready", "the server is starting: recovery is reading the log"), "ready", "wait"),
         (Refusal(503, "shutting_down", "the server is shutting down"), "ready", "start the server again"),
         (Refusal(500, "internal", "broken"), "ready", "log of the server"),
         (Refusal(401, "unauthorized", "this needs a key"), "key", "DRIFTQ_API_KEY"),
@@ -161,5 +161,5 @@ def test_the_rights_of_the_key_are_told() -> None:
     finding = vital("key", caller=CallerVitals(2, ["read", "write"], ["orders."]))
     assert finding.found == "entry 2 of DRIFTQ_API_KEYS: read, write, names that start with orders."
     assert "admin" in finding.advice
-    refused = check_no_vitals(Refusal(403, "forbidden", "this key may not do that"))
+    refused = check_no_vitals(Refusal(403, "forbidden", "this key does not have the required scope"))
     assert (refused.status, "were not checked" in refused.advice) == ("warn", True)

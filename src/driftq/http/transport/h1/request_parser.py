@@ -274,7 +274,7 @@ class Http1(asyncio.Protocol):
             self._parser = httptools.HttpRequestParser(self)
             return rest
         except httptools.HttpParserError as error:
-            self._refuse(f"this is not HTTP: {error}", 400)
+            self._refuse(f"invalid HTTP request: {error}", 400)
         return b""
 
     def _check_head(self) -> None:
@@ -287,7 +287,7 @@ class Http1(asyncio.Protocol):
             self._refuse_headers()
 
     def _refuse_headers(self) -> None:
-        message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
+        message = f"the headers exceed a limit: {HEADERS_MAX} headers, {HEADER_BYTES_MAX} bytes"
         self._refuse(message, 431)
 
     def _refuse(self, message: str, status: int) -> None:

@@ -264,7 +264,7 @@ class Http2(asyncio.Protocol):
             self._reply(exchange, answer)
         elif isinstance(answer, Upgrade):
             tell_closed(answer.source.closed)
-            self._reply(exchange, refusal("invalid_request", "a WebSocket is there for HTTP/1.1 only"))
+            self._reply(exchange, refusal("invalid_request", "WebSockets are supported only over HTTP/1.1"))
         elif exchange.over:
             tell_closed(answer.source.closed)
         else:

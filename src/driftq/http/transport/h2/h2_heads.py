@@ -63,7 +63,7 @@ def head_problem(exchange: Exchange) -> Reply | None:
         return refused(exchange.target, message, 414)
     size = sum(len(name) + len(value) for name, value in exchange.headers)
     if len(exchange.headers) > HEADERS_MAX or size > HEADER_BYTES_MAX:
-        message = f"the headers are more than {HEADERS_MAX}, or longer than {HEADER_BYTES_MAX} bytes"
+        message = f"the headers exceed a limit: {HEADERS_MAX} headers, {HEADER_BYTES_MAX} bytes"
         return refused(exchange.target, message, 431)
     return None
 
@@ -72,6 +72,6 @@ def write_head(
     exchange: Exchange, status: int, content_type: bytes, headers: tuple[tuple[bytes, bytes], ...]
 ) -> Headers:
     """Return the head of an exchange's answer."""
-    assert exchange.request is not None, "an answer is to a request"
+    assert exchange.request is not None, "an answer needs a request"
     typed = [(b"content-type", content_type)] if content_type else []
     return [(b":status", b"%d" % status), (NAME, id_of(exchange.request)), *typed, *headers]

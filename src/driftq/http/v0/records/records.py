@@ -156,7 +156,7 @@ class Records:
         if body.from_ts is not UNSET:
             check_u64(body.from_ts, "from_ts")
             if body.from_seq is not UNSET:
-                raise InvalidRequestError("a diff begins at from_seq or at from_ts, not at both")
+                raise InvalidRequestError("from_ts cannot be combined with from_seq")
             return run(self._read_from(request, body.from_ts, query, fields, body.wait_ms))
         topic = self._engine.catalog.get(request.params[0])
         waiting = self._engine.bring(topic) if self._engine.upstreams else None

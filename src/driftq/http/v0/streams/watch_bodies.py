@@ -28,7 +28,7 @@ class StartBody(Struct):
         """Return the checked start. Raise InvalidRequestError if the fields contradict each other or are too large."""
         if self.from_ts is not UNSET:
             if self.from_seq is not UNSET or self.tail is not UNSET:
-                raise InvalidRequestError("from_ts stands instead of from_seq and tail, not beside them")
+                raise InvalidRequestError("from_ts cannot be combined with from_seq or tail")
             check_u64(self.from_ts, "from_ts")
             return ReadStart(from_ts=self.from_ts)
         from_seq = 0 if self.from_seq is UNSET else self.from_seq
@@ -80,7 +80,9 @@ SUBSCRIBE_BODY = Decoder(SubscribeBody)
 def starts_of(entries: dict[str, StartBody], limits: Limits) -> dict[str, ReadStart]:
     """Return the start of every topic. Raise InvalidRequestError if one is invalid, or for none or too many."""
     if not 1 <= len(entries) <= limits.watch_topics_max:
-        raise InvalidRequestError(f"there must be 1 to {limits.watch_topics_max} topics")
+        raise InvalidRequestError(
+            f"the request names {len(entries)} topics; it must name 1 to {limits.watch_topics_max}"
+        )
     return {name: entry.start() for name, entry in entries.items()}
 
 

@@ -77,9 +77,9 @@ class Watches:
         """Open the stream of a session. Only the key that created the session may do this."""
         session = self._watch.sessions.find(request.params[0])
         if session is None:
-            raise NotFoundError("there is no such watch session; it may have been collected: make a new one")
+            raise NotFoundError("no such watch session; it may have expired: create a new one")
         if session.owner != request.access.key_id:
-            raise UnauthorizedError("this watch session was made with another key")
+            raise UnauthorizedError("this watch session was created with another key")
         slot = self._server.admission.take_stream(session.owner)
         supplied = request.header(b"last-event-id")
         if supplied is None:

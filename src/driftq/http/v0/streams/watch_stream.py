@@ -86,7 +86,7 @@ class WatchStream:
             {
                 "code": "server_shutting_down",
                 "error": "shutting_down",
-                "message": "the server is shutting down; the id is where this session stands",
+                "message": "the server is shutting down; reconnect with the id of this event",
             },
             self._id(),
         )
@@ -132,7 +132,7 @@ class WatchStream:
             {
                 "code": 429,
                 "error": "throttled",
-                "message": "the server is pressed; these topics are pushed later, and can be polled meanwhile",
+                "message": "the server is overloaded; these topics are pushed later, and can be polled meanwhile",
                 "topics": names,
                 "retry_after_ms": retry_after_ms,
             }
@@ -157,7 +157,7 @@ class WatchStream:
 
     def failed(self) -> None:
         """Send an error and close the stream, because a bug stopped the feed."""
-        self._last_word({"code": "internal", "error": "internal", "message": "the server made a mistake; come again"})
+        self._last_word({"code": "internal", "error": "internal", "message": "internal server error; reconnect"})
 
     def standing(self) -> dict[str, int]:
         """Return the cursors of the whole session, which every event id contains."""
@@ -235,7 +235,7 @@ class WatchStream:
                 {
                     "code": "slow_consumer",
                     "error": "slow_consumer",
-                    "message": "nothing was read for 30 s; come again with the last id, the session is kept",
+                    "message": "nothing was read for 30 s; reconnect with the last id, the session is kept",
                 }
             )
         else:

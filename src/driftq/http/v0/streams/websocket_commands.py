@@ -115,7 +115,7 @@ class Command(Struct):
 def read_command(message: str | bytes) -> Command:
     """Return the command in a message; one that cannot be read has its error in `error`."""
     if isinstance(message, bytes):
-        return Command("", NO_ID, b"", BinaryError("only text is understood here"))
+        return Command("", NO_ID, b"", BinaryError("only text messages are supported"))
     try:
         text = json_text.compact(message.encode("utf-8", "surrogatepass"))
         head = _decoded(_HEAD, text)
@@ -173,7 +173,7 @@ class SocketCommands:
             self._refused(command, error)
             return error_message(command.request_id, error.code, error.message)
         _log.error("the command %s failed", command.op, exc_info=error)
-        return error_message(command.request_id, "internal", "the server made a mistake; its log says more")
+        return error_message(command.request_id, "internal", "internal server error; see the server log")
 
     def _run(self, command: Command) -> bytes | Pending[bytes]:
         if command.error is not None:

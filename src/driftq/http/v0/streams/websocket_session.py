@@ -172,7 +172,7 @@ class Socket:
 
     def failed(self) -> None:
         """Send an error and close the WebSocket, because a bug stopped the feed."""
-        self._last_word("internal", "the server made a mistake; come again", _MISTAKE)
+        self._last_word("internal", "internal server error; reconnect", _MISTAKE)
 
     def standing(self) -> None:
         """Return None: WebSockets do not share bytes, because each has its own queue."""
@@ -185,7 +185,7 @@ class Socket:
 
     def say_again(self, said: bytes) -> None:
         """Raise AssertionError: a WebSocket never gets bytes from another one."""
-        raise AssertionError("a socket has no standing")
+        raise AssertionError("WebSockets do not share bytes")
 
     # Commands
 
