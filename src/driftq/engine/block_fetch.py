@@ -22,9 +22,7 @@ from driftq.system.runtime import Pending, Runtime, SerialWorker
 
 
 class Fetch(Pending[None], eq=False, kw_only=True):
-    """A read that has to wait. Ask again when it has settled, and keep it until then: it keeps blocks of the page
-    alive.
-    """
+    """A read that has to wait. Keep it until it has settled, because it keeps blocks of the page alive."""
 
     held: list[RowSource]
 
@@ -39,7 +37,7 @@ class Fetching:
         self._changed = changed
         self._readers: SerialWorker[Callable[[], None]] = runtime.worker("driftq-reads", _run_all)
         self._cold_readers: SerialWorker[Callable[[], None]] | None = None
-        """Started on first use."""
+        """The thread for cold reads; started on first use."""
 
     def close(self) -> None:
         """Stop the threads that read blocks."""

@@ -374,9 +374,7 @@ class Engine:
         return True
 
     def _create_for(self, name: str, config: TopicConfig, rows: Rows | Row) -> Topic:
-        """Create a topic for a write after checking that the topic can hold it, so that a refused write creates no
-        topic.
-        """
+        """Create a topic for a write, after a check that the topic can hold it: a refused write creates no topic."""
         self._appender.check_new(config, rows)
         created = self.writer.create(name, config, for_write=True)
         topic = self.catalog.by_name[name]
@@ -543,9 +541,7 @@ class Engine:
     # Closing and the rest
 
     def close(self) -> Pending[bool]:
-        """Stop accepting work, finish what is in flight, take a last checkpoint. The result is whether it was
-        installed.
-        """
+        """Stop accepting work, finish what is in flight, take a last checkpoint; the result is whether it worked."""
         if self._closing is None:
             self._closing = Pending()
             self.upkeep.stop()

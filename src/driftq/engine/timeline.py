@@ -81,9 +81,7 @@ class Timeline:
         return found if place + 1 == len(self.bends) else min(found, self._moments[place + 1])
 
     def stamp(self, moment: int) -> int:
-        """Return the lowest stamp that was given at or after a moment. Records with lower stamps are older than the
-        moment.
-        """
+        """Return the lowest stamp that was given at or after a moment. Lower stamps are older than the moment."""
         place = bisect_left(self._moments, moment) - 1
         if place < 0:
             return self._stamps[0] - self._moments[0] + moment

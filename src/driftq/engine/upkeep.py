@@ -93,8 +93,9 @@ class Upkeep:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Start the timer, with the first tick after 1 ms: readers see records expire that expired while the server was
-        down, and that must be logged.
+        """Start the timer, with the first tick after 1 ms.
+
+        Records may have expired while the server was down, and readers see that at once, so the time must be logged.
         """
         self._filing.in_background(self._space.look)
         self._timer = self._runtime.later(1, self._tick)
@@ -179,7 +180,7 @@ class Upkeep:
             self._filing.in_background(give_freed_memory_back)
 
     def checkpoint(self) -> None:
-        """Take a checkpoint now."""
+        """Take a checkpoint now, whether or not one is due."""
         self._last_checkpoint_ms = self._journal.time.running()
         self._checkpointer.run().then(lambda done: self._checkpointed(installed=done.result()))
 
@@ -241,9 +242,7 @@ class Upkeep:
         return lost or self._filing.waiting or (self._relocation is not None and self._relocation.waiting)
 
     def _note_time(self) -> None:
-        """Log the time seen if a topic has a TTL: expired records stay expired, whatever the clock shows after a
-        restart.
-        """
+        """Log the time seen if a topic has a TTL, so that expired records stay expired after a restart."""
         if not any(topic.config.ttl_ms for topic in self._catalog.visible()):
             return
         if self._journal.space.short and self._ticks % _SHORT_TICKS:

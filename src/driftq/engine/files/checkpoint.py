@@ -1,17 +1,18 @@
-"""The checkpoint: capture the whole state in one loop turn, install it, trim the WAL behind it (http-v0 §19.5).
+"""The checkpoint: capture the whole state in one loop turn, install it, remove the WAL before it (http-v0 §19.5).
 
     sync active segments, mark every shard → capture → install → remove older snapshots, WAL files, dropped segments
 
-Exactness. Frames before a mark are applied when the mark has settled. Frames behind it may be applied too, and are
+Exactness. Frames before a mark are applied when the mark has settled. Frames after it may be applied too, and are
 replayed over the capture: an Append at or below the captured head and a control frame at or below the captured `op` are
-skipped, so each frame counts once. A step that fails ends the checkpoint, and the one before it stays the truth; a
-block that has to be copied and cannot be read is such a failure.
+skipped, so each frame counts once. A step that fails ends the checkpoint, and the previous one stays valid; a block
+that must be copied and cannot be read is such a failure.
 
-Invariant: no state is captured while a shard is stopped, for it may lack what the log has. Topics that are late
-(`engine/recovery/deferred_load`) are loaded first.
+Invariant: no state is captured while a shard is stopped, because memory may lack changes that the log has. Topics that
+are late (`engine/recovery/deferred_load`) are loaded first.
 
-On a full disk a mark that has no room is left out: its place in the log is what counts (`storage/wal/wal_writer`). A
-snapshot that has no room is written over the reserve file (`storage/space_reserve`).
+On a full disk a mark for which there is no space is left out: only its position in the log matters
+(`storage/wal/wal_writer`). A snapshot for which there is no space is written over the reserve file
+(`storage/space_reserve`).
 """
 
 from collections.abc import Callable
@@ -52,24 +53,24 @@ from driftq.system.runtime import Pending
 ENGINE_SECTION = "engine"
 _ROUNDS_MAX = 4
 _COPIED_BYTES = 4 << 20
-"""So much may be copied into a checkpoint without another round of syncs."""
+"""How many bytes may be copied into a checkpoint without another round of syncs."""
 _KEPT_BYTES_MAX = MIB
 _STOPPED = "the log is stopped"
 _COPIES = 3
-"""So often is a capture in memory at most: itself, the body of the file, and the room that the encoder takes ahead."""
+"""How many copies of a capture memory holds at most: itself, the body of the file, and the encoder's spare space."""
 
 
 class EngineState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What belongs to no topic."""
+    """State of the engine that belongs to no topic."""
 
     next_topic_id: int
     time_seen: int
-    """Expiry is judged up to this moment of engine time, and after a restart no earlier."""
+    """Expiry is decided up to this moment of engine time, and after a restart not for an earlier one."""
     clock: ClockBody | None = None
 
 
 class Checkpointer:
-    """Takes one checkpoint at a time."""
+    """Takes checkpoints, one at a time."""
 
     def __init__(
         self,
@@ -102,23 +103,26 @@ class Checkpointer:
         self._running: Pending[bool] | None = None
         self._size = 0
         self.bytes_written = 0
-        """Size of the last snapshot."""
+        """Size of the last snapshot in bytes."""
         self.lacked = 0
-        """The size of the last snapshot, if the disk had no room for it; else 0."""
+        """Size in bytes of the last snapshot if the disk had no space for it; else 0."""
         self.wal_bytes_before = 0
-        """What the shards had written when the last checkpoint began."""
+        """Bytes that the shards had written when the last checkpoint began."""
 
     @property
     def wal_bytes(self) -> int:
-        """WAL bytes since the last checkpoint."""
+        """Return the WAL bytes written since the last checkpoint."""
         return sum(shard.counters.bytes for shard in self._shards.all) - self.wal_bytes_before
 
     def has_room(self) -> bool:
-        """Whether there seems to be room for a snapshot like the one that there was none for."""
+        """Whether the disk seems to have space now for the snapshot that it had no space for."""
         return self._layout.disk.free_bytes(self._layout.meta_dir) >= self.lacked
 
     def run(self, *, clean: bool = False) -> Pending[bool]:
-        """Take a checkpoint; the answer says whether it was installed. One that runs is shared, if clean enough."""
+        """Take a checkpoint; the result is whether it was installed.
+
+        A running one is shared, except with `clean`, which starts another one after it.
+        """
         if self._running is not None:
             return self._clean_behind(self._running) if clean else self._running
         answer = self._running = Pending()
@@ -134,9 +138,10 @@ class Checkpointer:
         return answer
 
     def capture(self) -> Snapshot:
-        """The whole state as it is in this turn, for who wants it elsewhere; its log ends here. Raises OSError.
+        """Return the whole state in this turn for use outside a checkpoint (a backup); its log ends here. Raises
+        OSError.
 
-        Not while a checkpoint is under way: what that one has noted of deletes is not to be mixed with this.
+        Must not be called during a checkpoint: both would change the number of deletes that are noted as captured.
         """
         assert self._running is None
         topics = list(self._catalog.visible())
@@ -150,7 +155,7 @@ class Checkpointer:
                 segment.noted = before
 
     def _begin(self, answer: Pending[bool], *, clean: bool) -> None:
-        """Sync and mark; when the last of that has been heard of, install."""
+        """Sync files and mark every shard; when all of them have finished, install."""
         wal_bytes = self.wal_bytes_before + self.wal_bytes
         self._filing.flip()
         waiting = [len(self._shards.all) + 1]
@@ -171,7 +176,7 @@ class Checkpointer:
             Submission([self._mark(shard)], sync=True, done=marked, uses_reserve=True, is_mark=True)
             for shard in self._shards.all
         ]
-        wal_bytes += sum(mark.size for mark in marks)  # or a server at rest would find something new for ever
+        wal_bytes += sum(mark.size for mark in marks)  # otherwise an idle server never becomes quiet
         for shard, mark in zip(self._shards.all, marks, strict=True):
             shard.submit(mark)
             shard.flush()
@@ -182,9 +187,9 @@ class Checkpointer:
     ) -> None:
         """Write closed blocks and make them durable, in rounds, until few bytes are left to be copied.
 
-        Writers close other blocks meanwhile, so there are `rounds` at most in which less than 4 MiB of `before`, the
-        bytes that the round before left, became durable. A graceful stop (`clean`) has waited for writes by threads
-        already, and copies what they do not have.
+        New blocks are closed meanwhile. So at most `rounds` rounds may make less than 4 MiB durable, compared with
+        `before`, the bytes that the previous round left. A graceful stop (`clean`) has already waited for writes by
+        threads, and copies the blocks that they have not written.
         """
         for topic in self._catalog.visible():
             if topic.changed:
@@ -208,7 +213,7 @@ class Checkpointer:
         return any(shard.stopped is not None for shard in self._shards.all)
 
     def _clean_behind(self, running: Pending[bool]) -> Pending[bool]:
-        """Another one when the running one has ended: it may have begun before the last writes."""
+        """Take another checkpoint after the running one, which may have begun before the last writes."""
         answer: Pending[bool] = Pending()
         running.then(lambda _: self.run(clean=True).then(lambda done: answer.resolve(done.result())))
         return answer
@@ -218,7 +223,7 @@ class Checkpointer:
         return encode_control(Kind.CHECKPOINT_MARK, b"", topic_id=0, op=0, ts=ts, synced_to=shard.synced_to)
 
     def _install(self, answer: Pending[bool], marks: list[Submission], wal_bytes: int, *, clean: bool) -> None:
-        """All is synced and marked: capture in this very turn, write on the thread."""
+        """Capture the state in this turn, after all syncs and marks, and write it on the thread."""
         self._filing.captures = capture = self._filing.captures + 1
         try:
             snapshot = Snapshot(
@@ -258,7 +263,7 @@ class Checkpointer:
         self._thread.submit(partial(self._write, number, snapshot, trash), done)
 
     def _positions(self, marks: list[Submission]) -> dict[str, tuple[int, int]]:
-        """Where replay begins in every shard directory: behind the marks, and in those of other runs at no frame."""
+        """Return where replay begins in every shard directory: after the marks, and after all files of earlier runs."""
         run = min(mark.end for mark in marks) >> 32
         positions = dict.fromkeys(self._layout.wal_dirs(), (run, 0))
         for name, mark in zip(self._shards.names, marks, strict=True):
@@ -266,7 +271,8 @@ class Checkpointer:
         return positions
 
     def _capture_sections(self, *, clean: bool) -> dict[str, bytes]:
-        # The notes of time in the WAL were ahead too. Behind a graceful stop nobody sees any more expire.
+        # The moments in the WAL were logged in advance too. After a graceful stop no reader can see more records
+        # expire.
         seen = self._time.now() if clean else self._time.ahead()
         engine = EngineState(self._catalog.next_id, seen, self._time.state())
         sections = {feature.name: feature.capture() for feature in self._catalog.features}
@@ -274,15 +280,15 @@ class Checkpointer:
         return sections
 
     def _capture_topics(self, *, clean: bool) -> list[bytes]:
-        """Every topic; those that have not changed since the last capture as they were captured then.
+        """Return every topic; those without a change since the last capture as they were captured then.
 
-        A large capture is full of records that no segment held yet. It is not kept: the next one will be small.
+        A large capture is full of records that no segment had yet. It is not kept, because the next one will be small.
         """
         topics = self._catalog.visible()
         for topic in topics:
             topic.expire(self._time.now())
             if topic not in self._captured or topic.changed or clean:
-                # At once, for a later topic may turn out to be unreadable, and this one will not count as changed then.
+                # Store it at once: if a later topic cannot be read, this one will not count as changed any more.
                 self._captured[topic] = capture_topic(topic, clean=clean)
                 topic.changed = False
         captured = {topic: self._captured[topic] for topic in topics}
@@ -290,7 +296,7 @@ class Checkpointer:
         return list(captured.values())
 
     def _write(self, number: int, snapshot: Snapshot, trash: list[tuple[Topic, Segment]]) -> int:
-        """On the thread: install the snapshot, then remove what it makes superfluous."""
+        """Install the snapshot and remove the files that it replaces, on the thread."""
         parts = snapshot_parts(snapshot)
         snapshot.topics.clear()  # they are in the parts now, and may be large
         self._size = sum(map(len, parts))
@@ -305,14 +311,15 @@ class Checkpointer:
                 if file < snapshot.positions.get(name, (0, 0))[0]:
                     self._layout.disk.unlink(self._layout.wal_path(name, file))
             self._filing.remove_files(trash)
-            self._ballast.keep(2 * self._size)  # before logs and segments take the space that is free now
+            self._ballast.keep(2 * self._size)  # before logs and segments use the space that is free now
         except OSError:
-            # It is installed; what could not be removed is ignored by a start and removed by the next checkpoint.
+            # The snapshot is installed. Files that could not be removed are ignored by a start and removed by the next
+            # checkpoint.
             self._filing.failures += 1
         return self._size
 
     def _overwrite_reserve(self, number: int, parts: tuple[bytes, bytes]) -> bool:
-        """Install the snapshot where the reserve file is. Return whether there was one. Raises OSError.
+        """Install the snapshot in place of the reserve file. Returns whether there was one. Raises OSError.
 
         A file system that copies on write needs space for that too: then the reserve file is removed first.
         """

@@ -38,8 +38,6 @@ class Mending:
                 return
 
     def _mend(self, topic: Topic, segment: Segment) -> None:
-        """Rebuild the files of one segment on the file thread. After a failure they are unchanged, and the next start
-        tries again.
-        """
+        """Rebuild the files of one segment, on the file thread. After a failure the next start tries again."""
         if not segment.dropped and not segment.cold:
             self._store.mend(topic.id, segment.first_seq, segment.index)

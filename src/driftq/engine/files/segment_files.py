@@ -279,9 +279,7 @@ class Filing:
                     self._flip(topic, segment)
 
     def may_move(self, segment: Segment) -> bool:
-        """Whether its hot copy may be removed. It may not while a checkpoint references a part of it, which has no
-        other copy.
-        """
+        """Whether its hot copy may be removed: not while a checkpoint references a part of it."""
         return not segment.named or segment.sealed_behind < self.durable_capture
 
     def checkpointed(self, capture: int) -> None:

@@ -157,7 +157,7 @@ class Restorer:
         self._cold = cold
         self._missing_is_lost = missing_is_lost
         self.lost: list[tuple[Topic, int, int, int]] = []
-        """Segments that are damaged or accepted as lost: topic, first seq of the segment, and range of seqs that were
+        """Segments that are damaged or accepted as lost: topic, first seq of the segment, first and last seq that was
         live.
 
         They become holes, unless the rest of the log removes their records.
@@ -254,9 +254,7 @@ class Restorer:
         topic.forget_rows(segment, dead.count, dead.payload)
 
     def _weights(self, topic: Topic, segment: Segment, number: int) -> "list[int] | None":
-        """Return running payload totals of a block with unknown flags; None when it is damaged and its flags are
-        ignored.
-        """
+        """Return running payload totals of a block with unknown flags; None when it is damaged."""
         try:
             if segment.cold:
                 assert self._cold is not None

@@ -31,9 +31,7 @@ class DiskSpace:
     def __init__(self) -> None:
         self._shards: Sequence[Shard] = ()
         self._files: dict[object, OSError] = {}
-        """Errors of writes besides the log. The key is the topic whose segments cannot be written, or another writer's
-        name.
-        """
+        """Errors of writes besides the log, by the topic whose segments cannot be written, or by another writer."""
         self.short = False
         """Whether records are refused now."""
         self._relieving = False

@@ -92,8 +92,7 @@ def _fit(source: RowSource, rows: Sequence[int], budget: int) -> tuple[int, int]
 
 
 def parts_of(topic: Topic, seqs: Sequence[int]) -> Iterator[tuple[LogPart, Sequence[int]]]:
-    """Yield the blocks that contain `seqs` (ascending, distinct) with their rows; seqs that are in no block are left
-    out.
+    """Yield the blocks that contain `seqs` (ascending, distinct) with their rows, without seqs that are in no block.
 
     The caller may remove rows between two results, so no position is kept from one to the next.
     """

@@ -209,9 +209,7 @@ def _live_between(topic: Topic, first: int, end: int) -> bool:
 
 
 class _Window:
-    """Collects the next live records after a cursor, up to `limit`, and delivers those that pass filter and byte
-    budget.
-    """
+    """Collects up to `limit` live records after a cursor, and delivers those that pass filter and byte budget."""
 
     def __init__(self, topic: Topic, query: PageQuery, cursor: int, stop: int) -> None:
         self._topic = topic

@@ -72,9 +72,7 @@ class Runs:
         self._reserved_in[topic.id] = None if self.all_read else self._run
 
     def reserve_most(self, topic: Topic) -> None:
-        """Assume the largest reservation, because the lost frame may have been one; the next readable reservation
-        replaces it.
-        """
+        """Assume the largest reservation, because the lost frame may have been one. The next one corrects it."""
         if topic.durability is Durability.DISK:
             topic.reserved = topic.head + RESERVE_MAX
             self._reserved_in[topic.id] = None

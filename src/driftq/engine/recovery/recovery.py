@@ -112,8 +112,7 @@ class Recovery:
         return self._boot_id == UNKNOWN_BOOT or boots != {self._boot_id}
 
     def _make_entries_durable(self) -> None:
-        """Sync directories, because the previous process may have died between a rename or a new WAL file and that
-        sync.
+        """Sync directories, in case the previous process died between a rename or a new WAL file and the sync.
 
         A checkpoint that could still vanish must not be used, because files that it no longer references are removed; a
         WAL file that could still vanish would leave a gap in the numbers.

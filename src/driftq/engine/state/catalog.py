@@ -104,14 +104,14 @@ class Catalog:
         return topic
 
     def watch_keys(self, hears: Callable[[Topic], None]) -> None:
-        """Call `hears` whenever a topic gets an idempotency key, and now for every topic."""
+        """Call back whenever a topic gets an idempotency key, and now for every topic."""
         self._keyed = hears
         for topic in self.by_id.values():
             topic.keyed = hears
             hears(topic)
 
     def watch_floors(self, hears: FloorMoved) -> None:
-        """Call `hears` whenever a retention floor moves that replay cannot compute from the log."""
+        """Call back whenever a retention floor moves that replay cannot compute from the log."""
         self._floor_moved = hears
         for topic in self.by_id.values():
             topic.floor_moved = hears

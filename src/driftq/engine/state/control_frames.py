@@ -93,9 +93,7 @@ def encode_body(body: Struct) -> bytes:
 
 
 class _StrictConfig(TopicConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A config as stored. Callers of the API may send unknown fields; in a stored config they mean a newer version
-    wrote it.
-    """
+    """A config as stored. Callers of the API may send unknown fields; a stored one with any is from a newer version."""
 
 
 class _Named(Struct, array_like=True):

@@ -3,7 +3,7 @@
 A key is valid for the length of its window: while its write was stamped at or above the `kept_from` that callers
 compute (`engine.timeline`). The key is stored in the write's own frame and in checkpoints, so it lives as long as the
 durability class of the write promises: that of an `ephemeral` write ends with the process. An entry is one integer, so
-that millions of keys are no load for the garbage collector: commit time, first seq, count, and a bit for `lasts`.
+that millions of keys cost the garbage collector nothing: commit time, first seq, count, and a bit for `lasts`.
 """
 
 import sys

@@ -128,7 +128,7 @@ class Segment:
         self.dropped = False
         """Whether its files are being removed or will be."""
         self.away = False
-        """Whether another process is sealing it. Then this process must not sync it: the kernel reports a sync error
+        """Whether another process is sealing it. This process must not sync it then: the kernel reports an error only
         once.
         """
         self.sealing = False

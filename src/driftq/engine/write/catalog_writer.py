@@ -97,9 +97,7 @@ class CatalogWriter:
         return self._deleting.get(topic.id)
 
     def create(self, name: str, config: TopicConfig, *, for_write: bool = False) -> Pending[Topic]:
-        """Create a topic whose name is free. With `for_write` it also reserves seqs, because a write will use them at
-        once.
-        """
+        """Create a topic whose name is free. With `for_write` it also reserves seqs, which a write uses at once."""
         check_stored_name(name)
         catalog = self._catalog
         if 0 < catalog.topics_max <= len(catalog.by_name):

@@ -49,9 +49,7 @@ class Journal:
         self.on_lost: Callable[[Topic, int], None] = lambda _topic, _first: None
         """Called with the topic and the first seq when the write of records that are already visible has failed."""
         self.before_frames: Callable[[], None] | None = None
-        """Queues frames that must be in the log before any other (`features/router/copy_marks`); None if there are
-        none.
-        """
+        """Queues frames that must be in the log before any other (`features/router/copy_marks`); None without any."""
         self._runtime = runtime
         self._scheduled = False
         self._gathering = False
@@ -94,8 +92,7 @@ class Journal:
         return topic.fed and len(self.shards.all) > 1
 
     def overtakes_copies(self, topic: Topic) -> bool:
-        """Whether a crash may lose the next write to this topic but keep the source record of a copy that comes after
-        it.
+        """Whether a crash may lose the next write to this topic but keep the source record of a later copy.
 
         Recovery would then make that copy again at the seq of the write. Frames of one shard are lost from the end, so
         with one shard this needs a record that is in the log and not copied yet.

@@ -42,9 +42,7 @@ class CopyNote(NamedTuple):
 
 
 def fitting(topic: Topic, sizes: Sequence[int], quota: int | None) -> int:
-    """Return how many of these records, from the first on, fit into a topic by their bytes; `quota` is the server's
-    rest.
-    """
+    """Return how many of these records, from the first on, fit into a topic; `quota`: bytes left on the server."""
     config = topic.config
     count, payload = len(sizes), quota
     if config.discard is Discard.REJECT:

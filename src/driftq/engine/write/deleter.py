@@ -60,7 +60,7 @@ class Deleter:
         seqs: Sequence[int] | None = None,
         sync: bool | None = None,
     ) -> Pending[Deleted]:
-        """Delete the selected records up to the present head. With `sync=None` the durability class decides about the
+        """Delete the selected records up to the present head. With `sync=None` the durability class decides about a
         sync.
 
         Raises SegmentUnavailableError, before anything is logged, when a block it needs cannot be read.

@@ -31,16 +31,14 @@ class SyncWakeups(Wakeups):
             shard.on_synced = self._synced
 
     def after(self, shard: Shard, number: int, callback: Callable[[], None]) -> None:
-        """Call back once, when a submission is on stable storage; at once if it is. Call this in the order of
-        submissions.
-        """
+        """Call back once a submission is on stable storage; at once if it is. Call this in the order of submissions."""
         if number <= shard.synced_number:
             callback()
         else:
             self._due[shard].append((number, callback))
 
     def discard(self, name: str, waiter: Waiter) -> None:
-        """Stop calling this waiter."""
+        """Stop calling this waiter for a topic."""
         super().discard(name, waiter)
         if not self.awaited(name):
             self._told.pop(name, None)
