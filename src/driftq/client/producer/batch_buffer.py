@@ -1,7 +1,6 @@
-"""Batches of a producer (`client/producer/send_buffer`): what gathers in them, and the handles by which callers get the
-results.
+"""The batches of a producer (`client/producer/send_buffer`), and the handles through which callers get results.
 
-batch: open → full, flushed or lingered → on its way → settled: results, or an error
+batch: open → full, flushed, or `linger_ms` old → being sent → settled: results, or an error
 """
 
 from collections import deque
@@ -15,35 +14,35 @@ R = TypeVar("R")
 _BATCH_BYTES = 1 << 20
 
 MakePlan = Callable[[list[bytes]], Plan[Sequence[R]]]
-"""From encoded records to the call that writes them; its answer has one result per record."""
+"""Makes the plan that writes encoded records; its answer has one result per record."""
 
 
 class Batch(Generic[R]):
-    """Records that are sent together, and what came of them."""
+    """Records that are sent together, and their results."""
 
     __slots__ = ("error", "flushing", "plan", "records", "results", "settled", "shown", "size")
 
     def __init__(self, settled: Any) -> None:
         self.plan: MakePlan[R] | None = None
-        """The call that writes it, if it is not the producer's."""
+        """Makes the call for this batch, if it is not the usual one of the producer."""
         self.records: list[bytes] = []
         self.size = 0
         self.flushing = False
-        """Whether it is to be sent without waiting for more."""
+        """Whether the batch is sent without waiting for more records."""
         self.results: Sequence[R] = ()
         self.error: BaseException | None = None
         self.shown = False
-        """Whether a caller has got the error."""
+        """Whether the error was raised to a caller."""
         self.settled = settled
-        """An event of `threading` or `asyncio`."""
+        """An event of `threading` or `asyncio`, set when the results are there."""
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be added."""
+        """Whether the batch has reached its size and takes no more records."""
         return self.size >= _BATCH_BYTES
 
     def outcome(self) -> Sequence[R]:
-        """Return the results, or raise the error of the request that should have brought them."""
+        """Return the results, or raise the error of the request."""
         if self.error is not None:
             self.shown = True
             raise self.error
@@ -51,7 +50,7 @@ class Batch(Generic[R]):
 
 
 class _Handle(Generic[R]):
-    """One append: its batch, and its place there."""
+    """The batch of one append, and its index in the batch."""
 
     __slots__ = ("_batch", "_index")
 
@@ -65,12 +64,12 @@ class _Handle(Generic[R]):
 
 
 class Appended(_Handle[R]):
-    """The handle of one append."""
+    """The handle of one append; `result` waits for the answer of the server."""
 
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait for the result and return it: the seq of a record, or the place of a message.
+        """Wait for the result and return it: the seq of a record, or the partition and offset of a message.
 
         Raise the error of the write, and TimeoutError after `timeout` seconds.
         """
@@ -80,7 +79,7 @@ class Appended(_Handle[R]):
 
 
 class AsyncAppended(_Handle[R]):
-    """The handle of one append: await it for the seq of a record, or the place of a message."""
+    """The handle of one append: await it for the seq of a record, or the partition and offset of a message."""
 
     __slots__ = ()
 
@@ -90,7 +89,7 @@ class AsyncAppended(_Handle[R]):
 
 
 class AppendedLines(_Handle[R]):
-    """The handle of lines that were appended together."""
+    """The handle of lines that were appended together; `result` waits for the answer of the server."""
 
     __slots__ = ()
 
@@ -115,7 +114,7 @@ class AsyncAppendedLines(_Handle[R]):
 
 
 class AppendBuffer(Generic[R]):
-    """The batches of one producer that are not settled. It knows no locks and no clock."""
+    """The batches of one producer that are not settled. It uses no locks and no clock; the producer does."""
 
     def __init__(self, max_batch: int, max_bytes: int, event: Callable[[], Any]) -> None:
         if max_batch < 1 or max_bytes < 1:
@@ -134,7 +133,7 @@ class AppendBuffer(Generic[R]):
         return not self.buffered or self.buffered + size <= self._max_bytes
 
     def add(self, record: bytes) -> tuple[Batch[R], int]:
-        """Add a record to the open batch; return the batch and the record's place in it."""
+        """Add a record to the open batch; return the batch and the index of the record in it."""
         waiting = self.waiting
         if not waiting or len(waiting[-1].records) >= self._max_batch or waiting[-1].is_full or waiting[-1].flushing:
             waiting.append(Batch(self._event()))
@@ -145,7 +144,7 @@ class AppendBuffer(Generic[R]):
         return batch, len(batch.records) - 1
 
     def add_alone(self, records: bytes, plan: MakePlan[R]) -> Batch[R]:
-        """Add records that are joined already as a batch of their own."""
+        """Add records that are already joined, as their own batch."""
         if self.waiting:
             self.waiting[-1].flushing = True
         batch: Batch[R] = Batch(self._event())
@@ -173,7 +172,7 @@ class AppendBuffer(Generic[R]):
         return self.on_its_way
 
     def settle(self, batch: Batch[R], results: Sequence[R], error: BaseException | None) -> None:
-        """Keep what came of a batch."""
+        """Store the results or the error of a batch, and wake its callers."""
         batch.results, batch.error = results, error
         self.on_its_way = None
         self.buffered -= batch.size
@@ -183,13 +182,13 @@ class AppendBuffer(Generic[R]):
         batch.settled.set()
 
     def flush(self) -> list[Batch[R]]:
-        """Let everything be sent without waiting for more; return the batches that are not settled."""
+        """Mark all batches to be sent without waiting for more; return those that are not settled."""
         for batch in self.waiting:
             batch.flushing = True
         return [*([self.on_its_way] if self.on_its_way is not None else []), *self.waiting]
 
     def raise_unshown(self) -> None:
-        """Raise the first failure that no caller has got."""
+        """Raise the first error that was not raised to any caller."""
         failed, self.failed = self.failed, []
         for batch in failed:
             if not batch.shown and batch.error is not None:

@@ -1,4 +1,4 @@
-"""Producers of records and of messages, for callers that block and for those that await."""
+"""Producers of records and of messages, each in a blocking and an asyncio form."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,16 +17,16 @@ from driftq.model.v1_answers import BatchResult
 _NO_ENVELOPE = Envelope()
 
 EncodeMessage = Callable[[Any, str, Envelope], bytes]
-"""From value, key and envelope to a message as it is sent, with an idempotency key."""
+"""Encodes a message from its value, key and envelope, and adds an idempotency key."""
 
 
 class WriteRecords(Protocol):
-    """From encoded records to the call that writes them to a topic; its answer is their seqs."""
+    """Makes the plan that writes encoded records to a topic; its answer is their seqs."""
 
     def __call__(
         self, records: list[bytes], *, node: str | None = None, create: bool | None = None
     ) -> Plan[Sequence[int]]:
-        """Return the plan."""
+        """Return the plan that writes these records."""
         ...
 
 
@@ -45,9 +45,9 @@ class TopicProducer(Producer[int]):
         node: str | None = None,
         create: bool | None = None,
     ) -> AppendedLines[int]:
-        """Add a record for each line of JSON, in one write, all or none; wait as `append` does.
+        """Add a record for each line of JSON, in one write, all or none; wait for room as `append` does.
 
-        The lines are not decoded one by one. Lines that are a `JsonLinesReader` already have their tag. Raise
+        The lines are checked but not decoded. `tag` is ignored for a `JsonLinesReader`, which has its own. Raise
         ValueError with the number of a line that is not JSON, and ClosedError after `close`.
         """
         checked = JsonLinesReader(lines, tag=tag) if isinstance(lines, bytes) else lines
@@ -56,7 +56,7 @@ class TopicProducer(Producer[int]):
     def append(
         self, data: Any, *, tag: str | None = None, node: str | None = None, meta: Mapping[str, str] | None = None
     ) -> Appended[int]:
-        """Add a record; wait only if `max_bytes` are waiting already. Raise ClosedError after `close`."""
+        """Add a record; wait only while `max_bytes` are buffered. Raise ClosedError after `close`."""
         return self._add(encode(NewRecord(data, tag, node, meta)))
 
 
@@ -77,14 +77,14 @@ class AsyncTopicProducer(AsyncProducer[int]):
         node: str | None = None,
         create: bool | None = None,
     ) -> AsyncAppendedLines[int]:
-        """Add a record for each line of JSON, in one write, all or none, as `TopicProducer.append_lines`."""
+        """Add a record for each line of JSON, in one write, all or none, like `TopicProducer.append_lines`."""
         checked = JsonLinesReader(lines, tag=tag) if isinstance(lines, bytes) else lines
         return await self._add_alone(checked.records, partial(self._write, node=node, create=create))
 
     async def append(
         self, data: Any, *, tag: str | None = None, node: str | None = None, meta: Mapping[str, str] | None = None
     ) -> AsyncAppended[int]:
-        """Add a record; wait only if `max_bytes` are waiting already. Raise ClosedError after `close`."""
+        """Add a record; wait only while `max_bytes` are buffered. Raise ClosedError after `close`."""
         return await self._add(encode(NewRecord(data, tag, node, meta)))
 
 
@@ -104,7 +104,7 @@ class MessageProducer(Producer[BatchResult]):
         self._encoded = encoded
 
     def produce(self, value: Any, *, key: str = "", envelope: Envelope = _NO_ENVELOPE) -> Appended[BatchResult]:
-        """Add a message; wait only if `max_bytes` are waiting already. Raise ClosedError after `close`."""
+        """Add a message; wait only while `max_bytes` are buffered. Raise ClosedError after `close`."""
         return self._add(self._encoded(value, key, envelope))
 
 
@@ -126,5 +126,5 @@ class AsyncMessageProducer(AsyncProducer[BatchResult]):
     async def produce(
         self, value: Any, *, key: str = "", envelope: Envelope = _NO_ENVELOPE
     ) -> AsyncAppended[BatchResult]:
-        """Add a message; wait only if `max_bytes` are waiting already. Raise ClosedError after `close`."""
+        """Add a message; wait only while `max_bytes` are buffered. Raise ClosedError after `close`."""
         return await self._add(self._encoded(value, key, envelope))

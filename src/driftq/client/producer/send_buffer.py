@@ -1,19 +1,19 @@
 """Buffered producers: many appends become few requests.
 
 An append encodes its record, adds it to the open batch and returns a handle. A sender (a thread, or a task) sends one
-batch at a time, so the records of a producer keep their order; while one batch is on its way the next one fills.
+batch at a time, so the records of a producer keep their order. While one batch is being sent, the next one fills.
 
-    batch:    open → full or lingered → sent → settled: results, or an error
-    producer: open → closing: everything that was appended is sent → closed
+    batch:    open → full, flushed, or `linger_ms` old → sent → settled: results, or an error
+    producer: open → closing: all appended records are sent → closed
 
 Invariants
-- Lines of JSON that are appended together are a batch of their own: nothing is added to it, nor to the one before it.
-- A batch is closed when it has `max_batch` records or 1 MiB, and at the latest `linger_ms` after its first record while
-  nothing is on its way. A batch carries idempotency keys, so a retry never writes it twice.
-- At most `max_bytes` wait or are on their way: an append that would exceed this waits for room. A single record that is
-  larger than `max_bytes` waits until nothing else does.
-- A batch that fails fails all its handles and no others. A failure that no handle has shown is raised by `flush` and
-  `close`, so no failure is lost.
+- Lines of JSON that are appended together are their own batch; no record is added to it or to the batch before it.
+- A batch takes no more records when it has `max_batch` records or 1 MiB. If no other batch is being sent, it is sent at
+  the latest `linger_ms` after its first record. It has idempotency keys, so a retry never writes it twice.
+- At most `max_bytes` are buffered, including the batch that is being sent: an append that would exceed this waits for
+  room. A single record above `max_bytes` waits until the buffer is empty.
+- If a batch fails, all its handles fail and no others. `flush` and `close` raise an error that no handle has raised, so
+  no error is lost.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ BUFFER_BYTES = 16 << 20
 
 
 class Producer(Closing, Generic[R]):
-    """Gathers appends into batches and sends them from a thread. May be used by many threads."""
+    """Gathers appends into batches and sends them from its own thread. Several threads may use it."""
 
     def __init__(self, driver: Driver, plan: MakePlan[R], linger_ms: float, max_batch: int, max_bytes: int) -> None:
         self._driver = driver
@@ -57,7 +57,7 @@ class Producer(Closing, Generic[R]):
         with self._work:
             self._wait_for_room(len(record))
             batch, index = self._buffer.add(record)
-            # The sender waits for the first record of a batch, and for its last.
+            # The sender waits for the first record of a batch, and then until the batch is ready.
             if index == 0 or self._buffer.is_ready():
                 self._work.notify()
         return Appended(batch, index)
@@ -79,7 +79,7 @@ class Producer(Closing, Generic[R]):
             raise ClosedError("the producer is closed")
 
     def flush(self) -> None:
-        """Wait until everything that was appended is written. Raise the first failure that no handle has shown."""
+        """Wait until all appended records are written. Raise the first error that no handle has raised."""
         with self._work:
             batches = self._buffer.flush()
             self._work.notify()
@@ -88,7 +88,7 @@ class Producer(Closing, Generic[R]):
         self._buffer.raise_unshown()
 
     def close(self) -> None:
-        """Write everything that was appended, then stop. Raise the first failure that no handle has shown."""
+        """Write all appended records, then stop. Raise the first error that no handle has raised."""
         self._stop()
         self._buffer.raise_unshown()
 
@@ -119,7 +119,7 @@ class Producer(Closing, Generic[R]):
             failure: BaseException | None = None
             try:
                 results = self._driver.run((batch.plan or self._plan)(batch.records))
-            except BaseException as error:  # noqa: BLE001  # it belongs to the callers whose records these are
+            except BaseException as error:  # noqa: BLE001  # the handles of these records raise it
                 failure = error
             with self._work:
                 buffer.settle(batch, results, failure)
@@ -127,7 +127,7 @@ class Producer(Closing, Generic[R]):
 
 
 class AsyncProducer(AsyncClosing, Generic[R]):
-    """Gathers appends into batches and sends them from a task of the running loop."""
+    """Gathers appends into batches and sends them from a task of the running event loop."""
 
     def __init__(
         self, driver: AsyncDriver, plan: MakePlan[R], linger_ms: float, max_batch: int, max_bytes: int
@@ -164,7 +164,7 @@ class AsyncProducer(AsyncClosing, Generic[R]):
             raise ClosedError("the producer is closed")
 
     async def flush(self) -> None:
-        """Wait until everything that was appended is written. Raise the first failure that no handle has shown."""
+        """Wait until all appended records are written. Raise the first error that no handle has raised."""
         batches = self._buffer.flush()
         self._work.set()
         for batch in batches:
@@ -172,7 +172,7 @@ class AsyncProducer(AsyncClosing, Generic[R]):
         self._buffer.raise_unshown()
 
     async def close(self) -> None:
-        """Write everything that was appended, then stop. Raise the first failure that no handle has shown."""
+        """Write all appended records, then stop. Raise the first error that no handle has raised."""
         await self._stop()
         self._buffer.raise_unshown()
 
@@ -189,7 +189,7 @@ class AsyncProducer(AsyncClosing, Generic[R]):
             await self._task
 
     def _ended(self, _: asyncio.Task[None]) -> None:
-        """Fail what a task that was cancelled leaves, so that no caller waits for it without end."""
+        """Fail the batches that a cancelled task leaves, so that no caller waits for them forever."""
         self._buffer.closed = True
         while self._buffer.waiting:
             self._buffer.settle(self._buffer.take(), (), ClosedError("the producer's task was cancelled"))
@@ -209,7 +209,7 @@ class AsyncProducer(AsyncClosing, Generic[R]):
             failure: BaseException | None = None
             try:
                 results = await self._driver.run((batch.plan or self._plan)(batch.records))
-            except BaseException as error:  # noqa: BLE001  # it belongs to the callers whose records these are
+            except BaseException as error:  # noqa: BLE001  # the handles of these records raise it
                 failure = error
             buffer.settle(batch, results, failure)
             self._room.set()
@@ -217,7 +217,7 @@ class AsyncProducer(AsyncClosing, Generic[R]):
                 raise failure
 
     async def _linger(self) -> None:
-        """Wait for more records, until the first batch is ready or its time is over."""
+        """Wait for more records until the first batch is ready, at most `linger_ms`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._linger_s
         while not self._buffer.is_ready() and loop.time() < until:

@@ -1,4 +1,4 @@
-"""From a call to its plan: one request, made again where that may help, and its answer decoded."""
+"""Plans of single calls: send a request, retry it where that may help, and decode the answer."""
 
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -21,13 +21,13 @@ Page = TypeVar("Page", bound=Listing)
 
 JSON = {"content-type": "application/json"}
 _decoders: dict[Any, Decoder[Any]] = {}
-"""By the type of an answer; making one costs more than using it."""
+"""One decoder per answer type, kept because making one costs more than using it."""
 
 Query = Mapping[str, str | int | bool | None]
 
 
 class Calls:
-    """How one client makes its calls. It never waits longer than `patience_s` because a server asks for it."""
+    """Makes the calls of one client. A server can make it wait for at most `patience_s` seconds before a retry."""
 
     def __init__(self, retries: Retries, entropy: Entropy, patience_s: float, node: NodeName | None = None) -> None:
         self.retries = retries
@@ -46,7 +46,7 @@ class Calls:
         repeat: Repeat = Repeat.SAME,
         wait_s: float = 0.0,
     ) -> Plan[T]:
-        """A call with JSON both ways; members of a body or query that are None are left out."""
+        """Send JSON, return the decoded JSON answer. Members of `body` and `query` that are None are left out."""
         request = Request(
             method,
             path,
@@ -59,7 +59,7 @@ class Calls:
         return decoded(response, answer)
 
     def response(self, request: Request, repeat: Repeat) -> Plan[Response]:
-        """A success. Raises ApiError or TransportError once no more tries are left."""
+        """Return a successful response. Raise ApiError or TransportError when no retry is left or allowed."""
         for attempt in count():
             try:
                 response: Response = yield (structs.replace(request, again=True) if attempt else request)
@@ -77,23 +77,23 @@ class Calls:
         raise AssertionError("unreachable")
 
     def pause(self, attempt: int, error: ClientError | None, *, in_call: bool = False) -> Pause:
-        """Return what comes before the next try."""
+        """Return the pause before the next try."""
         seconds = self.retries.pause_s(attempt, error, self._entropy)
-        # What a `Retries` says is the caller's wish; what a server asks for may be anybody's.
+        # The caller chose the pauses of `Retries`; a pause that a server asks for has a limit.
         return Pause(min(seconds, self.patience_s) if asked_s(error) else seconds, in_call)
 
     def fresh_key(self) -> str | None:
-        """An idempotency key nobody has used; None where nothing is ever sent twice."""
+        """Return a new idempotency key, or None if this client never retries."""
         return self.random_key() if self.retries.count else None
 
     def random_key(self) -> str:
-        """Return an idempotency key that is not in use."""
+        """Return a random idempotency key of 16 bytes in hexadecimal."""
         return self._entropy.token(16).hex()
 
     def pages(
         self, path: str, answer: type[Page], rows: Callable[[Page], list[T]], query: Query | None = None
     ) -> Flow[T]:
-        """All rows of a list, page after page."""
+        """Yield all rows of a list, and get its pages one after the other."""
         cursor: str | None = ""
         while cursor is not None:
             page = yield from self.json("GET", path, answer, query={**(query or {}), "cursor": cursor or None})
@@ -103,12 +103,12 @@ class Calls:
 
 
 def _is_spent(request: Request) -> bool:
-    """Whether a part of the body is gone that a second try would need."""
+    """Whether pieces of the body were read that a second try could not read again."""
     return isinstance(request.content, Body) and request.content.spent
 
 
 def decoded(response: Response, answer: type[T]) -> T:
-    """The body as what it should be. Raises ProtocolError."""
+    """Return the body of a response, decoded as `answer`. Raise ProtocolError if it is something else."""
     if answer is type(None):
         return None
     try:
@@ -122,12 +122,12 @@ def decoded(response: Response, answer: type[T]) -> T:
 
 
 def present(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None."""
+    """Return the members that are not None."""
     return {name: value for name, value in members.items() if value is not None}
 
 
 def query_of(values: Query) -> dict[str, str]:
-    """As text: booleans in JSON's words, None left out."""
+    """Return query values as text: booleans as `true` and `false`; values that are None are left out."""
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in values.items()
@@ -136,5 +136,5 @@ def query_of(values: Query) -> dict[str, str]:
 
 
 def path_of(*parts: str) -> str:
-    """A path with every part encoded."""
+    """Return a path of these parts, each percent-encoded."""
     return "/" + "/".join(quote(part, safe=":-._~>") for part in parts)

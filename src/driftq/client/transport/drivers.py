@@ -1,7 +1,7 @@
-"""The two ways to perform a plan: blocking, and on an asyncio loop. All that they do not share is in here.
+"""The two drivers that perform plans: one blocks, one runs on an asyncio loop. All code that differs is in this module.
 
-`timeout` is the time of a whole call: connecting, sending, waiting for the answer, and the pauses and further tries
-after a failure. A stream has no such limit; what is bounded there is how long the server may be silent.
+`timeout` is the time of a whole call: connecting, sending, waiting for the answer, and the pauses and retries after a
+failure. A stream has no such limit; it has a limit for the time without bytes from the server.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ Kind = type[BaseException] | None
 
 
 class Closing(ABC):
-    """For `with`."""
+    """Base of classes whose instances `with` closes at its end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go."""
+        """Close the object; it cannot be used afterwards."""
 
     def __enter__(self) -> Self:
         return self
@@ -35,11 +35,11 @@ class Closing(ABC):
 
 
 class AsyncClosing(ABC):
-    """For `async with`."""
+    """Base of classes whose instances `async with` closes at its end."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go."""
+        """Close the object; it cannot be used afterwards."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def _next(plan: Any, outcome: object) -> Any:
-    """Return the next action of a plan that has got `outcome`. Raises StopIteration with its answer."""
+    """Resume a plan with `outcome` and return its next action. Raise StopIteration with the answer at its end."""
     return plan.throw(outcome) if isinstance(outcome, ClientError) else plan.send(outcome)
 
 
@@ -68,7 +68,7 @@ def _response(request: Request, reply: http_blocking.Reply) -> Response:
 
 
 def _failed(address: ServerAddress, error: HttpError, *, closed: bool) -> ClientError:
-    """Return what a plan gets instead of an answer."""
+    """Return the exception to throw into a plan whose action failed."""
     failure: ClientError
     if closed:
         failure = ClosedError("the client is closed")
@@ -79,16 +79,16 @@ def _failed(address: ServerAddress, error: HttpError, *, closed: bool) -> Client
 
 
 class Driver:
-    """Performs plans by blocking. May be used by many threads."""
+    """Performs plans with blocking calls. Several threads may use it at the same time."""
 
     def __init__(self, address: ServerAddress) -> None:
         self.address = address
         self.pool = http_blocking.BlockingPool(address.endpoint)
         self.pausing: set[threading.Event] = set()
-        """Those who wait for their next try; each ends when its event is set."""
+        """One event for each plan that waits for its next try; setting it ends the wait."""
 
     def run(self, plan: Plan[T]) -> T:
-        """Return the answer of a plan."""
+        """Perform a plan and return its answer."""
         line = _Line(self)
         try:
             action = plan.send(None)
@@ -100,7 +100,7 @@ class Driver:
             line.shut()
 
     def stream(self, flow: Flow[T]) -> "Stream[T]":
-        """Return the items of a flow."""
+        """Return an iterator over the items of a flow."""
         return Stream(self, flow)
 
     def close(self) -> None:
@@ -111,21 +111,21 @@ class Driver:
 
 
 class _Line:
-    """What one plan does on the network: calls, and one stream at a time."""
+    """The network connections of one plan: one call at a time, and at most one open stream."""
 
     __slots__ = ("_address", "_deadline", "_driver", "_ended", "_pausing", "_pool", "_silence_s", "_stream")
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self._pool, self._address = driver, driver.pool, driver.address
         self._deadline = 0.0
-        """When the call of the last request must be over."""
+        """When the current call, with its retries, must have ended."""
         self._stream: http_blocking.BlockingConnection | None = None
         self._silence_s = 0.0
         self._ended = False
         self._pausing: threading.Event | None = None
 
     def perform(self, action: Action) -> object:
-        """Return what came of an action."""
+        """Perform an action; return its result, or the exception to throw into the plan."""
         try:
             if isinstance(action, Request):
                 if not action.again:
@@ -170,13 +170,13 @@ class _Line:
         return True
 
     def shut(self) -> None:
-        """Let go of the open stream."""
+        """Close the open stream, if there is one, and give its connection back."""
         stream, self._stream = self._stream, None
         if stream is not None:
             self._pool.give_back(stream)
 
     def end(self) -> None:
-        """End what another thread waits for here."""
+        """End the wait of another thread that performs an action here."""
         self._ended = True
         pausing, stream = self._pausing, self._stream
         if pausing is not None:
@@ -191,16 +191,16 @@ class _Line:
 
 
 class Stream(Closing, Generic[T]):
-    """The items of a flow, one after the other. Close it, or use it as a context, when you stop before its end.
+    """An iterator over the items of a flow. Close it, or use it with `with`, if you stop before its end.
 
-    `close` may be called from any thread: one that waits for the next item then sees the end of the stream.
+    Any thread may call `close`; a thread that waits for the next item then sees the end of the stream.
     """
 
     def __init__(self, driver: Driver, flow: Flow[T]) -> None:
         self._flow, self._line = flow, _Line(driver)
         self._outcome: object = None
         self._items: Iterator[T] = iter(())
-        """What the flow has handed out and the caller has not got yet."""
+        """Items that the flow has produced and the caller has not received yet."""
 
     def __iter__(self) -> Self:
         return self
@@ -225,27 +225,27 @@ class Stream(Closing, Generic[T]):
             raise
 
     def close(self) -> None:
-        """End the stream."""
+        """End the stream and give its connection back."""
         self._line.end()
         self._items = iter(())
         try:
             self._flow.close()
         except ValueError:
-            return  # another thread is in the flow, and closes it when it sees the end
+            return  # another thread runs the flow and closes it when it sees the end
         self._line.shut()
 
 
 class AsyncDriver:
-    """Performs plans on the running asyncio loop."""
+    """Performs plans on the asyncio loop that is running."""
 
     def __init__(self, address: ServerAddress) -> None:
         self.address = address
         self.pool = http_async.AsyncPool(address.endpoint)
         self.pausing: set[asyncio.Event] = set()
-        """Those who wait for their next try; each ends when its event is set."""
+        """One event for each plan that waits for its next try; setting it ends the wait."""
 
     async def run(self, plan: Plan[T]) -> T:
-        """Return the answer of a plan."""
+        """Perform a plan and return its answer."""
         line = _AsyncLine(self)
         try:
             action = plan.send(None)
@@ -257,7 +257,7 @@ class AsyncDriver:
             line.shut()
 
     def stream(self, flow: Flow[T]) -> "AsyncStream[T]":
-        """Return the items of a flow."""
+        """Return an iterator over the items of a flow."""
         return AsyncStream(self, flow)
 
     async def close(self) -> None:
@@ -269,7 +269,7 @@ class AsyncDriver:
 
 
 class _AsyncLine:
-    """What one plan does on the network: calls, and one stream at a time."""
+    """The network connections of one plan: one call at a time, and at most one open stream."""
 
     __slots__ = ("_address", "_deadline", "_driver", "_now", "_pool", "_silence_s", "_stream")
 
@@ -277,12 +277,12 @@ class _AsyncLine:
         self._driver, self._pool, self._address = driver, driver.pool, driver.address
         self._now = asyncio.get_running_loop().time
         self._deadline = 0.0
-        """When the call of the last request must be over."""
+        """When the current call, with its retries, must have ended."""
         self._stream: http_async.AsyncConnection | None = None
         self._silence_s = 0.0
 
     async def perform(self, action: Action) -> object:
-        """Return what came of an action."""
+        """Perform an action; return its result, or the exception to throw into the plan."""
         try:
             if isinstance(action, Request):
                 if not action.again:
@@ -332,21 +332,21 @@ class _AsyncLine:
         return True
 
     def shut(self) -> None:
-        """Let go of the open stream."""
+        """Close the open stream, if there is one, and give its connection back."""
         stream, self._stream = self._stream, None
         if stream is not None:
             self._pool.give_back(stream)
 
 
 class AsyncStream(AsyncClosing, Generic[T]):
-    """The items of a flow, for `async for` and `async with`."""
+    """An asynchronous iterator over the items of a flow, for `async for` and `async with`."""
 
     def __init__(self, driver: AsyncDriver, flow: Flow[T]) -> None:
         self._driver, self._flow = driver, flow
         self._line: _AsyncLine | None = None
         self._outcome: object = None
         self._items: Iterator[T] = iter(())
-        """What the flow has handed out and the caller has not got yet."""
+        """Items that the flow has produced and the caller has not received yet."""
 
     def __aiter__(self) -> Self:
         return self
@@ -373,7 +373,7 @@ class AsyncStream(AsyncClosing, Generic[T]):
             raise
 
     async def close(self) -> None:
-        """End the stream."""
+        """End the stream and give its connection back."""
         self._items = iter(())
         self._flow.close()
         if self._line is not None:

@@ -1,6 +1,6 @@
-"""A stream that outlives its connection: broken, it is opened again, with longer and longer pauses, and goes on.
+"""Streams that survive a broken connection: the client reopens them, with growing pauses, and continues.
 
-Until it has been open once, it fails as a call would, for then nobody knows whether there is a server at all.
+Until a stream has been open once, it fails as a call does, because there may be no server at this address.
 """
 
 import logging
@@ -19,55 +19,55 @@ _log = logging.getLogger(__name__)
 
 
 class StreamLine(Protocol[T_co]):
-    """What is said on the stream, and where it stands."""
+    """One kind of stream: how to open it, how to read its bytes, and its position."""
 
     def is_over(self) -> bool:
-        """Is there nothing more to come?"""
+        """Whether the stream is finished and nothing more can arrive."""
         ...
 
     def opening(self) -> Plan[Open]:
-        """How to go on from here."""
+        """Return the request that continues the stream at its position."""
         ...
 
     def reopens(self) -> bool:
-        """Whether a stream that has ended is opened again."""
+        """Whether the stream is opened again after its connection has ended."""
         ...
 
     def is_stale(self, response: Response) -> bool:
-        """Is what was opened gone, so that `opening` has to begin anew?"""
+        """Whether the server no longer knows the session, so that `opening` must start a new one."""
         ...
 
     def heard(self, chunk: bytes) -> Iterable[T_co]:
-        """What the next bytes say; called with none when the stream is open."""
+        """Yield the items of the next bytes. It is called first with b"" when the stream is open."""
         ...
 
 
 class Rejoining:
-    """A line that is always opened the same way, because the server knows where it stands; the base of some."""
+    """Base of streams that are always opened with the same request, because the server keeps their position."""
 
     def __init__(self, opening: Open) -> None:
         self._opening = opening
 
     def is_over(self) -> bool:
-        """It has no end of its own."""
+        """Return False: the stream has no end."""
         return False
 
     def opening(self) -> Plan[Open]:
-        """As it was."""
+        """Return the same request each time."""
         yield from ()
         return self._opening
 
     def reopens(self) -> bool:
-        """Whether a stream that has ended is opened again: always."""
+        """Return True: a stream that has ended is always opened again."""
         return True
 
     def is_stale(self, _: Response) -> bool:
-        """There is nothing that could be."""
+        """Return False: there is no session to lose."""
         return False
 
 
 def kept_open(calls: Calls, line: StreamLine[T]) -> Flow[T]:
-    """All that a line says, until it is over. Raises ClientError."""
+    """Yield all items of a stream until it is over, and reopen it when it breaks. Raise ClientError."""
     failures, was_open = 0, False
     while not line.is_over() and line.reopens():
         lost: ClientError | None = None
@@ -91,7 +91,7 @@ def kept_open(calls: Calls, line: StreamLine[T]) -> Flow[T]:
 
 
 def _said(line: StreamLine[T]) -> Flow[T]:
-    """All that is said before the open stream ends."""
+    """Yield the items that arrive before the open stream ends."""
     chunk = b""
     while True:
         for item in line.heard(chunk):
@@ -104,7 +104,7 @@ def _said(line: StreamLine[T]) -> Flow[T]:
 
 
 class ServerSentEvent(NamedTuple):
-    """One frame; a comment or a `retry` alone is none."""
+    """One frame with data; comments and frames with only `retry` are not events."""
 
     id: str | None
     event: str
@@ -112,13 +112,13 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventReader:
-    """Takes bytes as they come."""
+    """Splits incoming bytes into server-sent events."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
-        """The frames that are whole."""
+        """Yield the events of the complete frames; keep the rest for the next call."""
         *frames, self._rest = (self._rest + chunk).split(b"\n\n")
         for frame in frames:
             fields: dict[bytes, bytes] = {}

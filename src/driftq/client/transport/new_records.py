@@ -1,4 +1,4 @@
-"""The records a caller writes, as the body of a write: values, or lines of JSON that are not decoded one by one."""
+"""Makes the body of a write from records: from values, or from lines of JSON that are checked but not decoded."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -10,14 +10,14 @@ from driftq.client.transport.calls import present
 from driftq.model.topic_config import TopicConfig
 
 LINES_MAX = 10_000
-"""Records of one write, unless the server is told otherwise."""
+"""The default limit of a server for the records of one write."""
 
 _VALUES = Decoder(list[Raw])
 _VALUE = Decoder(Raw)
 
 
 class NewRecord(Struct, frozen=True, omit_defaults=True):
-    """A record to be."""
+    """A record to write; `data` is any JSON value."""
 
     data: Any
     tag: str | None = None
@@ -26,7 +26,7 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class _Write(Struct, omit_defaults=True):
-    """The members of a write."""
+    """The JSON members of a write request."""
 
     records: list[NewRecord | Mapping[str, Any]]
     idempotency_key: str | None = None
@@ -37,12 +37,12 @@ class _Write(Struct, omit_defaults=True):
 
 
 def write_body(records: Iterable[NewRecord | Mapping[str, Any]], **fields: Any) -> bytes:
-    """A write of these records; a mapping has the members of a `NewRecord`."""
+    """Return the body of a write of these records; a mapping has the fields of a `NewRecord`."""
     return encode(_Write(list(records), **fields))
 
 
 def encoded_body(records: list[bytes], **fields: Any) -> bytes:
-    """Return a write of records that are JSON already."""
+    """Return the body of a write of records that are already encoded as JSON."""
     rest = encode(present(fields))[1:]
     return b'{"records":[' + b",".join(records) + (b"]" if rest == b"}" else b"],") + rest
 
@@ -50,8 +50,8 @@ def encoded_body(records: list[bytes], **fields: Any) -> bytes:
 class JsonLinesReader:
     """Lines of JSON, each the data of one record, checked and ready to be sent.
 
-    The lines are checked as one array, at the speed of the decoder, and spliced. Raises ValueError, with the number of
-    the line that is not JSON; blank lines do not count as records.
+    All lines are checked with one call of the decoder and copied as they are. Blank lines are not records. Raise
+    ValueError with the number of a line that is not JSON.
     """
 
     __slots__ = ("records",)
@@ -59,11 +59,11 @@ class JsonLinesReader:
     def __init__(self, lines: bytes, *, tag: str | None = None) -> None:
         ends = b"}" if tag is None else b',"tag":' + encode(tag) + b"}"
         self.records = b'{"data":' + (ends + b',{"data":').join(_values(lines)) + ends
-        """As they are in a write, with commas between them."""
+        """The records in the form of a write, with commas between them."""
 
 
 def lines_body(lines: bytes, *, tag: str | None = None, **fields: Any) -> bytes:
-    """Return a write with one record for each line. Raises ValueError as `JsonLinesReader`."""
+    """Return the body of a write with one record for each line. Raise ValueError as `JsonLinesReader` does."""
     return encoded_body([JsonLinesReader(lines, tag=tag).records], **fields)
 
 
@@ -73,7 +73,7 @@ def _values(lines: bytes) -> list[bytes]:
         values = _VALUES.decode(b"[" + b",".join(rows) + b"]")
     except (MsgspecError, RecursionError):
         values = []
-    # As long as its row: so each value is its row, and none runs over the end of one.
+    # Each value is as long as its line, so no value spans two lines and no line has two values.
     if list(map(len, values)) == list(map(len, rows)):
         return rows
     rows = [row.strip() for row in rows]
@@ -89,7 +89,7 @@ def _values(lines: bytes) -> list[bytes]:
 
 
 def line_groups(chunks: Iterable[bytes], lines_max: int) -> Iterator[bytes]:
-    """The same lines in groups of at most so many, whatever the pieces they come in."""
+    """Yield the lines of `chunks`, which may be cut anywhere, in groups of at most `lines_max`."""
     rest = b""
     for chunk in chunks:
         text = rest + chunk
@@ -104,7 +104,7 @@ def line_groups(chunks: Iterable[bytes], lines_max: int) -> Iterator[bytes]:
 
 
 def _behind(text: bytes, begin: int, lines: int) -> int:
-    """The place behind so many lines."""
+    """Return the position after `lines` more lines."""
     for _ in range(lines):
         begin = text.index(b"\n", begin) + 1
     return begin

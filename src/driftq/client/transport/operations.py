@@ -1,8 +1,8 @@
-"""How one definition of an operation becomes a method of both clients, typed for each.
+"""Turns one definition of an operation into a method of both clients, with the right types for each.
 
-A set of operations is a class whose methods return plans, decorated with `operation` or `flow`. Two empty classes bind
-it: with `Blocking` a call returns the answer, with `Async` something to await. Types follow: a type checker sees
-`Callable[P, T]` on the one and `Callable[P, Coroutine[Any, Any, T]]` on the other.
+A set of operations is a class whose methods return plans, decorated with `operation` or `flow`. Two subclasses bind it:
+with `Blocking`, a call returns the answer; with `Async`, it returns a coroutine. A type checker sees `Callable[P, T]`
+in the first case and `Callable[P, Coroutine[Any, Any, T]]` in the second.
 """
 
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Operations:
-    """What every set of operations works with."""
+    """Base of every set of operations: it has the calls and the driver."""
 
     def __init__(self, calls: Calls, driver: Any) -> None:
         self._calls = calls
@@ -27,24 +27,24 @@ class Operations:
 
     @property
     def _node(self) -> str:
-        """The name of the client. Not kept: in a forked child it is another."""
+        """Return the name of the client. It is not stored, because a forked child has another name."""
         return self._calls.node.current()
 
 
 class Blocking(Operations):
-    """Bound to the blocking driver."""
+    """Operations that the blocking driver performs."""
 
     _driver: Driver
 
 
 class Async(Operations):
-    """Bound to the asynchronous one."""
+    """Operations that the asyncio driver performs."""
 
     _driver: AsyncDriver
 
 
 class operation(Generic[P, T]):  # noqa: N801  # it is used as a decorator
-    """A method that returns a plan, and is called for its answer."""
+    """Decorator for a method that returns a plan: a call performs the plan and returns its answer."""
 
     def __init__(self, plan: Callable[Concatenate[Any, P], Plan[T]]) -> None:
         self.plan = plan
@@ -67,7 +67,7 @@ class operation(Generic[P, T]):  # noqa: N801  # it is used as a decorator
 
 
 class flow(Generic[P, T]):  # noqa: N801  # it is used as a decorator
-    """A method that returns a flow, and is called for its items."""
+    """Decorator for a method that returns a flow: a call returns a stream of its items."""
 
     def __init__(self, plan: Callable[Concatenate[Any, P], Flow[T]]) -> None:
         self.plan = plan

@@ -1,10 +1,11 @@
-"""Plans: what a client does, without doing it.
+"""Plans: descriptions of calls that perform no I/O themselves.
 
-An operation is a generator. It yields an `Action`, gets what came of it, and returns its typed answer; a driver
-performs the actions, blocking or not (`client/transport/drivers`). An action that finds no answer is thrown back in as
-a `TransportError`. A flow is a plan for something without an end: it hands items out as `Emit` or `EmitAll` on its way.
+A plan is a generator. It yields an `Action`, receives the result of the action, and returns its typed answer. A driver
+performs the actions, blocking or on an asyncio loop (`client/transport/drivers`). If no answer comes, the driver throws
+a `TransportError` into the plan. A flow is a plan that produces items: it yields them as `Emit` or `EmitAll` between
+its actions, and may have no end.
 
-No plan knows of sockets, threads, loops or clocks. So both clients do the same, and a test can play the server.
+Plans use no sockets, threads, loops or clocks. So both clients behave the same, and a test can play the server.
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -19,66 +20,66 @@ T = TypeVar("T")
 
 
 class Request(Struct, frozen=True):
-    """One exchange. Performed it gives a `Response`, whatever its status."""
+    """Send a request and wait for the answer. The result is a `Response`, whatever its status."""
 
     method: str
     path: str
-    """Percent-encoded where it needs to be."""
+    """The path, with special characters percent-encoded."""
     query: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     content: bytes | Body | None = None
     wait_s: float = 0.0
-    """How long the server is asked to hold its answer back, beyond the client's own timeout."""
+    """How long the server may hold its answer back because the call asks it to; added to the timeout of the client."""
     again: bool = False
-    """Whether this is another try of the same call: it gets what is left of the call's time."""
+    """Whether this is a retry: it gets only the time that is left of the call."""
     takes_view: bool = False
-    """Whether the content of the answer, if it is large, may be a `memoryview` of it in place of a copy in `bytes`."""
+    """Whether a large content of the answer may be a `memoryview` instead of a copy in `bytes`."""
 
 
 class Response(Struct, frozen=True):
-    """A whole answer. The names of headers are in lower case."""
+    """A complete answer. The names of its headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes
 
     def json(self) -> Any:
-        """The content, decoded."""
+        """Return the content, decoded from JSON."""
         return decode(self.content)
 
 
 class Pause(Struct, frozen=True):
-    """Wait. Gives False, at once, if that is longer than the call it belongs to has time."""
+    """Wait for some seconds. With `in_call`, the result is False, at once, if the call has less time left."""
 
     seconds: float
     in_call: bool = False
-    """Whether it counts for the time of the call whose request came before."""
+    """Whether the pause belongs to the call of the last request and uses up its time."""
 
 
 class Open(Struct, frozen=True):
-    """Begin a stream. Gives a `Response`: without content if it is a success, for that is still to come."""
+    """Open a stream. The result is a `Response`; after a success it has no content yet, `Pull` reads it."""
 
     request: Request
     silence_s: float
-    """A server that says nothing for so long is taken for gone."""
+    """After this many seconds without bytes from the server, the connection counts as broken."""
 
 
 class Pull(Struct, frozen=True):
-    """What comes next on the open stream: some bytes, or none at its end."""
+    """Read from the open stream. The result is the next bytes, or b"" at its end."""
 
 
 class Shut(Struct, frozen=True):
-    """Let go of the stream, if one is open."""
+    """Close the stream, if one is open."""
 
 
 class Emit(Struct, Generic[T], frozen=True):
-    """An item for whoever iterates."""
+    """Hand one item to the caller of a flow."""
 
     item: T
 
 
 class EmitAll(Struct, Generic[T], frozen=True):
-    """Many items for whoever iterates, who gets one after the other without a turn of the flow for each."""
+    """Hand many items to the caller of a flow, one after the other, without resuming the flow for each."""
 
     items: Iterable[T]
 
@@ -89,6 +90,6 @@ Flow = Generator[Action | Emit[T] | EmitAll[T], Any, None]
 
 
 def pulled() -> Plan[bytes]:
-    """The next bytes of the open stream."""
+    """Return the next bytes of the open stream, b"" at its end."""
     chunk: bytes = yield Pull()
     return chunk

@@ -1,8 +1,8 @@
-"""Which calls are made again, and when. Pure.
+"""Decides which calls are retried, and after which pause; it performs no I/O.
 
-What a server refuses before it does anything may always be asked again: a full queue, a full disk, a server that starts
-or drains, a connection that was never made. Where it is not known whether a call had an effect, only one that may have
-it twice is made again: reads, calls that name a state, writes and messages with an idempotency key.
+A call is always retried if it cannot have had an effect: a full queue, a full disk, a server that is starting or
+stopping, a connection that was never made. If it may have had an effect, it is retried only if a second execution does
+no harm: reads, calls that set a state, and writes and messages with an idempotency key.
 """
 
 from enum import Enum
@@ -18,24 +18,26 @@ _IN_FLIGHT = "idempotency: key already in-flight"
 
 
 class Repeat(Enum):
-    """What a second execution of the same call does."""
+    """What happens if the server executes the same call twice."""
 
     SAME = "same"
-    """Nothing more than the first."""
+    """The second execution changes nothing more."""
     AGAIN = "again"
-    """It might take effect twice."""
+    """The call might take effect twice."""
 
 
 class Retries(Struct, frozen=True, kw_only=True):
-    """How often, and how long to wait where the server does not say."""
+    """The number of retries, and the pauses in seconds when the server gives no `Retry-After`."""
 
     count: int = 3
     backoff_s: float = 0.1
     backoff_max_s: float = 2.0
 
     def pause_s(self, attempt: int, error: ClientError | None, entropy: Entropy) -> float:
-        """How long to wait behind attempt number `attempt`, from 0: what the server asks for, else twice as long each
-        time, less up to a half by chance, so that those who failed together do not come back together.
+        """Return the seconds to wait after attempt number `attempt`, counted from 0.
+
+        That is the time that the server asks for. Otherwise it doubles with each attempt up to `backoff_max_s`, and a
+        random part of up to a half is subtracted, so that clients that failed together do not retry together.
         """
         asked = error.retry_after if isinstance(error, ApiError) else None
         if asked is not None:
@@ -45,18 +47,18 @@ class Retries(Struct, frozen=True, kw_only=True):
 
 
 def asked_s(error: ClientError | None) -> float:
-    """How long a server asks to wait; 0 where it does not."""
+    """Return the seconds that the server asks to wait; 0 if it does not ask."""
     return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
 
 
 def may_retry(error: ClientError, repeat: Repeat) -> bool:
-    """Is there sense in making the same call again?"""
+    """Whether the same call may be made again after this error."""
     if isinstance(error, TransportError):
         return repeat is Repeat.SAME or not error.sent
     if not isinstance(error, ApiError):
         return False
     if repeat is Repeat.SAME:
-        # A key that is in flight is that of the first try, whose answer got lost.
+        # The key in flight is that of the first try of this call, whose answer was lost.
         return error.status in _RETRIED or error.message == _IN_FLIGHT
     if isinstance(error, ThrottledError | DiskFullError):
         return True

@@ -1,4 +1,4 @@
-"""Where a server is, and everything that all requests to it have in common."""
+"""The address of a server, and everything that all requests to it share: key, timeout, TLS, proxy, headers."""
 
 from base64 import b64encode
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     import ssl
 
 _FIRST_SIGN, _LAST_SIGN = "!", "~"
-"""Of a key: what a header may have without quotes."""
+"""The range of characters of an API key: those a header may have without quotes."""
 _PORTS = {"http": 80, "https": 443}
 _EXAMPLE = "it is like http://127.0.0.1:4000"
 
 
 class Tls(NamedTuple):
-    """How a server and a client prove who they are, beside the system's certificates."""
+    """Certificates of an https connection, if not only those of the system are used."""
 
     ca_file: str | None = None
-    """Certificates to trust instead of the system's, in PEM."""
+    """A PEM file with the certificates to trust instead of those of the system."""
     client_cert: str | tuple[str, str] | None = None
-    """The client's own certificate and key: one file with both, or two files, in PEM."""
+    """The certificate and the key of the client in PEM: one file with both, or two files."""
 
     def context(self) -> "ssl.SSLContext":
-        """Return the context of connections. Raises OSError for a file that cannot be used."""
+        """Return the TLS context for connections. Raise OSError for a file that cannot be used."""
         import ssl
 
         context = ssl.create_default_context(cafile=self.ca_file)
@@ -36,12 +36,15 @@ class Tls(NamedTuple):
 
 
 class ServerAddress:
-    """A server, and how long a call to it may take. The key is in no repr."""
+    """The address of one server, with the settings of all calls to it. Its `repr` never shows the API key."""
 
     def __init__(
         self, url: str, api_key: str | None, timeout_s: float, tls: Tls | None = None, proxy: str | None = None
     ) -> None:
-        """Take what was given, with blanks around the key removed. Raises ValueError, which never names the key."""
+        """Check the address and the key, and strip spaces around the key.
+
+        Raise ValueError for one that cannot be used; its message never contains the key.
+        """
         parts = _split(url, ("http", "https", "http+unix"), f"{url!r} is not the address of a server")
         key = (api_key or "").strip()
         if not all(_FIRST_SIGN <= sign <= _LAST_SIGN for sign in key):
@@ -78,7 +81,7 @@ def _split(url: str, schemes: tuple[str, ...], problem: str) -> SplitResult:
 
 
 def _endpoint(parts: SplitResult, tls: Tls | None, proxy: str | None) -> tuple[Endpoint, str]:
-    """Return where connections go, and what every target of a request begins with."""
+    """Return the endpoint of connections, and the prefix of every request target."""
     assert parts.hostname is not None, "the address was checked"
     path = parts.path.rstrip("/")
     if parts.scheme == "http+unix":
@@ -94,7 +97,7 @@ def _endpoint(parts: SplitResult, tls: Tls | None, proxy: str | None) -> tuple[E
         credentials = f"{unquote(via.username)}:{unquote(via.password or '')}".encode()
         headers["proxy-authorization"] = f"Basic {b64encode(credentials).decode()}"
     endpoint = Endpoint(parts.hostname, port, context, proxy=Proxy(via.hostname, via.port or 80, headers))
-    # Without TLS the proxy is asked for the whole address; with TLS it only carries bytes.
+    # Without TLS, a request to a proxy has the whole URL; with TLS, the proxy only forwards bytes.
     return endpoint, path if context is not None else f"http://{parts.netloc.rpartition('@')[2]}{path}"
 
 

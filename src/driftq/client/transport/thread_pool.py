@@ -1,4 +1,4 @@
-"""Threads for calls that block: a crew for an event loop that hands them out, or one of its own."""
+"""Threads for blocking calls: a pool that works for an event loop, or a single daemon thread."""
 
 import asyncio
 import threading
@@ -13,13 +13,13 @@ R = TypeVar("R")
 
 
 class Crew(Generic[T, R]):
-    """Threads that call one function, each with one item at a time, and give what it returned to the running loop.
+    """Threads that call one function with one item at a time, and pass the results to the running loop.
 
-        put → waits → in a thread → returned → `done` is called on the loop
+        put → waiting → in a thread → returned → `done` is called on the loop
 
-    A thread that has returned takes the next item without waiting for the loop. The loop is woken once for all calls
-    that have returned by the time it looks. Every item that is put comes back exactly once, with what the function
-    returned or the exception that it raised, unless the crew is closed before.
+    A thread takes its next item without waiting for the loop. The loop is woken once for all calls that have returned
+    by then. For every item, `done` is called exactly once, with the result of the function or the exception that it
+    raised, unless the item is withdrawn or the crew is closed before.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Crew(Generic[T, R]):
             threading.Thread(target=self._run, name=f"{name}-{number}").start()
 
     def put(self, item: T) -> None:
-        """Have the function called with an item as soon as a thread is free."""
+        """Queue an item; the next free thread calls the function with it."""
         self._waiting.put((item,))
 
     def _run(self) -> None:
@@ -43,13 +43,13 @@ class Crew(Generic[T, R]):
             (item,) = next_
             try:
                 returned: R | BaseException = self._function(item)
-            except BaseException as error:  # noqa: BLE001  # it belongs to whoever put the item
+            except BaseException as error:  # noqa: BLE001  # it belongs to the caller that put the item
                 returned = error
             self._returned.append((item, returned))
-            # The loop clears the mark before it looks: what was added before a mark that is still set will be seen.
+            # The loop clears the mark before it reads the results, so it sees all that came while it was set.
             if not self._is_woken:
                 self._is_woken = True
-                with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                with suppress(RuntimeError):  # the loop is closed, so no task waits for the result
                     self._loop.call_soon_threadsafe(self._deliver)
             del item, next_, returned
 
@@ -59,7 +59,7 @@ class Crew(Generic[T, R]):
             self._done(*self._returned.popleft())
 
     def withdraw(self) -> list[T]:
-        """Take back the items that wait for a thread, in their order."""
+        """Remove the items that wait for a thread, and return them in order."""
         items: list[T] = []
         with suppress(Empty):
             while (next_ := self._waiting.get_nowait()) is not None:
@@ -67,7 +67,7 @@ class Crew(Generic[T, R]):
         return items
 
     def close(self) -> None:
-        """Begin no more calls; those that run are not waited for. To be called once."""
+        """Start no more calls; do not wait for those that run. Must be called only once."""
         self.withdraw()
         for _ in range(self._count):
             self._waiting.put(None)

@@ -1,10 +1,10 @@
-"""Calls about single items, gathered into one request for many.
+"""Combines calls for single items, such as acks, into one request for many.
 
-    gathering → on its way → answered, each item for itself
+    gathered → sent → answered, with one result per item
 
-While no request is on its way, items are gathered for two turns of the loop: those that come together go together.
-While one is, the next are gathered until its answer is there, for 2 ms, until there are 100, or until the caller says
-that nothing more is to come for now.
+While no request is under way, items are gathered for two turns of the loop, so that items which finish together share a
+request. While a request is under way, items are gathered until its answer comes, for at most 2 ms, until there are 100,
+or until the caller calls `hurry` because it expects no more for now.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ _ITEMS_MAX = 100
 
 
 class Raised(Struct, frozen=True):
-    """What the request for many items raised. An error that is the result of one item is not this."""
+    """The exception of the whole request. An error that is the result of one item is not a `Raised`."""
 
     error: BaseException
 
 
 class Gathering(Generic[T, R]):
-    """Makes calls about items through `send`, which gets many and returns the result of each, in order."""
+    """Gathers items and passes them to `send`, which takes a list and returns the result of each item, in order."""
 
     def __init__(self, send: Callable[[list[T]], Awaitable[Sequence[R]]]) -> None:
         self._send = send
@@ -37,7 +37,7 @@ class Gathering(Generic[T, R]):
         self._on_their_way: set[asyncio.Task[None]] = set()
 
     def add(self, item: T, answered: Callable[[R | Raised], object]) -> None:
-        """Make the call about one item; `answered` is called on the loop with its result."""
+        """Add one item; `answered` is called on the loop with its result, or with `Raised`."""
         self._gathered.append((item, answered))
         if len(self._gathered) >= _ITEMS_MAX:
             self._flush()
@@ -46,7 +46,7 @@ class Gathering(Generic[T, R]):
             self._timer = loop.call_later(_GATHER_S, self._flush) if self._on_their_way else loop.call_soon(self._soon)
 
     def hurry(self) -> None:
-        """Send what is gathered in the next turn, for nothing more is to come for now."""
+        """Send the gathered items in the next turn of the loop, because the caller expects no more for now."""
         if self._gathered and self._on_their_way and not self._hurried:
             self._hurried = True
             if self._timer is not None:
@@ -54,7 +54,7 @@ class Gathering(Generic[T, R]):
             self._timer = asyncio.get_running_loop().call_soon(self._flush)
 
     async def call(self, item: T) -> R:
-        """Return the result of one item. Raise what the request for it raises."""
+        """Add one item and return its result. Raise the exception of its request."""
         waiting: asyncio.Future[R | Raised] = asyncio.get_running_loop().create_future()
 
         def answered(result: R | Raised) -> None:
@@ -68,7 +68,7 @@ class Gathering(Generic[T, R]):
         return result
 
     def _soon(self) -> None:
-        """Wait for one more turn: what was waiting for a slot may be ending at this moment."""
+        """Wait for one more turn of the loop: handlers that are ending now add their items to this request."""
         self._timer = asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -90,7 +90,7 @@ class Gathering(Generic[T, R]):
     async def _sent(self, gathered: list[tuple[T, Callable[[R | Raised], object]]]) -> None:
         try:
             results = await self._send([item for item, _ in gathered])
-        except BaseException as error:  # noqa: BLE001  # it belongs to those who wait
+        except BaseException as error:  # noqa: BLE001  # it is passed to the callers
             raised = Raised(error)
             for _, answered in gathered:
                 answered(raised)

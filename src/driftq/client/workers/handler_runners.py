@@ -1,7 +1,7 @@
-"""How handlers are run: a coroutine function by tasks of the loop, a plain function by threads.
+"""Runs handlers: coroutine functions in tasks of the loop, plain functions in threads.
 
-A runner is given what is held, and calls `decided` on the loop, once, with what the handler returned or raised, or with
-`UNSTARTED` where the worker stopped first.
+A runner takes a held item and calls `decided` once, on the loop: with the value that the handler returned or raised, or
+with `UNSTARTED` if the worker stopped before the handler began.
 """
 
 import asyncio
@@ -17,33 +17,33 @@ from driftq.client.workers.held_work import Decision, HeldItem
 _log = logging.getLogger(__name__)
 
 UNSTARTED = object()
-"""What is decided about an item that no handler has seen."""
+"""Passed to `decided` for an item whose handler was not started."""
 
 Decided = Callable[[Any, object], None]
-"""Called on the loop with what is held, and with what its handler returned or raised."""
+"""Called on the loop with a held item and the value that its handler returned or raised."""
 
 
 class Runner(Protocol):
-    """How handlers are run."""
+    """Runs the handler of each item."""
 
     rounds: int
-    """How many rounds of slots it can be given; with 2, it keeps what is ahead itself."""
+    """How many items per slot the runner takes: with 2, it queues the next item of each slot itself."""
 
     def start(self, held: Any, decided: Decided) -> None:
-        """Have one handled."""
+        """Run the handler for an item; call `decided` with its result."""
         ...
 
     def withdraw(self) -> None:
-        """Decide that what waits for a thread was not started."""
+        """Call `decided` with `UNSTARTED` for every item that waits for a thread."""
         ...
 
     async def close(self) -> None:
-        """Call off what runs, where that is possible."""
+        """Cancel the handlers that run, if that is possible."""
         ...
 
 
 class LoopRunner(Generic[Item]):
-    """Runs a coroutine function, each call in a task of its own."""
+    """Runs a coroutine function, each call in its own task."""
 
     rounds = 1
 
@@ -53,7 +53,7 @@ class LoopRunner(Generic[Item]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, held: HeldItem[Item], decided: Decided) -> None:
-        """Begin a task."""
+        """Start a task that runs the handler."""
         task = asyncio.get_running_loop().create_task(self._run(held, decided))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -70,19 +70,19 @@ class LoopRunner(Generic[Item]):
                 self._warned = True
                 _log.warning("a handler of AsyncWorker is a plain function and blocks the loop; give it to Worker")
             return check_outcome(self._handle, returned)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
+        except Exception as error:  # noqa: BLE001  # any exception means a nack, so the message is not lost
             return _raised(error)
 
     def withdraw(self) -> None:
-        """Do nothing: every task has begun."""
+        """Do nothing: every handler was started at once."""
 
     async def close(self) -> None:
-        """Cancel the tasks."""
+        """Cancel the tasks and wait until they have ended."""
         await cancel_all(self._tasks)
 
 
 class ThreadRunner(Generic[Item]):
-    """Runs a plain function in threads, which take what is ahead by themselves."""
+    """Runs a plain function in threads, which take the next item without waiting for the loop."""
 
     rounds = 2
 
@@ -94,17 +94,17 @@ class ThreadRunner(Generic[Item]):
         )
 
     def start(self, held: HeldItem[Item], decided: Decided) -> None:
-        """Give it to the next thread that is free."""
+        """Queue the item for the next free thread."""
         self._crew.put((held, decided))
 
     def _said(self, started: tuple[HeldItem[Item], Decided]) -> object:
-        """Run in a thread."""
+        """Return the result of the handler, or `UNSTARTED`. Called in a thread."""
         held, _ = started
         if not self._is_wanted(held):
             return UNSTARTED
         try:
             return run_plain(self._handle, held.item)  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001  # whatever it is, the message is not lost
+        except Exception as error:  # noqa: BLE001  # any exception means a nack, so the message is not lost
             return _raised(error)
 
     def _returned(self, started: tuple[HeldItem[Item], Decided], said: object) -> None:
@@ -112,17 +112,17 @@ class ThreadRunner(Generic[Item]):
         decided(held, said)
 
     def withdraw(self) -> None:
-        """Decide that what waits for a thread was not started."""
+        """Call `decided` with `UNSTARTED` for every item that waits for a thread."""
         for held, decided in reversed(self._crew.withdraw()):
             decided(held, UNSTARTED)
 
     async def close(self) -> None:
-        """Begin no more calls; those that run cannot be called off."""
+        """Start no more handlers; those that run in threads cannot be cancelled."""
         self._crew.close()
 
 
 async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancel tasks, and wait until they have ended."""
+    """Cancel the tasks, and wait until all have ended."""
     ending = list(tasks)
     for task in ending:
         task.cancel()
@@ -130,7 +130,7 @@ async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
 
 
 def _raised(error: Exception) -> Exception:
-    """Return what a handler raised; log it unless it is a decision."""
+    """Return the exception of a handler; log it unless it is a `Decision`."""
     if not isinstance(error, Decision):
         _log.error("a handler failed, and its message is handed out again", exc_info=error)
     return error

@@ -1,8 +1,9 @@
-"""What users give to workers: options, and functions that do the work.
+"""Options of workers, and checks of the handlers that users pass to them.
 
-A worker acks what its handler has done, so a handler that only looks as if it had run is refused: a coroutine function
-given to `Worker`, a generator function given to any worker. Not every one can be seen beforehand (a decorator may hide
-it, a lambda may return a coroutine), so what a handler returns is checked as well, and the work is then nacked.
+A worker acks an item when its handler has returned. So it refuses a handler whose call does not do the work: a
+coroutine function for `Worker`, a generator function for any worker. A check in advance cannot find all of them (a
+decorator may hide one, a lambda may return a coroutine), so the returned value is checked too, and such an item is
+nacked.
 """
 
 import functools
@@ -13,27 +14,27 @@ from typing import Any, TypedDict, TypeVar
 from driftq.client.workers.held_work import DeadLetter, Retry
 
 Item = TypeVar("Item")
-"""What a handler gets."""
+"""The type of the items that a handler gets: `Job` or `Delivery`."""
 
 Outcome = None | str | bytes | int | float | Collection[Any] | Retry | DeadLetter
-"""What a handler returns. An awaitable is none of these, so a type checker finds a handler that nobody awaits."""
+"""What a handler may return. An awaitable is not among it, so a type checker finds a handler that is not awaited."""
 
 
 class WorkerOptions(TypedDict, total=False):
-    """What every worker can be told."""
+    """The options that every kind of worker has."""
 
     concurrency: int
-    """How many handlers run at a time; 8 unless said."""
+    """How many handlers run at the same time; the default is 8."""
     lease_ms: int
-    """How long a lease is; it is extended as long as its handler runs. 30 000 unless said."""
+    """The length of a lease; it is extended while the handler runs. The default is 30 000 ms."""
     drain_s: float
-    """How long a worker that stops waits for its handlers; 30 unless said."""
+    """How long a stopping worker waits for its handlers; the default is 30 s."""
     owner: str
-    """Under which name it takes leases; one of its own unless said."""
+    """The name under which the worker takes leases; the default is a generated, unique name."""
 
 
 def check_options(options: WorkerOptions) -> None:
-    """Raise TypeError for an option that a worker does not have, such as a misspelt one."""
+    """Raise TypeError for an unknown option, such as a misspelt one."""
     known = WorkerOptions.__annotations__
     for name in options:
         if name not in known:
@@ -53,20 +54,20 @@ def check_plain(handle: Callable[..., object]) -> None:
 def check_awaitable(handle: Callable[..., object]) -> None:
     """Raise TypeError for a handler that `AsyncWorker` cannot run: a generator function.
 
-    Other plain functions are taken: they may return an awaitable, and only a call can tell.
+    Other plain functions are accepted: they may return an awaitable, which only a call can show.
     """
     _check_returns(handle)
 
 
 def run_plain(handle: Callable[[Item], Outcome], item: Item) -> Outcome:
-    """Return what a plain function returns. Raise TypeError if that is work which has not been done yet."""
+    """Call a plain function and return its result. Raise TypeError if the result is work that was not done yet."""
     outcome = handle(item)
     check_outcome(handle, outcome)
     return outcome
 
 
 def check_outcome(handle: Callable[..., object], outcome: object) -> object:
-    """Return what a handler returned. Raise TypeError if that is work which has not been done yet."""
+    """Return `outcome`. Raise TypeError if it is work that was not done yet: an awaitable or a generator."""
     if not (inspect.isawaitable(outcome) or isinstance(outcome, Generator | AsyncGenerator)):
         return outcome
     if isinstance(outcome, Coroutine | Generator):
@@ -83,7 +84,7 @@ def _check_returns(handle: Callable[..., object]) -> None:
 
 
 def _called(handle: Callable[..., object]) -> tuple[object, object]:
-    """Return the functions that run when a handler is called: it or its `__call__`, without `functools.partial`."""
+    """Return the functions that a call may run: the handler and its `__call__`, without `functools.partial`."""
     while isinstance(handle, functools.partial):
         handle = handle.func
     return handle, getattr(handle, "__call__", None)  # noqa: B004  # the bound method, not whether there is one

@@ -1,4 +1,4 @@
-"""What a worker holds: a job of a queue or a message of a group, and how it is kept, settled and given up."""
+"""The items that a worker holds, jobs of a queue or messages of a group, and the calls that settle them."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -16,15 +16,15 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 _MS_PER_S = 1000
 _BACKOFF_S, _BACKOFF_S_MAX = 1.0, 60.0
-"""Of a job that failed: twice as long after every delivery. A message has its retry policy."""
+"""Delay before a failed job is retried; it doubles with every delivery. A message has a retry policy instead."""
 
 
-class Decision(Exception):  # noqa: N818  # it is an answer, not a failure of anything
-    """What a handler says about its message, by raising it or by returning it."""
+class Decision(Exception):  # noqa: N818  # it is a decision, not an error
+    """The decision of a handler about its item, which it raises or returns."""
 
 
 class Retry(Decision):
-    """Not this time: hand it out again, after so many seconds, or as its retry policy says."""
+    """Deliver the item again: after `after` seconds, or by its retry policy."""
 
     def __init__(self, *, after: float | None = None, reason: str = "retry") -> None:
         super().__init__(reason)
@@ -32,70 +32,70 @@ class Retry(Decision):
 
 
 class DeadLetter(Decision):
-    """Never: it goes to the dead letters, with the reason."""
+    """Do not retry: move the item to the dead letters, with the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
 
 
 class EffectKey(Struct, frozen=True):
-    """The key under which the registry knows the effect of one message."""
+    """The idempotency key of the effect of one item."""
 
     key: str
     tenant_id: str | None = None
 
 
 class HeldItem(Protocol[Item_co]):
-    """One item under a lease. Every call raises LeaseLostError when it is somebody else's."""
+    """One item under a lease. Every call raises LeaseLostError if this worker no longer holds it."""
 
     @property
     def item(self) -> Item_co:
-        """What the handler gets."""
+        """Return the job or delivery that the handler gets."""
         ...
 
     @property
     def work(self) -> EffectKey:
-        """What it stands for."""
+        """Return the key of the effect of this item."""
         ...
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which one it is, among those of its source."""
+        """Return the position of the item, unique in its source."""
         ...
 
     def adopt(self, again: Any) -> None:
-        """It was delivered again to the same owner: that delivery counts from here on."""
+        """Replace the delivery by a newer one of the same item to the same owner."""
         ...
 
     def ack_then(self, settled: Callable[[BaseException | None], object]) -> None:
-        """Ack it with others, and call `settled` when the server has answered, with what went wrong if anything did."""
+        """Ack the item, together with others; then call `settled` with None or the error."""
         ...
 
     async def nack(self, reason: str, after_s: float | None) -> None:
-        """It failed, and comes again."""
+        """Report a failure, so that the item is delivered again after `after_s` seconds or its default delay."""
         ...
 
     async def release(self) -> None:
-        """Let it go back, not worked on; called where it `may_return`."""
+        """Give the item back without having worked on it; only called if `may_return`."""
         ...
 
     async def give_up(self, reason: str) -> None:
-        """It goes to the dead letters."""
+        """Move the item to the dead letters, with the reason."""
         ...
 
     @property
     def may_return(self) -> bool:
-        """Whether it may go back before a handler has seen it."""
+        """Whether the item may be given back without running its handler."""
         ...
 
     @property
     def ack_commits(self) -> bool:
-        """Whether its ack commits the key of its work, without a result."""
+        """Whether an ack of the item also commits the key of its effect, without a result."""
         ...
 
 
 class Membership:
-    """How a worker settles the messages of its group: what finishes together goes in one request."""
+    """Settles the messages of one worker of a group; messages that finish together share a request."""
 
     def __init__(self, broker: AsyncBroker) -> None:
         self.acks: Gathering[Delivery, ApiError | None] = Gathering(broker.ack_batch)
@@ -104,7 +104,7 @@ class Membership:
 
 
 class HeldMessage:
-    """A message of a group."""
+    """A message of a group, held by this worker."""
 
     def __init__(self, membership: Membership, delivery: Delivery) -> None:
         self._membership = membership
@@ -112,21 +112,21 @@ class HeldMessage:
 
     @property
     def work(self) -> EffectKey:
-        """Its key, else its place."""
+        """Return the idempotency key of the message, or a key made of its offset."""
         envelope = self.item.envelope
         return EffectKey(envelope.idempotency_key or f"offset:{self.item.offset}", envelope.tenant_id or None)
 
     @property
     def place(self) -> tuple[int, int]:
-        """Partition and offset."""
+        """Return the partition and the offset."""
         return self.item.partition, self.item.offset
 
     def adopt(self, again: "HeldMessage") -> None:
-        """The last delivery is the one that counts."""
+        """Replace the delivery by a newer one of the same message."""
         self.item = again.item
 
     def ack_then(self, settled: Callable[[BaseException | None], object]) -> None:
-        """It is done. Messages that are done at the same time are acked by one request."""
+        """Ack the message; messages that finish at the same time are acked by one request."""
 
         def answered(result: ApiError | Raised | None) -> None:
             settled(result.error if isinstance(result, Raised) else result)
@@ -134,27 +134,27 @@ class HeldMessage:
         self._membership.acks.add(self.item, answered)
 
     async def nack(self, reason: str, after_s: float | None) -> None:
-        """It comes again as its policy says, unless the handler knows better."""
+        """Report a failure: the message is delivered again after `after_s`, or by its retry policy."""
         delay_ms = None if after_s is None else round(after_s * _MS_PER_S)
         _check(await self._membership.nacks.call(Nack(self.item, reason, delay_ms)))
 
     @property
     def may_return(self) -> bool:
-        """Whether the message may go back: always, because that is not an attempt."""
+        """Return True: giving a message back does not count as an attempt."""
         return True
 
     @property
     def ack_commits(self) -> bool:
-        """Whether its ack commits the key of its work: where that is its own key (http-v1 §13.3)."""
+        """Whether the ack commits the key of the effect: if the message has its own key (http-v1 §13.3)."""
         envelope = self.item.envelope
         return bool(envelope.idempotency_key) and envelope.dlq is None
 
     async def release(self) -> None:
-        """Let the message go back at once; one that is not this worker's any more has."""
+        """Give the message back, so that it is delivered again at once. Raise LeaseLostError if it is not held."""
         _check(await self._membership.releases.call(self.item))
 
     async def give_up(self, reason: str) -> None:
-        """It goes to the topic of dead letters."""
+        """Move the message to the dead-letter topic, with the reason."""
         _check(await self._membership.nacks.call(Nack(self.item, reason, dead_letter=True)))
 
 
@@ -164,7 +164,7 @@ def _check(error: ApiError | None) -> None:
 
 
 class Queue:
-    """A queue as a worker knows it."""
+    """The queue of one worker, and the settings that the worker needs."""
 
     def __init__(
         self, topic: AsyncTopic, epoch: int, dead_letters: AsyncTopic | None, deliveries_max: int, owner: str
@@ -173,7 +173,7 @@ class Queue:
         self.epoch = epoch
         self.dead_letters = dead_letters
         self.deliveries_max = deliveries_max
-        """After this many deliveries the server gives a job up; 0 is no limit."""
+        """After this many deliveries the server moves a job to the dead letters; 0 means no limit."""
         self.owner = owner
         self.acks: Gathering[Job, bool] = Gathering(self._ack)
         self.releases: Gathering[Job, bool] = Gathering(self._release)
@@ -188,7 +188,7 @@ class Queue:
 
 
 class HeldJob:
-    """A job of a queue."""
+    """A job of a queue, held by this worker."""
 
     def __init__(self, queue: Queue, job: Job) -> None:
         self._queue = queue
@@ -196,20 +196,20 @@ class HeldJob:
 
     @property
     def work(self) -> EffectKey:
-        """Its place; a queue that is deleted and made again has other jobs."""
+        """Return a key made of queue, epoch and seq; the epoch differs after the queue is deleted and created again."""
         return EffectKey(f"{self._queue.topic.name}:{self._queue.epoch}:{self.item.seq}")
 
     @property
     def place(self) -> tuple[int, int]:
-        """The epoch of the queue, and the seq."""
+        """Return the epoch of the queue and the seq of the job."""
         return self._queue.epoch, self.item.seq
 
     def adopt(self, again: "HeldJob") -> None:
-        """The last lease is the one that counts."""
+        """Replace the lease by a newer one of the same job."""
         self.item = again.item
 
     def ack_then(self, settled: Callable[[BaseException | None], object]) -> None:
-        """It is done. Jobs that are done at the same time are acked by one request."""
+        """Ack the job; jobs that finish at the same time are acked by one request."""
 
         def answered(acked: bool | Raised) -> None:
             if isinstance(acked, Raised):
@@ -221,28 +221,31 @@ class HeldJob:
 
     @property
     def ack_commits(self) -> bool:
-        """Whether its ack commits the key of its work: the key of a job is kept elsewhere."""
+        """Return False: the key of a job is in a topic of the broker, not in its queue."""
         return False
 
     @property
     def may_return(self) -> bool:
-        """Whether the job can go back without being handled: one at its last delivery would be given up."""
+        """Whether the job has deliveries left: otherwise the server would move it to the dead letters."""
         most = self._queue.deliveries_max
         return not most or self.item.deliveries < most
 
     async def nack(self, reason: str, after_s: float | None) -> None:
-        """It is handed out again after a while."""
+        """Give the job back; it is handed out again after `after_s` seconds, or after a delay that grows."""
         backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S * (1 << min(self.item.deliveries - 1, 16)))
         delay_ms = round((backoff_s if after_s is None else after_s) * _MS_PER_S)
         self._check((await self._queue.topic.nack(self.item, delay_ms=delay_ms, node=self._queue.owner)).skipped)
 
     async def release(self) -> None:
-        """Let the job go back at once. Jobs that go back at the same time do so by one request."""
+        """Give the job back, to be handed out at once; jobs given back at the same time share a request."""
         if not await self._queue.releases.call(self.item):
             raise self._lost()
 
     async def give_up(self, reason: str) -> None:
-        """A copy is written to the queue's dead letters, once, as the server would; then the job is acked."""
+        """Write a copy to the dead-letter topic of the queue, as the server does, then ack the job.
+
+        The copy has an idempotency key, so a retry does not write it twice.
+        """
         letters, job = self._queue.dead_letters, self.item
         name = self._queue.topic.name
         if letters is None:

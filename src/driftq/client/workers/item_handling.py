@@ -1,21 +1,23 @@
-"""What becomes of the items that a worker takes: each is handled in a slot, decided on, and settled.
+"""Handles the items that a worker takes: each gets a slot, its handler decides about it, and it is settled.
 
     taken → (ahead) → handled → decided → settling → settled
 
-What always holds:
+An item is *ahead* while it waits for a slot. Invariants:
 
-- At most `concurrency` handlers run at a time. At most that times the rounds of their source are taken and not decided:
-  so one round is ahead while another is handled, and a slot that is free finds the next item there.
-- Nothing is taken while 200 items are decided and not settled.
-- `_undecided` has an item from the moment it is taken until its handler has decided, by its place: another delivery of
-  it meanwhile is the same work. `_leased` has it until it is settled or given back: so long its lease is extended,
-  every third of it.
-- An item is acked only after its handler has returned, and with effects after its effect is committed, or with it where
-  the ack commits the key in the same record. If such an ack fails, a commit follows, and then another ack.
-- Settling holds no slot, nor does the end of an effect, before which another delivery is the same work. Acks are
-  gathered (`client/workers/batched_settlement`); everything else is settled by a task of its own.
-- After `stop`, no handler begins, except for an item that must not go back. Items ahead go back when the source gives
-  this worker nothing more (`release_ahead`), so that they go to another.
+- At most `concurrency` handlers run at the same time. At most `concurrency * rounds` items, with the `rounds` of the
+  source, are taken and not decided. So one round of items is ahead while another is handled, and a free slot has its
+  next item at once.
+- No item is taken while 200 items are decided and not settled.
+- `_undecided` maps the position of an item to the item, from when it is taken until its handler has decided. Another
+  delivery of the same item in that time is the same work. `_leased` contains the item until it is settled or given
+  back; as long, its lease is extended every third of the lease time.
+- An item is acked only after its handler has returned. With effects, it is acked after its effect is committed, or
+  together with it if the ack commits the key in the same record. If such an ack fails, a commit follows, then another
+  ack.
+- Settling an item and ending its effect hold no slot. Until the effect has ended, another delivery is the same work.
+  Acks are gathered (`client/workers/batched_settlement`); every other item is settled in its own task.
+- After `stop`, no handler starts, except for an item that must not be given back. Items ahead are given back when the
+  source delivers nothing more to this worker (`release_ahead`), so that they go to other workers.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ from driftq.client.workers.held_work import DeadLetter, Decision, HeldItem, Retr
 from driftq.client.workers.work_sources import Effects, WorkerSource
 
 Item = TypeVar("Item")
-"""What a handler gets."""
+"""The type of the items that a handler gets: `Job` or `Delivery`."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,20 +45,20 @@ _SETTLING_MAX = 200
 
 
 class WorkerStats(Struct):
-    """What a worker has done."""
+    """Counts the items of one worker by their result."""
 
     acked: int = 0
     retried: int = 0
     failed: int = 0
     dead_lettered: int = 0
     skipped: int = 0
-    """Acked without a handler, for their effect had happened."""
+    """Items that were acked without running the handler, because their effect had already happened."""
     lost: int = 0
-    """Handled, and somebody else's by then."""
+    """Items that were handled but not settled, because the lease was lost or the call failed."""
 
 
 class Handling(Generic[Item]):
-    """Handles and settles what it is given."""
+    """Handles and settles the items of one worker."""
 
     def __init__(self, source: WorkerSource[Item], stats: WorkerStats, concurrency: int, lease_ms: int) -> None:
         self._source = source
@@ -69,40 +71,40 @@ class Handling(Generic[Item]):
         self._stopping = False
         self._may_release = False
         self.failure: BaseException | None = None
-        """What a handler raised to end the worker, as SystemExit."""
+        """An exception of a handler that ends the worker, such as SystemExit."""
         self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._undecided: dict[tuple[int, int], HeldItem[Item]] = {}
         self._leased: set[HeldItem[Item]] = set()
         self._begun: set[HeldItem[Item]] = set()
-        """What has begun its effect and not ended it."""
+        """Items whose effect has begun and not ended."""
 
     def run_by(self, runner: Runner) -> None:
-        """Have handlers run. To be called on the loop, before anything is taken."""
+        """Set the runner of the handlers. Must be called on the loop, before an item is taken."""
         self._runner = runner
         self._slots = self._concurrency * (1 if self._source.effects is not None else runner.rounds)
 
     def begin_no_more(self) -> None:
-        """Begin no more handlers, from here on. May be called from any thread; `stop` on the loop is to follow."""
+        """Start no more handlers. May be called from any thread; a call of `stop` on the loop must follow."""
         self._stopping = True
 
     def stop(self) -> None:
-        """Begin no more handlers."""
+        """Start no more handlers, and take no more items."""
         self._stopping = True
         self._left.set()
 
     def release_ahead(self) -> None:
-        """Give back what is ahead. To be called after `stop`, when the source gives this worker nothing more."""
+        """Give back the items ahead. Must be called after `stop`, when the source delivers nothing more."""
         self._runner.withdraw()
         self._may_release = True
         self._go_on()
 
     def is_wanted(self, held: HeldItem[Item]) -> bool:
-        """Whether a handler is to run. May be called from any thread."""
+        """Whether the handler of an item should run. May be called from any thread."""
         return not (self._stopping and held.may_return)
 
     def take(self, held: HeldItem[Item]) -> None:
-        """Have an item handled, or note that one that is being handled was delivered again."""
+        """Queue an item for its handler; if it is already being handled, only replace its delivery."""
         same = self._undecided.setdefault(held.place, held)
         if same is not held:
             same.adopt(held)
@@ -112,7 +114,7 @@ class Handling(Generic[Item]):
         self._go_on()
 
     async def room(self) -> int:
-        """Return how many more may be taken, once that is worth a request; 0 when no more are to be."""
+        """Wait until taking more items is worth a request; return how many may be taken, 0 after a stop."""
         most = self._concurrency * self._source.rounds
         enough = self._concurrency - self._concurrency // 2
         while not self._stopping:
@@ -121,11 +123,11 @@ class Handling(Generic[Item]):
                 return most - undecided
             self._left.clear()
             await self._left.wait()
-            await asyncio.sleep(0)  # handlers that end at once leave room for more
+            await asyncio.sleep(0)  # handlers that end in the same turn make more room
         return 0
 
     def _go_on(self) -> None:
-        """Start what is ahead, as slots are free. After a stop, give back what may go back, and start the rest."""
+        """Start items ahead while slots are free. After a stop, give back those that may be, and start the rest."""
         ahead = self._ahead
         if self._stopping:
             if not self._may_release:
@@ -145,7 +147,7 @@ class Handling(Generic[Item]):
             self._task(self._with_effect(effects, held))
 
     def _decided(self, held: HeldItem[Item], said: object) -> None:
-        """Settle what a handler has decided, and give its slot to the next."""
+        """Settle an item whose handler has decided, and free its slot for the next."""
         self._slots += 1
         self._conclude(held, said)
         if not self._undecided:
@@ -156,7 +158,7 @@ class Handling(Generic[Item]):
             self._ahead.appendleft(held)
             self._go_on()
             return
-        # What comes after the settling is another delivery, even if it overtakes the answer.
+        # A delivery from now on is new work, even if it arrives before the answer to the settling call.
         self._undecided.pop(held.place, None)
         self._left.set()
         self._go_on()
@@ -177,7 +179,7 @@ class Handling(Generic[Item]):
         self._settled(held)
 
     def _acked_and_committed(self, effects: Effects, held: HeldItem[Item], error: BaseException | None) -> None:
-        """Take the answer to an ack that was to commit the key of its work as well."""
+        """Process the answer to an ack that should also commit the key of the effect."""
         if error is None:
             self._undecided.pop(held.place, None)
             self._acked(held, None)
@@ -185,7 +187,7 @@ class Handling(Generic[Item]):
             self._task(self._commit_first(effects, held))
 
     async def _release(self, held: HeldItem[Item]) -> None:
-        """Let another worker have what no handler has seen."""
+        """Give back an item whose handler was not started, for another worker."""
         try:
             await held.release()
         except ClientError as error:
@@ -223,7 +225,7 @@ class Handling(Generic[Item]):
             _log.warning("what was handled could not be settled, and is handled again: %s", error)
 
     async def _with_effect(self, effects: Effects, held: HeldItem[Item]) -> None:
-        """Begin the effect, run the handler, commit; an effect that has happened before is acked without a handler."""
+        """Begin the effect, run the handler, commit. If the effect has already happened, ack without the handler."""
         try:
             said = await self._handled_once(effects, held)
         except ClientError as error:
@@ -243,7 +245,7 @@ class Handling(Generic[Item]):
             held.ack_then(partial(self._acked_and_committed, effects, held))
 
     async def _handled_once(self, effects: Effects, held: HeldItem[Item]) -> object:
-        """Return what the handler decided, or what is decided without it. Raise ClientError."""
+        """Return the decision of the handler, or the one made without running it. Raise ClientError."""
         try:
             if await effects.begin(held.work, self._lease_ms):
                 self._stats.skipped += 1
@@ -261,7 +263,7 @@ class Handling(Generic[Item]):
         return await decision
 
     async def _end_effect(self, effects: Effects, held: HeldItem[Item], said: object) -> bool:
-        """Commit or fail the effect if it was begun; return False if the ack is to commit it. Raise ClientError."""
+        """Commit or fail the effect if it was begun; return False if the ack will commit it. Raise ClientError."""
         if held not in self._begun:
             return True
         if said is UNSTARTED:
@@ -276,7 +278,7 @@ class Handling(Generic[Item]):
         return True
 
     async def _commit_first(self, effects: Effects, held: HeldItem[Item]) -> None:
-        """Commit an effect whose ack was to do that and failed, then ack again: it is not to happen again."""
+        """Commit an effect after the ack that should have committed it failed, so that it is not repeated; then ack."""
         try:
             await effects.commit(held.work, b"", self._lease_ms)
         except ClientError as error:
@@ -297,7 +299,7 @@ class Handling(Generic[Item]):
         task.add_done_callback(self._tasks.discard)
 
     async def keep(self) -> None:
-        """Extend all leases, every third of one; a try that fails is followed by the next one."""
+        """Extend all leases, every third of the lease time. A failure is logged; the next round tries again."""
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
             held = list(self._leased)
@@ -316,7 +318,7 @@ class Handling(Generic[Item]):
                     _log.warning("keys of effects could not be renewed: %s", error)
 
     async def drained(self, drain_s: float) -> None:
-        """Wait until everything is settled; what takes longer than `drain_s` is called off, and its lease ends."""
+        """Wait until all items are settled, up to `drain_s` seconds; log each item that takes longer."""
         try:
             async with asyncio.timeout(drain_s):
                 while self._leased:
@@ -327,7 +329,7 @@ class Handling(Generic[Item]):
                 _log.warning("a handler takes longer than the %g s that a worker waits when it stops", drain_s)
 
     async def close(self) -> None:
-        """Call off what runs."""
+        """Cancel the handlers and tasks that still run."""
         await self._runner.close()
         await cancel_all(self._tasks)
 
@@ -338,7 +340,7 @@ def _reason(said: object) -> str:
 
 
 def _result(said: object) -> bytes:
-    """What a handler returns as the result of its work: text and bytes as they are, anything else is not kept."""
+    """Return the result of a handler as bytes: text and bytes are stored, anything else is dropped."""
     if isinstance(said, str):
         return said.encode()
     return said if isinstance(said, bytes) else b""

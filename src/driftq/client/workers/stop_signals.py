@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a wish to stop."""
+"""Makes SIGTERM and SIGINT stop a worker."""
 
 import asyncio
 import signal
@@ -10,7 +10,10 @@ _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """Signals that stop a worker, once: the next one does what it did before. Only the main thread has any."""
+    """Calls `stop` at the first signal, then restores the handlers, so a second signal acts as before.
+
+    Outside the main thread it does nothing, because only that thread can handle signals.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         self._loop = loop
@@ -31,7 +34,7 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
-            # The loop gives a signal back to the system, not to whoever had it.
+            # The loop restores the default of the system, not the handler that was set before.
             self._loop.remove_signal_handler(number)
             if before is not None:
                 signal.signal(number, before)

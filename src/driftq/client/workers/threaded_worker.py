@@ -1,4 +1,4 @@
-"""A worker for plain functions: it runs them in threads, around an `AsyncWorker` on a loop of its own."""
+"""A worker for plain functions: it runs them in threads and uses an `AsyncWorker` on its own event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,10 +15,7 @@ from driftq.model.v0_answers import Job
 
 
 class Worker(Generic[Item]):
-    """Handles messages or jobs with a plain function, in threads. Make one with `group` or `queue`; `run` it.
-
-    It runs an `AsyncWorker` on a loop of its own.
-    """
+    """Handles messages or jobs with a plain function, in threads. Make one with `group` or `queue`, then call `run`."""
 
     def __init__(self, client: Client, make: Callable[[AsyncClient, WorkerStats], AsyncWorker[Item]]) -> None:
         self.stats = WorkerStats()
@@ -60,7 +57,7 @@ class Worker(Generic[Item]):
         effects: str | None = None,
         **options: Unpack[WorkerOptions],
     ) -> "Worker[Job]":
-        """Return a worker for the jobs of a queue; `effects` names a topic of the broker that keeps which are done.
+        """Return a worker for the jobs of a queue; `effects` is a broker topic that stores which are done.
 
         Raise TypeError for an unknown option, a coroutine function or a generator function.
         """
@@ -74,7 +71,7 @@ class Worker(Generic[Item]):
         return Worker(client, make)
 
     def run(self) -> None:
-        """Work until `stop`, or in the main thread SIGTERM or SIGINT; then finish what was taken."""
+        """Work until `stop`, or in the main thread until SIGTERM or SIGINT; then finish the handlers that run."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -89,7 +86,7 @@ class Worker(Generic[Item]):
             self._loop = None
 
     def stop(self) -> None:
-        """Take nothing more; `run` returns when what was taken is settled. May be called from any thread."""
+        """Take no more items; `run` returns when those it holds are settled. May be called from any thread."""
         self._stopped = True
         loop, worker = self._loop, self._worker
         if loop is not None and worker is not None:

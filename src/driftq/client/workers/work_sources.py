@@ -1,4 +1,4 @@
-"""Where a worker's items come from: a queue or a group; and where it is kept which of their effects have happened."""
+"""The sources of a worker's items, a queue or a group, and the record of the effects that have happened."""
 
 import asyncio
 import logging
@@ -23,41 +23,41 @@ Item_co = TypeVar("Item_co", covariant=True)
 _log = logging.getLogger(__name__)
 
 _WAIT_MS = 10_000
-"""How long a claim waits at the server."""
+"""How long a claim waits at the server for a job."""
 _AWAY_S, _UNWAITED_S = 1.0, 0.1
-"""Pauses before the next claim: after one that failed, and after one that a server answered without waiting."""
+"""Pauses before the next claim: after a failed claim, and after one that the server answered without waiting."""
 _LEAVE_S, _LEAVE_AGAIN_S = 2.0, 0.05
 _ENTRIES_MAX = 1000
 
 
 class WorkerSource(Protocol[Item_co]):
-    """Where work comes from."""
+    """Where a worker gets its items from."""
 
     effects: "Effects | None"
     quit_s: float
-    """How long `taken` may need to end by itself once there is no more room."""
+    """How long `taken` may take to end by itself after `leave`."""
     rounds: int
-    """How many rounds of jobs are taken: with 2, one waits while another is handled."""
+    """How many items per slot are taken: with 2, one waits while another is handled."""
 
     async def extend(self, held: list[Any], lease_ms: int) -> None:
-        """Hold all of these longer. Raise ClientError."""
+        """Extend the leases of all these items. Raise ClientError."""
         ...
 
     def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[HeldItem[Item_co]]:
-        """What is taken, as there is room; ends when `room` says 0."""
+        """Yield items as there is room for them; end when `room` returns 0."""
         ...
 
     def hurry(self) -> None:
-        """Send the acks that are gathered: nothing more is being handled."""
+        """Send the gathered acks at once: no handler is running."""
         ...
 
     async def leave(self) -> None:
-        """Make sure that what goes back after this is not given to this worker again. Never raises ClientError."""
+        """Make sure that items given back after this are not delivered to this worker. Never raise ClientError."""
         ...
 
 
 class Effects:
-    """Where it is kept which work is done; calls that come together go in one request."""
+    """The idempotency keys of a worker's effects. Calls that are made at the same time share a request."""
 
     def __init__(self, keys: AsyncIdempotency, topic: str, group: str, owner: str) -> None:
         self._keys = keys
@@ -74,20 +74,22 @@ class Effects:
         return await self._keys.begin_batch(*self._place, keys, owner=self._owner, lease_ms=self._lease_ms)
 
     async def begin(self, work: EffectKey, lease_ms: int) -> bool:
-        """Take work, unless it is done; return whether it is. Every work of a worker has the same lease."""
+        """Take the lease of a key, unless its work is done; return whether it is. All keys have the same `lease_ms`."""
         self._lease_ms = lease_ms
         return _checked(await self._begins.call(Key(work.key, work.tenant_id))).already_done
 
     async def renew(self, works: list[EffectKey], lease_ms: int) -> None:
-        """Keep all of these, in one request for every 1000 of them. Raise ClientError."""
+        """Extend the leases of these keys, 1000 per request. Raise ClientError."""
         for some in _split([Key(work.key, work.tenant_id) for work in works]):
             for renewed in await self._keys.renew_batch(*self._place, some, owner=self._owner, lease_ms=lease_ms):
-                if isinstance(renewed, ApiError):  # what is being committed at this moment is among them
+                if isinstance(renewed, ApiError):  # as for a key that is being committed at this moment
                     _log.info("the key of an effect could not be renewed: %s", renewed)
 
     async def commit(self, work: EffectKey, result: bytes, lease_ms: int) -> None:
-        """It is done. A key that was lost meanwhile, as in a restart, is taken again if nobody else has it: the effect
-        has happened, and is not to happen again.
+        """Record that the effect has happened.
+
+        If the lease of the key was lost, as in a restart, take it again unless another owner holds it: the effect has
+        happened, and must not be repeated.
         """
         key = Key(work.key, work.tenant_id, result)
         try:
@@ -97,13 +99,13 @@ class Effects:
                 _checked(await self._commits.call(key))
 
     async def fail(self, work: EffectKey, error: str) -> None:
-        """It is not. A key that cannot be reached lapses by itself."""
+        """Record that the work failed. If that call fails, the lease of the key expires by itself."""
         with suppress(ClientError):
             await self._fails.call(Key(work.key, work.tenant_id, error=error))
 
 
 def _split(items: list[T]) -> Iterator[list[T]]:
-    """Return the items in lists that one request takes."""
+    """Return the items in lists of at most 1000, the limit of one request."""
     return (items[at : at + _ENTRIES_MAX] for at in range(0, len(items), _ENTRIES_MAX))
 
 
@@ -114,10 +116,10 @@ def _checked(found: Begun | ApiError) -> Begun:
 
 
 class GroupSource:
-    """The messages of a group, pushed by the server: at most two rounds, one of which waits.
+    """The messages of a group, which the server pushes: up to two per slot, one of which waits.
 
-    To leave is to ask the server to end the stream, and to read it to its end: so all that was delivered is known, and
-    goes back or is handled.
+    To leave, the worker asks the server to end the stream and reads it to its end. So it knows all messages that were
+    delivered, and handles them or gives them back.
     """
 
     quit_s = 2.0
@@ -135,7 +137,7 @@ class GroupSource:
         self.effects = Effects(keys, topic, group, owner) if effects else None
 
     async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[HeldItem[Delivery]]:
-        """Messages as they come."""
+        """Yield messages as they arrive."""
         credit = await room()
         if not credit:
             return
@@ -145,15 +147,15 @@ class GroupSource:
         async with self._broker.messages_of(line) as stream:
             async for delivery in stream:
                 yield HeldMessage(self._membership, delivery)
-                if self._early:  # it was left while it was being opened
+                if self._early:  # `leave` was called while the stream was being opened
                     await self.leave()
 
     def hurry(self) -> None:
-        """Send the acks that are gathered."""
+        """Send the gathered acks at once."""
         self._membership.acks.hurry()
 
     async def leave(self) -> None:
-        """Ask the server to end the stream. Never raises ClientError."""
+        """Ask the server to end the stream. Never raise ClientError."""
         if self._line is None:
             return
         self._line.leave()
@@ -165,18 +167,18 @@ class GroupSource:
             _log.warning("the server did not end the stream of this worker, and may deliver to it: %s", error)
 
     async def extend(self, held: list[HeldMessage], lease_ms: int) -> None:
-        """Hold these longer, in one request for every 1000 of them. Raise ClientError."""
+        """Extend the leases of these messages, 1000 per request. Raise ClientError."""
         for some in _split(held):
             for extended in await self._broker.extend_batch([one.item for one in some], lease_ms=lease_ms):
-                if isinstance(extended, ApiError):  # what is being acked at this moment is among them
+                if isinstance(extended, ApiError):  # as for a message that is being acked at this moment
                     _log.info("the lease of a message could not be extended: %s", extended)
 
 
 class QueueSource:
-    """The jobs of a queue: claimed as there is room, by calls that wait at the server until there is a job.
+    """The jobs of a queue, taken by claims that wait at the server until there is a job.
 
-    A claim is never called off, because its jobs would be held by nobody who knows. To leave is to ask the server to
-    answer it.
+    A claim is never cancelled, because the worker would hold its jobs without knowing them. To leave, the worker asks
+    the server to answer the claim.
     """
 
     quit_s = 10.0
@@ -192,7 +194,7 @@ class QueueSource:
         self.effects = None if effects is None else Effects(client.broker.idempotency, effects, f"queue:{name}", owner)
 
     async def taken(self, room: Callable[[], Awaitable[int]], lease_ms: int) -> AsyncIterator[HeldItem[Job]]:
-        """Jobs as they come."""
+        """Yield jobs as they arrive."""
         queue = await self._known()
         while count := await room():
             for job in await self._claimed(count, lease_ms):
@@ -207,25 +209,25 @@ class QueueSource:
         return Queue(self._topic, manifest.epoch, letters, most, self._owner)
 
     def hurry(self) -> None:
-        """Do nothing: the next claim is on its way, and what it brings is acked with these."""
+        """Do nothing: the next claim is under way, and its jobs can be acked together with these."""
 
     async def leave(self) -> None:
-        """Have the claim that waits answered. Never raises ClientError."""
+        """Ask the server to answer the waiting claim. Never raise ClientError."""
         self._leaving.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 while not self._answered.is_set():
                     with suppress(ClientError):
                         await self._topic.leave(node=self._owner)
-                    # A claim may reach the server after the call that was to end it: then the next call does.
+                    # A claim may reach the server after the call that should end it; then the next call ends it.
                     await _set_within(self._answered, _LEAVE_AGAIN_S)
 
     async def extend(self, held: list[HeldJob], lease_ms: int) -> None:
-        """Hold these longer, in one request."""
+        """Extend the leases of these jobs, in one request."""
         await self._topic.extend([one.item for one in held], lease_ms=lease_ms, node=self._owner)
 
     async def _claimed(self, count: int, lease_ms: int) -> list[Job]:
-        """Return what can be had; nothing while the server is away, because it may come back."""
+        """Claim up to `count` jobs; return none while the server cannot be reached, because it may come back."""
         now = asyncio.get_running_loop().time
         began = now()
         pause_s = _UNWAITED_S
@@ -239,14 +241,14 @@ class QueueSource:
             jobs, pause_s = [], _AWAY_S
         finally:
             self._answered.set()
-        # An older server does not know `wait_ms`.
+        # A server that ignores `wait_ms` answers at once; without a pause the worker would ask in a loop.
         if not jobs and now() - began < _WAIT_MS / 2000:
             await _set_within(self._leaving, pause_s)
         return jobs
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but not for longer than this."""
+    """Wait for an event for at most this many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

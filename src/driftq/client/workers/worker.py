@@ -1,14 +1,16 @@
-"""Workers on an asyncio loop: they take, handle and settle, many at a time, until they are stopped.
+"""Workers on an asyncio loop: they take items, run handlers and settle the items, several at a time, until stopped.
 
-    take → keep the lease → begin → handler → commit → ack
+    take → extend the lease → begin → handler → commit → ack
 
-A handler that returns is acked; one that raises is nacked with what it raised, and `Retry` and `DeadLetter` are more
-precise. A handler that returns work instead of a result (`client/workers/handlers`) is nacked too. With effects, the
-key of a message is begun before its handler runs and committed after it: a message whose effect has happened is acked
-without being handled. `client/workers/item_handling` has the states of an item.
+If the handler returns, its item is acked. If it raises, the item is nacked with the exception as the reason; `Retry`
+and `DeadLetter` choose the delay or the dead letters. An item whose handler returns work instead of a result
+(`client/workers/handlers`) is nacked too. With effects, the key of an item is begun before its handler runs and
+committed after it; an item whose effect has already happened is acked without running the handler. The states of an
+item are in `client/workers/item_handling`.
 
-To stop is to drain: nothing more is taken, what was started is finished and settled, and what waits goes back at once,
-for another worker. (A job at its last delivery is handled instead: going back would give it up.)
+A worker that stops takes no more items, finishes and settles those whose handlers run, and gives the waiting ones back
+for other workers. It still handles a waiting job at its last delivery, because giving that back would make it a dead
+letter.
 """
 
 import asyncio
@@ -26,13 +28,13 @@ from driftq.model.v0_answers import Job
 from driftq.system.entropy import SystemEntropy
 
 Item = TypeVar("Item")
-"""What a handler gets."""
+"""The type of the items that a handler gets: `Job` or `Delivery`."""
 
 CONCURRENCY = 8
 
 
 class AsyncWorker(Generic[Item]):
-    """Handles messages or jobs with a coroutine function. Make one with `group` or `queue`; `run` it; `stop` it."""
+    """Handles messages or jobs with a coroutine function. Make one with `group` or `queue`, then await `run`."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class AsyncWorker(Generic[Item]):
         effects: str | None = None,
         **options: Unpack[WorkerOptions],
     ) -> "AsyncWorker[Job]":
-        """Return a worker for the jobs of a queue; `effects` names a topic of the broker that keeps which are done.
+        """Return a worker for the jobs of a queue; `effects` is a broker topic that stores which are done.
 
         Raise TypeError for an unknown option or a generator function.
         """
@@ -91,7 +93,7 @@ class AsyncWorker(Generic[Item]):
         return AsyncWorker(source, handle, options)
 
     async def run(self) -> None:
-        """Work until `stop`, SIGTERM or SIGINT; then finish what was taken. Raises what ends it otherwise."""
+        """Work until `stop`, SIGTERM or SIGINT; then finish the handlers that run. Raise an error that ends it."""
         loop, handling = asyncio.get_running_loop(), self.handling
         runner: Runner = LoopRunner(self._handle)
         if self._in_threads:
@@ -118,7 +120,7 @@ class AsyncWorker(Generic[Item]):
             raise failure
 
     def stop(self) -> None:
-        """Take nothing more; `run` returns when what was taken is settled. To be called on the loop."""
+        """Take no more items; `run` returns when those it holds are settled. Must be called on the loop."""
         self._stopping.set()
         self.handling.stop()
 
@@ -128,5 +130,5 @@ class AsyncWorker(Generic[Item]):
 
 
 def own_name(client: AsyncClient) -> str:
-    """Return a name for a worker: two workers of one client do not settle each other's work."""
+    """Return a unique name for a worker, so that two workers of one client cannot settle each other's items."""
     return f"{client.node}.{SystemEntropy().token(3).hex()}"
