@@ -161,7 +161,7 @@ class App:
     def _handled(self, request: Request, route: Route) -> Answer:
         """Call the handler; first wait for the topics that it needs, if their records are still being loaded.
 
-        A stream does not wait: it has everything loaded at once.
+        A stream or WebSocket does not wait: its first use of a topic that is not loaded loads all of them at once.
         """
         engine = self._server.engine
         if not engine.loading.open or route.stream or route.upgrade:

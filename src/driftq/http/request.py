@@ -44,7 +44,7 @@ class Request(Struct, eq=False):
     request_id: bytes = b""
     """The id used in the answer and in the log; empty until `http.request_id` first sets it."""
     on_hang_up: Callable[[], None] | None = None
-    """Set by a handler that lets its caller wait; called when the caller is gone, or wants an answer now."""
+    """Set by a handler that lets its caller wait; called when the caller is gone or sends no more, or at shutdown."""
 
     @classmethod
     def of(cls, method: bytes, target: bytes, headers: Headers, body: bytes, *, oversized: bool = False) -> "Request":

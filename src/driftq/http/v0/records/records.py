@@ -83,7 +83,7 @@ class Records:
     # Write
 
     def write(self, request: Request) -> Answer:
-        """Append records; create the topic first if it does not exist and the request allows that."""
+        """Append records; create the topic first if it does not exist and creating it is allowed."""
         name = request.params[0]
         check_size(request, self._limits.body_bytes_max)
         if request.header(b"content-type") != JSON:
