@@ -83,7 +83,7 @@ class NamedCursors:
         topic = self._topic(name, cursor)
         check_epoch(topic, epoch)
         if seq > topic.head:
-            raise InvalidRequestError(f"seq {seq} is above the head of the topic, which is {topic.head}")
+            raise InvalidRequestError(f"seq {seq} is above the head of the topic ({topic.head})")
         stored = self._topics.get(topic.id, {}).get(cursor)
         answer: Pending[Put] = Pending()
         body = CursorBody(cursor, seq, rewind, meta)
@@ -138,7 +138,7 @@ class NamedCursors:
     def _topic(self, name: str, cursor: str) -> Topic:
         if not is_router_name(cursor):
             raise InvalidRequestError(
-                "a cursor name is 1 to 255 of A-Z a-z 0-9 . _ : > - and begins with a letter or a digit"
+                "a cursor name has 1 to 255 characters of A-Z a-z 0-9 . _ : > - and begins with a letter or a digit"
             )
         return self._engine.topic(name)
 
@@ -146,7 +146,7 @@ class NamedCursors:
         names = {*self._topics.get(topic.id, {}), *(name for of, name in self._under_way if of == topic.id)}
         if cursor not in names and len(names) >= CURSORS_MAX:
             raise ThrottledError(
-                f"topic {topic.name!r} has as many cursors as it may",
+                f"cursor limit of topic {topic.name!r} reached (max_cursors={CURSORS_MAX})",
                 detail={"limit": "max_cursors", "max": CURSORS_MAX},
                 retry_after_ms=1000,
             )

@@ -141,7 +141,9 @@ class Copying:
             for content in self._content_of(self._path(state, segment, "tags")):
                 yield self._small(state, segment, "tags", content)
         if index is None:
-            self._damaged.append(f"{segment_file(state.topic_id, segment.first_seq, 'data')}: no segment")
+            self._damaged.append(
+                f"{segment_file(state.topic_id, segment.first_seq, 'data')}: left out, because it has no valid index"
+            )
             return
         yield self._data(state, segment, index)
 

@@ -89,7 +89,7 @@ class Backups:
         """Start a backup into a directory. Raise ThrottledError while another one runs, and ShuttingDownError."""
         self._engine.check_open()
         if self._running is not None:
-            message = f"backup {self._running.id} is under way; there is one at a time"
+            message = f"backup {self._running.id} is running; only one can run at a time"
             raise ThrottledError(message, retry_after_ms=_RETRY_MS)
         began = self._clock.wall_ms()
         backup = Backup(f"b{began:013}-{self._entropy.token(2).hex()}", to, began)
@@ -102,7 +102,7 @@ class Backups:
     def get(self, backup_id: str) -> Backup:
         """Return a backup of this run. Raise NotFoundError."""
         if backup_id not in self.all:
-            raise NotFoundError(f"there is no backup {backup_id!r} of this run of the server")
+            raise NotFoundError(f"this run of the server has no backup {backup_id!r}")
         return self.all[backup_id]
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Backups:
     def _captured(self, backup: Backup, server_id: str, done: Pending[bool]) -> None:
         """Pin and capture the state in the turn in which the checkpoint ended, and pass it to the thread."""
         if self._closing or done.error is not None or not done.result():
-            self._end(backup, "the checkpoint before it could not be taken")
+            self._end(backup, "the checkpoint before the backup failed")
             return
         engine = self._engine
         engine.filing.pin()
@@ -148,7 +148,7 @@ class Backups:
             what = f"{error.filename or backup.to}: {error.strerror or error}"
             self._runtime.from_thread(lambda: self._copied(backup, None, what))
         except Exception as bug:  # noqa: BLE001 - the files must not stay pinned, whatever failed
-            what = f"the backup broke: {bug!r}"
+            what = f"internal error: {bug!r}"
             self._runtime.from_thread(lambda: self._copied(backup, None, what))
         else:
             self._runtime.from_thread(lambda: self._copied(backup, manifest, None))

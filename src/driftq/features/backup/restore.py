@@ -65,11 +65,11 @@ class Restore:
         if backup_id is None:
             found = read_manifests(self._disk, self._source)
             if not found:
-                raise NotFoundError(f"{self._source} holds no backup that is whole")
+                raise NotFoundError(f"{self._source} contains no complete backup")
             return found[-1]
         manifest = read_manifest(self._disk, self._source, backup_id) if is_backup_id(backup_id) else None
         if manifest is None:
-            raise NotFoundError(f"{self._source} holds no whole backup {backup_id!r}; leave --id out for the newest")
+            raise NotFoundError(f"{self._source} contains no complete backup {backup_id!r}; omit --id for the newest")
         return manifest
 
     def run(self, tell: Callable[[int], None] = lambda _: None) -> Restored:
@@ -79,7 +79,9 @@ class Restore:
         """
         manifest = self.manifest
         if manifest.format != FORMAT:
-            raise NewerFormatError(f"the backup is of format {manifest.format}: restore it with its version")
+            raise NewerFormatError(
+                f"the backup has format {manifest.format}; restore it with DriftQ {manifest.version}"
+            )
         self._check_target()
         snapshot = self._read_snapshot()
         make_directory(self._disk, self._layout.data)
@@ -107,20 +109,20 @@ class Restore:
         roots = [self._layout.data] + ([] if self._layout.cold is None else [self._layout.cold])
         for root in roots:
             if self._disk.names(root):
-                raise StartError(f"{root} is not empty; restore into a directory that is new or empty")
+                raise StartError(f"{root} is not empty; restore into a new or empty directory")
         if self._layout.cold is None and any(stored.cold for stored in self.manifest.files):
-            raise StartError("the backup has cold segments; give them a directory with --cold-dir")
+            raise StartError("the backup has cold segments; set a directory for them with --cold-dir")
 
     def _snapshot_bytes(self) -> bytes:
         content = read_file(self._disk, f"{backup_dir(self._source, self.manifest.id)}/{SNAPSHOT}")
         if xxh3_64_hexdigest(content) != self.manifest.snapshot.checksum:
-            raise StartError(f"the state of backup {self.manifest.id} is damaged; take an older one with --id")
+            raise StartError(f"the state of backup {self.manifest.id} is damaged; restore an older one with --id")
         return content
 
     def _read_snapshot(self) -> Snapshot:
         snapshot = decode_snapshot(self._snapshot_bytes())
         if snapshot is None:
-            raise StartError(f"the state of backup {self.manifest.id} is damaged; take an older one with --id")
+            raise StartError(f"the state of backup {self.manifest.id} is damaged; restore an older one with --id")
         return snapshot
 
     def _target(self, stored: StoredFile) -> str:
@@ -154,7 +156,7 @@ class Restore:
                 self._done += len(piece)
                 tell(self._done)
             if (place, digest.hexdigest()) != (stored.content.bytes, stored.content.checksum):
-                raise StartError(f"{stored.content.name} of the backup is damaged; take an older one with --id")
+                raise StartError(f"{stored.content.name} of the backup is damaged; restore an older one with --id")
             if stored.flags is not None:
                 self._set_flags(stored, indexes[stored.path], lambda flags, at: write_fully(made, [flags], at))
             made.sync(Site.BACKUP_FILE)
@@ -166,7 +168,7 @@ class Restore:
         assert stored.flags is not None
         flags = read_file(self._disk, pool_path(self._source, stored.flags.name))
         if xxh3_64_hexdigest(flags) != stored.flags.checksum:
-            raise StartError(f"{stored.flags.name} of the backup is damaged; take an older one with --id")
+            raise StartError(f"{stored.flags.name} of the backup is damaged; restore an older one with --id")
         row = 0
         for number in range(len(index)):
             offset, length = index.place(number)

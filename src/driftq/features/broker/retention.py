@@ -64,7 +64,7 @@ class Retention:
     def _looked(self, done: Pending[None]) -> None:
         # A block that cannot be read, or a log that accepts nothing, is not reported: the next check tries again.
         if done.error is not None and not isinstance(done.error, DriftQError):
-            _log.error("retention failed, and is tried again", exc_info=done.error)
+            _log.error("retention failed; the next check tries again", exc_info=done.error)
         self.start()
 
     async def sweep(self) -> None:

@@ -212,7 +212,7 @@ class _Grants(NamedTuple):
                 ask.answer.resolve(ClaimResult([], [], left))
                 continue
             slices = held if len(self.grants) == 1 else rows_of(topic, grant.seqs, sys.maxsize)
-            assert isinstance(slices, list), "whoever holds a block finds it"
+            assert isinstance(slices, list), "a block that is held is in memory"
             jobs = render_jobs(slices, Handed(grant.number, time.shown(grant.deadline), dict(grant.counts)))
             ask.answer.resolve(ClaimResult(grant.seqs, jobs, left))
 

@@ -103,7 +103,7 @@ class Rules:
                 raise
             else:
                 return existing is None, created_ts
-        raise AssertionError("the last try answers or raises")
+        raise AssertionError("the last attempt answers or raises")
 
     def _check(self, name: str, spec: RouterSpec, existing: Router | None, *, create_dest: bool) -> None:
         """Raise the error that forbids this router, if any, in the order of http-v0 §11.1."""
@@ -112,12 +112,12 @@ class Rules:
             raise TopicNotFoundError(spec.dest)
         if self._fed_by_another(spec, existing):
             raise TopicExistsIncompatibleError(
-                f"topic {spec.dest!r} is fed from another topic already",
+                f"another router copies into topic {spec.dest!r} from another source",
                 detail={"topic": spec.dest, "reason": "router_dest_fan_in"},
             )
         if existing is not None and (existing.spec.source, existing.spec.dest) != (spec.source, spec.dest):
             raise TopicExistsIncompatibleError(
-                f"router {name!r} has other topics; delete it first",
+                f"router {name!r} has another source or dest; delete it first",
                 detail={
                     "router": name,
                     "reason": "router_repoint_forbidden",
@@ -127,15 +127,13 @@ class Rules:
             )
         if existing is None and 0 < self._routers_max <= len(self._table.by_name):
             raise ThrottledError(
-                "there are as many routers as there may be",
+                "router limit reached (max_routers)",
                 detail={"limit": "max_routers", "max": self._routers_max},
                 retry_after_ms=1000,
             )
         cycle = None if spec.allow_cycle else self._cycle(spec, existing)
         if cycle is not None:
-            raise RouterCycleError(
-                "records would come back to where they were: " + " to ".join(cycle), detail={"cycle": cycle}
-            )
+            raise RouterCycleError("this router would create a cycle: " + " → ".join(cycle), detail={"cycle": cycle})
 
     def _fed_by_another(self, spec: RouterSpec, existing: Router | None) -> bool:
         """Whether another router feeds dest from another source."""
@@ -168,7 +166,7 @@ class Rules:
         absent = [name for name in (spec.source, spec.dest) if name not in catalog.by_name]
         if 0 < catalog.topics_max < len(catalog.by_name) + len(absent):
             raise ThrottledError(
-                "there are as many topics as there may be",
+                "topic limit reached (max_topics)",
                 detail={"limit": "max_topics", "max": catalog.topics_max},
                 retry_after_ms=1000,
             )

@@ -155,7 +155,7 @@ class Staging:
                 return
             self._remove([part.number])
             if error is not None:
-                answer.fail(write_error("the part could not be kept", error))
+                answer.fail(write_error("the part could not be stored", error))
             else:
                 answer.fail(TopicNotFoundError(name))
 
@@ -212,7 +212,7 @@ class Staging:
         if not parts:
             raise InvalidRequestError("parts is empty")
         if any(part.chunks < 1 for part in parts):
-            raise InvalidRequestError("chunks is a count, and at least 1")
+            raise InvalidRequestError("chunks must be at least 1")
         return run(self._commit(name, writer, batch, parts, epoch))
 
     def writer(self, name: str, writer: str) -> LastBatch:
@@ -263,7 +263,7 @@ class Staging:
         if missing:
             raise _incomplete(missing)
         if len({*wanted}) < len(wanted):
-            raise InvalidRequestError("parts names a part twice")
+            raise InvalidRequestError("parts contains a part twice")
         named = [waiting[address] for address in wanted]
         payload = sum(part.payload for part in named)
         if payload > COMMIT_BYTES_MAX:
@@ -331,7 +331,7 @@ class Staging:
 def check_writer(writer: str) -> None:
     """Raise InvalidRequestError unless the name of a writer has a valid length."""
     if not 1 <= len(writer.encode("utf-8", "surrogatepass")) <= WRITER_BYTES_MAX:
-        raise InvalidRequestError(f"writer has 1 to {WRITER_BYTES_MAX} bytes")
+        raise InvalidRequestError(f"writer must have 1 to {WRITER_BYTES_MAX} bytes")
 
 
 def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[PartAddress]:
@@ -349,7 +349,7 @@ def _addresses(batch: int, parts: Sequence[PartRef], waiting: int) -> list[PartA
 
 def _incomplete(missing: Sequence[PartAddress]) -> StageIncompleteError:
     named = [{"part": part, "attempt": attempt, "chunk": chunk} for _, part, attempt, chunk in missing[:_MISSING_MAX]]
-    return StageIncompleteError(f"{len(missing)} parts of this commit are not there", detail={"missing": named})
+    return StageIncompleteError(f"{len(missing)} parts of this commit are missing", detail={"missing": named})
 
 
 _MISSING_MAX = 1000

@@ -364,7 +364,7 @@ class Feed:
         """Pause the whole feed for `_TRY_AGAIN_MS` ms. Log a warning for the first of several failures in a row."""
         if not self._troubled:
             self._troubled = True
-            _log.warning("a watch has to wait: %s", error)
+            _log.warning("a watch stream waits because records cannot be read: %s", error)
         self._waiting = True
         self._watch.runtime.later(_TRY_AGAIN_MS, self._try_again)
 

@@ -120,5 +120,5 @@ def _is_there(engine: Engine, name: str, *, lenient: bool) -> bool:
 def _check_syncs(topic: Topic) -> None:
     if topic.durability is Durability.EPHEMERAL:
         raise InvalidRequestError(
-            f"topic {topic.name!r} is ephemeral: nothing of it is ever synced, so nothing could be delivered"
+            f"topic {topic.name!r} is ephemeral: its records are never synced, so none could be delivered"
         )

@@ -208,7 +208,7 @@ class IdempotencyRegistry:
     def commit_key(self, scope: KeyOwner, owner: str, result: bytes = b"") -> Pending[None]:
         """Commit the work of a key, with an optional result."""
         if len(result) > _RESULT_BYTES_MAX:
-            raise PayloadTooLargeError(f"a result has at most {_RESULT_BYTES_MAX} bytes")
+            raise PayloadTooLargeError(f"result is {len(result)} bytes; the limit is {_RESULT_BYTES_MAX}")
         self._groups.partitions(scope.topic)
         found = self.entry(scope)
         if found is not None and found.status is Status.COMMITTED:

@@ -90,7 +90,7 @@ async def _together(producer: MessageWriter, topic: str, messages: Given) -> lis
                 keys[key] = None
             placed = producer.place(final, message, key)
             if held and placed.topic is not held[0].topic:
-                raise InvalidRequestError("the messages of an atomic batch go to one topic")
+                raise InvalidRequestError("all messages of an atomic batch must go to one topic")
             placed.hold()
             held.append(placed)
             rows.append(placed)

@@ -47,14 +47,14 @@ def load_router(settings: BrokerSettings) -> MessageRouter | None:
         try:
             return WebhookRouter(settings.router_url)
         except ValueError as error:
-            raise StartError(f"the router cannot be used: {error}") from None
+            raise StartError(f"--router-url cannot be used: {error}") from None
     return _import(settings.router) if settings.router else None
 
 
 def _import(name: str) -> MessageRouter:
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise StartError(f"the router is {name!r}, and has to be module:attribute")
+        raise StartError(f"--router is {name!r}; expected module:attribute")
     try:
         found: object = importlib.import_module(module)
         for part in attribute.split("."):
@@ -132,7 +132,7 @@ class RouterHook:
             self._told_ns = now_ns
             _log.warning("the router failed: %s (%d failures since the start)", why, self.errors.total())
         if self._refuses:
-            answer.fail(NotReadyError("the router failed, and the message was not stored", retry_after_ms=1000))
+            answer.fail(NotReadyError("the router failed; the message was not stored", retry_after_ms=1000))
         else:
             answer.resolve(None)
 
@@ -144,13 +144,13 @@ def _wrong(decision: object) -> str | None:
     if not isinstance(decision, RoutingDecision):
         return f"it returned {type(decision).__name__}, not a RoutingDecision"
     if not _are_texts(decision.label, decision.target_topic):
-        return "label and target_topic have to be strings of Unicode"
+        return "label and target_topic must be valid Unicode strings"
     partition: object = decision.partition_override
     if partition is not None and (type(partition) is not int or abs(partition) > _PARTITION_MAX):
-        return "partition_override has to be a number or None"
+        return "partition_override must be an integer of 32 bits or None"
     meta: object = decision.meta
     if not isinstance(meta, dict) or not all(_are_texts(*item) for item in meta.items()):
-        return "meta has to be a dict of strings of Unicode"
+        return "meta must be a dict of valid Unicode strings"
     return None
 
 

@@ -50,11 +50,11 @@ class WebhookRouter:
         if status == 204:
             return None
         if status != 200:
-            raise WebhookError(f"the address answered {status}")
+            raise WebhookError(f"the router URL answered with status {status}")
         try:
             found = _answer.decode(body)
         except (DecodeError, ValidationError) as error:
-            raise WebhookError(f"the address answered with no decision: {error}") from None
+            raise WebhookError(f"the router URL answered without a decision: {error}") from None
         return RoutingDecision(
             found.label or "", found.target_topic or "", found.partition_override, dict(found.meta or {})
         )
