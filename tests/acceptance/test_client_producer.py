@@ -190,7 +190,7 @@ def test_a_forked_child_needs_a_producer_of_its_own(client: Client) -> None:
                 os.write(writing, str(error).encode())
             os._exit(0)
         os.waitpid(child, 0)
-        assert b"make one there" in os.read(reading, 1000)
+        assert b"create a new one there" in os.read(reading, 1000)
         os.close(reading)
         os.close(writing)
 

@@ -69,7 +69,7 @@ def test_create_makes_a_topic_and_leaves_one_that_exists(client: Client) -> None
             "created",
             sorted(differences.items()),
         )
-    with pytest.raises(ConfigDiffersError, match="exists with cap_records=0 and not 7; change it with update"):
+    with pytest.raises(ConfigDiffersError, match="exists with cap_records=0 instead of 7; change it with update"):
         topic.create(TopicConfig(type="queue", cap_records=7))
     assert topic.info().config == before
 

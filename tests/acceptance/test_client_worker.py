@@ -317,7 +317,7 @@ def test_an_async_worker_acks_what_a_plain_function_did_and_warns_once(
     done, acked = asyncio.run(use())
     assert (sorted(done), acked) == ([0, 1, 2], 3)
     assert [record.getMessage() for record in caplog.records if "plain function" in record.getMessage()] == [
-        "a handler of AsyncWorker is a plain function and blocks the loop; give it to Worker"
+        "the handler of an AsyncWorker is a plain function and blocks the event loop; use Worker for it"
     ]
 
 

@@ -49,7 +49,7 @@ def each(
         request = Request("POST", path, headers=JSON, content=body, again=attempt > 0)
         results = decoded((yield from calls.response(request, repeat)), answer).results
         if len(results) != len(left):
-            raise ProtocolError(f"{len(results)} results came for {len(left)} entries")
+            raise ProtocolError(f"the server returned {len(results)} results for {len(left)} entries")
         again: list[int] = []
         for place, result in zip(left, results, strict=True):
             if result.code < 300:

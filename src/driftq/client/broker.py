@@ -363,7 +363,7 @@ def _holder(deliveries: Sequence[Delivery]) -> dict[str, Any]:
     """Return the topic, group and owner of a batch. Raise ValueError if the deliveries have several."""
     holders = {(one.topic, one.group, one.owner) for one in deliveries}
     if len(holders) > 1:
-        raise ValueError("the deliveries of a batch are of one topic, group and owner")
+        raise ValueError("the deliveries of a batch must be of one topic, group and owner")
     return dict(zip(("topic", "group", "owner"), *holders, strict=True)) if holders else {}
 
 

@@ -59,8 +59,8 @@ class ConfigDiffersError(ClientError):
     """
 
     def __init__(self, topic: str, differences: Mapping[str, tuple[Any, Any]]) -> None:
-        found = ", ".join(f"{field}={there!r} and not {asked!r}" for field, (there, asked) in differences.items())
-        super().__init__(f"topic {topic!r} exists with {found}; change it with update(), or with replace()")
+        found = ", ".join(f"{field}={there!r} instead of {asked!r}" for field, (there, asked) in differences.items())
+        super().__init__(f"topic {topic!r} exists with {found}; change it with update() or replace()")
         self.topic = topic
         self.differences = differences
 
@@ -158,7 +158,7 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, *, now: d
         code, message = told, str(body.get("message"))
         detail = {name: value for name, value in body.items() if name not in ("error", "message")}
     else:
-        code, message = "unknown", content[:200].decode(errors="replace") or "an answer without a body"
+        code, message = "unknown", content[:200].decode(errors="replace") or "the answer has no body"
     return _kind(status, message)(
         status, code, message, detail=detail, retry_after=_retry_after(headers, detail or {}, now)
     )

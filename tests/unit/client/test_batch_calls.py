@@ -89,7 +89,7 @@ def test_a_batch_whose_answer_is_lost_is_sent_again_whole() -> None:
 
 
 def test_too_few_results_are_not_an_answer() -> None:
-    with pytest.raises(ProtocolError, match="1 results came for 4 entries"):
+    with pytest.raises(ProtocolError, match="the server returned 1 results for 4 entries"):
         ask(Script(answered(DONE)))
 
 

@@ -118,7 +118,7 @@ class AppendBuffer(Generic[R]):
 
     def __init__(self, max_batch: int, max_bytes: int, event: Callable[[], Any]) -> None:
         if max_batch < 1 or max_bytes < 1:
-            raise ValueError("max_batch and max_bytes are at least 1")
+            raise ValueError("max_batch and max_bytes must be at least 1")
         self._max_batch = max_batch
         self._max_bytes = max_bytes
         self._event = event

@@ -71,7 +71,7 @@ class Producer(Closing, Generic[R]):
 
     def _wait_for_room(self, size: int) -> None:
         if os.getpid() != self._process:
-            raise RuntimeError("a producer does not work in a forked child; make one there")
+            raise RuntimeError("a producer cannot be used in a forked child process; create a new one there")
         buffer = self._buffer
         while not buffer.closed and not buffer.has_room(size):
             self._room.wait()

@@ -80,6 +80,6 @@ class QueueOperations(Operations):
         """Yield the failed jobs from the dead-letter topic of the queue. Raise ValueError if it has no such topic."""
         state = yield from self._calls.json("GET", self._path, TopicState, query={"touch": False})
         if state.config.dead_letter is None:
-            raise ValueError(f"{self.name} has no dead_letter topic; create it with dead_letter=…")
+            raise ValueError(f"queue {self.name!r} has no dead-letter topic; set one with update(dead_letter=…)")
         path = path_of("v0", "topics", state.config.dead_letter)
         yield from read_pages(self._calls, path, as_it_is, may_be_absent=True)

@@ -37,7 +37,7 @@ def topic_config(config: TopicConfig | None, fields: Mapping[str, Any]) -> Topic
 def topic_patch(fields: Mapping[str, Any]) -> TopicPatch:
     """Return the changes; a field that is None is reset to its default. Raise TypeError as `topic_config` does."""
     if not fields:
-        raise TypeError("an update needs at least one setting to change")
+        raise TypeError("update() needs at least one setting to change")
     return _converted(fields, TopicPatch)
 
 
@@ -68,11 +68,11 @@ def _shown(value: Any) -> Any:
 def _converted(fields: Mapping[str, Any], kind: type[T]) -> T:
     unknown = sorted(fields.keys() - _FIELDS)
     if unknown:
-        raise TypeError(f"a topic has no setting {unknown[0]!r}; it has {', '.join(sorted(_FIELDS))}")
+        raise TypeError(f"a topic has no setting {unknown[0]!r}; the settings are {', '.join(sorted(_FIELDS))}")
     try:
         return convert(dict(fields), kind)
     except ValidationError as error:
-        raise TypeError(f"a topic cannot be set up so: {error}") from None
+        raise TypeError(f"invalid topic setting: {error}") from None
 
 
 _SEQS = {wanted: query_of({"return_seqs": wanted}) for wanted in (False, True)}

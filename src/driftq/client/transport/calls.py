@@ -117,7 +117,7 @@ def decoded(response: Response, answer: type[T]) -> T:
             decoder = _decoders[answer] = Decoder(answer)
         value: T = decoder.decode(response.content)
     except MsgspecError as error:
-        raise ProtocolError(f"the answer is none of a DriftQ server's: {error}; is the address right?") from None
+        raise ProtocolError(f"the answer is not from a DriftQ server: {error}; is the address right?") from None
     return value
 
 

@@ -85,7 +85,7 @@ def kept_open(calls: Calls, line: StreamLine[T]) -> Flow[T]:
             lost = error
         yield Shut()
         if not line.is_over() and line.reopens():
-            _log.info("the stream has ended and is opened again: %s", lost or "the server closed it")
+            _log.info("the stream has ended and is reopened: %s", lost or "the server closed it")
             yield calls.pause(failures, lost)
             failures += 1
 

@@ -82,9 +82,9 @@ def _values(lines: bytes) -> list[bytes]:
             if row:
                 _VALUE.decode(row)
         except (MsgspecError, RecursionError) as error:
-            raise ValueError(f"line {number} is no JSON: {error}") from None
+            raise ValueError(f"line {number} is not JSON: {error}") from None
     if not any(rows):
-        raise ValueError("there is no line to write")
+        raise ValueError("there are no lines to write")
     return [row for row in rows if row]
 
 

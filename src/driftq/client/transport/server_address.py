@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _FIRST_SIGN, _LAST_SIGN = "!", "~"
 """The range of characters of an API key: those a header may have without quotes."""
 _PORTS = {"http": 80, "https": 443}
-_EXAMPLE = "it is like http://127.0.0.1:4000"
+_EXAMPLE = "expected http://HOST:PORT, such as http://127.0.0.1:4000"
 
 
 class Tls(NamedTuple):
@@ -48,7 +48,7 @@ class ServerAddress:
         parts = _split(url, ("http", "https", "http+unix"), f"{url!r} is not the address of a server")
         key = (api_key or "").strip()
         if not all(_FIRST_SIGN <= sign <= _LAST_SIGN for sign in key):
-            raise ValueError("the API key has a character that no key has: a blank, a control character or non-ASCII")
+            raise ValueError("the API key contains a space, a control character or a character that is not ASCII")
         headers = {"accept-encoding": "identity", "user-agent": f"driftq-python/{__version__}"}
         if key:
             headers["authorization"] = f"Bearer {key}"
@@ -76,7 +76,7 @@ def _split(url: str, schemes: tuple[str, ...], problem: str) -> SplitResult:
     if parts.scheme not in schemes or not parts.hostname or port == 0:
         raise ValueError(f"{problem}: {_EXAMPLE}")
     if any(not sign >= "!" for sign in url):
-        raise ValueError(f"{problem}: it has a blank or a control character")
+        raise ValueError(f"{problem}: it contains a space or a control character")
     return parts
 
 

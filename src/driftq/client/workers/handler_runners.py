@@ -68,7 +68,9 @@ class LoopRunner(Generic[Item]):
                 returned = await returned
             elif not self._warned:
                 self._warned = True
-                _log.warning("a handler of AsyncWorker is a plain function and blocks the loop; give it to Worker")
+                _log.warning(
+                    "the handler of an AsyncWorker is a plain function and blocks the event loop; use Worker for it"
+                )
             return check_outcome(self._handle, returned)
         except Exception as error:  # noqa: BLE001  # any exception means a nack, so the message is not lost
             return _raised(error)
@@ -132,5 +134,5 @@ async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
 def _raised(error: Exception) -> Exception:
     """Return the exception of a handler; log it unless it is a `Decision`."""
     if not isinstance(error, Decision):
-        _log.error("a handler failed, and its message is handed out again", exc_info=error)
+        _log.error("a handler failed; its item will be delivered again", exc_info=error)
     return error

@@ -249,7 +249,9 @@ class HeldJob:
         letters, job = self._queue.dead_letters, self.item
         name = self._queue.topic.name
         if letters is None:
-            raise ConflictError(409, "no_dead_letter", f"queue {name} has no dead_letter topic; set one")
+            raise ConflictError(
+                409, "no_dead_letter", f"queue {name!r} has no dead-letter topic; set one with update(dead_letter=…)"
+            )
         facts = {"from": name, "deliveries": str(job.deliveries), "src_seq": str(job.seq), "reason": reason}
         meta = {**(job.meta or {}), **{f"$dead_letter_{fact}": value for fact, value in facts.items()}}
         await letters.append(job.data, tag=job.tag, meta=meta, idempotency_key=f"dead:{self.work.key}")
@@ -261,4 +263,4 @@ class HeldJob:
             raise self._lost()
 
     def _lost(self) -> LeaseLostError:
-        return LeaseLostError(409, "lease_lost", f"job {self.item.seq} is not this worker's any more")
+        return LeaseLostError(409, "lease_lost", f"this worker no longer holds the lease of job {self.item.seq}")

@@ -191,7 +191,7 @@ class Handling(Generic[Item]):
         try:
             await held.release()
         except ClientError as error:
-            _log.warning("what was taken ahead could not be given back, and waits for the end of its lease: %s", error)
+            _log.warning("an item could not be given back; it is delivered again when its lease ends: %s", error)
         finally:
             self._undecided.pop(held.place, None)
             self._settled(held)
@@ -220,9 +220,9 @@ class Handling(Generic[Item]):
     def _lost(self, error: BaseException) -> None:
         self._stats.lost += 1
         if isinstance(error, LeaseLostError):
-            _log.warning("what was handled is not this worker's any more, and is handled again: %s", error)
+            _log.warning("the lease of a handled item was lost, so the item is delivered again: %s", error)
         else:
-            _log.warning("what was handled could not be settled, and is handled again: %s", error)
+            _log.warning("a handled item could not be settled, so it is delivered again: %s", error)
 
     async def _with_effect(self, effects: Effects, held: HeldItem[Item]) -> None:
         """Begin the effect, run the handler, commit. If the effect has already happened, ack without the handler."""
@@ -267,7 +267,7 @@ class Handling(Generic[Item]):
         if held not in self._begun:
             return True
         if said is UNSTARTED:
-            await effects.fail(held.work, "the worker stops")
+            await effects.fail(held.work, "the worker was stopped")
         elif isinstance(said, BaseException):
             await effects.fail(held.work, _reason(said))
         elif held.ack_commits and not _result(said):
@@ -326,7 +326,7 @@ class Handling(Generic[Item]):
                     await self._left.wait()
         except TimeoutError:
             for _ in self._leased:
-                _log.warning("a handler takes longer than the %g s that a worker waits when it stops", drain_s)
+                _log.warning("a handler was still running %g s after the worker was stopped", drain_s)
 
     async def close(self) -> None:
         """Cancel the handlers and tasks that still run."""

@@ -164,7 +164,7 @@ class GroupSource:
                 ended = await self._broker.leave(*self._place, self._stream, owner=self._owner)
             self._early = not ended
         except (ClientError, TimeoutError) as error:
-            _log.warning("the server did not end the stream of this worker, and may deliver to it: %s", error)
+            _log.warning("the server did not end the stream of this worker and may still deliver to it: %s", error)
 
     async def extend(self, held: list[HeldMessage], lease_ms: int) -> None:
         """Extend the leases of these messages, 1000 per request. Raise ClientError."""
@@ -237,7 +237,7 @@ class QueueSource:
         except ClientError as error:
             if not may_retry(error, Repeat.SAME):
                 raise
-            _log.info("no jobs can be claimed now: %s", error)
+            _log.info("jobs cannot be claimed at the moment: %s", error)
             jobs, pause_s = [], _AWAY_S
         finally:
             self._answered.set()

@@ -35,12 +35,12 @@ def test_blank_lines_and_carriage_returns_are_passed_over() -> None:
     ],
 )
 def test_a_line_that_is_no_json_is_named_and_nothing_is_smuggled_in(lines: bytes, number: int) -> None:
-    with pytest.raises(ValueError, match=f"line {number} is no JSON"):
+    with pytest.raises(ValueError, match=f"line {number} is not JSON"):
         lines_body(lines)
 
 
 def test_no_lines_are_no_write() -> None:
-    with pytest.raises(ValueError, match="no line"):
+    with pytest.raises(ValueError, match="there are no lines"):
         lines_body(b"\n  \n")
 
 
