@@ -119,7 +119,7 @@ class Sealing:
                     self._store.doubt(job.topic.id, job.segment.first_seq)
             for job, sealed in zip(batch, found, strict=error is None):
                 if self._store.may_be_doubtful(job.topic.id, job.segment.first_seq):
-                    job.damage = OSError(EIO, "a sync of it failed meanwhile")
+                    job.damage = OSError(EIO, "a sync of this segment failed meanwhile")
                 else:
                     job.note(sealed)
             self._end(batch, error)

@@ -182,7 +182,7 @@ class Restorer:
             self._restore_segment(topic, segment_state, state.earliest)
         for frame in state.tail:
             header = read_frame(frame, 0, len(frame))
-            assert isinstance(header, Frame), "a checkpoint that checks out holds frames that do"
+            assert isinstance(header, Frame), "a valid checkpoint contains valid frames"
             block = Block.read(frame, header)
             assert isinstance(block, Block)
             topic.head = block.first_seq - 1
@@ -293,7 +293,7 @@ class Restorer:
         segment.live = sum(index.count(number) for number in range(blocks))
         if not segment.cold and not self._store.holds(topic.id, state.first_seq, segment.data_bytes):
             if not self._store.holds(topic.id, state.first_seq, 0):
-                raise FileNotFoundError(ENOENT, "its file is not there")
+                raise FileNotFoundError(ENOENT, "the segment file is missing")
             return None
         return segment
 
@@ -306,7 +306,7 @@ class Restorer:
         if self._cold is None:
             if damaged:
                 return None
-            raise FileNotFoundError(ENOENT, "its file is not there")
+            raise FileNotFoundError(ENOENT, "the segment file is missing")
         try:
             return self._cold.read_index(topic.id, state.first_seq)
         except FileNotFoundError:
@@ -323,12 +323,12 @@ class Restorer:
             if state.cold:
                 raise UnrecoverableError(
                     f"segments of topic {topic.name!r} are in the cold tier, and no cold directory is set;"
-                    " set the one this server had"
+                    " set the one that this server used before"
                 )
         elif not self._cold.is_there() and (state.cold or not self._store.holds(topic.id, state.first_seq, 0)):
             raise UnrecoverableError(
                 f"segments of topic {topic.name!r} are in the cold tier, and {self._cold.path} is empty or not there;"
-                " mount or set the cold directory this server had"
+                " mount or set the cold directory that this server used before"
             )
 
     def _flags(self, topic: Topic, segment: Segment) -> list[bytes]:

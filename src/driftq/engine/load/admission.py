@@ -47,7 +47,7 @@ class Admission:
         """Count one more request of a key. Raises ThrottledError at the limit."""
         most = self._limits.inflight_per_key_max
         if key_id is not None and 0 < most <= self._requests[key_id]:
-            raise _full("max_inflight_per_key", most, "this key has as many requests under way as it may")
+            raise _full("max_inflight_per_key", most, "this key has too many open requests")
         self._requests[key_id] += 1
         return AdmissionSlot(self._requests, key_id)
 
@@ -55,13 +55,13 @@ class Admission:
         """Count one more stream or socket; a watch counts for the key that made its session. Raises ThrottledError."""
         limits = self._limits
         if 0 < limits.sse_connections_max <= self.streams:
-            raise _full("max_sse_connections", limits.sse_connections_max, "there are as many streams as there may be")
+            raise _full("max_sse_connections", limits.sse_connections_max, "the server has too many open streams")
         most = limits.sse_connections_per_key_max
         if key_id is not None and 0 < most <= self._streams[key_id]:
-            raise _full("max_sse_connections_per_key", most, "this key has as many streams as it may")
+            raise _full("max_sse_connections_per_key", most, "this key has too many open streams")
         self._streams[key_id] += 1
         return AdmissionSlot(self._streams, key_id)
 
 
 def _full(limit: str, most: int, message: str) -> ThrottledError:
-    return ThrottledError(message, detail={"limit": limit, "max": most}, retry_after_ms=_RETRY_MS)
+    return ThrottledError(f"{message} ({limit}={most})", detail={"limit": limit, "max": most}, retry_after_ms=_RETRY_MS)

@@ -59,7 +59,7 @@ class DiskSpace:
                 return shard.full
         error = next(iter(self._files.values()), None)
         # When a log has space again, it settles the writes that waited for it before it calls back.
-        return None if error is None else write_error("there is no room for segments and checkpoints", error)
+        return None if error is None else write_error("there is not enough space for segments and checkpoints", error)
 
     def check(self) -> None:
         """Raise DiskFullError or ShardReadOnlyError while there is no space for records."""

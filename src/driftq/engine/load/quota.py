@@ -35,7 +35,7 @@ class Quota:
         self._expire()
         if not self._fits(size):
             raise ThrottledError(
-                "the server holds as many bytes as it may",
+                f"storage quota exceeded (max_total_bytes={self._most})",
                 detail={"limit": "max_total_bytes", "max": self._most},
                 retry_after_ms=_RETRY_MS,
             )

@@ -30,7 +30,8 @@ def check_size(config: TopicConfig, load: TopicLoad) -> None:
         _over(load.count, config.cap_records) or _over(load.payload_bytes, config.cap_bytes)
     ):
         raise RecordTooLargeError(
-            "this write is larger than the whole topic may be",
+            f"the write has {load.count} records and {load.payload_bytes} bytes; the topic's caps are"
+            f" {config.cap_records} records and {config.cap_bytes} bytes (0 = no cap)",
             detail={"bytes": load.payload_bytes, "max": config.cap_bytes or config.cap_records},
         )
 

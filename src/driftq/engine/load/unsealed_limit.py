@@ -49,7 +49,7 @@ class UnsealedLimit:
         ):
             return
         raise ThrottledError(
-            f"{self._most} bytes wait to be written to segment files, which is the limit; try again shortly",
+            f"too much data waits for the segment writer ({LIMIT}={self._most}); try again shortly",
             detail={"limit": LIMIT, "max": self._most},
             retry_after_ms=_RETRY_MS,
         )

@@ -142,8 +142,8 @@ class Recovery:
         for name, (number, offset) in snapshot.positions.items():
             path = self._layout.wal_path(name, number)
             if offset and not self._disk.exists(path):
-                newer = f"checkpoint {refused[0]} cannot be read, and of the one before it" if refused else "of the WAL"
-                raise UnrecoverableError(f"{newer} {path} is missing; restore it from a backup")
+                unread = f"checkpoint {refused[0]} cannot be read, and " if refused else ""
+                raise UnrecoverableError(f"{unread}WAL file {path} is missing; restore it from a backup")
 
     def _remove_superseded(self, number: int, snapshot: Snapshot) -> None:
         """Remove files that this checkpoint replaced and the previous process left: the disk may be full."""

@@ -134,4 +134,4 @@ class Catalog:
 def check_epoch(topic: Topic, epoch: int | None) -> None:
     """Raise EpochMismatchError if the caller means an earlier topic with the same name."""
     if epoch is not None and epoch != topic.id:
-        raise EpochMismatchError(f"topic {topic.name!r} was deleted and made again since", detail={"epoch": topic.id})
+        raise EpochMismatchError(f"topic {topic.name!r} was deleted and created again", detail={"epoch": topic.id})

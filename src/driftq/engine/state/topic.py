@@ -259,7 +259,7 @@ class Topic(Log):
         waits = self.unread
         known = waits is not None and waits.segment is part.segment and waits.number == part.number
         if known and self._blocks.in_memory(part.segment, part.number) is None:
-            raise OSError(errno.EAGAIN, "retention waits until it has been fetched")
+            raise OSError(errno.EAGAIN, "retention waits until the block is fetched")
         try:
             source = self.source(part)
         except OSError:

@@ -102,7 +102,7 @@ class CatalogWriter:
         catalog = self._catalog
         if 0 < catalog.topics_max <= len(catalog.by_name):
             raise ThrottledError(
-                "there are as many topics as there may be",
+                f"topic limit reached (max_topics={catalog.topics_max})",
                 detail={"limit": "max_topics", "max": catalog.topics_max},
                 retry_after_ms=1000,
             )
@@ -143,7 +143,7 @@ class CatalogWriter:
     def _check_type(self, topic: Topic, config: TopicConfig) -> None:
         if config.type != topic.config.type:
             raise TopicExistsIncompatibleError(
-                f"topic {topic.name!r} is a {topic.config.type} and stays one",
+                f"topic {topic.name!r} has type {topic.config.type}, which cannot be changed",
                 detail={"topic": topic.name, "existing_type": topic.config.type, "requested_type": config.type},
             )
 

@@ -40,7 +40,7 @@ def parse_match(match: object) -> Match:
         if field == "tag" and operator == "Glob" and value.endswith("*"):
             return Match(value[:-1].encode(), True)
     raise InvalidRequestError(
-        'match is ["tag","Eq",tag], ["tag","Glob","prefix*"] or a string, which stands for ["tag","Eq",string]'
+        'match must be ["tag","Eq",tag], ["tag","Glob","prefix*"] or a string, which means ["tag","Eq",string]'
     )
 
 

@@ -98,7 +98,7 @@ class Publisher:
     ) -> Pending[AppendResult]:
         """Accept a publication, or raise and change nothing. The caller has checked its bytes against the quota."""
         count, payload = sum(rows.count for rows in parts), sum(rows.payload_bytes for rows in parts)
-        assert payload <= COMMIT_BYTES_MAX, "one WAL file holds it"
+        assert payload <= COMMIT_BYTES_MAX, "a publication fits into one WAL file"
         asked = Publication(topic, parts, tag, feature, synced, count, payload, Pending())
         topic.expire(self._journal.time.now())
         check_caps(topic, asked)

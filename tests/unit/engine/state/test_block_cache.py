@@ -192,7 +192,7 @@ def test_a_full_server_that_cannot_judge_a_ttl_is_full() -> None:
     rig.put("other")
     fault.on = True
     rig.clock.advance(9_905)
-    with pytest.raises(ThrottledError, match="as many bytes"):
+    with pytest.raises(ThrottledError, match="storage quota exceeded"):
         rig.write("other", 1)
     fault.on = False
     rig.runtime.advance(2000)
