@@ -5,8 +5,8 @@ does not cause a new copy of the segment. The name of a `.data` file in the pool
 frames, so the copier need not read the whole file to find out whether the pool has it. The name of a `.parquet` file
 comes from the checksum of its footer, which is in its `.del` file. Small files are named after their own checksum.
 Every copied byte is included in a checksum, and every block is checked: a damaged block is copied as it is, and
-reported. A file that is missing or cannot be read ends the backup with an error: a backup without it would look
-complete.
+reported. A `.data`, `.del` or `.parquet` file that is missing or cannot be read ends the backup with an error: a backup
+without it would look complete. A segment without a valid `.idx` is left out, and reported as damaged.
 
 Invariant: a file has its final name in the pool only when it is complete and synced.
 """

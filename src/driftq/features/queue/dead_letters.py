@@ -1,6 +1,6 @@
 """Dead letters: jobs that were delivered too often move to another topic (http-v0 §14.8).
 
-    copy appended → committed as the target's class says, and on disk where the source's log could outlive it → deleted
+    copy appended → committed as the target's class demands, and on disk if the source's log could outlive it → deleted
 
 After a crash a job is therefore in one of the topics or in both, and never lost. A job that cannot be copied stays in
 its queue.

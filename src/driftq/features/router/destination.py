@@ -109,7 +109,7 @@ class SourceRun(NamedTuple):
 
 
 class SourceGap(NamedTuple):
-    """Seqs up to `last` without a live record. `lost` of them were lost, not deleted, and have to be reported."""
+    """Seqs up to `last` without a live record. `lost` of them were lost, not deleted, and are reported to readers."""
 
     last: int
     lost: int = 0

@@ -261,7 +261,7 @@ class IdempotencyRegistry:
     # Calls from the engine
 
     def apply(self, _: int, topic: Topic, ts: int, body: bytes) -> None:
-        """Apply one logged outcome."""
+        """Apply a logged outcome to its entry."""
         self.consumed.apply(msgpack.decode(body, type=ConsumeOutcome), topic.timeline.moment(ts))
 
     def capture(self) -> bytes:

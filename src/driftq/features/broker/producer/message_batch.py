@@ -15,7 +15,7 @@ from driftq.system.runtime import Pending
 
 Outcome = Produced | DriftQError
 Given = Sequence[tuple[Message, int | None]]
-"""Messages with their deadlines."""
+"""Messages, each with its deadline or None."""
 
 
 async def store_batch(producer: MessageWriter, topic: str, messages: Given, *, atomic: bool) -> list[Outcome]:
