@@ -128,7 +128,7 @@ class Broker:
     # Messages
 
     def produce(self, topic: str, message: Message, *, deadline_ms: int | None = None) -> Pending[Produced]:
-        """Store a message (http-v1 §3.5, steps 2 to 10). `deadline_ms` is the deadline of its envelope as a moment."""
+        """Store a message (http-v1 §3.5, steps 2 to 10). `deadline_ms` is the deadline of its envelope in wall time."""
         return self.producer.produce(topic, message, deadline_ms)
 
     def produce_batch(

@@ -100,7 +100,7 @@ class KeyStatus(NamedTuple):
 
 
 class Registry(Protocol):
-    """The idempotency registry (http-v1 §13). Times are wall milliseconds of the engine."""
+    """The idempotency registry (http-v1 §13). Times of stored messages are stamps; all others are engine time in ms."""
 
     def begin_produce(self, tenant: str, topic: str, key: str) -> bool:
         """Reserve a key for a produce. Return True if it is committed already. Raise InvalidRequestError while it is

@@ -109,7 +109,7 @@ class Push:
         return sum(map(len, claim.result().jobs)) if claim.settled and claim.error is None else 0
 
     def _wanted(self) -> int | None:
-        """Return how many jobs to claim, or None. In both cases, and after a failure, a later wake-up is arranged."""
+        """Return how many jobs to claim now, or None. After None or a failure, `wake` is called again later."""
         try:
             return self._look()
         except Exception:

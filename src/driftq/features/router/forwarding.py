@@ -13,8 +13,8 @@ and takes one step at a time: it copies some records, or passes a gap. Invariant
 - A gap is logged as a mark before it is passed, unless replay comes to the same result without the mark.
 - No copy is placed while a mark of an earlier event is not logged (`features/router/copy_marks`).
 - A dest of class `fsync` gets only copies of records that are on stable storage.
-- A writer to the source never waits for copies. If a cap is about to remove records that a router has not passed,
-  they are copied first, in the same turn, if dest accepts them.
+- A writer to the source never waits for copies. If a cap or a delete is about to remove records that a router has not
+  passed, they are copied first, in the same turn, if dest accepts them.
 """
 
 from collections import Counter
@@ -136,7 +136,7 @@ class Forwarder:
         return waiting
 
     def guard(self, topic: Topic, going: Going) -> None:
-        """Copy records of a source that are about to be removed and that its routers have not passed, if possible."""
+        """Copy records of a source, if possible, before a cap or a delete removes them; a TTL does not wait."""
         if going is Going.BY_TIME or self._closed or len(self._changing) >= _DEPTH_MAX or topic.id in self._changing:
             return
         self._changing.add(topic.id)

@@ -1,6 +1,6 @@
 """Delivers messages to streams (http-v1 §6): in order per partition, to the streams of a group in turns.
 
-A group is served in its own turn of the event loop after one of its parts changed. Partitions take turns. In each,
+A group is served in a later turn of the event loop, after it has changed. Partitions take turns. In each partition,
 messages to deliver again go first, then fresh messages, as long as the number of open messages is below the limit. A
 message goes to the next stream that accepts one. If no stream does, nothing is read for the group until a stream asks.
 The messages for a stream in one turn are sent together. The newest messages are in memory; a backlog is read in

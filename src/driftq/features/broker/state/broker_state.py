@@ -332,7 +332,7 @@ class Book:
                 self.group(topic, name).restore(lanes)
 
     def forget(self, topic: Topic) -> None:
-        """Drop a topic whose log was deleted. No API call does that; only offline tools can."""
+        """Drop a topic whose log was deleted. No API call deletes it."""
         for _, waiting in self._gathered.pop(topic.id, ()):
             waiting.fail(TopicNotFoundError(topic.name))
         found = self.by_id.pop(topic.id, None)

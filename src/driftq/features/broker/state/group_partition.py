@@ -77,7 +77,7 @@ class OpenDelivery:
         self.owner: str | None = None
         """The owner of the last delivery; None if this run has not delivered it."""
         self.due = 0
-        """The end of the lease (LEASED) or of the delay (WAITING), in monotonic milliseconds."""
+        """The end of the lease (LEASED) or of the delay (WAITING), in milliseconds of engine time."""
         self.stream: Holder | None = None
         self.size = 0
         self.stored_ts = 0
